@@ -10,10 +10,12 @@ from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.sampling.device.block import device_block
 from penstock.train.build import make_session
 from penstock.train.job import make_job
-from penstock.train.whole import in_place, neighbour_lists
+from penstock.train.layerwise.reach import Reach
+from penstock.train.whole import in_place, neighbour_lists, plan
 from penstock.train.whole.in_place_plan import reads_in_place
 from penstock.train.whole.memory import Decision, LayerSize, decide
 from penstock.train.whole.neighbour_lists import list_offsets, placed_lists, turned_round
+from penstock.train.whole.plan import vertices_by_level
 from refusals import refused
 from training_graphs import community_graph, typed_graph
 
@@ -134,6 +136,24 @@ def test_lists_and_their_readers(monkeypatch):
     for place in range(90):
         found = readers.indices.numpy()[readers.indptr[place] : readers.indptr[place + 1]]
         np.testing.assert_array_equal(found, targets[kept == place])
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_one_bin_of_each_layer_has_the_lists_that_a_sampler_gives(monkeypatch, everything):
+    graph = community_graph(90)
+    reach = Reach(graph, [list(graph.edges)] * 3)
+    order, counts = vertices_by_level(reach, 3, {"node": np.arange(0, 90, 9)}, everything)
+    found = plan.make_plan(reach, 3, order, counts, [1] * 3)
+    monkeypatch.setattr(plan, "_has_plain_lists", lambda reach: False)
+    for mine, sampled in zip(found.bins, plan.make_plan(reach, 3, order, counts, [1] * 3).bins, strict=True):
+        ((mine,), (sampled,)) = mine, sampled
+        assert mine.rows == sampled.rows and mine.inputs == sampled.inputs
+        assert mine.block.num_src == sampled.block.num_src
+        np.testing.assert_array_equal(mine.names["node"], sampled.names["node"])
+        np.testing.assert_array_equal(mine.block.indptr, sampled.block.indptr)
+        np.testing.assert_array_equal(mine.block.indices, sampled.block.indices)
+        read = np.union1d(mine.block.indices, np.arange(mine.block.num_dst))
+        np.testing.assert_array_equal(mine.block.totals[read], sampled.block.totals[read])
 
 
 SIZES = [LayerSize(1000, 2000, 9000, 16, 16), LayerSize(500, 1000, 4000, 16, 8)]

@@ -6,9 +6,11 @@ every level is a prefix: first those of the last level, then those that only ear
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks
@@ -16,6 +18,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.train.layerwise.reach import Reach, frontiers
+from penstock.train.whole.neighbour_lists import list_offsets, placed_lists
 
 Rows = dict[str, Array]
 
@@ -87,6 +90,8 @@ def _prefixes(count: int, levels: Sequence[Array]) -> Array:
 
 def make_plan(reach: Reach, layers: int, order: Rows, counts: list[dict[str, int]], bins: Sequence[int]) -> WholePlan:
     """Every layer divided into its number of bins, of about the same number of edges and rows each."""
+    if max(bins) == 1 and _has_plain_lists(reach) and all(sum(level.values()) for level in counts):
+        return _undivided(reach, order, counts)
     places = {name: np.full(nodes.count, -1, np.int64) for name, nodes in reach.graph.nodes.items()}
     for name, vertices in order.items():
         places[name][vertices] = np.arange(len(vertices))
@@ -99,6 +104,25 @@ def make_plan(reach: Reach, layers: int, order: Rows, counts: list[dict[str, int
         if bins[number] == 1:
             made[-1] = [_in_place(made[-1][0], order, counts[number])]
     return WholePlan(order, counts, [[each for each in layer if each.num_rows] for layer in made])
+
+
+def _has_plain_lists(reach: Reach) -> bool:
+    """Whether blocks are lists of neighbours and nothing else, of one type."""
+    return reach.graph.is_homogeneous and reach.weight is None and reach.clock is None and not reach.edges
+
+
+def _undivided(reach: Reach, order: Rows, counts: list[dict[str, int]]) -> WholePlan:
+    """One bin for each layer. They are prefixes of the same lists, which are read once, on all cores."""
+    ((name, vertices),), (edges,) = order.items(), reach.graph.edges.values()
+    rows = [level[name] for level in counts]
+    lists = placed_lists(edges, vertices, list_offsets(edges, vertices[: rows[1]]), 0, torch.device("cpu"))[0]
+    totals = np.diff(list_offsets(edges, vertices)).astype(np.float32)
+    bins = []
+    for below, above in pairwise(rows):
+        indptr = lists.indptr[: above + 1]
+        block = Block(indptr, lists.indices.numpy()[: indptr[-1]], below, None, totals[:below])
+        bins.append([Bin({name: slice(0, above)}, block, {name: None}, {name: vertices[:below]})])
+    return WholePlan(order, counts, bins)
 
 
 def layer_bounds(
