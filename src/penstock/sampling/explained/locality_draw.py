@@ -25,6 +25,7 @@ LEAST_REMOTE = 0.25
 _ROUNDING = np.uint64(0xD1B54A32D192ED03)
 _LOCAL = np.uint64(0x8CB92BA72F3D8DD7)
 """Streams of their own under a hop's key: for rounding, and for the choice among local neighbours."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(nogil=True, cache=True)
@@ -93,7 +94,7 @@ def draw_by_locality(
         np.empty(64 + 16 * readers.shape[0], np.int64),
         np.empty(64 + 16 * readers.shape[0], np.float32),
     )
-    used = 0
+    used, table = 0, _hashed(scored)
     for row in range(readers.shape[0]):
         v = readers[row]
         first, last = indptr[v], indptr[v + 1]
@@ -105,7 +106,8 @@ def draw_by_locality(
                 local += 1
             else:
                 far[remote] = k
-                far_scores[remote] = _score(scored, scores, other_score, u)
+                place = table[_slot(table, scored, u)]
+                far_scores[remote] = scores[place - 1] if place else other_score
                 remote += 1
         if used + last - first > positions.shape[0]:
             positions, weights = _wider(positions, used + last - first), _wider(weights, used + last - first)
@@ -149,11 +151,25 @@ def _named(names: Array, vertex: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _score(scored: Array, scores: Array, other: float, vertex: int) -> float:
-    place = np.searchsorted(scored, vertex)
-    if place < scored.shape[0] and scored[place] == vertex:
-        return float(scores[place])
-    return other
+def _hashed(scored: Array) -> Array:
+    """A table of the places of scored vertices plus one, by a hash of the vertex; 0: none."""
+    size = 16
+    while size < 4 * scored.shape[0]:
+        size *= 2
+    table = np.zeros(size, np.int32)
+    for k in range(scored.shape[0]):
+        table[_slot(table, scored, scored[k])] = k + 1
+    return table
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _slot(table: Array, scored: Array, vertex: int) -> np.uint64:
+    """The slot that has a vertex's place, or the empty one where it would be."""
+    mask = np.uint64(table.shape[0] - 1)
+    slot = (np.uint64(vertex) * _GOLDEN >> np.uint64(32)) & mask
+    while table[slot] != 0 and scored[table[slot] - 1] != vertex:
+        slot = (slot + np.uint64(1)) & mask
+    return slot
 
 
 @njit(nogil=True, cache=True)
