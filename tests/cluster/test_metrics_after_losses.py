@@ -21,6 +21,7 @@ from penstock.cluster.worker.records import LastRecords, mend_metrics
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.pipeline.schedule import Position
 from penstock.progress import SILENT
+from penstock.train.callbacks.calls import Callbacks
 from penstock.train.execution.worker_group import RegroupError
 from penstock.train.job import make_job
 from penstock.train.loop import Loop
@@ -96,6 +97,7 @@ class Acting(Worker):
             optimiser=SimpleNamespace(param_groups=[{"lr": 0.1}]),
             schedule=None,
             decided={},
+            callbacks=Callbacks(),
             execution=SimpleNamespace(
                 steps=lambda schedule, start, *_: Steps(self.steps(start)), prepare_checkpoint=lambda: None
             ),
