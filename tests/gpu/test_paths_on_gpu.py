@@ -86,7 +86,7 @@ def test_device_memory_is_predicted_with_the_buffers_of_the_paths(tmp_path):
     job = {**FEW, "batch_size": 512, "hidden": 64, "epochs": 1, "placement": PINNED}
     for name, paths in (("pinned", ["pinned"]), ("auto", "auto")):
         result = trained(graph, tmp_path / name, **job, feature_paths=paths).result
-        assert result["device_predicted_mb"] == pytest.approx(result["device_peak_mb"], rel=0.25, abs=8), name
+        assert result["device_predicted_mb"] == pytest.approx(result["device_peak_mb"], rel=0.25, abs=16), name
 
 
 def large_table(rows, width, device, cached=None):

@@ -52,6 +52,23 @@ take_turn: Any = intrinsic(_take_turn)
 """Called from kernels with an int64 array of one number."""
 
 
+def _store_once(typing: Any, out: Any, row: Any, column: Any, value: Any) -> Any:
+    """`out[row, column] = value`, past the processor's caches: the next to read it is not a processor."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        made, kind = context.make_array(signature.args[0])(context, builder, args[0]), signature.args[0]
+        place = cgutils.get_item_pointer(context, builder, kind, made, list(args[1:3]), wraparound=False)  # type: ignore[no-untyped-call]
+        stored = builder.store(args[3], place)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(out, row, column, value), generate
+
+
+store_once: Any = intrinsic(_store_once)
+"""Called from kernels with an array of two dimensions, two int64 and a value of the array's type."""
+
+
 Span = tuple[int, int]
 """[first, last) columns of a table."""
 Columns = slice | Sequence[int] | Array | None
@@ -79,7 +96,8 @@ def gather_rows(table: Array, ids: Array, out: Array | None = None, span: Span |
 def shared_gather(table: Array, ids: Array, out: Array, step: int) -> Callable[[], None]:
     """`gather_rows` as a function for several threads: each that calls it takes `step` rows in its turn.
 
-    A call returns when all rows were taken, some perhaps by threads that still copy.
+    A call returns when all rows were taken, some perhaps by threads that still copy. Rows are written past the caches:
+    `out` is what a device copies from.
     """
     if not out.size:
         return lambda: check_rows(table, ids)
@@ -172,13 +190,20 @@ def _gather(table: Array, first: int, out: Array, ids: Array) -> bool:
 
 @njit(nogil=True, cache=True)
 def _gather_in_turns(table: Array, first: int, out: Array, ids: Array, turn: Array, step: int) -> bool:
+    line = max(1, LINE_BYTES // table.itemsize)
     while True:
         start = take_turn(turn) * step
         if start >= len(ids):
             return True
-        stop = min(start + step, len(ids))
-        if not _gather(table, first, out[start:stop], ids[start:stop]):
-            return False
+        for i in range(start, min(start + step, len(ids))):
+            if i + _AHEAD < len(ids):
+                for k in range(0, out.shape[1], line):
+                    prefetch(table, np.int64(ids[i + _AHEAD]), np.int64(first + k))
+            row = ids[i]
+            if row < 0 or row >= table.shape[0]:
+                return False
+            for k in range(out.shape[1]):
+                store_once(out, np.int64(i), np.int64(k), table[row, first + k])
 
 
 @njit(nogil=True, cache=True)

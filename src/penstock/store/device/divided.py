@@ -30,6 +30,8 @@ _ALIGNED = 16
 """Chunks begin at multiples of so many rows: kernels are compiled once for addresses that are aligned."""
 _MOST_BYTES = 1 << 30
 """Rows that are read at once beyond this, as exact inference does, the device reads by itself: they need no buffers."""
+_SLACK = 1.25
+"""Room for somewhat larger batches than the first, so that buffers soon stop growing."""
 _READERS = 4
 """Programs on each of the device's processors that read rows over the bus. They mostly wait, so that few keep the bus
 full, and kernels of other streams find room beside them."""
@@ -81,11 +83,15 @@ class DividedTable(PinnedTable):
         With a count, places or columns, as captured gathers have, the device reads by itself.
         """
         plain = count is not None or places is not None or span is not None
-        if plain or is_traced() or not 0 < len(ids) * self.rows.row_bytes <= _MOST_BYTES:
+        if plain or not 0 < len(ids) * self.rows.row_bytes <= _MOST_BYTES:
             return super().gather(ids, out, count, places, span)
         out = self._checked(ids, out, places, span)
         with self.reading(len(ids), ids.dtype) as reading:
+            if is_traced():
+                return out
             stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+            # Whoever had this memory before may still be reading with it, on other streams.
+            reading.hold(stream)
             reading.list(ids)
             reading.fetch(stream)
             reading.begin(ids, out.view(len(out), -1))
@@ -96,7 +102,7 @@ class DividedTable(PinnedTable):
     @contextmanager
     def reading(self, room: int, ids: torch.dtype) -> "Iterator[Reading]":
         """Memory to read so many rows with; another one for each who reads at the same time."""
-        reading = self.take_reading(room, ids)
+        reading = self.take_reading(room, ids, _SLACK)
         try:
             yield reading
         except BaseException:
@@ -105,11 +111,11 @@ class DividedTable(PinnedTable):
         finally:
             self.give_back(reading)
 
-    def take_reading(self, room: int, ids: torch.dtype) -> "Reading":
-        """Memory to read so many rows with, until it is given back."""
+    def take_reading(self, room: int, ids: torch.dtype, slack: float = 1.0) -> "Reading":
+        """Memory to read so many rows with, until it is given back; where it is made, `slack` times as much."""
         with self._lock:
             reading = self._idle.pop() if self._idle else Reading(self.rows, self.paths)
-        reading.make_room(room, ids)
+        reading.make_room(room, ids, slack)
         return reading
 
     def give_back(self, reading: "Reading") -> None:
@@ -131,12 +137,14 @@ class Reading:
         self._keys = self._sorted = self._order = self._steps = torch.empty(0, device=device)
         self._ids = self._staged = torch.empty(0)
         self._out, self._split, self._cold = self._keys, 0, 0
-        self._asked = self._listed
+        self._asked, self._division = self._listed, paths.division
+        self._turn = torch.zeros(1, dtype=torch.int32, device=device)
 
-    def make_room(self, rows: int, ids: torch.dtype) -> None:
+    def make_room(self, rows: int, ids: torch.dtype, slack: float = 1.0) -> None:
         """Have memory for so many rows, by ids of a type. Waits for what is under way where there is too little."""
         if rows <= self._room and ids == self._keys.dtype:
             return
+        rows = int(rows * slack)
         self._read.settle()
         self._placed.settle()
         table, device = self._table, self._paths.device
@@ -146,10 +154,8 @@ class Reading:
         self._steps = torch.arange(rows, dtype=torch.int32, device=device)
         self._ids = page_locked((rows,), ids, device)
         self._staged = page_locked((rows, table.row_bytes), torch.uint8, device)
-        if is_traced():
-            # The copies' buffer is made at the first of them, which a trace does not come to.
-            with _on(self._paths.copying):
-                self._paths.staging(rows * table.row_bytes)
+        with self._paths.copy_lock, _on(self._paths.copying):
+            self._paths.staging(rows * table.row_bytes)
 
     def list(self, ids: Tensor, count: Tensor | None = None) -> None:
         """Sort the rows that are to be read from the table. Can be captured; `ids` and `count` as in `gather`."""
@@ -179,7 +185,8 @@ class Reading:
         listed = self._ids[: self._count].numpy()
         self._cold = int(np.searchsorted(listed, np.iinfo(listed.dtype).max))
         self._asked = paths.ask()
-        self._divided = paths.division.divide(-(-self._cold // table.chunk_rows))
+        self._division = paths.division
+        self._divided = self._division.divide(-(-self._cold // table.chunk_rows))
         self._split = min(self._cold, self._divided.chunks[PINNED] * table.chunk_rows)
         self._out = out
         if self._split < self._cold:
@@ -202,7 +209,7 @@ class Reading:
             with paths.copy_lock, _on(paths.copying):
                 self._listed.hold(paths.copying)
                 span = self._copy(self._cold - self._split)
-            paths.launched(Arrival(span, divided, gathered, self._asked))
+            paths.launched(Arrival(span, self._division, divided, gathered, self._asked))
         self._placed.mark_on(paths.copying)
         self._divided = None
 
@@ -216,7 +223,7 @@ class Reading:
         if self._task is not None:
             self._task.wait()
             assert self._divided is not None
-            self._paths.division.forget(self._divided, GATHERED)
+            self._division.forget(self._divided, GATHERED)
         self._task = self._divided = None
 
     def _read_near(self, ids: Tensor, count: Tensor | None) -> None:
@@ -238,13 +245,14 @@ class Reading:
         if not rows:
             return
         span = self._span(PATHS[PINNED], rows)
-        places = self._order[:rows]
+        self._turn.zero_()
         launch_gather(
-            self._table.lines, self._sorted[:rows], self._out, None, places=places, programs=_programs(paths.device)
-        )
+            self._table.lines, self._sorted[:rows], self._out, None,
+            places=self._order[:rows], turn=self._turn, programs=_programs(paths.device),
+        )  # fmt: skip
         span.after.mark_on(paths.reading)
         assert self._divided is not None
-        paths.launched(Arrival(span, self._divided, None, self._asked))
+        paths.launched(Arrival(span, self._division, self._divided, None, self._asked))
 
     def _copy(self, rows: int) -> Span:
         """Rows that the host has gathered: one copy, and from there to their places."""

@@ -33,6 +33,7 @@ class Arrival(NamedTuple):
     """Rows of a batch that are under way on one of the two paths."""
 
     span: Span
+    division: Division
     divided: Divided
     gathered: tuple[float, float] | None
     """Of rows that the host has gathered: when, and how many seconds they took."""
@@ -112,7 +113,7 @@ class HostPaths:
             # Copies go on while the next rows are gathered: the slower of the two is the path's pace.
             seconds = busy + arrival.gathered[1]
             busy = max(busy, arrival.gathered[1])
-        self.division.completed(arrival.divided, path, max(took, 0.0), busy)
+        arrival.division.completed(arrival.divided, path, max(took, 0.0), busy)
         self._count(span, seconds)
 
     def _count(self, span: Span, seconds: float) -> None:

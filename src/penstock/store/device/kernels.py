@@ -23,7 +23,8 @@ def launch_gather(
     cache: tuple[Tensor, Tensor, Tensor] | None = None,
     places: Tensor | None = None,
     first: int = 0,
-    programs: int | None = None,
+    turn: Tensor | None = None,
+    programs: int = 0,
     near: bool = False,
 ) -> None:
     """`out[i] = table[ids[i]]`; `cache` is the hottest rows, a slot for each row of the table, and hits and reads.
@@ -34,8 +35,9 @@ def launch_gather(
     `order` is the numbers i, int64, in the order in which they are to be read; without it, as they come. Tables and
     `out` have two dimensions. Ids are trusted: at or beyond the table's end they are read as they are.
 
-    `programs`: as many at most, each of which moves more rows then; a kernel that waits for the bus leaves the rest of
-    the device to others. With `near`, rows that are not in the cache are left out: neither read nor written.
+    With `turn`, one int32 that is 0, as many `programs` take rows in turns. A kernel that waits for the bus then leaves
+    the rest of the device to others, and reads at few places of the table at a time. With `near`, rows that are not in
+    the cache are left out: neither read nor written.
     """
     width = out.shape[1]
     if not len(ids) or not width:
@@ -44,7 +46,7 @@ def launch_gather(
     rows = _TILE // columns
     hot, slots, tally = cache or (table, ids, ids)
     tiles = triton.cdiv(len(ids), rows)
-    gather_kernel[(tiles if programs is None else min(tiles, programs),)](
+    gather_kernel[(tiles if turn is None else min(tiles, programs),)](
         _plain(table),
         _plain(hot),
         slots,
@@ -53,6 +55,7 @@ def launch_gather(
         ids if count is None else count,
         order,
         places,
+        turn,
         _plain(out),
         len(ids),
         LINE=table.shape[1],
@@ -96,6 +99,7 @@ def gather_kernel(
     count,
     order,
     places,
+    turn,
     out,
     asked,
     LINE: tl.constexpr,
@@ -108,7 +112,10 @@ def gather_kernel(
     COUNTED: tl.constexpr,
     NEAR: tl.constexpr,
 ):
-    tile, tiles, step = tl.program_id(0), tl.cdiv(asked, ROWS), tl.num_programs(0)
+    tiles = tl.cdiv(asked, ROWS)
+    tile = tl.program_id(0)
+    if turn is not None:
+        tile = tl.atomic_add(turn, 1)
     while tile < tiles:
         place = tile * ROWS + tl.arange(0, ROWS)
         inside = place < asked
@@ -147,7 +154,10 @@ def gather_kernel(
                     values = values.to(tl.float32)
                 values = values.to(out.dtype.element_ty)
             tl.store(target + column, values, mask=written[:, None] & real)
-        tile += step
+        if turn is not None:
+            tile = tl.atomic_add(turn, 1)
+        else:
+            tile = tiles
 
 
 @triton.jit(do_not_specialize=["asked"])
