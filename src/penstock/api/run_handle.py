@@ -15,6 +15,7 @@ from penstock.graph.graph import Graph
 from penstock.nn.adapter import Adapted
 from penstock.notebook_html import html_table
 from penstock.report import write_report
+from penstock.train.export.exported import export_session
 from penstock.train.job import Job, job_defaults
 from penstock.train.run_folder import METRICS, RunFolder
 from penstock.train.session import Session
@@ -123,6 +124,11 @@ class Run:
     def embed(self, node_type: str | None = None, graph: Any = None) -> torch.Tensor:
         """[vertices, width]: what the model knows of each vertex before its last step, in the order of the graph."""
         return embeddings(self._session(graph), node_type)[1].cpu()
+
+    def export(self, folder: str | Path, to: str = "torch", *, force: bool = False, graph: Any = None) -> Path:
+        """Write the best model as a PyTorch module that needs no Penstock; `to` is torch, program or onnx."""
+        export_session(self._session(graph), Path(folder), to, force)
+        return Path(folder)
 
     def compare(self, other: "Run") -> RunComparison:
         """Settings in which two runs differ, and their figures side by side."""

@@ -57,6 +57,7 @@ _COMMANDS = {
     "evaluate": "penstock.cli.use:evaluate_command",
     "predict": "penstock.cli.use:predict_command",
     "embed": "penstock.cli.use:embed_command",
+    "export": "penstock.cli.export:export_command",
     "explain": "penstock.cli.explain:explain_command",
     "report": "penstock.cli.report:report_command",
     "bench": "penstock.cli.bench:bench",

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.graph.output_files import open_bytes, writing
 
 # A folder that Penstock wrote has one of these, whose `format` says so.
-_DOCUMENTS = ("graph.json", "partition.json", "export.json", "run.json")
+_DOCUMENTS = ("graph.json", "partition.json", "export.json", "run.json", "config.json")
 
 
 @contextmanager
