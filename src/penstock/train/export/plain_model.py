@@ -312,9 +312,7 @@ class OneHotRgcn(_Typed):
     def forward(self, edges: dict[Kind, Edges], x: Rows) -> Rows:
         """Rows after the layer, by type."""
         result = {
-            name: x[name][:, : self.width] + own.bias
-            for name, own in zip(self.types, self.own, strict=True)
-            if name in x
+            name: own(x[name][:, : self.width]) for name, own in zip(self.types, self.own, strict=True) if name in x
         }
         for number, kind, some in self.present(edges):
             rows = x[kind[0]][:, self.width :].reshape(-1, self.bases, self.width)
@@ -327,6 +325,9 @@ class _Bias(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows + self.bias
 
 
 class TypedGat(_Typed):
@@ -412,7 +413,8 @@ class _Model(nn.Module):
     def rows_of(self, name: str, x: Tensor | None) -> Tensor:
         """What stands for a type's features in the first layer."""
         if name in self.embedded:
-            return self.embeddings[self.embedded.index(name)]
+            rows: Tensor = self.embeddings[self.embedded.index(name)]
+            return rows
         if x is None:
             raise ValueError(f"The model needs x of {name!r}.")
         return x / _not_zero(x.sum(1, keepdim=True)) if self.scaled else x
@@ -468,7 +470,7 @@ class TypedModel(_Model):
         super().__init__(**shared)
         self.types, self.alone = types, None if alone is None else _kind(alone)
         self.followed = [[_kind(kind) for kind in kinds] for kinds in followed]
-        self.projections = nn.ModuleList(nn.Linear(*widths) for widths in projections)
+        self.projections = nn.ModuleList(nn.Linear(width_in, width_out) for width_in, width_out in projections)
         self.convolutions = nn.ModuleList(map(build, layers))
         self.ends = nn.ModuleList(nn.ModuleList(map(build, some)) for some in ends)
         self.joined = build(joined)
@@ -488,9 +490,10 @@ class TypedModel(_Model):
         if self.projections:
             rows = {name: project(rows[name]) for name, project in zip(self.types, self.projections, strict=True)}
         outputs = []
-        for convolution, ends, kinds in zip(self.convolutions, self.ends, self.followed, strict=True):
+        every: list[Any] = list(self.ends)
+        for convolution, ends, kinds in zip(self.convolutions, every, self.followed, strict=True):
             found = convolution({kind: edges[kind] for kind in kinds if kind in edges}, rows)
-            rows = {name: end(found[name], rows[name]) for (name, _), end in zip(found.items(), ends, strict=True)}
+            rows = {name: end(y, rows[name]) for (name, y), end in zip(found.items(), ends, strict=True)}
             outputs.append(rows)
         return {name: self.joined([some[name] for some in outputs]) for name in outputs[-1]}
 
@@ -558,7 +561,8 @@ class RelationScorer(nn.Module):
         if self.form == "distmult":
             return (source * vectors * target).sum(-1)
         if self.form == "transe":
-            return self.margin - torch.linalg.vector_norm(source + vectors - target, ord=self.distance, dim=-1)
+            apart: Tensor = torch.linalg.vector_norm(source + vectors - target, ord=self.distance, dim=-1)
+            return self.margin - apart
         if self.form == "complex":
             return (_product(source, vectors) * target).sum(-1)
         real, imaginary = (_product(source, torch.cat([vectors.cos(), vectors.sin()], -1)) - target).chunk(2, -1)
