@@ -22,11 +22,11 @@ def operator_profile(rate: float = 1e-9, machine: Machine = HERE, **of_operators
 def gpu_profile(
     rate: float = 1e-9, gpu: float = 1e-11, of_gpu: Mapping[str, float] | None = None, **of_operators: float
 ) -> Profile:
-    """The same of a machine with a GPU that also draws: its operators at another rate, some (`of_gpu`) apart."""
+    """The same of a machine with a GPU: its operators at another rate, some (`of_gpu`) apart."""
     host = operator_profile(rate, WITH_GPU, **of_operators)
     of_gpu = of_gpu or {}
-    names = ["sample", *(name for name, entry in OPERATORS.items() if "cuda" in entry.devices)]
-    fits = [_fit(name, "cuda", of_gpu.get(name, gpu)) for name in dict.fromkeys(names)]
+    names = [name for name, entry in OPERATORS.items() if "cuda" in entry.devices]
+    fits = [_fit(name, "cuda", of_gpu.get(name, gpu)) for name in names]
     return host.model_copy(update={"fits": [*host.fits, *fits], "skipped": []})
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from operator_profiles import HERE, operator_profile
+from operator_profiles import HERE, WITH_GPU, operator_profile
 from penstock.cost import operator_cache
 from penstock.cost import operator_profile as profiles
 from penstock.cost.fit import fit_and_compare, fit_rates
@@ -129,6 +129,18 @@ def test_measurements_make_a_fit(rung, monkeypatch):
     assert {name: fit.rates[name] for name in right} == pytest.approx(right, rel=1e-5)
     assert (fit.fitted, fit.held_out) == (10, 6)
     assert fit.mean_error < 1e-6
+
+
+def test_drawing_on_a_gpu_is_fitted_to_batches_that_it_can_draw(monkeypatch):
+    entry, rungs = OPERATORS["sample"], [rung_of(made_graph(60, 4), 8, fanouts, 0, 8, 6) for fanouts in ((3, 2), (-1,))]
+    prepared = []
+    monkeypatch.setattr(profiles, "seconds_of_runs", lambda run, device: (1.0, [1.0] * 5))
+    drawn = replace(entry, prepare=lambda rung, device: prepared.append(rung))
+    _, fit = profiles.measure_operator(drawn, rungs * 4, [False] * 6 + [True] * 2, "cuda", WITH_GPU)
+    assert {rung.fanouts for rung in prepared} == {(3, 2)}
+    assert (fit.device, fit.fitted, fit.held_out) == ("cuda", 3, 1)
+    _, fit = profiles.measure_operator(drawn, rungs * 4, [False] * 6 + [True] * 2, "cpu", WITH_GPU)
+    assert (fit.fitted, fit.held_out) == (6, 2)
 
 
 def test_seconds_of_an_operator():

@@ -89,6 +89,8 @@ def measure_operator(
 ) -> tuple[list[OperatorCost], FittedOperator]:
     """An operator's measurements on some rungs, and the rates of those that are not held out."""
     processor = machine.processor_of(device)
+    known = [place for place, rung in enumerate(rungs) if entry.measured_on(rung, device)]
+    rungs, held_out = [rungs[place] for place in known], [held_out[place] for place in known]
     sizes = [{name: float(size) for name, size in entry.sizes(rung).items()} for rung in rungs]
     work = [entry.work(each, processor) for each in sizes]
     first, times = _times(entry, rungs, torch.device(device))

@@ -59,7 +59,11 @@ class DeviceOptions(StrictDocument):
         description="first_layer divided: the host's share of a batch's edges; left out: as much as makes host and"
         " device end together, by what batches took",
     )
-    capture: bool = Field(True, description="capture a step once and replay it, where the job allows it")
+    capture: Literal["auto"] | bool = Field(
+        "auto",
+        description="capture a step once and replay it, where the job allows it; auto: unless steps that are launched"
+        " one by one are predicted to be faster, where this machine was measured",
+    )
 
     @field_validator("placement", mode="before")
     @classmethod

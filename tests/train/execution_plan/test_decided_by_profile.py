@@ -9,9 +9,10 @@ from penstock.cost.model import CostModel
 from penstock.cost.profile import write_profile
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution.feature_place import fastest_place, knows_transfers
+from penstock.sampling.device.room import Room
 from penstock.train.assembly import session_of
 from penstock.train.decided_by import OPERATOR_PROFILE, RULE
-from penstock.train.device.decision import decide
+from penstock.train.device.decision import decide, presampled_room
 from penstock.train.device.memory import loaded_working
 from penstock.train.device.trial import NOTHING
 from penstock.train.device_memory import assumed_memory
@@ -94,7 +95,7 @@ def decision_of(session):
 def on_gpu():
     """A session whose features are most of what it would place."""
     graph = community_graph(count=3000, classes=64)
-    return session_of(make_job({**FIELDS, "device": "auto"}), torch.device("cpu"), graph)
+    return session_of(make_job({**FIELDS, "device": "auto", "capture": True}), torch.device("cpu"), graph)
 
 
 def test_features_lie_where_batches_are_fastest(on_gpu, measured):
@@ -118,3 +119,52 @@ def test_a_cache_that_serves_more_reads_is_faster(session):
     assert (best.cache_rows, usual.cache_rows) == (kind.table_rows, 0)
     assert best.seconds < usual.seconds
     assert knows_transfers(model) and not knows_transfers(CostModel(operator_profile()))
+
+
+def test_who_draws_is_predicted(on_gpu, measured):
+    assert decision_of(on_gpu).drawn_by == RULE
+    measured(gpu_profile(of_gpu={"sample": 1e-3}))
+    moved = decision_of(on_gpu)
+    assert (moved.residence.topology, moved.captured, moved.drawn_by) == ("host", False, OPERATOR_PROFILE)
+    assert any("if the host draws" in sentence for sentence in moved.why)
+    measured(gpu_profile(sample=1e-3))
+    kept = decision_of(on_gpu)
+    assert (kept.residence.topology, kept.captured, kept.drawn_by) == ("device", True, OPERATOR_PROFILE)
+    on_gpu.job = on_gpu.job.model_copy(update={"sample_on": "device"})
+    measured(gpu_profile(of_gpu={"sample": 1e-3}))
+    assert (decision_of(on_gpu).residence.topology, decision_of(on_gpu).drawn_by) == ("device", RULE)
+
+
+def slow_calls(profile, seconds):
+    """A GPU whose operators take so long to launch."""
+    fits = [
+        each.model_copy(update={"rates": {**each.rates, "calls": seconds}})
+        if each.device == "cuda" and "calls" in each.rates
+        else each
+        for each in profile.fits
+    ]
+    return profile.model_copy(update={"fits": fits})
+
+
+def test_steps_are_captured_where_launching_takes_longer_than_padding(on_gpu, measured, monkeypatch):
+    def roomy(*given):
+        room = presampled_room(*given)
+        return Room((room.rows[0], *(4 * rows for rows in room.rows[1:])), tuple(4 * edges for edges in room.edges))
+
+    monkeypatch.setattr("penstock.train.device.decision.presampled_room", roomy)
+    on_gpu.job = on_gpu.job.model_copy(update={"capture": "auto"})
+    ruled = decision_of(on_gpu)
+    assert ruled.captured and ruled.captured_by == RULE
+    # What is computed takes long and is launched at no cost.
+    work = dict.fromkeys(("dense", "dense_weight_gradient", "aggregate", "add"), 1e-7)
+    quick = gpu_profile(of_gpu={**work, "sample": 1e-12}, sample=1.0)
+    measured(slow_calls(quick, 0.0))
+    launched = decision_of(on_gpu)
+    assert (launched.captured, launched.captured_by) == (False, OPERATOR_PROFILE)
+    assert any("if steps are launched" in sentence for sentence in launched.why)
+    measured(slow_calls(quick, 1.0))
+    captured = decision_of(on_gpu)
+    assert (captured.captured, captured.captured_by) == (True, OPERATOR_PROFILE)
+    on_gpu.job = on_gpu.job.model_copy(update={"capture": True})
+    measured(slow_calls(quick, 0.0))
+    assert decision_of(on_gpu).captured

@@ -44,6 +44,8 @@ class Operator:
     measure_all: Callable[[list[Rung]], list[list[float]]] | None = None
     """For operators of several processes: the seconds of some runs on every rung."""
     devices: frozenset[str] = frozenset({"cpu", "cuda"})
+    measured_on: Callable[[Rung, str], bool] = lambda rung, device: True
+    """Whether it can be run on a rung by a kind of device; it is fitted to those on which it can."""
     first_use: bool = False
     """Whether the first run costs more than later ones, and is recorded."""
     cores: float = 0.0

@@ -1,4 +1,4 @@
-"""Drawing a batch from neighbour lists, by one thread of the host."""
+"""Drawing a batch from neighbour lists, by one thread of the host or by a GPU."""
 
 import numpy as np
 import torch
@@ -36,8 +36,28 @@ def _whole(rung: Rung) -> int:
 
 
 def _draw(rung: Rung, device: torch.device) -> Run:
+    if device.type == "cuda":
+        return _draw_on_device(rung, device)
     sampler = NeighbourSampler(rung.graph, list(rung.fanouts))
     return lambda: sampler.sample(rung.seeds, BatchKey(0, 0, 0))
+
+
+def _draw_on_device(rung: Rung, device: torch.device) -> Run:
+    # Triton is imported where there is a device for it.
+    from penstock.sampling.device.hops import Topology
+    from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+
+    (edges,) = rung.graph.edges.values()
+    lists = Topology(
+        *(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in (edges.indptr, edges.indices))
+    )
+    sampler = DeviceNeighbourSampler(lists, list(rung.fanouts), device)
+    return lambda: sampler.sample(rung.seeds, BatchKey(0, 0, 0))
+
+
+def _measured_on(rung: Rung, device: str) -> bool:
+    """A GPU does not copy whole lists of any length."""
+    return device == "cpu" or ALL not in rung.fanouts
 
 
 def sample_work(sizes: Sizes, processor: Processor) -> Amounts:
@@ -59,4 +79,4 @@ def sample_work(sizes: Sizes, processor: Processor) -> Amounts:
     }
 
 
-SAMPLE = Operator("sample", _sizes, sample_work, _draw, devices=frozenset({"cpu"}), cores=1.0)
+SAMPLE = Operator("sample", _sizes, sample_work, _draw, measured_on=_measured_on, cores=1.0)

@@ -39,7 +39,11 @@ class ExecutionChoice:
     groups: int = 1
     """Batches that are drawn together before they are trained on; 1: each beside the training of others."""
 
+    launched: bool = False
+    """Whether a device's steps are launched one by one, although they could be captured."""
+
     @property
     def captured(self) -> bool:
         """Whether a device's steps can be captured: it draws, and reads features by itself."""
-        return self.device == self.sampled_by == "cuda" and self.features != "host" and self.groups == 1
+        on_device = self.device == self.sampled_by == "cuda" and self.features != "host"
+        return on_device and self.groups == 1 and not self.launched

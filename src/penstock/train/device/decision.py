@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import available_mb
 from penstock.nn.layer_table import layer_entry
-from penstock.pipeline.schedule import BatchPlan
+from penstock.pipeline.schedule import BatchPlan, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.feature_place import FeaturePlace, fastest_place, knows_transfers
@@ -21,6 +21,7 @@ from penstock.sampling import NeighbourSampler
 from penstock.sampling.device.room import Room, largest_room, room_for
 from penstock.train.decided_by import OPERATOR_PROFILE, RULE
 from penstock.train.device.memory import TYPES, Working, loaded_working, row_type
+from penstock.train.device.predicted_execution import Comparison, predicted_execution
 from penstock.train.device.trial import NOTHING
 from penstock.train.device_memory import device_memory_of
 from penstock.train.device_options import Where
@@ -50,6 +51,10 @@ class Decision:
     """Why no trace could be had, where it could not."""
     decided_by: str = RULE
     """What decided where features lie."""
+    drawn_by: str = RULE
+    """What decided who draws, where the job leaves it open."""
+    captured_by: str = RULE
+    """What decided whether steps are captured, where the job leaves it open."""
 
 
 class MemoryModel(Protocol):
@@ -97,6 +102,21 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
             job = job.model_copy(update={"placement": _with_place(job, best)})
             working, residence = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
     captured = not uncaptured and "host" not in (residence.topology, residence.features)
+    drawn_by = captured_by = RULE
+    # Workers of a cluster, whose batches are shares, must not decide each for itself.
+    steps = predicted_execution(model, session) if isinstance(schedule, Schedule) else None
+    if steps is not None and job.sample_on == "auto" and residence.topology != "host":
+        compared = steps.drawn_by_host(residence, captured)
+        drawn_by = RULE if compared is None else OPERATOR_PROFILE
+        if compared is not None and compared.takes_other:
+            on_host, room, captured, in_place = [_predicted("the host draws", compared)], None, False, False
+            working, residence = _fitting(session, job, memory, None, False, False, on_host)
+    if steps is not None and job.capture == "auto" and captured and room is not None:
+        compared = steps.launched(residence, room)
+        captured_by = RULE if compared is None else OPERATOR_PROFILE
+        if compared is not None and compared.takes_other:
+            uncaptured, captured, in_place = [_predicted("steps are launched", compared)], False, False
+            working, residence = _fitting(session, job, memory, room, False, False, on_host)
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     in_place = in_place and captured and residence.features == "device"
@@ -105,9 +125,16 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
         why.append(untraced_sentence(memory.untraced))
     decision = Decision(
         residence, working, room, captured, in_place, why, predicted_by=memory.method, untraced=memory.untraced,
-        decided_by=decided_by,
+        decided_by=decided_by, drawn_by=drawn_by, captured_by=captured_by,
     )  # fmt: skip
     return replace(decision, predicted_bytes=memory.predicted(decision))
+
+
+def _predicted(what: str, compared: Comparison) -> str:
+    return (
+        f"by this machine's operator profile a batch takes {1e3 * compared.other:.3g} ms if {what}, and"
+        f" {1e3 * compared.usual:.3g} ms otherwise"
+    )
 
 
 def untraced_sentence(reason: str) -> str:

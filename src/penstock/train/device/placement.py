@@ -2,6 +2,7 @@
 
 from penstock.pipeline.schedule import Schedule
 from penstock.progress import SILENT, Progress
+from penstock.train.decided_by import TIMED
 from penstock.train.device.decision import Decision, decide, nothing_placed
 from penstock.train.device.device_sampling import drawing_on_device
 from penstock.train.device.memory import TrialMemory, row_type
@@ -26,12 +27,15 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     schedule = Schedule(task.items, task.batch_size, job.seed)
     decision = _decided(session, schedule)
     placed = place_as_decided(session, decision, schedule, progress)
+    open_fields = {"sample_on": (job.sample_on, decision.drawn_by), "capture": (job.capture, decision.captured_by)}
+    session.decided_by |= {name: by for name, (value, by) in open_fields.items() if value == "auto"}
     # Captured steps draw for themselves; a sampler beside them would keep a table of all vertices.
     if decision.residence.topology != "host" and not decision.captured:
         placed.sample, who = drawing_on_device(placed, job, task, schedule)
         if who:
             placed.why.append(who)
             progress.note(who)
+            session.decided_by["sample_on"] = TIMED
     session.inputs.sources.update(placed.tables)
     return bring_batches(session, placed)
 
