@@ -94,6 +94,26 @@ def test_transformer_is_pygs(concat, width):
     same(layer(block, x), theirs, x, layer, module, pairs)
 
 
+@pytest.mark.parametrize("width", [0, EDGE])
+def test_a_layer_that_encodes_ages_is_pygs_over_their_cosines(width):
+    pyg = pytest.importorskip("torch_geometric.nn")
+    block, x = carrying_block(), inputs()
+    block.ages = np.random.default_rng(3).uniform(0, 1e4, block.num_edges).astype(np.float32)
+    layer = TransformerLayer(WIDTH, 4, 2, True, width, time_width=6).double()
+    with torch.no_grad():
+        layer.time.phase.normal_()
+    module = pyg.TransformerConv(WIDTH, 4, 2, True, edge_dim=width + 6).double()
+    kinds = [(f"{a}.{kind}", f"lin_{b}.{kind}") for a, b in _PARTS for kind in ("weight", "bias")]
+    pairs = matched(layer, module, [*kinds, ("edge.weight", "lin_edge.weight")])
+    ages = torch.from_numpy(block.ages).double()[:, None]
+    read = torch.cat([block.edge_attr[:, :width], torch.cos(ages * layer.time.frequency + layer.time.phase)], dim=1)
+    theirs = module(x, edge_index_of(block), read)[: block.num_dst]
+    same(layer(block, x), theirs, x, layer, module, [*pairs, (layer.time.phase, layer.time.phase)])
+    block.ages = None
+    with refused("mismatched-inputs time"):
+        layer(block, x)
+
+
 _PARTS = [("key", "key"), ("query", "query"), ("value", "value"), ("own", "skip")]
 
 

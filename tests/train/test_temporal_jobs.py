@@ -7,7 +7,7 @@ import pytest
 
 from penstock import EdgeSet, Graph
 from refusals import refused
-from training_graphs import lists_of, trained, typed_graph
+from training_graphs import lists_of, newest_checkpoint, trained, typed_graph
 
 ALL_HOPS = {"fanouts": [-1, -1], "dropout": 0.0, "device": "cpu"}
 
@@ -50,6 +50,35 @@ def test_later_edges_change_nothing(tmp_path, model):
     # Without time they do change what is learned.
     free = trained(timed_papers(late=60), tmp_path / "free", **{**fields, "time": None, "seed_time": None})
     assert not np.allclose(losses_of(free), losses_of(before), rtol=1e-3)
+
+
+@pytest.mark.parametrize("model", ["transformer", "gatv2"])
+def test_ages_are_learned_from_and_later_edges_are_not(tmp_path, model):
+    def citations(late):
+        graph, kind = timed_papers(late), ("paper", "cites", "paper")
+        return Graph({"paper": graph.nodes["paper"]}, {kind: graph.edges[kind]}, "citations")
+
+    fields = {**ALL_HOPS, "model": model, "heads": 2, "time": "t", "seed_time": "when", "time_width": 8}
+    before = trained(citations(0), tmp_path / "before", **fields)
+    after = trained(citations(60), tmp_path / "after", **fields)
+    np.testing.assert_allclose(losses_of(after), losses_of(before), rtol=1e-5)
+    assert after.val == before.val
+    weights = newest_checkpoint(before.path)["learned"]
+    (name, *_) = [name for name in weights if name.endswith("time.phase")]
+    assert weights[name].abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({"model": "sage", "time": "t", "seed_time": "when"}, "invalid-document sage time_width"),
+        ({"model": "transformer"}, "unsupported-combination time_width"),
+        ({"model": "gatv2", "time": "t", "seed_time": "when"}, "unsupported-combination time_width"),
+    ],
+)
+def test_ages_that_nobody_knows_or_reads_are_refused(tmp_path, fields, said):
+    with refused(said):
+        trained(timed_papers(), tmp_path / "run", **ALL_HOPS, **fields, time_width=8)
 
 
 def test_seeds_without_times_are_refused(tmp_path):

@@ -61,6 +61,12 @@ class ModelOptions(StrictDocument):
     edge_width: int = Field(
         0, ge=0, description="numbers that an edge carries, for gatv2, gine and transformer; taken from `edge_features`"
     )
+    time_width: int = Field(
+        0,
+        ge=0,
+        description="numbers that encode how long before its seed's time an edge was, for gatv2 and transformer; needs"
+        " `time`",
+    )
     embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
 
     @property
@@ -114,6 +120,13 @@ class ModelOptions(StrictDocument):
         if "embedding" in self.model_fields_set and self.embedding != width:
             raise ValueError(f"one_hot makes embeddings of hidden * (1 + bases) = {width}: leave out embedding")
         self.embedding = width
+        return self
+
+    @model_validator(mode="after")
+    def _time_is_read(self) -> "ModelOptions":
+        if self.time_width and not layer_entry(self.model).encodes_time:
+            able = ", ".join(name for name in LAYERS if layer_entry(name).encodes_time)
+            raise ValueError(f"model {self.model} reads no times of edges: leave out time_width, or use one of {able}")
         return self
 
     @model_validator(mode="after")

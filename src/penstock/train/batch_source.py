@@ -54,7 +54,7 @@ def settings_of(job: Job) -> SamplerSettings:
     own = job.has_own_module
     edges = bool(job.edge_features) or (own and job.edge_weight is not None)
     options = job.model_copy(update={"edge_weight": None}) if own and job.edge_weight is not None else job
-    return SamplerSettings(options, layers_of(job), job.seed, job.needs_totals, edges)
+    return SamplerSettings(options, layers_of(job), job.seed, job.needs_totals, edges, job.time_width > 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +128,12 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
         raise PenstockError(
             f"Sampler {job.sampler} does not make its batches by shuffling seeds, so shuffle {job.shuffle} has no"
             " meaning for it: leave out `shuffle`.",
+            code="unsupported-combination",
+        )
+    if job.time_width and (job.time is None or typed):
+        raise PenstockError(
+            "time_width encodes how old edges are, for graphs with one node type and one edge type that are sampled by"
+            " `time`: leave it out, or set `time`.",
             code="unsupported-combination",
         )
     if excluding and job.time is not None:

@@ -145,7 +145,8 @@ class Session:
         # Samplers without fan-outs are for graphs of one relation, which is always followed.
         followed = followed_relations(self.graph, self.job.fanouts, layers_of(self.job))
         clock = clock_for(self.job, self.graph)
-        return Reach(self.graph, followed, self.list_weight, clock, bool(self.inputs.exact_edges))
+        ages = self.job.time_width > 0
+        return Reach(self.graph, followed, self.list_weight, clock, bool(self.inputs.exact_edges), ages)
 
     def evaluate(self, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics on some splits, by exact inference; outputs that are NaN are explained by inputs that are."""

@@ -104,6 +104,11 @@ def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> 
     split = SeedSplit(train, new, layout.shares, rank)
     check_sampler_supports(job, not graph.is_homogeneous)
     if job.time is not None:
+        if job.time_width:
+            raise PenstockError(
+                "Ages of edges (time_width) are known on one machine only: leave out time_width, or the cluster.",
+                code="unsupported-combination",
+            )
         if not graph.is_homogeneous:
             raise PenstockError(
                 "A cut graph is sampled by time only if it has one node type and one edge type: leave out `time`, or"

@@ -57,8 +57,10 @@ def _attention(v2: bool) -> LayerEntry:
 
     def build(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
         each, dropout = size(options, width_out, last), options.attention_dropout
-        width = options.edge_width if v2 else 0
-        return GATLayer(width_in, each, options.heads, not last, v2, dropout=dropout, edge_width=width)
+        widths: dict[str, Any] = {}
+        if v2:
+            widths = {"edge_width": options.edge_width, "time_width": options.time_width}
+        return GATLayer(width_in, each, options.heads, not last, v2, dropout=dropout, **widths)
 
     def build_typed(
         options: ModelOptions,
@@ -77,13 +79,14 @@ def _attention(v2: bool) -> LayerEntry:
         build_typed,
         linear=lambda options: False,
         edge_features="optional" if v2 else "none",
+        encodes_time=v2,
         has_heads=True,
     )
 
 
 def _transformer(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
     size = width_out if last else width_out // options.heads
-    how = options.edge_width, options.attention_dropout
+    how = options.edge_width, options.attention_dropout, options.time_width
     return TransformerLayer(width_in, size, options.heads, not last, *how)
 
 
@@ -148,6 +151,7 @@ TRANSFORMER = LayerEntry(
     linear=lambda options: False,
     makes_edge_rows=True,
     edge_features="optional",
+    encodes_time=True,
     has_heads=True,
 )
 GAT, GATV2 = _attention(v2=False), _attention(v2=True)

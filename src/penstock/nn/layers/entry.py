@@ -51,6 +51,8 @@ class LayerEntry:
     """Whether it weighs what neighbours send by the blocks' weights, as the job field `edge_weight` wants it."""
     edge_features: Literal["none", "optional", "needed"] = "none"
     """Whether it reads what edges carry: `options.edge_width` numbers each."""
+    encodes_time: bool = False
+    """Whether it reads how old edges are, encoded in `options.time_width` numbers; for graphs of one relation."""
     has_heads: bool = False
     """Whether `hidden` is shared by `heads`."""
     decomposes: bool = False

@@ -10,7 +10,8 @@ from penstock.nn.aggregation import aggregate, gather
 from penstock.nn.attention import attend, attend_by_scores, attend_jointly
 from penstock.nn.derived import looped_edges, with_self_loops
 from penstock.nn.drop import drop_edges, skip_drop
-from penstock.nn.edge_messages import edge_features, of_destinations, of_sources
+from penstock.nn.edge_messages import of_destinations, of_sources
+from penstock.nn.time_encoding import TimeEncoding, edge_inputs
 from penstock.sampling.block import Block
 
 
@@ -36,9 +37,10 @@ class GATLayer(nn.Module):
         bias: bool = True,
         two_sided: bool = False,
         edge_width: int = 0,
+        time_width: int = 0,
     ) -> None:
         super().__init__()
-        if edge_width and not v2:
+        if (edge_width or time_width) and not v2:
             raise PenstockError("GAT reads no edge features: use v2 (gatv2).", code="unsupported-combination")
         self.heads, self.size, self.concat, self.v2 = heads, out_per_head, concat, v2
         self.slope, self.self_loop, self.dropout = negative_slope, self_loop, dropout
@@ -47,7 +49,9 @@ class GATLayer(nn.Module):
         self.target = nn.Linear(width_in, heads * out_per_head, bias=v2 and bias) if two_sided else None
         self.score_source = nn.Parameter(torch.empty(heads, out_per_head))
         self.score_target = None if v2 else nn.Parameter(torch.empty(heads, out_per_head))
-        self.edge = nn.Linear(edge_width, heads * out_per_head, bias=False) if edge_width else None
+        self.time, self.edge_width = TimeEncoding(time_width) if time_width else None, edge_width
+        carried = edge_width + time_width
+        self.edge = nn.Linear(carried, heads * out_per_head, bias=False) if carried else None
         self.bias = nn.Parameter(torch.zeros(heads * out_per_head if concat else out_per_head)) if bias else None
         for weight in (self.source.weight, self.score_source, self.score_target):
             if weight is not None:
@@ -92,7 +96,7 @@ class GATLayer(nn.Module):
     def _edges(self, block: Block, dtype: torch.dtype) -> tuple[Block, Tensor]:
         """The lists that are attended to, and what each of their edges adds to the sum of both ends."""
         assert self.edge is not None
-        rows = self.edge(edge_features(block, self.edge.in_features).to(dtype))
+        rows = self.edge(edge_inputs(block, self.edge_width, self.time).to(dtype))
         if not self.self_loop:
             return block, rows
         looped = looped_edges(block)

@@ -34,6 +34,8 @@ class Reach:
     clock: SeedTimes | None = None
     edges: bool = False
     """Whether blocks name their edges."""
+    ages: bool = False
+    """Whether blocks say how old their edges are."""
 
     def __post_init__(self) -> None:
         check_graph(self.graph)
@@ -67,7 +69,13 @@ class Reach:
             plain = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, edges=self.edges)
             return lambda seeds: plain.sample(_only(seeds), _ANY)
         timed = NeighbourSampler(
-            self.graph, whole, weight=self.weight, totals=True, edges=self.edges, time=self.clock.time
+            self.graph,
+            whole,
+            weight=self.weight,
+            totals=True,
+            edges=self.edges,
+            time=self.clock.time,
+            ages=self.ages,
         )
         return lambda seeds: timed.sample(_only(seeds), _ANY, times=_only(self._times(seeds)))
 
