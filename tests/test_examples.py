@@ -32,6 +32,15 @@ def test_lightning(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
+def test_optuna(tmp_path):
+    """Poor trials end before their last epoch."""
+    pytest.importorskip("optuna")
+    small = {"fanouts": [4, 3], "batch_size": 20, "threads": 1, "epochs": 4}
+    study = main_of("optuna_search")(community_graph(), trials=8, folder=tmp_path, **small)
+    assert study.best_value > 0.5 and "PRUNED" in [trial.state.name for trial in study.trials]
+
+
+@pytest.mark.filterwarnings("default")
 def test_accelerate():
     pytest.importorskip("accelerate")
     pytest.importorskip("torch_geometric")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock.train.code_at_fault import code_at_fault
 from penstock.train.job import Job
 
@@ -81,7 +83,8 @@ class Callbacks:
         answers = []
         for name, made in self._made:
             with code_at_fault(f"Callback {name}"):
-                answers.append(made(result) is True)
+                answer = made(result)
+                answers.append(isinstance(answer, bool | np.bool_) and bool(answer))
         return any(answers)
 
     def end(self, result: dict[str, Any]) -> None:
