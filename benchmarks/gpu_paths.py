@@ -25,7 +25,7 @@ from penstock.graph.generate import recipe_named
 from penstock.pipeline.schedule import START, Schedule
 from penstock.store.device import divided
 from penstock.store.device.gather_threads import GatherThreads
-from penstock.store.device.path_division import FixedDivision, MeasuredDivision
+from penstock.store.device.path_division import FastestDivision, FixedDivision
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
@@ -113,14 +113,14 @@ class Cases:
 
     def _compare(self, condition: str, shares: Sequence[float]) -> None:
         """Each path alone, fixed shares, and what is decided live."""
-        self._paths.division = MeasuredDivision()
+        self._paths.division = FastestDivision()
         auto = [self._measure(condition, "auto")]
         fixed = {}
         for share in (1.0, *shares, 0.0):
             self._paths.division = FixedDivision(share)
             name = {1.0: "pinned alone", 0.0: "gathered alone"}.get(share, f"{share:.0%} pinned")
             fixed[name] = self._measure(condition, name)
-        self._paths.division = MeasuredDivision()
+        self._paths.division = FastestDivision()
         auto.append(self._measure(condition, "auto"))
         best = max(fixed, key=lambda name: fixed[name])
         share = sum(auto) / len(auto) / fixed[best]

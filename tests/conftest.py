@@ -1,5 +1,6 @@
 """Settings for every test, and where the GPU's kernels run: on the GPU, or in Triton's interpreter."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -89,7 +90,10 @@ def device() -> torch.device:
 
 @pytest.fixture
 def cuda_device() -> torch.device:
-    """The GPU, for what an interpreter cannot show: streams, graphs, pinned memory."""
+    """The GPU, for what an interpreter cannot show: streams, graphs, pinned memory. Nothing of other tests is left on it."""
     if not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
     return torch.device("cuda")

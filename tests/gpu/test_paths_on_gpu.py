@@ -11,7 +11,7 @@ from penstock.sampling.device.streams import stream_maker
 from penstock.store.device import CachedTable, PinnedTable, page_locked
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import HostPaths
-from penstock.store.device.path_division import FixedDivision, MeasuredDivision
+from penstock.store.device.path_division import FastestDivision, FixedDivision
 from penstock.train import run as run_module
 from training_graphs import assert_same_state, community_graph, lines_of, newest_checkpoint, trained
 
@@ -96,7 +96,7 @@ def large_table(rows, width, device, cached=None):
     return values, table
 
 
-@pytest.mark.parametrize("division", [FixedDivision(0.0), FixedDivision(0.3), FixedDivision(1.0), MeasuredDivision()])
+@pytest.mark.parametrize("division", [FixedDivision(0.0), FixedDivision(0.3), FixedDivision(1.0), FastestDivision()])
 def test_many_readings_one_after_the_other_have_the_right_bits(division, cuda_device):
     values, table = large_table(300_000, 128, cuda_device, torch.arange(0, 300_000, 5))
     table = DividedTable(table, HostPaths(cuda_device, 8, division, stream_maker(cuda_device)))
@@ -108,7 +108,7 @@ def test_many_readings_one_after_the_other_have_the_right_bits(division, cuda_de
 
 def test_threads_may_read_at_once(cuda_device):
     values, table = large_table(100_000, 64, cuda_device)
-    table = DividedTable(table, HostPaths(cuda_device, 4, MeasuredDivision(), stream_maker(cuda_device)))
+    table = DividedTable(table, HostPaths(cuda_device, 4, FastestDivision(), stream_maker(cuda_device)))
     wrong = []
 
     def read(seed):

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.store.device.gather_threads import GatherTask
-from penstock.store.device.host_paths import CACHE, PATHS, Arrival, HostPaths, Span
+from penstock.store.device.host_paths import CACHE, PATHS, HostPaths, Span
 from penstock.store.device.moments import Moment
-from penstock.store.device.path_division import GATHERED, PINNED, Divided
+from penstock.store.device.path_division import GATHERED, PINNED
 from penstock.store.device.pinned_memory import page_locked
 from penstock.store.device.tables import PinnedTable
 from penstock.store.rows import Span as Columns
@@ -133,11 +133,9 @@ class Reading:
         device = self._paths.device
         self._listed, self._read, self._placed = (Moment(device) for _ in range(3))
         self._task: GatherTask | None = None
-        self._divided: Divided | None = None
         self._keys = self._sorted = self._order = self._steps = torch.empty(0, device=device)
         self._ids = self._staged = torch.empty(0)
         self._out, self._split, self._cold = self._keys, 0, 0
-        self._asked, self._division = self._listed, paths.division
         self._turn = torch.zeros(1, dtype=torch.int32, device=device)
 
     def make_room(self, rows: int, ids: torch.dtype, slack: float = 1.0) -> None:
@@ -184,10 +182,8 @@ class Reading:
         paths.hear()
         listed = self._ids[: self._count].numpy()
         self._cold = int(np.searchsorted(listed, np.iinfo(listed.dtype).max))
-        self._asked = paths.ask()
-        self._division = paths.division
-        self._divided = self._division.divide(-(-self._cold // table.chunk_rows))
-        self._split = min(self._cold, self._divided.chunks[PINNED] * table.chunk_rows)
+        divided = paths.division.divide(-(-self._cold // table.chunk_rows))
+        self._split = min(self._cold, divided.pinned * table.chunk_rows)
         self._out = out
         if self._split < self._cold:
             # The last batch's copy from the same memory.
@@ -202,16 +198,14 @@ class Reading:
 
     def finish(self) -> None:
         """Wait until the host has gathered its rows, and launch their copy."""
-        task, divided, paths, self._task = self._task, self._divided, self._paths, None
+        task, paths, self._task = self._task, self._paths, None
         if task is not None:
-            assert divided is not None
-            gathered = task.wait()
+            _, seconds = task.wait()
             with paths.copy_lock, _on(paths.copying):
                 self._listed.hold(paths.copying)
                 span = self._copy(self._cold - self._split)
-            paths.launched(Arrival(span, self._division, divided, gathered, self._asked))
+            paths.launched(span, seconds)
         self._placed.mark_on(paths.copying)
-        self._divided = None
 
     def hold(self, stream: Any) -> None:
         """Let what is launched on a stream from now on wait for all rows."""
@@ -222,9 +216,7 @@ class Reading:
         """The batch that was begun is not wanted any more."""
         if self._task is not None:
             self._task.wait()
-            assert self._divided is not None
-            self._division.forget(self._divided, GATHERED)
-        self._task = self._divided = None
+        self._task = None
 
     def _read_near(self, ids: Tensor, count: Tensor | None) -> None:
         """Rows of the cache, and zeros where no row is meant."""
@@ -235,7 +227,7 @@ class Reading:
         launch_gather(table.lines, ids, self._out, count, None, table.cache, near=True)
         span.after.mark_on(paths.reading)
         if table.cache is not None:
-            paths.launched_near(span)
+            paths.launched(span)
 
     def _read_pinned(self) -> None:
         """Rows that the device reads over the bus."""
@@ -251,8 +243,7 @@ class Reading:
             places=self._order[:rows], turn=self._turn, programs=_programs(paths.device),
         )  # fmt: skip
         span.after.mark_on(paths.reading)
-        assert self._divided is not None
-        paths.launched(Arrival(span, self._division, self._divided, None, self._asked))
+        paths.launched(span)
 
     def _copy(self, rows: int) -> Span:
         """Rows that the host has gathered: one copy, and from there to their places."""

@@ -5,33 +5,35 @@ Both paths deliver the same bits, so a division changes when rows arrive and not
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import NamedTuple, Protocol
-
-import numpy as np
-
-from penstock.graph.arrays import Array
-from penstock.paths.chunk_selector import Chosen, ChunkSelector
 
 PINNED, GATHERED = 0, 1
 """The two paths of rows that are in no cache."""
-_EITHER, _ONLY = 0, (1, 2)
-"""Kinds of chunks: one that may take either path, and one for each path alone."""
-_GUESS_US = 25.0
-"""What a chunk takes before anything was measured: half a megabyte at 20 GB/s."""
-_FORGET_US = 1e5
-"""Time in which half of what a path's chunks took beyond what was expected is forgotten: some twenty batches."""
+SHARES = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.0, 1.0)
+"""Of a batch's chunks, those that the device reads: what is tried."""
+_ORDERED = sorted(SHARES)
+_LEAD = 6
+"""Batches after a change of the share that are not timed: those that were divided before it are still under way."""
+_TIMED = 17
+"""Batches whose pace is measured; the longest pause between two of them is left out, since it may be a validation's."""
+_HELD = 12
+"""Measurements of the fastest share between two trials of another one."""
+_BETTER = 1.03
+"""How much faster another share must be, twice, to be taken."""
+_CHANGED = 1.25
+"""A pace that changes so much, twice, means that others use cores or the bus: all shares are tried again."""
+_FAR = 1.5
+"""A path alone that was so much slower than the best share is not tried again until all shares are."""
 _NEWEST = 0.25
-"""Weight of a batch's chunk time in the average: a change is known after a few batches."""
-_PROBED = 8
-"""Chunks of a batch from which on each path gets one at least, so that its speed stays known."""
+"""Weight of the last measurement in the pace of the share that is held."""
 
 
 class Divided(NamedTuple):
-    """Chunks of each path, and the decisions where there were any."""
+    """Chunks of each path."""
 
-    chunks: tuple[int, int]
-    chosen: tuple[Chosen, Chosen] | None = None
+    pinned: int
+    gathered: int
 
 
 class Division(Protocol):
@@ -39,12 +41,6 @@ class Division(Protocol):
 
     def divide(self, chunks: int) -> Divided:
         """For a batch whose rows are wanted now."""
-
-    def completed(self, divided: Divided, path: int, took: float, busy: float) -> None:
-        """A path's chunks have arrived: seconds since the division, and those in which the path worked on them."""
-
-    def forget(self, divided: Divided, path: int) -> None:
-        """A path's chunks will not arrive."""
 
 
 class FixedDivision:
@@ -55,61 +51,117 @@ class FixedDivision:
 
     def divide(self, chunks: int) -> Divided:
         """See `Division.divide`."""
-        pinned = round(self._share * chunks)
-        return Divided((pinned, chunks - pinned))
-
-    def completed(self, divided: Divided, path: int, took: float, busy: float) -> None:
-        """Nothing is learned."""
-
-    def forget(self, divided: Divided, path: int) -> None:
-        """Nothing was expected."""
+        return divided_by(self._share, chunks)
 
 
-class MeasuredDivision:
-    """Both paths end at the same time, by what their chunks took lately and what is still under way on them.
+class FastestDivision:
+    """The share under which batches follow each other fastest, found by trying, and tried again all the time.
 
-    A path serves one chunk after the other; what one takes is an average of decaying weights, so that it follows cores
-    and a bus that others use too. The rule of `penstock.paths` then sends each chunk where it is expected to arrive
-    first. A path that is slow keeps one chunk of each batch, by which it is heard of when it is fast again.
+    What a path takes for its chunks of one batch does not tell how a batch should be divided: gathering of one batch
+    goes on while another's rows are copied, and has a cost for each batch that does not shrink with its chunks. How
+    fast batches are asked for does tell, since only so many are under way at once. All shares are tried first; then the
+    fastest is held, with a short trial of a neighbouring share, or of one path alone, from time to time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._selector = ChunkSelector([0, 2, 3, 4], [PINNED, GATHERED, PINNED, GATHERED], _GUESS_US, _FORGET_US, clock)
-        self._chunk_us: list[float | None] = [None, None]
-        # Kernels are compiled before a batch waits for them.
-        self._selector.completed(self._selector.choose(np.empty(0, np.int32)), 0.0, clock())
+        self._trials = _trials()
+        self._pace = _PaceMeter(_LEAD)
+        self.share = next(self._trials)
+        """Of the chunks, those that the device reads now."""
 
     def divide(self, chunks: int) -> Divided:
         """See `Division.divide`."""
-        kinds = np.full(chunks, _EITHER, np.int32)
-        if chunks >= _PROBED:
-            kinds[:2] = _ONLY
-        chosen = self._selector.choose(kinds)
-        path = _PATH[chosen.paths]
-        members = [np.flatnonzero(path == each) for each in (PINNED, GATHERED)]
-        both = chosen.some(members[PINNED]), chosen.some(members[GATHERED])
-        return Divided((len(members[PINNED]), len(members[GATHERED])), both)
-
-    def completed(self, divided: Divided, path: int, took: float, busy: float) -> None:
-        """See `Division.completed`."""
-        assert divided.chosen is not None
-        chosen, count = divided.chosen[path], divided.chunks[path]
-        if not count:
-            return
         with self._lock:
-            last, new = self._chunk_us[path], 1e6 * busy / count
-            self._chunk_us[path] = us = new if last is None else last + _NEWEST * (new - last)
-        self._selector.set_chunk_time(path, us)
-        # The path was busy up to the end, with one chunk after the other.
-        left = np.arange(count - 1, -1, -1) / count
-        self._selector.completed(chosen, 1e6 * np.maximum(took - busy * left, 0.0), chosen.began + took)
-
-    def forget(self, divided: Divided, path: int) -> None:
-        """See `Division.forget`."""
-        assert divided.chosen is not None
-        self._selector.forget(divided.chosen[path])
+            pace = self._pace.heard(self._clock(), chunks)
+            if pace is not None:
+                share = self._trials.send(pace)
+                self._pace = _PaceMeter(_LEAD if share != self.share else 0)
+                self.share = share
+            return divided_by(self.share, chunks)
 
 
-_PATH: Array = np.array([PINNED, GATHERED, PINNED, GATHERED])
-"""Which of the two paths each of the selector's is."""
+def divided_by(share: float, chunks: int) -> Divided:
+    """So large a share of the chunks is read by the device."""
+    pinned = round(share * chunks)
+    return Divided(pinned, chunks - pinned)
+
+
+class _PaceMeter:
+    """Seconds of a chunk, by the moments at which batches are divided."""
+
+    def __init__(self, lead: int) -> None:
+        self._lead, self._last = lead, 0.0
+        self._gaps: list[tuple[float, int]] = []
+        self._chunks = 0
+
+    def heard(self, now: float, chunks: int) -> float | None:
+        """A batch is divided; returns the pace once enough were."""
+        if self._lead:
+            self._lead -= 1
+        elif self._chunks:
+            # The time up to now is what the batch before took.
+            self._gaps.append((now - self._last, self._chunks))
+        if not self._lead:
+            self._last, self._chunks = now, chunks
+        if len(self._gaps) < _TIMED:
+            return None
+        longest = max(self._gaps)
+        seconds = sum(gap for gap, _ in self._gaps) - longest[0]
+        return seconds / (sum(count for _, count in self._gaps) - longest[1])
+
+
+def _trials() -> Generator[float, float, None]:
+    """Shares to divide by, one after the other; each is answered with the seconds of a chunk under it."""
+    while True:
+        paces: dict[float, float] = {}
+        for share in SHARES:
+            paces[share] = yield share
+        yield from _held(paces)
+
+
+def _held(paces: dict[float, float]) -> Generator[float, float, None]:
+    """Hold the best share, and try others between; ends when its pace has changed."""
+    best = min(paces, key=lambda share: paces[share])
+    number = 0
+    while True:
+        changed, pace = 0, paces[best]
+        for _ in range(_HELD):
+            last = yield best
+            if pace / _CHANGED < last < pace * _CHANGED:
+                changed, pace = 0, pace + _NEWEST * (last - pace)
+                continue
+            changed += 1
+            if changed == 2:
+                return
+        paces[best] = pace
+        other, number = _other(paces, best, number), number + 1
+        while other is not None:
+            paces[other] = yield other
+            if paces[other] * _BETTER < paces[best]:
+                # Once more: a single measurement may be luck.
+                paces[other] = yield other
+            if paces[other] * _BETTER >= paces[best]:
+                break
+            # On in the same direction, as long as that is faster.
+            best, other = other, _beyond(best, other)
+
+
+def _other(paces: dict[float, float], best: float, number: int) -> float | None:
+    """The share that is tried next beside the best: its neighbours in turn, each path alone now and then."""
+    turn = number % 6
+    if turn in (2, 5):
+        alone = _ORDERED[0] if turn == 2 else _ORDERED[-1]
+        # One that was far slower costs too much to be tried for nothing; its neighbours tell when it is worth it.
+        if alone != best and paces[alone] < _FAR * paces[best]:
+            return alone
+    place, step = _ORDERED.index(best), 1 if turn % 2 else -1
+    if not 0 <= place + step < len(_ORDERED):
+        step = -step
+    return _ORDERED[place + step]
+
+
+def _beyond(before: float, now: float) -> float | None:
+    """The next share in the direction of a step, if there is one."""
+    place = _ORDERED.index(now) + (1 if now > before else -1)
+    return _ORDERED[place] if 0 <= place < len(_ORDERED) else None

@@ -19,7 +19,7 @@ from penstock.sampling.device.streams import stream_maker
 from penstock.store.device.copies import to_pinned
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import HostPaths
-from penstock.store.device.path_division import Division, FixedDivision, MeasuredDivision
+from penstock.store.device.path_division import Division, FastestDivision, FixedDivision
 from penstock.store.device.shared_copies import one_copy
 from penstock.store.device.shared_table import SharedTable
 from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_device_counts
@@ -89,7 +89,7 @@ def _put(
 
 def _host_paths(placed: Placed, job: Job) -> HostPaths:
     """The paths of features in host memory: all that the job allows, divided by what they take."""
-    division: Division = MeasuredDivision() if "pinned" in job.row_paths else FixedDivision(0.0)
+    division: Division = FastestDivision() if "pinned" in job.row_paths else FixedDivision(0.0)
     threads = job.threads or default_threads()
     return HostPaths(placed.device, threads, division, stream_maker(placed.device))
 
