@@ -90,7 +90,7 @@ def device() -> torch.device:
 
 @pytest.fixture
 def cuda_device() -> torch.device:
-    """The GPU, for what an interpreter cannot show: streams, graphs, pinned memory. Nothing of other tests is left on it."""
+    """The GPU, for what an interpreter cannot show: streams, graphs, pinned memory. Other tests left nothing there."""
     if not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
     gc.collect()

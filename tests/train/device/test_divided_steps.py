@@ -107,6 +107,14 @@ def test_losses_are_bit_equal_whatever_path_rows_took(graph, capture, paths, pla
         assert 0 < session.execution.facts()["placement"]["hit_rate"] < 1
 
 
+def assert_nothing_is_under_way(session):
+    paths = session.execution.placed.table.paths
+    if paths.device.type == "cuda":
+        torch.cuda.synchronize()
+    paths.hear()
+    assert not paths._arriving
+
+
 def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, monkeypatch):
     from penstock.sampling.device.room import Room
     from penstock.train.device import decision
@@ -119,7 +127,7 @@ def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, monkeypatch):
     assert [step.position for step in done[0]] == [step.position for step in right[0]]
     for one, other in zip(done[0], right[0], strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-3)
-    assert tight.execution.placed.table.paths.division._selector.in_progress == 0
+    assert_nothing_is_under_way(tight)
 
 
 def test_steps_that_end_in_the_middle_of_an_epoch_leave_nothing_under_way(graph):
@@ -128,7 +136,7 @@ def test_steps_that_end_in_the_middle_of_an_epoch_leave_nothing_under_way(graph)
     first, _ = trained(session, steps=3)
     rest = trained(session, start=Position(0, len(first)))
     assert_same_bits(([*first, *rest[0]], rest[1]), whole)
-    assert session.execution.placed.table.paths.division._selector.in_progress == 0
+    assert_nothing_is_under_way(session)
 
 
 def test_stages_know_the_time_of_the_paths(graph):
