@@ -4,6 +4,8 @@ import dataclasses
 import inspect
 import threading
 
+import torch
+
 
 def one_launch_at_a_time(monkeypatch):
     """Launches wait for each other while a test runs: it is not made for several threads, as pipelines have."""
@@ -16,6 +18,25 @@ def one_launch_at_a_time(monkeypatch):
             return launch(self, *given, **more)
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
+
+
+def device_with_free_memory(monkeypatch, free_bytes):
+    """The host stands in for a device while a test runs; `free_bytes` says how much of its memory is free.
+
+    Two batches are drawn ahead to find the rows that are read most: they take seconds each, and two tell them too.
+    """
+    for name, value in {
+        "mem_get_info": lambda *_: (free_bytes(), free_bytes()),
+        "memory_reserved": lambda *_: 0,
+        "memory_allocated": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 1 << 20,
+        "reset_peak_memory_stats": lambda *_: None,
+        "synchronize": lambda *_: None,
+        "manual_seed": lambda *_: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr("penstock.train.device.placed_graph._COUNTED", 2)
+    one_launch_at_a_time(monkeypatch)
 
 
 def overflow_unchecked(monkeypatch):

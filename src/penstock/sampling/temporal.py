@@ -63,14 +63,6 @@ class Clock(NamedTuple):
         return (limits - times).astype(np.float32)
 
 
-def just_before(times: Array) -> Array:
-    """The largest time that is earlier than each: an example that is an event itself sees only what was before it."""
-    if times.dtype.kind == "f":
-        return np.nextafter(times, -np.inf)
-    earlier: Array = times.astype(np.int64) - 1
-    return earlier
-
-
 def clocks_of(graph: Graph, time: str) -> dict[EdgeType, Clock]:
     """By relation, the clock that a field gives: of the edges, or after `node:` of the vertices that they come from.
 

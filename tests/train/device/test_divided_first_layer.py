@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interpreted_kernels import one_launch_at_a_time
+from interpreted_kernels import device_with_free_memory
 from penstock.pipeline.schedule import START, Schedule
 from penstock.sampling.block import Block
 from penstock.store.device.moments import Moment
@@ -31,16 +31,7 @@ DEVICE = torch.device("cpu")
 def _made_device(monkeypatch):
     """The host stands for a device with plenty of memory."""
     plenty = 1 << 40
-    for name, value in {
-        "mem_get_info": lambda *_: (plenty, plenty),
-        "memory_reserved": lambda *_: 0,
-        "memory_allocated": lambda *_: 0,
-        "max_memory_allocated": lambda *_: 1 << 20,
-        "reset_peak_memory_stats": lambda *_: None,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr("penstock.train.device.placed_graph._COUNTED", 2)
-    one_launch_at_a_time(monkeypatch)
+    device_with_free_memory(monkeypatch, lambda: plenty)
 
 
 def placed_session(graph, **fields):

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from interpreted_kernels import one_launch_at_a_time
+from interpreted_kernels import device_with_free_memory
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.progress import Progress
 from penstock.train.build import make_session
@@ -26,19 +26,8 @@ PINNED = {"features": "pinned"}
 @pytest.fixture(autouse=True)
 def device_memory(monkeypatch):
     """A device with much free memory, chunks of a few rows, and few batches drawn ahead to count what is read."""
-    for name, value in {
-        "mem_get_info": lambda *_: (1 << 40, 1 << 40),
-        "memory_reserved": lambda *_: 0,
-        "memory_allocated": lambda *_: 0,
-        "max_memory_allocated": lambda *_: 1 << 20,
-        "reset_peak_memory_stats": lambda *_: None,
-        "synchronize": lambda *_: None,
-        "manual_seed": lambda *_: None,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr("penstock.train.device.placed_graph._COUNTED", 2)
+    device_with_free_memory(monkeypatch, lambda: 1 << 40)
     monkeypatch.setattr("penstock.train.device.placed_graph.DividedTable", small_chunks)
-    one_launch_at_a_time(monkeypatch)
 
 
 def small_chunks(table, paths):

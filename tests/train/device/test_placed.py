@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from interpreted_kernels import one_launch_at_a_time
+from interpreted_kernels import device_with_free_memory
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
 from penstock.train.build import make_session
@@ -38,19 +38,7 @@ class Notes(Progress):
 def device_memory(monkeypatch):
     """A device of which a test says how much is free; a step takes a kilobyte a row."""
     free = [PLENTY]
-    for name, value in {
-        "mem_get_info": lambda *_: (free[0], free[0]),
-        "memory_reserved": lambda *_: 0,
-        "memory_allocated": lambda *_: 0,
-        "max_memory_allocated": lambda *_: 1 << 20,
-        "reset_peak_memory_stats": lambda *_: None,
-        "synchronize": lambda *_: None,
-        "manual_seed": lambda *_: None,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    # Batches drawn ahead to find the rows that are read most: seconds each in the interpreter, and two tell them too.
-    monkeypatch.setattr("penstock.train.device.placed_graph._COUNTED", 2)
-    one_launch_at_a_time(monkeypatch)
+    device_with_free_memory(monkeypatch, lambda: free[0])
     return free
 
 

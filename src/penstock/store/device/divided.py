@@ -200,7 +200,7 @@ class Reading:
         """Wait until the host has gathered its rows, and launch their copy."""
         task, paths, self._task = self._task, self._paths, None
         if task is not None:
-            _, seconds = task.wait()
+            seconds = task.wait()
             with paths.copy_lock, _on(paths.copying):
                 self._listed.hold(paths.copying)
                 span = self._copy(self._cold - self._split)

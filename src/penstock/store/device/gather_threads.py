@@ -42,11 +42,11 @@ class GatherTask:
     def __init__(self, threads: GatherThreads, parts: "Sequence[Future[tuple[float, float]]]") -> None:
         self._threads, self._parts = threads, parts
 
-    def wait(self) -> tuple[float, float]:
-        """Wait for all rows; returns when the last was there, in `time.perf_counter`, and the seconds they took."""
+    def wait(self) -> float:
+        """Wait for all rows; returns the seconds they took."""
         times = [part.result() for part in self._parts]
         began, ended = min(start for start, _ in times), max(end for _, end in times)
-        return ended, self._threads.busy_seconds(began, ended)
+        return self._threads.busy_seconds(began, ended)
 
 
 def _timed(work: Callable[[], None]) -> tuple[float, float]:
