@@ -100,7 +100,7 @@ def assert_nothing_is_under_way(session):
     paths = session.execution.placed.table.paths
     if paths.device.type == "cuda":
         torch.cuda.synchronize()
-    paths.hear()
+    paths.count_arrived()
     assert not paths._arriving
 
 

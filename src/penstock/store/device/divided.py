@@ -179,7 +179,7 @@ class Reading:
         """
         paths, table = self._paths, self._table
         self._listed.settle()
-        paths.hear()
+        paths.count_arrived()
         listed = self._ids[: self._count].numpy()
         self._cold = int(np.searchsorted(listed, np.iinfo(listed.dtype).max))
         divided = paths.division.divide(-(-self._cold // table.chunk_rows))

@@ -57,7 +57,7 @@ class HostPaths:
         with self._lock:
             self._arriving.append((span, gathered))
 
-    def hear(self) -> None:
+    def count_arrived(self) -> None:
         """Count what has arrived. Waits for nothing."""
         with self._lock:
             arrived = [each for each in self._arriving if each[0].after.has_passed()]
@@ -68,6 +68,6 @@ class HostPaths:
 
     def use(self) -> dict[str, PathUse]:
         """What came along each path so far. Rows that are still under way are not in it."""
-        self.hear()
+        self.count_arrived()
         with self._lock:
             return {name: self._use[name] for name in (CACHE, *PATHS) if name in self._use}

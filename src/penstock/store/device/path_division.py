@@ -73,7 +73,7 @@ class FastestDivision:
     def divide(self, chunks: int) -> Divided:
         """See `Division.divide`."""
         with self._lock:
-            pace = self._pace.heard(self._clock(), chunks)
+            pace = self._pace.count_batch(self._clock(), chunks)
             if pace is not None:
                 share = self._trials.send(pace)
                 self._pace = _PaceMeter(_LEAD if share != self.share else 0)
@@ -95,7 +95,7 @@ class _PaceMeter:
         self._gaps: list[tuple[float, int]] = []
         self._chunks = 0
 
-    def heard(self, now: float, chunks: int) -> float | None:
+    def count_batch(self, now: float, chunks: int) -> float | None:
         """A batch is divided; returns the pace once enough were."""
         if self._lead:
             self._lead -= 1
