@@ -114,6 +114,7 @@ class Cases:
     def _compare(self, condition: str, shares: Sequence[float]) -> None:
         """Each path alone, fixed shares, and what is decided live."""
         self._paths.division = FastestDivision()
+        self._measure(condition, "auto, with its first trials")
         auto = [self._measure(condition, "auto")]
         fixed = {}
         for share in (1.0, *shares, 0.0):
@@ -121,6 +122,7 @@ class Cases:
             name = {1.0: "pinned alone", 0.0: "gathered alone"}.get(share, f"{share:.0%} pinned")
             fixed[name] = self._measure(condition, name)
         self._paths.division = FastestDivision()
+        self._measure(condition, "auto, with its first trials")
         auto.append(self._measure(condition, "auto"))
         best = max(fixed, key=lambda name: fixed[name])
         share = sum(auto) / len(auto) / fixed[best]

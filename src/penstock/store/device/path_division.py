@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 PINNED, GATHERED = 0, 1
 """The two paths of rows that are in no cache."""
-SHARES = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.0, 1.0)
-"""Of a batch's chunks, those that the device reads: what is tried."""
-_ORDERED = sorted(SHARES)
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Of a batch's chunks, those that the device reads: what may be tried, ascending."""
+_FIRST = 0.5
 _LEAD = 6
 """Batches after a change of the share that are not timed: those that were divided before it are still under way."""
 _TIMED = 17
@@ -22,9 +22,9 @@ _HELD = 12
 _BETTER = 1.03
 """How much faster another share must be, twice, to be taken."""
 _CHANGED = 1.25
-"""A pace that changes so much, twice, means that others use cores or the bus: all shares are tried again."""
+"""A pace that changes so much, twice, means that others use cores or the bus: the fastest share is looked for again."""
 _FAR = 1.5
-"""A path alone that was so much slower than the best share is not tried again until all shares are."""
+"""A path alone that was so much slower than the best share is not tried again until the pace has changed."""
 _NEWEST = 0.25
 """Weight of the last measurement in the pace of the share that is held."""
 
@@ -59,8 +59,9 @@ class FastestDivision:
 
     What a path takes for its chunks of one batch does not tell how a batch should be divided: gathering of one batch
     goes on while another's rows are copied, and has a cost for each batch that does not shrink with its chunks. How
-    fast batches are asked for does tell, since only so many are under way at once. All shares are tried first; then the
-    fastest is held, with a short trial of a neighbouring share, or of one path alone, from time to time.
+    fast batches are asked for does tell, since only so many are under way at once. Shares beside the first one are
+    tried as long as they are faster, and each path alone; then the fastest is held, with a short trial of a
+    neighbouring share, or of one path alone, from time to time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -113,15 +114,34 @@ class _PaceMeter:
 
 def _trials() -> Generator[float, float, None]:
     """Shares to divide by, one after the other; each is answered with the seconds of a chunk under it."""
+    best = _FIRST
     while True:
-        paces: dict[float, float] = {}
-        for share in SHARES:
-            paces[share] = yield share
-        yield from _held(paces)
+        paces = yield from _climbed(best)
+        best = yield from _held(paces)
 
 
-def _held(paces: dict[float, float]) -> Generator[float, float, None]:
-    """Hold the best share, and try others between; ends when its pace has changed."""
+def _climbed(start: float) -> Generator[float, float, dict[float, float]]:
+    """Shares from `start` on in both directions, as long as each is faster than the one before, and each path alone:
+    what a path costs for every batch, however small its share, is saved there."""
+    paces = {start: (yield start)}
+    for step in (-1, 1):
+        last, other = start, _beside(start, step)
+        while other is not None and other not in paces:
+            paces[other] = yield other
+            if paces[other] > paces[last]:
+                break
+            last, other = other, _beside(other, step)
+        if last != start:
+            # The pace has one valley: it was on this side.
+            break
+    for alone in (SHARES[0], SHARES[-1]):
+        if alone not in paces:
+            paces[alone] = yield alone
+    return paces
+
+
+def _held(paces: dict[float, float]) -> Generator[float, float, float]:
+    """Hold the best share, and try others between; ends with it when its pace has changed."""
     best = min(paces, key=lambda share: paces[share])
     number = 0
     while True:
@@ -133,7 +153,7 @@ def _held(paces: dict[float, float]) -> Generator[float, float, None]:
                 continue
             changed += 1
             if changed == 2:
-                return
+                return best
         paces[best] = pace
         other, number = _other(paces, best, number), number + 1
         while other is not None:
@@ -144,24 +164,23 @@ def _held(paces: dict[float, float]) -> Generator[float, float, None]:
             if paces[other] * _BETTER >= paces[best]:
                 break
             # On in the same direction, as long as that is faster.
-            best, other = other, _beyond(best, other)
+            best, other = other, _beside(other, 1 if other > best else -1)
 
 
 def _other(paces: dict[float, float], best: float, number: int) -> float | None:
     """The share that is tried next beside the best: its neighbours in turn, each path alone now and then."""
     turn = number % 6
     if turn in (2, 5):
-        alone = _ORDERED[0] if turn == 2 else _ORDERED[-1]
+        alone = SHARES[0] if turn == 2 else SHARES[-1]
         # One that was far slower costs too much to be tried for nothing; its neighbours tell when it is worth it.
         if alone != best and paces[alone] < _FAR * paces[best]:
             return alone
-    place, step = _ORDERED.index(best), 1 if turn % 2 else -1
-    if not 0 <= place + step < len(_ORDERED):
-        step = -step
-    return _ORDERED[place + step]
+    step = 1 if turn % 2 else -1
+    beside = _beside(best, step)
+    return _beside(best, -step) if beside is None else beside
 
 
-def _beyond(before: float, now: float) -> float | None:
-    """The next share in the direction of a step, if there is one."""
-    place = _ORDERED.index(now) + (1 if now > before else -1)
-    return _ORDERED[place] if 0 <= place < len(_ORDERED) else None
+def _beside(share: float, step: int) -> float | None:
+    """The next share in a direction, if there is one."""
+    place = SHARES.index(share) + step
+    return SHARES[place] if 0 <= place < len(SHARES) else None
