@@ -1,6 +1,6 @@
 """Does a GPU train the same models as the CPU?
 
-The recipes of accuracy.py on every labelled set in a folder of archives, and synthetic-arxiv: the same job on both
+The recipes of Penstock for every labelled set in a folder of archives, and synthetic-arxiv: the same job on both
 devices with the same seeds, both devices at the same time. The difference is that of the pairs with the same seed (and
 so the same split), in units of its standard error: within about two there is none to be seen.
 Run: python benchmarks/gpu_accuracy.py --data FOLDER [--only cora,synthetic-arxiv] [--seeds 5] [--out accuracy.json]
@@ -12,18 +12,23 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accuracy import DATA, RECIPES, Recipe, as_published
+from accuracy import DATA
 from gpu_runs import compared, end_children_when_ended, given_fields, in_a_process, made, report, tell
 from penstock.api import train
 from penstock.graph.blocks import default_threads
-from penstock.train.data import open_data
 from penstock.train.job import make_job
+from penstock.train.recipes import Recipe, shipped_recipes
 
-SYNTHETIC = Recipe("synthetic-arxiv", {"model": "sage", "epochs": 5})
+SYNTHETIC = Recipe(
+    set="synthetic-arxiv",
+    model="sage",
+    metric="accuracy",
+    job={"graph": "synthetic-arxiv", "model": "sage", "epochs": 5},
+)
+RECIPES = [*(recipe for recipe in shipped_recipes() if not recipe.needs_gpu), SYNTHETIC]
 DEVICES = ("cpu", "cuda")
 
 
@@ -35,14 +40,14 @@ def main() -> None:
         return
     recipes = chosen(args)
     if SYNTHETIC in recipes:
-        made(SYNTHETIC.data, synthetic_folder(), 1.0)
+        made(SYNTHETIC.set, synthetic_folder(), 1.0)
     first, second = args.devices.split(",")
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         cpu = one.map(lambda recipe: scores(recipe, first, args), recipes)
         gpu = other.map(lambda recipe: scores(recipe, second, args), recipes)
         rows = []
         for recipe, on_cpu, on_gpu in zip(recipes, cpu, gpu, strict=True):
-            rows.append({"set": recipe.data, "model": recipe.fields["model"], "metric": recipe.metric})
+            rows.append({"set": recipe.set, "model": recipe.model, "metric": recipe.metric})
             rows[-1] |= row_of(on_cpu, on_gpu)
             tell(rows[-1])
     report(f"test metric in percent, {args.seeds} seeds, {args.devices}", rows, args.out)
@@ -65,9 +70,9 @@ def arguments() -> argparse.Namespace:
 def chosen(args: argparse.Namespace) -> list[Recipe]:
     """The recipes asked for whose archive is there."""
     asked = {name for name in args.only.split(",") if name}
-    recipes = [recipe for recipe in [*RECIPES, SYNTHETIC] if not asked or asked & {recipe.name, recipe.data}]
+    recipes = [recipe for recipe in RECIPES if not asked or asked & {recipe.name, recipe.set}]
     there = [recipe for recipe in recipes if recipe is SYNTHETIC or graph_of(recipe, args.data).exists()]
-    if absent := sorted({recipe.data for recipe in recipes} - {recipe.data for recipe in there}):
+    if absent := sorted({recipe.set for recipe in recipes} - {recipe.set for recipe in there}):
         tell(f"not in {args.data}: {', '.join(absent)}")
     return there or sys.exit("There is nothing to train: name sets with --only and their folder with --data.")
 
@@ -81,22 +86,19 @@ def scores(recipe: Recipe, device: str, args: argparse.Namespace) -> dict[str, A
 
 def measure(args: argparse.Namespace) -> None:
     """What such a process does: print the test metric of every seed."""
-    recipe = next(recipe for recipe in [*RECIPES, SYNTHETIC] if recipe.name == args.one)
+    recipe = next(recipe for recipe in RECIPES if recipe.name == args.one)
     # Half the cores each: both devices are at work.
     more = {"device": args.devices, "threads": max(1, default_threads() // 2), **given_fields(args.job)}
-    recipe, began = replace(recipe, fields={**recipe.fields, **more}), time.perf_counter()
-    found = [round(100 * score(recipe, args.data, seed), 3) for seed in range(args.seeds)]
+    began = time.perf_counter()
+    found = [round(100 * score(recipe, args.data, seed, more), 3) for seed in range(args.seeds)]
     print(json.dumps({"scores": found, "seconds": round((time.perf_counter() - began) / args.seeds, 2)}))
 
 
-def score(recipe: Recipe, data: Path, seed: int) -> float:
+def score(recipe: Recipe, data: Path, seed: int, more: dict[str, Any]) -> float:
     """The test metric of one run."""
-    fields = {"metric": recipe.metric, **recipe.fields, "graph": str(graph_of(recipe, data)), "seed": seed}
-    if recipe.splits:
-        fields["split_number"] = seed
+    fields = {**recipe.fields(seed), **more, "graph": str(graph_of(recipe, data))}
     with tempfile.TemporaryDirectory() as folder:
-        job = make_job({**fields, "run": str(Path(folder) / "run")})
-        return train(as_published(recipe, open_data(job)), job=job).test[recipe.metric]
+        return train(job=make_job({**fields, "run": str(Path(folder) / "run")})).test[recipe.metric]
 
 
 def row_of(cpu: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def row_of(cpu: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
 
 def graph_of(recipe: Recipe, data: Path) -> Path:
     """Where a recipe's graph is."""
-    return synthetic_folder() if recipe.data == SYNTHETIC.data else data / f"{recipe.data}.npz"
+    return synthetic_folder() if recipe.set == SYNTHETIC.set else data / f"{recipe.set}.npz"
 
 
 def synthetic_folder() -> Path:

@@ -34,6 +34,7 @@ from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import take_newest
 from penstock.train.data import open_data, prepared
 from penstock.train.job import Job, make_job, write_job
+from penstock.train.label_changes import check_uncut
 from penstock.train.product_order import with_order_costs
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
 from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
@@ -142,6 +143,7 @@ def _check_parts(partition: Partition, given: Graph | None, cluster: ClusterDocu
             " have the graph cut for the run.",
             code="mismatched-inputs",
         )
+    check_uncut(job, str(partition.path))
     if LAUNCHERS[cluster.launcher].one_host:
         # Other machines read their own parts through when their tasks start.
         check_parts(partition, job.features)

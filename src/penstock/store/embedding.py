@@ -20,8 +20,8 @@ from penstock.store.rows import gather_rows
 Optimiser = Literal["adam", "adagrad"]
 MOMENTS = {"adam": 2, "adagrad": 1}
 """How many numbers an optimiser keeps beside each number it learns."""
-_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
-_ADAGRAD_EPSILON = 1e-10
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+ADAGRAD_EPSILON = 1e-10
 
 
 class EmbeddingTable:
@@ -47,7 +47,7 @@ class EmbeddingTable:
         decay: float = 0.0,
     ) -> None:
         check_optimiser(optimiser)
-        self._decay, self._lock = decay, threading.Lock()
+        self.decay, self._lock = decay, threading.Lock()
         self.name, self.optimiser, self.rate, self.steps = name, optimiser, rate, 0
         self.rows: Array = np.empty((count, width), np.float32)
         draw_rows(name, seed, names, self.rows)
@@ -74,7 +74,7 @@ class EmbeddingTable:
             )
         self.steps += 1
         table = [self.rows, *self.moments, *self._last]
-        learn_rows(self.optimiser, self.rate, self.steps, table, ids, gradients, self._decay)
+        learn_rows(self.optimiser, self.rate, self.steps, table, ids, gradients, self.decay)
 
     def state(self) -> dict[str, Array | int]:
         """Everything a checkpoint must hold, not copied: all rows as they are after the last step."""
@@ -83,13 +83,8 @@ class EmbeddingTable:
 
     def restore(self, state: dict[str, Array | int]) -> None:
         """Take the place of a stored state."""
-        for own, stored in zip([self.rows, *self.moments], self._stored(state), strict=True):
-            if not isinstance(stored, np.ndarray) or stored.shape != own.shape:
-                raise PenstockError(
-                    f"The checkpoint's embeddings of {self.name!r} do not have the shape that the graph needs: use a"
-                    " checkpoint of this run.",
-                    code="mismatched-inputs",
-                )
+        found = stored_arrays(self.name, state, len(self.moments), self.rows.shape)
+        for own, stored in zip([self.rows, *self.moments], found, strict=True):
             own[...] = stored
         self.steps = int(state["steps"])
         for last in self._last:
@@ -97,19 +92,28 @@ class EmbeddingTable:
 
     def _catch_up(self, ids: Array) -> None:
         """Do the steps that some rows have not been read in."""
-        if self._decay:
+        if self.decay:
             with self._lock:
                 table = [self.rows, *self.moments, *self._last]
-                catch_up(self.optimiser, self.rate, self.steps, table, ids, self._decay)
+                catch_up(self.optimiser, self.rate, self.steps, table, ids, self.decay)
 
-    def _stored(self, state: dict[str, Array | int]) -> list[Array | int]:
-        names = ["rows", *(f"moment{i}" for i in range(len(self.moments)))]
-        if missing := {"steps", *names} - set(state):
-            raise PenstockError(
-                f"The checkpoint lacks {sorted(missing)} of the embeddings of {self.name!r}: use another checkpoint.",
-                code="mismatched-inputs",
-            )
-        return [state[name] for name in names]
+
+def stored_arrays(name: str, state: dict[str, Array | int], moments: int, shape: tuple[int, ...]) -> list[Array]:
+    """Rows and moments of a checkpoint, which must be those of a table of that shape."""
+    names = ["rows", *(f"moment{i}" for i in range(moments))]
+    if missing := {"steps", *names} - set(state):
+        raise PenstockError(
+            f"The checkpoint lacks {sorted(missing)} of the embeddings of {name!r}: use another checkpoint.",
+            code="mismatched-inputs",
+        )
+    found = [state[each] for each in names]
+    if not all(isinstance(each, np.ndarray) and each.shape == shape for each in found):
+        raise PenstockError(
+            f"The checkpoint's embeddings of {name!r} do not have the shape that the graph needs: use a checkpoint of"
+            " this run.",
+            code="mismatched-inputs",
+        )
+    return [each for each in found if isinstance(each, np.ndarray)]
 
 
 def check_optimiser(optimiser: str) -> None:
@@ -149,7 +153,7 @@ def learn_rows(
         gradients = gradients + np.float32(decay) * table[0][ids]
         table[-1][ids] = steps
     if optimiser == "adam":
-        _adam(table[0], table[1], table[2], ids, gradients, np.float32(rate * _correction(steps)))
+        _adam(table[0], table[1], table[2], ids, gradients, np.float32(rate * correction(steps)))
     else:
         _adagrad(table[0], table[1], ids, gradients, np.float32(rate))
 
@@ -160,16 +164,16 @@ def catch_up(optimiser: Optimiser, rate: float, steps: int, table: list[Array], 
     if not len(ids) or (first := int(last[ids].min())) >= steps:
         return
     if optimiser == "adam":
-        rates = np.array([rate * _correction(step) for step in range(first + 1, steps + 1)], np.float32)
+        rates = np.array([rate * correction(step) for step in range(first + 1, steps + 1)], np.float32)
         _adam_alone(table[0], table[1], table[2], last, ids, np.float32(decay), rates, steps)
     else:
         _adagrad_alone(table[0], table[1], last, ids, np.float32(decay), np.float32(rate), steps)
 
 
 @cache
-def _correction(steps: int) -> float:
+def correction(steps: int) -> float:
     """Adam's for the bias of its moments, of both together."""
-    return float(np.sqrt(1 - _BETA_2**steps) / (1 - _BETA_1**steps))
+    return float(np.sqrt(1 - BETA_2**steps) / (1 - BETA_1**steps))
 
 
 @njit(nogil=True, cache=True)
@@ -182,7 +186,7 @@ def _draw(key: np.uint64, names: Array, bound: float, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def _adam(rows: Array, first: Array, second: Array, ids: Array, gradients: Array, rate: np.float32) -> None:
-    b1, b2, eps = np.float32(_BETA_1), np.float32(_BETA_2), np.float32(_EPSILON)
+    b1, b2, eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
     one = np.float32(1)
     for i in range(len(ids)):
         row = ids[i]
@@ -198,7 +202,7 @@ def _adam_alone(
     rows: Array, first: Array, second: Array, last: Array, ids: Array, decay: np.float32, rates: Array, steps: int
 ) -> None:
     """`_adam` with the gradient of the penalty alone, for every step behind a row's last; rates[-1] is the last's."""
-    b1, b2, eps = np.float32(_BETA_1), np.float32(_BETA_2), np.float32(_EPSILON)
+    b1, b2, eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
     one = np.float32(1)
     for i in range(len(ids)):
         row = ids[i]
@@ -217,7 +221,7 @@ def _adagrad_alone(
     rows: Array, total: Array, last: Array, ids: Array, decay: np.float32, rate: np.float32, steps: int
 ) -> None:
     """`_adagrad` with the gradient of the penalty alone, for every step behind a row's last."""
-    eps = np.float32(_ADAGRAD_EPSILON)
+    eps = np.float32(ADAGRAD_EPSILON)
     for i in range(len(ids)):
         row = ids[i]
         for _ in range(last[row, 0], steps):
@@ -230,7 +234,7 @@ def _adagrad_alone(
 
 @njit(nogil=True, cache=True)
 def _adagrad(rows: Array, total: Array, ids: Array, gradients: Array, rate: np.float32) -> None:
-    eps = np.float32(_ADAGRAD_EPSILON)
+    eps = np.float32(ADAGRAD_EPSILON)
     for i in range(len(ids)):
         row = ids[i]
         for k in range(rows.shape[1]):

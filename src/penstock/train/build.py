@@ -36,6 +36,8 @@ def make_session(
     session = session_of(job, device, graph, module, taught, given)
     if taught is None:
         decide_groups(session)
+        if device.type == "cuda":
+            session.inputs.put_tables_on_device(device_memory_of(device)[0])
     if device.type == "cuda" and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
         from penstock.train.device.placement import place

@@ -13,6 +13,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.train.data_options import DataOptions, Task
+from penstock.train.label_changes import changed_labels
 
 IN_MEMORY = " (in memory)"
 """Ends the name of a job's graph that was given as an object and cannot be opened again."""
@@ -43,6 +44,7 @@ def prepared(graph: Graph, options: DataOptions) -> Graph:
     for name, nodes in graph.nodes.items():
         if options.features in nodes.fields:
             require_finite(nodes, name, options.features, "features")
+    graph = changed_labels(graph, options)
     return with_reverses(graph) if options.reverse_edges else graph
 
 

@@ -43,3 +43,9 @@ class DataOptions(StrictDocument):
         False, description="do not check the graph's arrays before they are used; a wrong number may crash the run"
     )
     reverse_edges: bool = Field(False, description="add every relation's reverse as a relation of its own")
+    largest_component: bool = Field(
+        False, description="labels count in the largest connected component only (graphs with one type)"
+    )
+    train_on_validation: bool = Field(
+        False, description="train on the graph's validation vertices too: nothing is validated, the last epoch counts"
+    )

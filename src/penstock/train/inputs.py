@@ -15,6 +15,7 @@ from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Batch, Carrier
 from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
+from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.store.embedding import MOMENTS, EmbeddingTable
 from penstock.store.local import LocalStore
 from penstock.store.source import RowSource
@@ -101,7 +102,7 @@ class Inputs:
     def pull(self, node_type: str, ids: Array) -> torch.Tensor:
         """The rows of some vertices, for inference."""
         if node_type in self.tables:
-            return torch.from_numpy(self.tables[node_type].pull(ids)).to(self.device)
+            return self._learnable(node_type, ids).clone()
         x: torch.Tensor = self.sources[node_type].read(ids, self.device, dtype=torch.float32)
         return x if self.scale is None else self.scale(x)
 
@@ -110,9 +111,31 @@ class Inputs:
         x = dict(batch.features)
         for name, ids in batch.vertices.items():
             if name in self.tables:
-                rows = torch.from_numpy(self.tables[name].pull(_on_host(ids)))
-                x[name] = rows.to(self.device).requires_grad_()
+                x[name] = self._learnable(name, _on_host(ids)).requires_grad_()
         return x
+
+    def _learnable(self, name: str, ids: Array) -> torch.Tensor:
+        """Learnable rows of this moment; where they lie on the device, the next step may change them."""
+        table = self.tables[name]
+        if isinstance(table, DeviceEmbeddingTable):
+            return table.rows_on(ids, self.device)
+        return torch.from_numpy(table.pull(ids)).to(self.device)
+
+    def put_tables_on_device(self, free: int) -> None:
+        """Let learnable rows lie on the device, if they take less than a quarter of what is free there.
+
+        Rows with a decay stay on the host, where those that a batch does not read are brought up to date.
+        """
+        if any(isinstance(table, EmbeddingTable) and table.decay for table in self.tables.values()):
+            return
+        if 4 * sum(each.nbytes for table in self.tables.values() for each in (table.rows, *table.moments)) > free:
+            return
+        self.tables = {name: DeviceEmbeddingTable(table, self.device) for name, table in self.tables.items()}
+
+    @property
+    def device_table_bytes(self) -> int:
+        """What learnable rows take of the device."""
+        return sum(table.bytes for table in self.tables.values() if isinstance(table, DeviceEmbeddingTable))
 
     def learned_rows(self, batch: Batch, x: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """The learnable rows of a batch whose gradients are to be clipped: a vertex's gradient is then in one row."""
@@ -130,7 +153,11 @@ class Inputs:
         for name, table in self.tables.items():
             gradients = x[name].grad if name in x else None
             if gradients is not None and not is_traced():
-                pushed = _on_host(batch.vertices[name]), gradients.float().cpu().numpy()
+                ids = _on_host(batch.vertices[name])
+                if isinstance(table, DeviceEmbeddingTable) and not self._repeats:
+                    table.learn(ids, gradients)
+                    continue
+                pushed = ids, gradients.float().cpu().numpy()
                 table.push(*(_summed(*pushed) if self._repeats else pushed))
 
     def state(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Distances between complex rows: the sum of the absolute values of the differences of their numbers.
 
 There is no matrix product for them, and an array of all differences is `width` times as large as the result. On the
-host a kernel makes each distance at once, and its gradients likewise; elsewhere torch makes the array.
+host a kernel makes each distance at once, and its gradients likewise, and so does one of `nn.device` on a GPU. For
+other types of numbers torch makes the array.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.kernels import njit
+from penstock.nn.device.distances import device_distances
 from penstock.nn.scorers.relations import complex_magnitudes
 from penstock.nn.threads import run_chunks
 
@@ -23,10 +25,12 @@ _FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 def complex_distances(queries: Tensor, candidates: Tensor) -> Tensor:
     """[..., m, k] of queries [..., m, width] and candidates [..., k, width]; first half real, second imaginary."""
-    if queries.device.type != "cpu" or queries.dtype != torch.float32 or candidates.dtype != torch.float32:
+    if queries.dtype != torch.float32 or candidates.dtype != torch.float32:
         return complex_magnitudes(queries.unsqueeze(-2) - candidates.unsqueeze(-3)).sum(-1)
     shape = (*queries.shape[:-1], candidates.shape[-2])
     groups = queries.reshape(-1, *queries.shape[-2:]), candidates.reshape(-1, *candidates.shape[-2:])
+    if queries.device.type != "cpu":
+        return device_distances(*groups, complex_rows=True).reshape(shape)
     found: Tensor = _Distances.apply(*groups)  # type: ignore[no-untyped-call]
     return found.reshape(shape)
 

@@ -6,6 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from penstock.nn.device.distances import device_distances
 from penstock.nn.scorers.complex_distance import complex_distances
 from penstock.nn.scorers.relations import (
     End,
@@ -39,6 +40,11 @@ class TransEScorer(RelationScorer):
 
     def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Without a matrix product, whose rounding would decide between rows that are close."""
+        on_device = queries.device.type != "cpu" and queries.dtype == candidates.dtype == torch.float32
+        if on_device and self.distance == 1:
+            groups = queries.reshape(-1, *queries.shape[-2:]), candidates.reshape(-1, *candidates.shape[-2:])
+            apart = device_distances(*groups, complex_rows=False)
+            return self.margin - apart.reshape(*queries.shape[:-1], candidates.shape[-2])
         mode = "donot_use_mm_for_euclid_dist"
         return self.margin - torch.cdist(queries, candidates, p=float(self.distance), compute_mode=mode)
 

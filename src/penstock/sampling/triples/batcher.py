@@ -50,7 +50,7 @@ class TripleBatcher:
     """Makes batches of training triples; may be called from several threads at once.
 
     `known` are the triples that filtered negatives avoid. `edge_types` are those of the graph that messages go along:
-    a batch's own triples, and their reverses, are excluded from them.
+    a batch's own triples, and their reverses, are excluded from them; there are none where nothing is sent along edges.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class TripleBatcher:
     ) -> None:
         self.triples, self.entities, self.negatives, self.ends = triples, entities, negatives, tuple(ends)
         self._relations, self._known = list(relations), known
+        self._sends = bool(edge_types)
         self._reverses = [reverse_of(kind, edge_types) for kind in relations]
         self._weights = weight_sums(triples, entities, negatives.power)
 
@@ -78,7 +79,7 @@ class TripleBatcher:
             for end in self.ends
         }
         nodes, numbers = numbered(self.entities, chosen, corrupted)
-        return TripleBatch(chosen, corrupted, nodes, numbers, self._exclude(chosen), key)
+        return TripleBatch(chosen, corrupted, nodes, numbers, self._exclude(chosen) if self._sends else {}, key)
 
     def share(self, batch: TripleBatch, places: Array) -> TripleBatch:
         """Some triples of a batch with what stands against them; nothing is drawn anew, and `exclude` stays whole."""

@@ -98,20 +98,38 @@ def weight_sums(triples: Triples, entities: Entities, power: float) -> Array | N
 
 
 def _masked_of_all(count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array) -> Array:
-    """Places of [triples, entities] that do not count: own ends, true triples, entities of another type."""
-    known = np.repeat(np.arange(len(own)), last - first) * count + others[_ranges(first, last)]
-    masked = [np.arange(len(own)) * count + own, known]
-    outside = np.flatnonzero((low > 0) | (high < count))
-    for i in outside:
-        masked += [i * count + np.arange(low[i]), i * count + np.arange(high[i], count)]
-    return np.unique(np.concatenate(masked))
+    """Places of [triples, entities] that do not count, ascending: own ends, true triples, entities of another type."""
+    most = len(own) + int((last - first).sum() + low.sum() + (count - high).sum())
+    masked = np.empty(most, np.int64)
+    return masked[: _places_of_all(count, low, high, own, first, last, others, masked)]
 
 
-def _ranges(first: Array, last: Array) -> Array:
-    """The numbers first[i]..last[i] - 1 of all i, one behind the other."""
-    lengths = last - first
-    starts = np.repeat(first - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-    return np.asarray(starts + np.arange(int(lengths.sum())), np.int64)
+@njit(nogil=True, cache=True)
+def _places_of_all(
+    count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array, masked: Array
+) -> int:
+    """Write each triple's places, and return how many there are; true entities are of the right type, and ascend."""
+    size = 0
+    for i in range(own.shape[0]):
+        row, waiting = i * count, True
+        for entity in range(low[i]):
+            masked[size] = row + entity
+            size += 1
+        for x in range(first[i], last[i]):
+            if waiting and own[i] <= others[x]:
+                waiting = False
+                if own[i] < others[x]:
+                    masked[size] = row + own[i]
+                    size += 1
+            masked[size] = row + others[x]
+            size += 1
+        if waiting:
+            masked[size] = row + own[i]
+            size += 1
+        for entity in range(high[i], count):
+            masked[size] = row + entity
+            size += 1
+    return size
 
 
 @njit(nogil=True, cache=True)

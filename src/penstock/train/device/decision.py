@@ -80,7 +80,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
 
     What does not fit is refused here, before anything is moved.
     """
-    job, graph, demands = session.job, session.graph, demands_of(session)
+    job, graph, inputs, demands = session.job, session.graph, session.inputs, demands_of(session)
     on_host = reasons_against(DEVICE_SAMPLING, demands)
     if on_host and job.sample_on in ("device", "hybrid"):
         raise PenstockError(
@@ -127,7 +127,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
         residence, working, room, captured, in_place, why, predicted_by=memory.method, untraced=memory.untraced,
         decided_by=decided_by, drawn_by=drawn_by, captured_by=captured_by,
     )  # fmt: skip
-    return replace(decision, predicted_bytes=memory.predicted(decision))
+    return replace(decision, predicted_bytes=memory.predicted(decision) + inputs.device_table_bytes)
 
 
 def _predicted(what: str, compared: Comparison) -> str:

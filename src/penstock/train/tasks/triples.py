@@ -91,9 +91,8 @@ class TripleTask:
             job.negatives, job.negatives_per_edge, job.negatives_group, job.negatives_power, job.filtered
         )
         known = KnownTriples(triples, self.entities.count)
-        self._batcher = TripleBatcher(
-            triples, self.entities, self.relations, list(graph.edges), policy, _ENDS[job.corrupt], known
-        )
+        sends = list(graph.edges) if job.has_layers else []
+        self._batcher = TripleBatcher(triples, self.entities, self.relations, sends, policy, _ENDS[job.corrupt], known)
         self._all: KnownTriples | None = None
 
     def sample(self, planned: Planned) -> Batch:

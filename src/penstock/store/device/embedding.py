@@ -1,0 +1,94 @@
+"""Learnable rows in a device's memory: a step reads them there, and moves them there, without a copy on the host.
+
+The formulas are those of `store.embedding`, in the same type; the last bits may differ, as those of any sum do on a
+device. A checkpoint holds the same arrays wherever the rows lie.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.store.embedding import ADAGRAD_EPSILON, BETA_1, BETA_2, EPSILON, EmbeddingTable, correction, stored_arrays
+
+
+class DeviceEmbeddingTable:
+    """The rows and moments of an `EmbeddingTable` without decay, on a device."""
+
+    def __init__(self, table: EmbeddingTable, device: torch.device) -> None:
+        self.name, self.optimiser, self.rate, self.steps = table.name, table.optimiser, table.rate, table.steps
+        self._table = [torch.from_numpy(each).to(device) for each in (table.rows, *table.moments)]
+
+    @property
+    def rows(self) -> Array:
+        """A copy of all rows, on the host."""
+        return np.asarray(self._table[0].cpu().numpy())
+
+    @property
+    def size(self) -> int:
+        """The number of learnable values."""
+        return self._table[0].numel()
+
+    @property
+    def bytes(self) -> int:
+        """What rows and moments take."""
+        return sum(4 * each.numel() for each in self._table)
+
+    def rows_on(self, ids: Array, device: torch.device) -> Tensor:
+        """Some rows, which the next step may change; without numbers where only memory is traced (torch's `meta`)."""
+        rows = self._table[0]
+        if device.type == "meta":
+            return torch.empty((len(ids), rows.shape[1]), device=device)
+        return rows.detach() if self._is_all(ids) else rows[self._places(ids)]
+
+    def push(self, ids: Array, gradients: Array) -> None:
+        """`learn`, of gradients on the host."""
+        self.learn(ids, torch.from_numpy(gradients).to(self._table[0].device))
+
+    def pull(self, ids: Array) -> Array:
+        """A copy of some rows, on the host."""
+        return np.asarray(self._table[0][self._places(ids)].cpu().numpy())
+
+    def learn(self, ids: Array, gradients: Tensor) -> None:
+        """One optimiser step on the rows `ids`, all different."""
+        self.steps += 1
+        gradients = gradients.float()
+        if self._is_all(ids):
+            self._step(self._table, gradients)
+            return
+        places = self._places(ids)
+        some = [each[places] for each in self._table]
+        self._step(some, gradients)
+        for each, new in zip(self._table, some, strict=True):
+            each.index_copy_(0, places, new)
+
+    def state(self) -> dict[str, Array | int]:
+        """Everything a checkpoint must hold, as an `EmbeddingTable` has it."""
+        rows, *moments = (np.asarray(each.cpu().numpy()) for each in self._table)
+        return {"steps": self.steps, "rows": rows, **{f"moment{i}": moment for i, moment in enumerate(moments)}}
+
+    def restore(self, state: dict[str, Array | int]) -> None:
+        """Take the place of a stored state."""
+        shape = tuple(self._table[0].shape)
+        for own, stored in zip(self._table, stored_arrays(self.name, state, len(self._table) - 1, shape), strict=True):
+            own.copy_(torch.from_numpy(stored))
+        self.steps = int(state["steps"])
+
+    def _step(self, table: list[Tensor], gradients: Tensor) -> None:
+        """In place, on rows and their moments."""
+        rows = table[0]
+        if self.optimiser == "adagrad":
+            table[1].addcmul_(gradients, gradients)
+            rows.addcdiv_(gradients, table[1].sqrt().add_(ADAGRAD_EPSILON), value=-self.rate)
+            return
+        first, second = table[1:]
+        first.lerp_(gradients, 1 - BETA_1)
+        second.mul_(BETA_2).addcmul_(gradients, gradients, value=1 - BETA_2)
+        rows.addcdiv_(first, second.sqrt().add_(EPSILON), value=-self.rate * correction(self.steps))
+
+    def _is_all(self, ids: Array) -> bool:
+        """Whether these are all rows in their order: then nothing has to be gathered."""
+        return len(ids) == len(self._table[0]) and bool((ids[1:] > ids[:-1]).all())
+
+    def _places(self, ids: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self._table[0].device)
