@@ -53,6 +53,7 @@ _COMMANDS = {
     "paths": "penstock.cli.paths:paths",
     "compare": "penstock.cli.compare:compare_command",
     "train": "penstock.cli.train:train_command",
+    "recipes": "penstock.cli.recipes:recipes_command",
     "memory": "penstock.cli.memory:memory_command",
     "evaluate": "penstock.cli.use:evaluate_command",
     "predict": "penstock.cli.use:predict_command",

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import Field, ValidationError
 
 from penstock.errors import PenstockError, nearest
@@ -45,6 +46,19 @@ class Recipe(StrictDocument):
         """set:model."""
         return f"{self.set}:{self.model}"
 
+    @property
+    def published_text(self) -> str:
+        """The published figure, with a mark where it was quoted from memory; empty where there is none."""
+        return "" if self.published is None else f"{self.published:.1f}{' *' if self.from_memory else ''}"
+
+    @property
+    def reached_text(self) -> str:
+        """What was reached, mean and deviation; empty where it was not measured."""
+        if self.reached is None:
+            return ""
+        spread = f" ± {self.reached.deviation:.2f}" if self.reached.seeds > 1 else " (one seed)"
+        return f"{self.reached.mean:.2f}{spread}"
+
     def fields(self, seed: int, folder: Path | None = None) -> dict[str, Any]:
         """The job's fields for a seed, with the archive in `folder`."""
         graph = self.job["graph"] if folder is None else str(folder / self.job["graph"])
@@ -57,21 +71,47 @@ def shipped_recipes() -> tuple[Recipe, ...]:
     return tuple(_read(file) for file in sorted(_FOLDER.glob("*.yaml")))
 
 
+def recipes_for(data_set: str) -> tuple[Recipe, ...]:
+    """The recipes of a set."""
+    found = tuple(recipe for recipe in shipped_recipes() if recipe.set == data_set)
+    if not found:
+        sets = sorted({recipe.set for recipe in shipped_recipes()})
+        hint = nearest(data_set, sets)
+        raise PenstockError(f"There is no recipe for the set {data_set!r}{hint}", code="unknown-name")
+    return found
+
+
 def recipe_for(data_set: str, model: str) -> Recipe:
     """The recipe of a set and a model."""
-    of_set = [recipe for recipe in shipped_recipes() if recipe.set == data_set]
-    if not of_set:
-        sets = sorted({recipe.set for recipe in shipped_recipes()})
+    of_set = {recipe.model: recipe for recipe in recipes_for(data_set)}
+    if model not in of_set:
         raise PenstockError(
-            f"There is no recipe for the set {data_set!r}{nearest(data_set, sets)}", code="unknown-name"
+            f"There is no recipe for {data_set} with model {model!r}: choose among {', '.join(of_set)}.",
+            code="unknown-name",
         )
-    for recipe in of_set:
-        if recipe.model == model:
-            return recipe
-    models = ", ".join(recipe.model for recipe in of_set)
-    raise PenstockError(
-        f"There is no recipe for {data_set} with model {model!r}: choose among {models}.", code="unknown-name"
-    )
+    return of_set[model]
+
+
+def job_text(recipe: Recipe, seed: int = 0, folder: Path | None = None) -> str:
+    """The recipe's job as a job file, with the figure that it is for above it."""
+    about = [f"{recipe.set}, {recipe.model}: {recipe.metric}"]
+    if recipe.published is not None:
+        about[0] += f" {recipe.published_text} published"
+        about.append(f"{recipe.source}")
+    if recipe.reached is not None:
+        about.append(f"{recipe.reached_text} reached, {recipe.reached.seeds} seeds")
+    if recipe.split_by_seed:
+        about.append("Another seed takes another split: change seed and split_number together.")
+    if recipe.note:
+        about.append(recipe.note)
+    lines = [f"{name}: {_in_yaml(value)}" for name, value in recipe.fields(seed, folder).items()]
+    return "\n".join([*(f"# {line}" for line in about), *lines, ""])
+
+
+def _in_yaml(value: Any) -> str:
+    """A value on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n...\n").strip()
 
 
 def _read(path: Path) -> Recipe:
