@@ -19,6 +19,7 @@ import json
 import math
 import statistics
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from scipy.stats import t as student
 
 from clusters import result_of, trained
 from penstock.partition import Cut, cut, open_partition
-from penstock.train.data import open_data
+from penstock.train.data import choose_task, open_data
 from penstock.train.job import make_job
+from penstock.train.labels import labelled_vertices
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 LAYERS = 2
@@ -172,6 +174,13 @@ def split_way(way: str) -> tuple[dict[str, Any], dict[str, Any]]:
     for each in filter(None, way.removeprefix(name).split("-")):
         transport |= TRANSPORT[each]
     return dict(WAYS[name]), transport
+
+
+def training_vertices(fields: Mapping[str, Any]) -> int:
+    """How many training vertices a job of these fields has."""
+    job = make_job(fields)
+    graph = open_data(job)
+    return len(labelled_vertices(graph, job, choose_task(graph, job)).splits["train"])
 
 
 def halo_bytes(folder: Path) -> float:

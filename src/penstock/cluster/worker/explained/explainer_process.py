@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import torch
@@ -41,7 +42,7 @@ def main() -> int:
         return data
 
     try:
-        explainer = _Explainer(read_frame(read).document, sink)
+        explainer = Explainer(read_frame(read).document, sink)
         # Not before: until it is ready, batches may come to wait for it.
         os.nice(_LOWEST)
         while True:
@@ -50,8 +51,11 @@ def main() -> int:
         return 0
 
 
-class _Explainer:
+class Explainer:
+    """Finds masks for one model, which `about` describes (see `explanations.described_model`)."""
+
     def __init__(self, about: dict[str, Any], sink: BinaryIO) -> None:
+        """Answers and signs of life are written to `sink`."""
         self._about, self._sink, self._signed = about, sink, 0.0
         self._edge_types: list[EdgeType] = [(kind[0], kind[1], kind[2]) for kind in about["edge_types"]]
         self._typed = len(about["widths"]) > 1 or len(self._edge_types) > 1
@@ -68,13 +72,12 @@ class _Explainer:
         """Masks of one explanation, with the seconds and processor seconds it took; or why there are none."""
         began, processor = time.perf_counter(), time.process_time()
         weights = {name[2:]: torch.from_numpy(each) for name, each in asked.arrays.items() if name.startswith("w ")}
-        self._model.load_state_dict(weights)
         rows = {
             name: PooledRows(*(torch.from_numpy(asked.arrays[f"{what} {name}"]) for what in ("mean", "remote")))
             for name in self._about["widths"]
         }
         try:
-            found = self._explained(rows, self._about["steps"], asked.document["seed"])
+            found = self.masks(weights, rows, asked.document["seed"])
         except PenstockError as error:
             self._send({"error": str(error), "code": error.code}, {})
             return
@@ -90,6 +93,13 @@ class _Explainer:
         spent = {"seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - processor}
         masks = {f"rows {name}": each.rows for name, each in found.items()}
         self._send(spent, masks | {f"columns {name}": each.columns for name, each in found.items()})
+
+    def masks(
+        self, weights: Mapping[str, torch.Tensor], rows: dict[str, PooledRows], seed: int
+    ) -> dict[str, FoundRowMasks]:
+        """The masks by node type, for the model with these weights."""
+        self._model.load_state_dict(weights)
+        return self._explained(rows, self._about["steps"], seed)
 
     def _load_kernels(self) -> None:
         """Explain two rows in one step: what is loaded or compiled for that is there when training asks."""

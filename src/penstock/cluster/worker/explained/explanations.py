@@ -62,7 +62,7 @@ class Explanations:
         self._batches = Schedule(session.task.items, session.task.batch_size, job.seed).batches
         self._schedule = ExplanationSchedule(job.explain_every, job.explain_delay, self._enqueue)
         self._store = parts.new_store()
-        self._client = ExplainerClient(_about(session), failure.patience, failure.start_patience)
+        self._client = ExplainerClient(described_model(session), failure.patience, failure.start_patience)
         self._queue: queue.SimpleQueue[tuple[int, Weights] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._halo: dict[str, Array] | None = None
@@ -197,7 +197,7 @@ class Explanations:
         return self._kept[name]
 
 
-def _about(session: Session) -> dict[str, Any]:
+def described_model(session: Session) -> dict[str, Any]:
     """What the explainer builds its copy of the model from, in plain values."""
     job, task = session.job, session.task
     model = {name: job.model_dump(mode="json")[name] for name in ModelOptions.model_fields}
