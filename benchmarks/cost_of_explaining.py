@@ -4,7 +4,8 @@ The same job is trained with sampler neighbour and with sampler explained, which
 `feature_share: 1` draws as many remote neighbours and reads the same columns: what it takes longer is the explaining
 and the drawing. Runs alternate. An epoch's seconds are the median over the last two thirds of the epochs, so that the
 start of explainers is left out; `seconds` has all. `arithmetic_percent` is what to expect: processor seconds of one
-explanation over the seconds of the steps between two.
+explanation over the seconds of the steps between two. `cores` and `memory_mb` are those of all processes of a run, from
+its start to its end: processor seconds over seconds, and the most memory that was seen, shared pages divided.
 
 Run: python benchmarks/cost_of_explaining.py [--scale 0.1] [--machines 2] [--epochs 12] [--rounds 2]
 [--settings 1024,50,30 256,20,100]   (explain_rows, explain_steps, explain_every)
@@ -12,10 +13,17 @@ Run: python benchmarks/cost_of_explaining.py [--scale 0.1] [--machines 2] [--epo
 
 import argparse
 import json
+import resource
 import statistics
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from clusters import cluster_file, result_of, trained
 from penstock.graph.generate.make import make_graph
@@ -63,7 +71,11 @@ def one_run(args: argparse.Namespace, graph: Path, cluster: str, run: Path, sett
         rows, steps, every = setting.split(",")
         job |= {"sampler": "explained", "remote-bias": 0.0, "feature-share": 1.0}
         job |= {"explain-rows": rows, "explain-steps": steps, "explain-every": every}
-    trained(graph, run, cluster, job)
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    with most_memory() as memory:
+        trained(graph, run, cluster, job)
+    after, whole = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     result = result_of(run)
     epochs = result["epoch_seconds"]
     told = result.get("explanations", {})
@@ -75,7 +87,31 @@ def one_run(args: argparse.Namespace, graph: Path, cluster: str, run: Path, sett
         "made": told.get("made", 0),
         "processor_s": told.get("processor_seconds", 0.0) / made,
         "waited_s": told.get("waited_s", 0.0),
+        "cores": processor / whole,
+        "memory_mb": memory[0] / 1e6,
     }
+
+
+@contextmanager
+def most_memory() -> Iterator[list[int]]:
+    """The most bytes that all descendants of this process had at a time, in a list of one number."""
+    most, over = [0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(1.0):
+            total = 0
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    total += process.memory_full_info().pss
+            most[0] = max(most[0], total)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
 
 
 def summary(setting: str, runs: list[dict[str, Any]], plain: float) -> dict[str, Any]:

@@ -13,7 +13,8 @@ batch); random (as many remote draws and columns as explained, not chosen); expl
 explained:every=60,share=0.5,bias=0.05. Only the last six depend on parts.
 
 Every run is a line of `--out`, written as it ends, and is not done again when the benchmark is started again with that
-file. Cases are ordered so that whatever `--limit` (seconds) cuts off, all graphs have the same seeds but one.
+file. All ways are compared with the first of `--parts` and of `--fanouts`, neighbour and explained with the others too.
+Cases are ordered by seed, so that whatever `--limit` (seconds) cuts off, all graphs have the same seeds but one.
 Differences to the plain sampler are paired by seed, with Student's 95 % interval.
 Run: python benchmarks/explained_accuracy.py [--data ../shared/data] [--processes 16] [--limit 170] [--seeds 10]
 [--parts 2 4 6 8] [--fanouts 5 10] [--ways ...] [--out accuracy.jsonl] [--summary]
@@ -45,6 +46,8 @@ SEVERAL_SPLITS = ("actor", "tolokers")
 SHARE = 0.85
 ANYWHERE = ["full", "neighbour", "labor", "fastgcn", "ladies", "cluster"]
 """Ways that do not depend on how the graph is cut."""
+EVERYWHERE = ("neighbour", "explained")
+"""Ways that are compared with every number of parts and every fan-out."""
 SETTINGS = {"every": "explain_every", "share": "feature_share", "bias": "remote_bias", "steps": "explain_steps"}
 KEYS = ("graph", "parts", "method", "fanout", "way")
 
@@ -61,17 +64,19 @@ def main() -> None:
 
 
 def cases(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """All of them, the first seed of every graph first; those without parts once for each fan-out."""
-    for seed in range(args.seeds):
-        for number, parts in enumerate(args.parts):
-            for fanout in args.fanouts:
-                for graph in args.graphs:
-                    for way in args.ways:
-                        anywhere = way in ANYWHERE
-                        if anywhere and number:
-                            continue
-                        cut_as = {"parts": 1, "method": ""} if anywhere else {"parts": parts, "method": args.method}
-                        yield {"graph": graph, **cut_as, "fanout": fanout, "way": way, "seed": seed}
+    """Seed by seed: all ways with the first numbers of parts and fan-outs, then some of them with the others."""
+    places = [(args.parts[0], args.fanouts[0])]
+    places += [(parts, args.fanouts[0]) for parts in args.parts[1:]]
+    places += [(args.parts[0], fanout) for fanout in args.fanouts[1:]]
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
+        for number, (parts, fanout) in enumerate(places):
+            for graph in args.graphs:
+                for way in args.ways if number == 0 else [way for way in args.ways if way in EVERYWHERE]:
+                    anywhere = way in ANYWHERE
+                    if anywhere and number and fanout == args.fanouts[0]:
+                        continue
+                    cut_as = {"parts": 1, "method": ""} if anywhere else {"parts": parts, "method": args.method}
+                    yield {"graph": graph, **cut_as, "fanout": fanout, "way": way, "seed": seed}
 
 
 def _work(args: argparse.Namespace, left: list[dict[str, Any]]) -> None:
@@ -227,6 +232,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fanouts", type=int, nargs="+", default=[5, 10], help="the same number for both hops")
     parser.add_argument("--method", default="metis", help="of the partition")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument(
         "--ways",
         nargs="+",
