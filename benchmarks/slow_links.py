@@ -2,8 +2,8 @@
 
 Every way is one run of a real cluster, a machine with a store, a worker and, for sampler explained, an explainer
 process for each part. Links change between epochs: first they are free until explanations are in force, then each rate
-of `--rates` has some epochs, of which the first ones, whose batches were pulled before, are left out. An epoch's
-seconds are the median of the others. Bytes between tasks are an epoch's share of the whole run's, requests and headers
+of `--rates` has some epochs, of which the first, whose batches were pulled before, is left out. An epoch's seconds are
+the median of the others. Bytes between tasks are an epoch's share of the whole run's, requests and headers
 included: rows, lists and explanations apart. Those of explained ways are for an epoch with an explanation in force:
 what the steps before the first one have brought is taken off, which the same way without `explained` tells.
 
@@ -50,14 +50,16 @@ from penstock.train.job import make_job
 
 FREE = 10_000.0
 """Mbit/s that no run here comes near."""
-LEFT_OUT = 2
+LEFT_OUT = 1
 """Epochs of a rate whose batches may have been pulled at the one before."""
+LAST = 2
+"""Epochs at the end, in which nothing is left to be pulled."""
 WAYS = [
     *("neighbour", "neighbour-int8", "neighbour-cache", "neighbour-int8-cache", "neighbour-float16"),
     *("explained", "explained-nodes", "explained-columns", "explained-int8", "explained-cache", "explained-int8-cache"),
     *("fastgcn", "ladies", "fastgcn-int8", "ladies-int8"),
 ]
-OPTIONS = ("graph", "parts", "method", "columns", "layers", "fanout", "batch", "every", "hidden")
+OPTIONS = ("graph", "train", "parts", "method", "columns", "layers", "fanout", "batch", "every", "hidden")
 
 
 class Links:
@@ -209,7 +211,7 @@ def measure(args: argparse.Namespace, way: str, graph: Path, parts: Path, links:
     split = {"graph": str(graph), "split": "per-class", "per_class": [args.train, 30]}
     steps = -(-training_vertices(split) // args.batch)
     warm = -(-(args.every + args.delay) // steps) + LEFT_OUT
-    epochs = warm + args.epochs * (1 + len(args.rates))
+    epochs = warm + args.epochs * (1 + len(args.rates)) + LAST
     fields = {
         **split,
         "run": str(folder / f"run-{way}"),
@@ -324,13 +326,13 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--graph", default="amazon-photo")
-    parser.add_argument("--train", type=int, default=128, help="training vertices of each class")
+    parser.add_argument("--train", type=int, default=64, help="training vertices of each class")
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--method", default="metis", help="of the partition")
     parser.add_argument("--columns", type=int, default=0, help="of rows; 0: as they are")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--fanout", type=int, default=5, help="of every hop")
-    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--model", default="sage")
     parser.add_argument("--every", type=int, default=30, help="explain_every")
@@ -339,7 +341,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--explain-steps", type=int, default=20)
     parser.add_argument("--ways", nargs="+", default=WAYS)
     parser.add_argument("--rates", type=float, nargs="*", default=[1000.0, 250.0, 100.0, 25.0], help="Mbit/s")
-    parser.add_argument("--epochs", type=int, default=5, help=f"at each rate; the first {LEFT_OUT} are left out")
+    parser.add_argument("--epochs", type=int, default=4, help="at each rate; the first is left out")
     parser.add_argument("--limits", choices=["auto", "namespaces", "wire"], default="auto")
     parser.add_argument("--case-limit", type=float, default=60.0, help="seconds after which a run is given up")
     parser.add_argument("--out", type=Path, default=Path("slow_links.jsonl"))
