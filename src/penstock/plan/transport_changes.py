@@ -1,12 +1,14 @@
 """What sending fewer bytes of features would bring to a plan: fewer bits, a cache, fewer remote rows and columns.
 
 Bytes are predicted from the profile and from how batches read remote rows (`remote_reads`), and the plan is simulated
-again with them. What explaining costs is not in it.
+again with them. What explanations read is counted, the processor time that they take is not.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from penstock.cost.profile import Profile
 from penstock.graph.graph import Graph
@@ -23,6 +25,8 @@ CACHED = 0.1
 """Of the remote rows that a machine's lists name, the share whose cache is looked at."""
 ROW_OVERHEAD = 25
 """Bytes that a cached row takes beside itself."""
+_LIST_BYTES, _EDGE_BYTES, _WEIGHT_BYTES = 5, 4, 4
+"""Bytes of a drawn list beside its edges, of an edge, and of an edge's weight, as they travel."""
 _LEAST = 0.02
 """A gain below this share is not worth a word."""
 _MOST_EDGES = 200_000_000
@@ -31,10 +35,11 @@ _MOST_EDGES = 200_000_000
 
 @dataclass(frozen=True)
 class Way:
-    """A way to send fewer bytes: what to write, and the factor on the bytes of features."""
+    """A way to send fewer bytes: what to write, and the factors on the bytes of features and of neighbour lists."""
 
     what: str
     factor: float
+    lists: float = 1.0
 
 
 def transport_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]:
@@ -53,7 +58,8 @@ def transport_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Chang
         return []
     changes = []
     for way in ways_of(planned, seats):
-        other = replace(planned, profile=_with_features(planned.profile, way.factor, seats))
+        factors = {"features": way.factor, "lists": way.lists}
+        other = replace(planned, profile=_with_transfers(planned.profile, factors, seats))
         change = change_by(way.what, planned, other, best, seed)
         gain = change.gain if change.gain > _LEAST else 0.0
         changes.append(change.model_copy(update={"gain": gain, "feature_bytes": way.factor * remote}))
@@ -97,20 +103,34 @@ def ways_of(planned: PlannedRun, seats: Sequence[int]) -> list[Way]:
         size = CACHED * max(len(each.chances) for each in reads) * (rows.nbytes + ROW_OVERHEAD) / (1 << 20)
         cache.append(Way(f"remote_cache_mb: {size:.3g}", 1 - sum(each.hits(CACHED) for each in reads) / before))
     if job.get("sampler") == "neighbour":
-        options = ExplainOptions()  # type: ignore[call-arg]
-        left = sum(each.rows_with_bias(options.remote_bias) for each in reads) / before
-        explained.append(Way("sampler: explained", left * max(options.feature_share, 1 / rows.width)))
+        explained.append(_explained(reads, rows, before))
     int8 = narrow[-1:]
     several = [int8 + cache] + ([explained + int8, explained + int8 + cache] if explained and int8 else [])
     combined = {way.what: way for way in map(_combined, several)}
     return [*narrow, *cache, *explained, *(way for name, way in combined.items() if " with " in name)]
 
 
+def _explained(reads: Sequence[MachineReads], rows: "_Rows", before: float) -> Way:
+    """Sampler explained as it is by default, where batches read `before` remote rows without it.
+
+    An explanation reads some remote rows, others every time, unless they are all that there are. Lists come with a
+    weight for every edge.
+    """
+    options = ExplainOptions()  # type: ignore[call-arg]
+    left = sum(each.rows_with_bias(options.remote_bias) for each in reads)
+    explaining = sum(options.explain_rows for each in reads if len(each.chances) > options.explain_rows)
+    factor = left * max(options.feature_share, 1 / rows.width) + explaining / options.explain_every
+    draws = np.concatenate([each.near_share[0] for each in reads])
+    edges = float(draws.mean()) if len(draws) else 0.0
+    lists = 1 + edges * _WEIGHT_BYTES / (_LIST_BYTES + edges * _EDGE_BYTES)
+    return Way("sampler: explained", factor / before, lists)
+
+
 def _combined(ways: Sequence[Way]) -> Way:
     """Several ways at once: what a cache saves of narrow rows is as large a share of them."""
     first, others = ways[:1], ways[1:]
     what = " with ".join(filter(None, (" and ".join(each.what for each in some) for some in (first, others))))
-    return Way(what, math.prod(way.factor for way in ways))
+    return Way(what, math.prod(way.factor for way in ways), math.prod(way.lists for way in ways))
 
 
 @dataclass(frozen=True)
@@ -147,15 +167,16 @@ def _reads(planned: PlannedRun, graph: Graph, rows: _Rows, seats: Sequence[int])
     return machine_reads(graph, part_of, -1 if -1 in fanouts else max(fanouts), remote, seats)
 
 
-def _with_features(profile: Profile, factor: float, seats: Sequence[int]) -> Profile:
-    """The profile with fewer bytes of features from parts on other machines."""
+def _with_transfers(profile: Profile, factors: Mapping[str, float], seats: Sequence[int]) -> Profile:
+    """The profile with other bytes of some transfers from parts on other machines."""
     transfers = []
     for each in profile.transfers:
-        if each.name == "features":
-            fewer = [
+        factor = factors.get(each.name, 1.0)
+        if factor != 1.0:
+            changed = [
                 [size if seat == part else factor * size for size, seat in zip(row, seats, strict=True)]
                 for part, row in enumerate(each.bytes)
             ]
-            each = each.model_copy(update={"bytes": fewer})
+            each = each.model_copy(update={"bytes": changed})
         transfers.append(each)
     return profile.model_copy(update={"transfers": transfers})
