@@ -24,7 +24,7 @@ from gpu_runs import SAGE, end_children_when_ended, folder_bytes, folder_with_ro
 from penstock.graph.generate import recipe_named
 from penstock.pipeline.schedule import START, Schedule
 from penstock.store.device import divided
-from penstock.store.device.gather_threads import GatherThreads
+from penstock.store.device.host_threads import HostThreads
 from penstock.store.device.path_division import FastestDivision, FixedDivision
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
@@ -137,7 +137,7 @@ class Cases:
             self._measure("quiet", f"pinned alone, {readers} readers a processor")
         divided._READERS = usual
         for count in [int(each) for each in self._args.threads.split(",") if each]:
-            self._paths.threads = GatherThreads(count)
+            self._paths.threads = HostThreads(count)
             self._paths.division = FixedDivision(0.0)
             self._measure("quiet", f"gathered alone, {count} threads")
         self._paths.threads = threads

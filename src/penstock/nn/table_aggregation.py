@@ -1,113 +1,80 @@
 """Aggregation over a block on the host, straight from the table that the rows lie in: they are not gathered before.
 
-The sums are those of `nn.aggregation` on gathered rows, in the same order. Rows of float16 are widened on the way.
+The sums are those of `nn.aggregation` on gathered rows, in the same order. Narrower numbers are widened on the way.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import intrinsic, overload
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.nn.aggregation import known_totals, mean_scale, sum_scale
+from penstock.nn.aggregation import known_totals
 from penstock.nn.first_rows import Aggregation
+from penstock.nn.stored_numbers import readable, stored_number
 from penstock.nn.threads import plain_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
-from penstock.store.rows import LINE_BYTES, prefetch
+from penstock.store.rows import LINE_BYTES, prefetch, store_once, take_turn
 
-_AHEAD = 8
-"""Edges between the one whose row is added and the one whose row is asked of memory."""
+_AHEAD = 24
+"""Edges between the one whose row is added and the one whose row is asked of memory: several lists of usual length."""
+_MEAN, _SUM, _NORMALISED = 0, 1, 2
+_CODES: dict[Aggregation, int] = {"mean": _MEAN, "sum": _SUM, "normalised": _NORMALISED}
+_NO_IDS, _NO_WEIGHTS, _NO_TOTALS = np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.float64)
 
 
-class _Scales(NamedTuple):
-    """See `nn.kernels.gather_sum`; arrays of no length stand for ones, of `own` for zeros."""
+class TableLists(NamedTuple):
+    """Lists whose entries are rows of a table: `ids[indices[e]]`, or `indices[e]` itself where `ids` has no length.
 
-    read: Array
-    write: Array
-    own: Array
+    `weights` and `totals` as in a block, or of no length. `totals` of destinations are enough but for `normalised`.
+    """
+
+    indptr: Array
+    indices: Array
+    ids: Array = _NO_IDS
+    weights: Array = _NO_WEIGHTS
+    totals: Array = _NO_TOTALS
+
+
+def table_lists(block: Block, what: Aggregation, ids: Array) -> TableLists:
+    """A block's lists of rows `ids` of a table; refused where it lacks the totals that are needed."""
+    is_needed = {"mean": block.weights is not None, "sum": block.totals is not None, "normalised": True}[what]
+    rows = block.num_src if what == "normalised" else block.num_dst
+    totals = known_totals(block, rows) if is_needed else _NO_TOTALS
+    weights = _NO_WEIGHTS if block.weights is None else np.asarray(block.weights, np.float32)
+    return TableLists(block.indptr, block.indices, ids, weights, totals)
 
 
 def aggregate_table(block: Block, what: Aggregation, table: Array, ids: Array, out: Array, begin: int = 0) -> None:
-    """`out` [num_dst - begin, width] float32 becomes what a layer aggregates of rows `table[ids]`, of float32 or
-    float16, for the destinations from `begin` on."""
-    scales, weights, rows = _scales(block, what), _factors(block.weights), _readable(table)
+    """`out` [num_dst - begin, width] float32 becomes what a layer aggregates of rows `table[ids]`, of a type
+    `READ_IN_PLACE`, for the destinations from `begin` on."""
+    lists, code, rows = table_lists(block, what, ids), _CODES[what], readable(table)
 
     def work(_: int, first: int, last: int) -> None:
-        _sum_rows(
-            block.indptr, block.indices, ids, weights, scales.read, scales.write, scales.own, rows, out, begin,
-            begin + first, begin + last,
-        )  # fmt: skip
+        _sum_rows(*lists, code, rows, out, begin, begin + first, begin + last)
 
     bounds = block.indptr[begin:]
     run_chunks(work, row_chunks(bounds - bounds[0] if begin else bounds, table.shape[1]))
 
 
+def shared_aggregation(
+    lists: TableLists, what: Aggregation, rows: Array, out: Array, begin: int, end: int, step: int
+) -> Callable[[], None]:
+    """The aggregates of destinations [begin, end) into `out`, as a function for several threads.
+
+    Each thread that calls it takes `step` destinations in its turn; a call returns when all were taken, some perhaps by
+    threads that still add. `rows` is a table as `readable` gives it. Results are written past the caches: `out` is what
+    a device copies from.
+    """
+    turn, code = np.zeros(1, np.int64), _CODES[what]
+    return lambda: _sum_in_turns(*lists, code, rows, out, begin, end, turn, step)
+
+
 def widened_rows(table: Array, ids: Array, out: Array) -> None:
-    """`out` float32 becomes rows `table[ids]`, of float32 or float16."""
-    rows = _readable(table)
+    """`out` float32 becomes rows `table[ids]`, of a type `READ_IN_PLACE`."""
+    rows = readable(table)
     run_chunks(lambda _, first, last: _copy_rows(rows, ids, out, first, last), plain_chunks(len(ids), table.shape[1]))
-
-
-def _readable(table: Array) -> Array:
-    """The table as kernels read it: float16 by its bits, as Numba's kernels for the host have no float16."""
-    return table.view(np.uint16) if table.dtype == np.float16 else table
-
-
-def _scales(block: Block, what: Aggregation) -> _Scales:
-    none = np.empty(0, np.float32)
-    if what == "normalised":
-        roots = 1 / np.sqrt(known_totals(block, block.num_src) + 1)
-        own, estimate = roots[: block.num_dst], sum_scale(block)
-        return _Scales(_factors(roots), _factors(own if estimate is None else own * estimate), _factors(own * own))
-    return _Scales(none, _factors(mean_scale(block) if what == "mean" else sum_scale(block)), none)
-
-
-def _factors(values: Array | None) -> Array:
-    return np.empty(0, np.float32) if values is None else np.asarray(values, np.float32)
-
-
-def _float_of_bits(typing: Any, bits: Any) -> Any:
-    """A float32 with these bits, an uint32's."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
-
-
-_float32_of: Any = intrinsic(_float_of_bits)
-
-
-@njit(nogil=True, cache=True)
-def _widened(half: np.uint16) -> np.float32:
-    """The float32 of a float16's bits, exactly and without a branch, so that loops of it vectorise."""
-    bits = np.uint32(half)
-    exponent = bits & np.uint32(0x7C00)
-    # What the float32 of the shifted bits has too little in its exponent is multiplied, subnormal numbers as well;
-    # what is infinite or NaN has the largest exponent in both types.
-    size = _float32_of((bits & np.uint32(0x7FFF)) << np.uint32(13)) * np.float32(2.0**112)
-    special = _float32_of(np.uint32(0x7F800000) | ((bits & np.uint32(0x3FF)) << np.uint32(13)))
-    size = special if exponent == np.uint32(0x7C00) else size
-    wide: np.float32 = -size if bits & np.uint32(0x8000) else size
-    return wide
-
-
-def _number(stored: Any) -> Any:
-    """A number of a table as a float32: compiled for each type that kernels read."""
-    raise NotImplementedError
-
-
-def _compiled_number(stored):  # type: ignore[no-untyped-def]
-    # Numba compares this signature with that of the lambdas, which have no annotations.
-    if isinstance(stored, types.Float):
-        return lambda stored: stored
-    return lambda stored: _widened(stored)
-
-
-overload(_number)(_compiled_number)
 
 
 @njit(nogil=True, cache=True)
@@ -118,60 +85,138 @@ def _ask(table: Array, row: int) -> None:
         prefetch(table, np.int64(row), np.int64(k))
 
 
+@njit(nogil=True, cache=True)
+def _ask_edges(indices: Array, ids: Array, table: Array, first: int, last: int) -> None:
+    """Have the rows of edges [first, last) on their way to the cache."""
+    for e in range(first, last):
+        _ask(table, ids[indices[e]] if ids.shape[0] > 0 else indices[e])
+
+
+@njit(nogil=True, cache=True)
+def _reciprocal(value: float) -> float:
+    return 1.0 / value if value > 0 else 0.0
+
+
+@njit(nogil=True, cache=True)
+def _root(total: float) -> float:
+    """What GCN divides a row by, as a factor."""
+    root: float = 1 / np.sqrt(total + 1)
+    return root
+
+
+@njit(nogil=True, cache=True)
+def _write_scale(code: int, weighted: bool, totals: Array, i: int, length: int) -> np.float32:
+    """What destination i's sum of weights[e] * x is multiplied by (`nn.aggregation`)."""
+    if code == _MEAN:
+        return np.float32(_reciprocal(totals[i] if weighted else np.float64(length)))
+    known = totals.shape[0] > 0 and not weighted
+    estimate = _reciprocal(np.float64(length)) * totals[i] if known else 1.0
+    return np.float32(_root(totals[i]) * estimate if code == _NORMALISED else estimate)
+
+
 @njit(nogil=True, cache=True, fastmath={"contract"})
+def _sum_list(
+    indptr: Array,
+    indices: Array,
+    ids: Array,
+    weights: Array,
+    totals: Array,
+    code: int,
+    table: Array,
+    i: int,
+    sums: Array,
+) -> None:
+    """`sums` becomes what `nn.kernels.gather_sum` makes of destination i's rows, as float32."""
+    width, named = table.shape[1], ids.shape[0] > 0
+    weighted, scaled = weights.shape[0] > 0, code == _NORMALISED
+    start, stop = indptr[i], indptr[i + 1]
+    factor = _write_scale(code, weighted, totals, i, stop - start)
+    if scaled:
+        own, j = np.float32(_root(totals[i]) * _root(totals[i])), ids[i]
+        for f in range(width):
+            sums[f] = own * stored_number(table[j, f])
+    else:
+        for f in range(width):
+            sums[f] = 0
+    c, rows = np.empty(4, np.float32), np.empty(4, np.int64)
+    e = start
+    while e < stop:
+        n = min(4, stop - e)
+        for k in range(n):
+            rows[k] = ids[indices[e + k]] if named else indices[e + k]
+            c[k] = factor
+            if weighted:
+                c[k] *= weights[e + k]
+            if scaled:
+                c[k] *= np.float32(_root(totals[indices[e + k]]))
+        if n == 4:
+            j0, j1, j2, j3 = rows[0], rows[1], rows[2], rows[3]
+            c0, c1, c2, c3 = c[0], c[1], c[2], c[3]
+            for f in range(width):
+                low = c0 * stored_number(table[j0, f]) + c1 * stored_number(table[j1, f])
+                high = c2 * stored_number(table[j2, f]) + c3 * stored_number(table[j3, f])
+                sums[f] += low + high
+        else:
+            for k in range(n):
+                j, c0 = rows[k], c[k]
+                for f in range(width):
+                    sums[f] += c0 * stored_number(table[j, f])
+        e += n
+
+
+@njit(nogil=True, cache=True)
 def _sum_rows(
     indptr: Array,
     indices: Array,
     ids: Array,
     weights: Array,
-    read_scale: Array,
-    write_scale: Array,
-    own_scale: Array,
+    totals: Array,
+    code: int,
     table: Array,
     out: Array,
     begin: int,
     first: int,
     last: int,
 ) -> None:
-    """`nn.kernels.gather_sum` of rows `table[ids]`, as float32; destination `begin` is the first row of `out`."""
-    width = table.shape[1]
-    weighted, scaled, written = weights.shape[0] > 0, read_scale.shape[0] > 0, write_scale.shape[0] > 0
-    final = indptr[last]
-    c = np.empty(4, np.float32)
+    """Destinations [first, last); `begin` is the first row of `out`."""
+    sums, final = np.empty(table.shape[1], np.float32), indptr[last]
+    _ask_edges(indices, ids, table, indptr[first], min(indptr[first] + _AHEAD, final))
     for i in range(first, last):
-        start, stop = indptr[i], indptr[i + 1]
-        factor, o = write_scale[i] if written else np.float32(1), i - begin
-        if own_scale.shape[0] > 0:
-            for f in range(width):
-                out[o, f] = own_scale[i] * _number(table[ids[i], f])
-        else:
-            for f in range(width):
-                out[o, f] = 0
-        e = start
-        while e < stop:
-            n = min(4, stop - e)
-            for k in range(n):
-                if e + k + _AHEAD < final:
-                    _ask(table, ids[indices[e + k + _AHEAD]])
-                c[k] = factor
-                if weighted:
-                    c[k] *= weights[e + k]
-                if scaled:
-                    c[k] *= read_scale[indices[e + k]]
-            if n == 4:
-                j0, j1 = ids[indices[e]], ids[indices[e + 1]]
-                j2, j3 = ids[indices[e + 2]], ids[indices[e + 3]]
-                c0, c1, c2, c3 = c[0], c[1], c[2], c[3]
-                for f in range(width):
-                    low = c0 * _number(table[j0, f]) + c1 * _number(table[j1, f])
-                    high = c2 * _number(table[j2, f]) + c3 * _number(table[j3, f])
-                    out[o, f] += low + high
-            else:
-                for k in range(n):
-                    j, c0 = ids[indices[e + k]], c[k]
-                    for f in range(width):
-                        out[o, f] += c0 * _number(table[j, f])
-            e += n
+        _ask_edges(indices, ids, table, indptr[i] + _AHEAD, min(indptr[i + 1] + _AHEAD, final))
+        _sum_list(indptr, indices, ids, weights, totals, code, table, i, sums)
+        for f in range(table.shape[1]):
+            out[i - begin, f] = sums[f]
+
+
+@njit(nogil=True, cache=True)
+def _sum_in_turns(
+    indptr: Array,
+    indices: Array,
+    ids: Array,
+    weights: Array,
+    totals: Array,
+    code: int,
+    table: Array,
+    out: Array,
+    begin: int,
+    end: int,
+    turn: Array,
+    step: int,
+) -> None:
+    """`_sum_rows` of destinations [begin, end), some at a time, past the caches."""
+    sums = np.empty(table.shape[1], np.float32)
+    while True:
+        first = begin + take_turn(turn) * step
+        if first >= end:
+            return
+        last = min(first + step, end)
+        final = indptr[last]
+        _ask_edges(indices, ids, table, indptr[first], min(indptr[first] + _AHEAD, final))
+        for i in range(first, last):
+            _ask_edges(indices, ids, table, indptr[i] + _AHEAD, min(indptr[i + 1] + _AHEAD, final))
+            _sum_list(indptr, indices, ids, weights, totals, code, table, i, sums)
+            for f in range(table.shape[1]):
+                store_once(out, np.int64(i - begin), np.int64(f), sums[f])
 
 
 @njit(nogil=True, cache=True)
@@ -180,4 +225,4 @@ def _copy_rows(table: Array, ids: Array, out: Array, first: int, last: int) -> N
         if i + _AHEAD < last:
             _ask(table, ids[i + _AHEAD])
         for f in range(table.shape[1]):
-            out[i, f] = _number(table[ids[i], f])
+            out[i, f] = stored_number(table[ids[i], f])

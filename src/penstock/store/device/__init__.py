@@ -1,7 +1,7 @@
 """Tables that a GPU reads: in its own memory, in pinned host memory, or there with the hottest rows cached.
 
 `tables` has sources of rows with three mechanisms, `kernels` (Triton, imported at the first gather) what they launch;
-`divided` brings rows of a pinned table along two paths at once (`host_paths`, `path_division`, `gather_threads`);
+`divided` brings rows of a pinned table along two paths at once (`host_paths`, `path_division`, `host_threads`);
 `copies` brings a host array to where it is read, `pinned_memory` makes host memory the GPU can read. What goes where is
 decided elsewhere, in `penstock.plan.residence`.
 """

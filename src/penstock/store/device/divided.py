@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.store.device.gather_threads import GatherTask
 from penstock.store.device.host_paths import CACHE, PATHS, HostPaths, Span
+from penstock.store.device.host_threads import HostTask
 from penstock.store.device.moments import Moment
 from penstock.store.device.path_division import GATHERED, PINNED
 from penstock.store.device.pinned_memory import page_locked
 from penstock.store.device.tables import PinnedTable
 from penstock.store.rows import Span as Columns
+from penstock.store.rows import shared_gather
 from penstock.traced import is_traced
 
 CHUNK_BYTES = 1 << 19
@@ -30,6 +31,8 @@ _ALIGNED = 16
 """Chunks begin at multiples of so many rows: kernels are compiled once for addresses that are aligned."""
 _MOST_BYTES = 1 << 30
 """Rows that are read at once beyond this, as exact inference does, the device reads by itself: they need no buffers."""
+_STEP_BYTES = 1 << 16
+"""What a thread gathers at a time: a fraction of a millisecond, so that all end at about the same time."""
 _SLACK = 1.25
 """Room for somewhat larger batches than the first, so that buffers soon stop growing."""
 _READERS = 4
@@ -41,7 +44,7 @@ class HostRows(NamedTuple):
     """A table in host memory, as the device and the host read its rows."""
 
     lines: Tensor
-    """For the device: rows of one dimension."""
+    """For the device: rows of one dimension; where it reads none of them, a row of their type and width."""
     flat: Array
     """For the host: rows of bytes, whatever their type."""
     cache: tuple[Tensor, Tensor, Tensor] | None
@@ -49,6 +52,19 @@ class HostRows(NamedTuple):
     row_bytes: int
     chunk_rows: int
     """Rows that one decision is made for."""
+    row_shape: tuple[int, ...]
+
+
+def host_rows(table: Array, dtype: torch.dtype, device: torch.device) -> HostRows:
+    """Rows of a table of two dimensions that the host alone reads, wherever its memory is; `dtype`: of its numbers."""
+    size, chunk_bytes = table.shape[1] * table.itemsize, CHUNK_BYTES
+    none = torch.zeros((1, table.shape[1]), dtype=dtype, device=device)
+    return HostRows(none, table.view(np.uint8), None, size, _chunk_rows(size, chunk_bytes), tuple(table.shape[1:]))
+
+
+def _chunk_rows(row_bytes: int, chunk_bytes: int) -> int:
+    """Rows that one decision is made for."""
+    return -(-max(1, chunk_bytes // max(1, row_bytes)) // _ALIGNED) * _ALIGNED
 
 
 class DividedTable(PinnedTable):
@@ -59,11 +75,11 @@ class DividedTable(PinnedTable):
         self.below, self.paths, self.where = below, paths, below.where
         self._cache = below._cache
         size = self._lines.shape[1] * self.dtype.itemsize
-        chunk_rows = -(-max(1, chunk_bytes // max(1, size)) // _ALIGNED) * _ALIGNED
         flat: Array = self._lines.view(torch.uint8).numpy() if size else np.empty((len(self.table), 0), np.uint8)
-        self.rows = HostRows(self._lines, flat, self._cache, size, chunk_rows)
-        self._idle: list[Reading] = []
-        self._lock = threading.Lock()
+        self.rows = HostRows(
+            self._lines, flat, self._cache, size, _chunk_rows(size, chunk_bytes), tuple(self.table.shape[1:])
+        )
+        self.readings = ReadingPool(self.rows, paths)
 
     @property
     def device_bytes(self) -> int:
@@ -102,21 +118,29 @@ class DividedTable(PinnedTable):
     @contextmanager
     def reading(self, room: int, ids: torch.dtype) -> "Iterator[Reading]":
         """Memory to read so many rows with; another one for each who reads at the same time."""
-        reading = self.take_reading(room, ids, _SLACK)
+        reading = self.readings.take()
+        reading.make_room(room, ids, _SLACK)
         try:
             yield reading
         except BaseException:
             reading.abandon()
             raise
         finally:
-            self.give_back(reading)
+            self.readings.give_back(reading)
 
-    def take_reading(self, room: int, ids: torch.dtype, slack: float = 1.0) -> "Reading":
-        """Memory to read so many rows with, until it is given back; where it is made, `slack` times as much."""
+
+class ReadingPool:
+    """Memory to read a table's rows with, lent to whoever reads."""
+
+    def __init__(self, rows: HostRows, paths: HostPaths) -> None:
+        self._rows, self.paths = rows, paths
+        self._idle: list[Reading] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> "Reading":
+        """Memory that nobody else uses, until it is given back."""
         with self._lock:
-            reading = self._idle.pop() if self._idle else Reading(self.rows, self.paths)
-        reading.make_room(room, ids, slack)
-        return reading
+            return self._idle.pop() if self._idle else Reading(self._rows, self.paths)
 
     def give_back(self, reading: "Reading") -> None:
         """The memory may be used again. What was launched with it may still be under way."""
@@ -132,11 +156,12 @@ class Reading:
         self._room, self._count = 0, 0
         device = self._paths.device
         self._listed, self._read, self._placed = (Moment(device) for _ in range(3))
-        self._task: GatherTask | None = None
+        self._task: HostTask | None = None
         self._keys = self._sorted = self._order = self._steps = torch.empty(0, device=device)
         self._ids = self._staged = torch.empty(0)
         self._out, self._split, self._cold = self._keys, 0, 0
         self._turn = torch.zeros(1, dtype=torch.int32, device=device)
+        self.row_shape = rows.row_shape
 
     def make_room(self, rows: int, ids: torch.dtype, slack: float = 1.0) -> None:
         """Have memory for so many rows, by ids of a type. Waits for what is under way where there is too little."""
@@ -189,7 +214,9 @@ class Reading:
             # The last batch's copy from the same memory.
             self._placed.settle()
             wanted = listed[self._split : self._cold]
-            self._task = paths.threads.start(table.flat, wanted, self._staged[: len(wanted)].numpy())
+            step = max(1, _STEP_BYTES // max(1, table.row_bytes))
+            gather = shared_gather(table.flat, wanted, self._staged[: len(wanted)].numpy(), step)
+            self._task = paths.threads.start([gather], -(-len(wanted) // step))
         with _on(paths.reading):
             self._listed.hold(paths.reading)
             self._read_near(ids, count)

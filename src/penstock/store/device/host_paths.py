@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from penstock.paths.path_use import PathUse
-from penstock.store.device.gather_threads import GatherThreads
+from penstock.store.device.host_threads import HostThreads
 from penstock.store.device.moments import Moment
 from penstock.store.device.path_division import Division
 
@@ -16,6 +16,8 @@ PATHS = ("pinned", "gathered")
 """Names of the paths of rows that are in no cache, by their numbers."""
 CACHE = "cache"
 """The path of rows that the device's cache has."""
+AGGREGATED = "aggregated"
+"""The path of rows that the host adds up first: their sums, and rows of destinations themselves."""
 
 
 class Span(NamedTuple):
@@ -29,7 +31,7 @@ class Span(NamedTuple):
 
 
 class HostPaths:
-    """What tables in host memory share on one device: streams, threads that gather, the division of rows.
+    """What tables in host memory share on one device: streams, threads of the host, the division of rows.
 
     Rows that the device reads by itself and copies of gathered ones go over streams of their own, beside those that
     draw and compute.
@@ -37,7 +39,7 @@ class HostPaths:
 
     def __init__(self, device: torch.device, threads: int, division: Division, make_stream: Callable[[], Any]) -> None:
         self.device, self.division = device, division
-        self.threads = GatherThreads(threads)
+        self.threads = HostThreads(threads)
         self.reading, self.copying = make_stream(), make_stream()
         self.copy_lock = threading.Lock()
         """Held from a copy to the staging memory until what reads it was launched."""
@@ -70,4 +72,4 @@ class HostPaths:
         """What came along each path so far. Rows that are still under way are not in it."""
         self.count_arrived()
         with self._lock:
-            return {name: self._use[name] for name in (CACHE, *PATHS) if name in self._use}
+            return {name: self._use[name] for name in (CACHE, *PATHS, AGGREGATED) if name in self._use}

@@ -39,6 +39,11 @@ class DeviceSource(RowSource):
         self._lines = table.view(len(table), math.prod(self.shape[1:]))
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(self._lines.shape[1] * self.dtype.itemsize)
+
+    @property
     @abstractmethod
     def device_bytes(self) -> int:
         """What it takes of the device's memory."""

@@ -234,8 +234,12 @@ class CapturedSlot:
         )
         share: Any = torch.zeros(size, dtype=torch.float32, device=slot.vertices.device)
         batch.seed_weights = share
-        self._rows = supply.placed.static_rows(slot)
+        self._make_rows()
         return batch
+
+    def _make_rows(self) -> None:
+        """The fixed places in which a batch finds its features."""
+        self._rows = self._supply.placed.static_rows(self.slot)
 
     def _both(self) -> None:
         self._supply.epoch.cursor.zero_()
@@ -263,6 +267,10 @@ class CapturedSlot:
         if not isinstance(self._rows, TableRows):
             self._supply.placed.table.gather(self.slot.vertices, self._rows, self.slot.known[-1:])
 
+    def _inputs(self) -> Any:
+        """What the model reads of a batch's features."""
+        return self._rows
+
     def was_drawn(self, lane: Lane) -> None:
         """Called when a draw was launched on a lane."""
         self.drawn.mark(lane)
@@ -279,7 +287,7 @@ class CapturedSlot:
             # What layers derive is derived anew in every step; only the draw's part was just made.
             block.derived = kept(block.derived, "longest", "sources", "source_chunks")
         session.optimiser.zero_grad(set_to_none=True)
-        x = self._rows
+        x = self._inputs()
         if session.inputs.scale is not None and isinstance(x, Tensor):
             x = session.inputs.scale(x.clone())
         with dropping(slot.keys[-1:], self._batch.row_names), session.precision():

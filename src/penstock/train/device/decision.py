@@ -89,7 +89,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
         )
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
-    uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job)]
+    uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     room = None if on_host else presampled_room(job, graph, schedule)
     in_place = not uncaptured and layer_entry(job.model).reads_in_place(job) and _in_place(job)
     working, residence = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
@@ -101,7 +101,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
             faster = [_why_faster(best, usual)]
             job = job.model_copy(update={"placement": _with_place(job, best)})
             working, residence = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
-    captured = not uncaptured and "host" not in (residence.topology, residence.features)
+    captured = not uncaptured and can_capture(job, residence.topology, residence.features)
     drawn_by = captured_by = RULE
     # Workers of a cluster, whose batches are shares, must not decide each for itself.
     steps = predicted_execution(model, session) if isinstance(schedule, Schedule) else None
@@ -120,6 +120,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     in_place = in_place and captured and residence.features == "device"
+    _refuse_bits(job, residence, captured)
     why = [*residence.why, *faster, *_why_steps(on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
@@ -137,6 +138,18 @@ def _predicted(what: str, compared: Comparison) -> str:
     )
 
 
+def _refuse_bits(job: Job, residence: Residence, captured: bool) -> None:
+    """The host reads bfloat16 by its bits, which it does for captured steps alone."""
+    way = WAYS[job.first_layer]
+    narrow = job.feature_type == "bfloat16" and residence.features == "pinned"
+    if narrow and not captured and (way.on_host or way.on_both):
+        raise PenstockError(
+            f"feature_type bfloat16 is not read by the host for steps that are not captured, which first_layer"
+            f" {job.first_layer} needs: use float16.",
+            code="unsupported-combination",
+        )
+
+
 def untraced_sentence(reason: str) -> str:
     """Why memory was predicted by two small steps."""
     return f"Memory was predicted by two small steps: the step cannot be traced ({reason})."
@@ -145,9 +158,26 @@ def untraced_sentence(reason: str) -> str:
 def _uncaptured_by_wish(job: Job) -> list[str]:
     """Why a job does not want its steps captured."""
     reasons = [] if job.capture else ["capture is off"]
-    if WAYS[job.first_layer].on_both:
-        reasons.append(f"the host has a part of the first layer (first_layer {job.first_layer})")
     return [*reasons, f"sample_on is {job.sample_on}"] if job.sample_on in ("host", "hybrid") else reasons
+
+
+def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
+    """Why the host cannot fill the slots of captured steps, where the job's first layer asks it to."""
+    job, inputs = session.job, session.inputs
+    way = WAYS[job.first_layer]
+    if not (way.on_host or way.on_both):
+        return []
+    if way.filler is None:
+        return [f"the host computes in every step (first_layer {job.first_layer})"]
+    if not isinstance(schedule, Schedule):
+        return [f"the host reads features for workers' shares of batches (first_layer {job.first_layer})"]
+    tables = [session.graph.nodes[name].fields[field] for name, field in inputs.fields.items()]
+    return [reason for table in tables for reason in way.filler.reasons_against(job, table)]
+
+
+def can_capture(job: Job, topology: Place, features: Place) -> bool:
+    """Whether steps can be captured with lists and features in these places."""
+    return topology != "host" and (features != "host" or WAYS[job.first_layer].filler is not None)
 
 
 def nothing_placed(job: Job) -> Decision:
@@ -173,14 +203,16 @@ def _fitting(
     on_host: list[str],
 ) -> tuple[Working, Residence]:
     """The working memory and the places that go together: what is read in place lies on the device, what is captured
-    is nowhere on the host."""
+    is not on the host, but for features that the host itself brings."""
     inputs, graph = session.inputs, session.graph
     ways = [(True, True)] * in_place + [(True, False)] * captured + [(False, False)]
+    needed = read_place(job)
+    place: Place | None = None if needed == "auto" else needed
     for is_captured, reads_in_place in ways:
-        working = memory.working(room, is_captured and room is not None, reads_in_place)
+        working = memory.working(room, is_captured and room is not None, reads_in_place, place)
         residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
-        on_the_host = "host" in (residence.topology, residence.features)
-        if (not reads_in_place or residence.features == "device") and not (is_captured and on_the_host):
+        possible = not is_captured or can_capture(job, residence.topology, residence.features)
+        if (not reads_in_place or residence.features == "device") and possible:
             break
     if residence.features == "pinned" and "gathered" in job.row_paths:
         # Rows that the host gathers have buffers on the device, which a cache leaves room for.
@@ -219,7 +251,7 @@ def _why_faster(best: FeaturePlace, usual: FeaturePlace) -> str:
 def _in_place(job: Job) -> bool:
     """Whether the first layer may read features in their table: as they are, and from the device's own memory."""
     as_stored = job.input_dropout == 0 and job.scale_features == "none" and not job.residual
-    return as_stored and job.placed.features in ("auto", "device")
+    return as_stored and read_place(job) in ("auto", "device")
 
 
 def _why_steps(on_host: list[str], uncaptured: list[str]) -> list[str]:
@@ -247,7 +279,7 @@ def _decided(
     edges = next(iter(graph.edges.values()), None)
     topology = 0 if drawn_on_host or edges is None else edges.indptr.nbytes + edges.indices.nbytes
     rows = sum(len(table) for table in tables)
-    cache = wish.cache_rows
+    cache = 0 if WAYS[job.first_layer].on_host else wish.cache_rows
     if "cache" not in job.row_paths:
         if cache:
             raise PenstockError(
@@ -274,17 +306,14 @@ def _decided(
 def read_place(job: Job) -> Where:
     """Where features must lie for a job's first layer; what was asked for by name and does not do is refused."""
     wish, way = job.placed.features, WAYS[job.first_layer]
-    needed: Where = "host" if way.on_host else "pinned" if way.on_both else wish
+    # What is pinned the host can read as well.
+    on_host: Where = "pinned" if wish == "pinned" else "host"
+    needed: Where = on_host if way.on_host else "pinned" if way.on_both else wish
     if wish not in ("auto", needed):
         whose = "on the host" if way.on_host else "in pinned memory"
         raise PenstockError(
             f"placement keeps the features {wish}, but first_layer {job.first_layer} reads them {whose}: leave out"
             " features.",
-            code="unsupported-combination",
-        )
-    if way.on_both and job.feature_type == "bfloat16":
-        raise PenstockError(
-            f"feature_type bfloat16 is not read by the host, which first_layer {job.first_layer} needs: use float16.",
             code="unsupported-combination",
         )
     if way.on_both and "gathered" in job.row_paths:

@@ -8,7 +8,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.device.captured import CapturedSteps
 from penstock.train.device.device_sampling import Shared
-from penstock.train.device.divided_steps import DividedSteps
+from penstock.train.device.host_filled_steps import HostFilledSteps
 from penstock.train.device.placed import Placed
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.layerwise.inference import Inference
@@ -69,7 +69,7 @@ class CapturedExecution(DeviceExecution):
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """In bursts: the loop sees the weights when it has to."""
-        kind = DividedSteps if self.placed.is_divided else CapturedSteps
+        kind = CapturedSteps if self.placed.fill is None else HostFilledSteps
         return kind(self._session, self.placed, schedule, start, pause, recorder)
 
     def state(self) -> Any:

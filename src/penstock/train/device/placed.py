@@ -23,6 +23,7 @@ from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTabl
 from penstock.train.device.decision import Decision
 from penstock.train.device.whole import DeviceWholeGraph
 from penstock.train.device_memory import device_memory_of
+from penstock.train.first_layer.slot_fill import SlotFill
 from penstock.train.job import Job
 from penstock.train.layerwise.plan import LayerPlan
 
@@ -45,6 +46,8 @@ class Placed:
     cached: dict[str, CachedSource] = field(default_factory=dict)
     """Where the graph stays with the stores: features of which some rows are on the device."""
     sample: "Callable[[Planned], Batch] | None" = None
+    fill: SlotFill | None = None
+    """How the host fills the slots of captured steps; None: the device reads features by itself."""
 
     @classmethod
     def of(cls, job: Job, device: torch.device, decision: Decision) -> Self:
@@ -92,7 +95,8 @@ class Placed:
         """The memory for one batch."""
         return Slot(
             self.topology, self.fanouts, room, self.device, keys, self.replace, self.totals,
-            place=place, numbers_last=not self.decision.in_place, turns=True,
+            place=place, numbers_last=not self.decision.in_place and (self.fill is None or self.fill.numbers_rows),
+            turns=True,
         )  # fmt: skip
 
     def static_rows(self, slot: Slot) -> Tensor | TableRows:
@@ -144,12 +148,13 @@ class Placed:
     def path_facts(self) -> dict[str, Any]:
         """Rows, bytes and seconds of each path that features came along; nothing where there is one path."""
         table = next((each for each in self.tables.values() if isinstance(each, DividedTable)), None)
-        if table is None:
+        paths = table.paths if table is not None else None if self.fill is None else self.fill.paths
+        if paths is None:
             return {}
-        use = table.paths.use()
+        use = paths.use()
         if (cached := self._cached_table()) is not None:
             # The cache's own count: nobody else sees which rows it had.
-            hits, size = cached.hits_and_reads()[0], table.rows.row_bytes
+            hits, size = cached.hits_and_reads()[0], cached.row_bytes
             use[CACHE] = use.get(CACHE, PathUse())._replace(rows=hits, bytes=hits * size)
         return {"feature_paths": {name: _rounded(each) for name, each in use.items()}}
 

@@ -10,6 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.blocks import default_threads
 from penstock.graph.csr import offsets_of
 from penstock.graph.graph import Graph
+from penstock.nn.stored_numbers import readable
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.schedule import BatchPlan
 from penstock.progress import SILENT, Progress
@@ -21,7 +22,7 @@ from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.path_division import Division, FastestDivision, FixedDivision
 from penstock.store.device.shared_copies import one_copy
-from penstock.store.device.shared_table import SharedTable
+from penstock.store.device.shared_table import SharedTable, host_view
 from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_device_counts
 from penstock.store.hot_rows import by_counts
 from penstock.store.source import RowSource
@@ -29,9 +30,11 @@ from penstock.traced import is_traced, memory_for
 from penstock.train.device.decision import Decision, stored_type
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import Placeable
+from penstock.train.first_layer.gathered_slots import GatheredSlots
+from penstock.train.first_layer.slot_fill import FillParts, SlotFill
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job
-from penstock.train.trace.categories import FEATURES, TOPOLOGY
+from penstock.train.trace.categories import BATCHES, FEATURES, TOPOLOGY
 
 _COUNTED = 100
 """Batches drawn ahead to count which rows are read most."""
@@ -52,7 +55,8 @@ def bring_batches(session: Placeable, placed: Placed) -> Placed:
     """Let batches of the pipeline find the device, and what was placed there."""
     inputs = session.inputs
     sources: dict[str, RowSource] = {**inputs.sources, **placed.tables, **placed.cached}
-    if WAYS[session.job.first_layer].on_both:
+    way = WAYS[session.job.first_layer]
+    if way.on_both or way.on_host:
         for name, table in placed.tables.items():
             if isinstance(table, PinnedTable):
                 sources[name] = SharedTable(table)
@@ -75,9 +79,19 @@ def _put(
                 move(edges.indptr, device, what="list bounds", progress=progress),
                 move(edges.indices, device, what="neighbour lists", progress=progress),
             )
-    if residence.features == "host":
-        return
-    paths = _host_paths(placed, job) if residence.features == "pinned" and "gathered" in job.row_paths else None
+    if residence.features != "host":
+        _put_tables(placed, job, graph, fields, schedule, progress)
+    if placed.decision.captured:
+        with memory_for(BATCHES):
+            placed.fill = _slot_fill(placed, job, graph, fields)
+
+
+def _put_tables(
+    placed: Placed, job: Job, graph: Graph, fields: dict[str, str], schedule: BatchPlan, progress: Progress
+) -> None:
+    """Copy features to where the device reads them."""
+    several = placed.decision.residence.features == "pinned" and "gathered" in job.row_paths
+    paths = _host_paths(placed, job, None if "pinned" in job.row_paths else 0.0) if several else None
     for name, field_name in fields.items():
         array = graph.nodes[name].fields[field_name]
         with memory_for(FEATURES):
@@ -87,9 +101,27 @@ def _put(
                 placed.tables[name] = DividedTable(table, paths)
 
 
-def _host_paths(placed: Placed, job: Job) -> HostPaths:
-    """The paths of features in host memory: all that the job allows, divided by what they take."""
-    division: Division = FastestDivision() if "pinned" in job.row_paths else FixedDivision(0.0)
+def _slot_fill(placed: Placed, job: Job, graph: Graph, fields: dict[str, str]) -> SlotFill | None:
+    """How the host fills slots of captured steps; None where it does not."""
+    row_type, filler = placed.decision.working.row_type, WAYS[job.first_layer].filler
+    ((name, field_name),) = fields.items()
+    table = placed.tables.get(name)
+    if filler is None:
+        return GatheredSlots(table.readings, row_type) if isinstance(table, DividedTable) else None
+    stored = graph.nodes[name].fields[field_name]
+    dtype = torch.from_numpy(np.empty(0, stored.dtype)).dtype if table is None else table.dtype
+    rows = readable(stored) if table is None else host_view(table.table)
+
+    def paths(device_share: float | None) -> HostPaths:
+        return _host_paths(placed, job, device_share)
+
+    shared = table if isinstance(table, PinnedTable) else None
+    return filler.make(FillParts(job, rows, dtype, shared, paths, placed.device, row_type))
+
+
+def _host_paths(placed: Placed, job: Job, device_share: float | None) -> HostPaths:
+    """The paths of features in host memory, of which the device has a share; None: the share that is fastest."""
+    division: Division = FastestDivision() if device_share is None else FixedDivision(device_share)
     threads = job.threads or default_threads()
     return HostPaths(placed.device, threads, division, stream_maker(placed.device))
 

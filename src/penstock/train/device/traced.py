@@ -17,7 +17,7 @@ from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.sampling.device.room import Room, largest_room
 from penstock.traced import memory_for
 from penstock.train.device.captured import CapturedSteps
-from penstock.train.device.decision import Decision
+from penstock.train.device.decision import Decision, can_capture
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
 from penstock.train.device.memory import Working, row_type
 from penstock.train.device.placed import Placed
@@ -70,7 +70,7 @@ class TracedMemory:
             features = "device" if job.placed.features == "auto" else job.placed.features
         topology: Place = "host" if room is None else "pinned" if job.placed.topology == "pinned" else "device"
         # Nothing is captured that is on the host; a way that is asked about all the same is not taken.
-        captured = captured and "host" not in (topology, features)
+        captured = captured and can_capture(job, topology, features)
         residence = Residence(topology, features, 0, 0, 0, [])
         found = self.traced(Decision(residence, Working(0, row_type(job), {}), room, captured, in_place, []))
         parts = {name: size for name, size in found.categories.items() if name not in (FEATURES, TOPOLOGY)}

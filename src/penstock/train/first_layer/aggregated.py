@@ -12,14 +12,13 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.nn.first_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import layer_entry
+from penstock.nn.stored_numbers import READ_IN_PLACE
 from penstock.nn.table_aggregation import aggregate_table, widened_rows
 from penstock.pipeline.row_reader import Move, PlainReading, Reading, RowReader
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import host_block
 from penstock.store.source import ArraySource, RowSource, host_ids
 from penstock.train.job import Job
-
-_KNOWN = (np.float32, np.float16)
 
 
 class AggregatedReading:
@@ -73,7 +72,7 @@ class CheaperInputs:
 
 def table_of(source: RowSource) -> Array | None:
     """The table that the host can read in place; None where rows come from elsewhere or have another type."""
-    if isinstance(source, ArraySource) and source.table.ndim == 2 and source.table.dtype.type in _KNOWN:
+    if isinstance(source, ArraySource) and source.table.ndim == 2 and source.table.dtype.type in READ_IN_PLACE:
         return source.table if source.table.flags.c_contiguous else None
     return None
 

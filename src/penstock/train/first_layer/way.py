@@ -9,6 +9,7 @@ from penstock.nn.layer_table import layer_entry
 from penstock.nn.layers.entry import LayerEntry
 from penstock.pipeline.row_reader import RowReader
 from penstock.plan.execution.first_layer import WayWork
+from penstock.train.first_layer.slot_fill import Filler
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 
@@ -32,6 +33,9 @@ class FirstLayerWay:
     """Whether a model that the host computes has the same bits as by `auto`, and one on a GPU does what `auto` does."""
     as_stored: bool = True
     """Whether the layer must read features as they are stored."""
+    filler: Filler | None = None
+    """How captured steps have their inputs from the host; None: they read features by themselves, or are not captured
+    where the host reads them."""
     planned: WayWork | None = None
     """What it makes of a batch's features, for execution plans; None: it decides between others."""
 

@@ -14,7 +14,11 @@ from penstock.plan.execution.first_layer import (
     rows_transformed,
 )
 from penstock.train.first_layer.aggregated import aggregated_inputs, cheaper_inputs
+from penstock.train.first_layer.aggregated_slots import aggregated_bytes, aggregated_slots
 from penstock.train.first_layer.divided import divided_inputs
+from penstock.train.first_layer.divided_slots import divided_slots, reasons_against_dividing
+from penstock.train.first_layer.gathered_slots import gathered_bytes, gathered_slots, reasons_against_reading
+from penstock.train.first_layer.slot_fill import Filler
 from penstock.train.first_layer.transformed import transformed_inputs
 from penstock.train.first_layer.way import FirstLayerWay, reasons_against
 from penstock.train.inputs import Inputs
@@ -38,10 +42,32 @@ WAYS: dict[str, FirstLayerWay] = {
     for way in (
         FirstLayerWay("auto", cheaper_inputs, _aggregates, computed_on_host=True),
         FirstLayerWay("device", _plain, as_stored=False, planned=rows_read_by_device),
-        FirstLayerWay("gather", _plain, on_host=True, rounds_as_auto=True, as_stored=False, planned=rows_gathered),
-        FirstLayerWay("aggregate", aggregated_inputs, _aggregates, on_host=True, planned=rows_aggregated),
+        FirstLayerWay(
+            "gather",
+            _plain,
+            on_host=True,
+            rounds_as_auto=True,
+            as_stored=False,
+            filler=Filler(gathered_slots, reasons_against_reading, gathered_bytes),
+            planned=rows_gathered,
+        ),
+        FirstLayerWay(
+            "aggregate",
+            aggregated_inputs,
+            _aggregates,
+            on_host=True,
+            filler=Filler(aggregated_slots, reasons_against_reading, aggregated_bytes),
+            planned=rows_aggregated,
+        ),
         FirstLayerWay("transform", transformed_inputs, _transforms, on_host=True, planned=rows_transformed),
-        FirstLayerWay("divided", divided_inputs, _aggregates, on_both=True, planned=rows_divided),
+        FirstLayerWay(
+            "divided",
+            divided_inputs,
+            _aggregates,
+            on_both=True,
+            filler=Filler(divided_slots, reasons_against_dividing, aggregated_bytes),
+            planned=rows_divided,
+        ),
     )
 }
 

@@ -9,10 +9,12 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
 from penstock.train.batch_source import layers_of
 from penstock.train.device.decision import Decision, decide, stored_type
-from penstock.train.device.divided_steps import DividedSteps
+from penstock.train.device.host_filled_steps import HostFilledSteps
 from penstock.train.device.memory import TrialMemory
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution_modes import needs_placement
+from penstock.train.first_layer.gathered_slots import gathered_bytes
+from penstock.train.first_layer.ways import WAYS
 from penstock.train.layerwise.reach import Reach
 from penstock.train.memory.host_trial import tried_on_host
 from penstock.train.session import Session
@@ -26,9 +28,6 @@ from penstock.train.whole.memory import free_bytes
 from penstock.train.whole.plan import vertices_by_level
 from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.traced import StepSizes, traced_device_run
-
-_NUMBER_BYTES = 4
-"""Of a row, where rows are gathered by the host."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,18 @@ def _sampled(session: Session) -> DeviceForecast:
 
 def _staged(session: Session, decision: Decision) -> int:
     """Bytes of the host into which rows are gathered for the GPU, with their numbers."""
-    job, inputs, graph = session.job, session.inputs, session.graph
-    if decision.residence.features != "pinned" or "gathered" not in job.row_paths or decision.room is None:
+    job, inputs, graph, room = session.job, session.inputs, session.graph, decision.room
+    if room is None:
         return 0
-    readings = DividedSteps.slots_in_turn if decision.captured else job.transfer_threads
     tables = [graph.nodes[name].fields[field] for name, field in inputs.fields.items()]
-    row = max(table.size // max(1, len(table)) * stored_type(job, table).itemsize for table in tables)
-    return readings * decision.room.rows[-1] * (row + _NUMBER_BYTES)
+    width = max(table.size // max(1, len(table)) for table in tables)
+    number = max(stored_type(job, table).itemsize for table in tables)
+    filler, slots = WAYS[job.first_layer].filler, HostFilledSteps.slots_in_turn
+    if filler is not None and decision.captured:
+        return slots * filler.host_bytes(room, width, number)
+    if decision.residence.features != "pinned" or "gathered" not in job.row_paths:
+        return 0
+    return (slots if decision.captured else job.transfer_threads) * gathered_bytes(room, width, number)
 
 
 def _placed(residence: Residence, session: Session) -> dict[str, int]:

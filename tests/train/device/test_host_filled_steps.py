@@ -1,0 +1,139 @@
+"""Captured steps whose inputs the host gathers or aggregates: what is learned without capturing, by an interpreter."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+
+from interpreted_kernels import device_with_free_memory
+from penstock.pipeline.schedule import START, Position, Schedule
+from penstock.train.build import make_session
+from penstock.train.execution_modes import choose_execution
+from penstock.train.job import make_job
+from training_graphs import community_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself is tested in test_host_filled_on_gpu"),
+]
+FEW = {"fanouts": [3, 2], "hidden": 8, "batch_size": 16, "epochs": 2, "device": "cpu", "threads": 2, "dropout": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def _made_device(monkeypatch):
+    """The host stands for a device with plenty of memory."""
+    device_with_free_memory(monkeypatch, lambda: 1 << 40)
+
+
+def session_of(graph, capture=True, **fields):
+    """A session whose graph is placed as if the host were a device."""
+    from penstock.train.device.placement import place
+
+    session = make_session(make_job({**FEW, "capture": capture, **fields}), graph)
+    session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
+    session.execution = choose_execution(session, place(session, True))
+    assert session.execution.placed.is_captured == capture
+    return session
+
+
+def trained(session, pause=3, start=START, steps=None):
+    """Steps and weights."""
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, session.job.epochs)
+    done = []
+
+    def often(position):
+        return min(pause, schedule.batches - position.batch)
+
+    with session.execution.steps(schedule, start, often, lambda *_: None) as some_steps:
+        for some in some_steps:
+            done += some
+            if steps is not None and len(done) >= steps:
+                break
+    return done, {name: values.clone() for name, values in session.learned.state_dict().items()}
+
+
+def assert_same(a, b, **close):
+    assert [step.position for step in a[0]] == [step.position for step in b[0]]
+    losses = (torch.tensor([step.loss for step in done]) for done, _ in (a, b))
+    torch.testing.assert_close(*losses, **close)
+    for name, values in a[1].items():
+        torch.testing.assert_close(values, b[1][name], **close)
+
+
+def stored_as(dtype):
+    graph = community_graph(100)
+    (nodes,) = graph.nodes.values()
+    nodes.fields["x"] = (nodes.x * (8 if dtype == np.int8 else 1)).astype(dtype)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("way", "fields", "dtype"),
+    [
+        ("gather", {}, np.float16),
+        ("aggregate", {}, np.float32),
+        ("aggregate", {"aggregate": "sum"}, np.float16),
+        ("aggregate", {"model": "gcn"}, np.float16),
+        ("aggregate", {"model": "gin"}, np.int8),
+        ("divided", {"host_share": 0.5, "placement": {"cache_rows": 0}}, np.float16),
+        ("divided", {"aggregate": "sum", "placement": {"cache_rows": 30}}, np.float32),
+    ],
+    ids=str,
+)
+def test_they_learn_what_steps_learn_that_are_launched_one_by_one(way, fields, dtype):
+    graph = stored_as(dtype)
+    session = session_of(graph, first_layer=way, **fields)
+    found = trained(session)
+    assert_same(found, trained(session_of(graph, False, first_layer=way, **fields)), rtol=2e-3, atol=2e-4)
+    facts = session.execution.facts()
+    assert facts["placement"]["features"] == ("pinned" if way == "divided" else "host")
+    paths = {"gather": {"gathered"}, "aggregate": {"aggregated"}, "divided": {"aggregated", "pinned"}}[way]
+    assert set(facts["feature_paths"]) - {"cache"} == paths
+    assert all(each["rows"] and each["bytes"] for each in facts["feature_paths"].values())
+
+
+@pytest.mark.parametrize("way", ["gather", "aggregate"])
+def test_a_batch_that_lacks_room_is_drawn_and_filled_again(way, monkeypatch):
+    from penstock.sampling.device.room import Room
+    from penstock.train.device import decision
+
+    graph = community_graph(100)
+    usual = trained(session_of(graph, first_layer=way))
+    monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((16, 40, 60), (48, 50)))
+    tight = session_of(graph, first_layer=way)
+    assert_same(trained(tight), usual, rtol=1e-5, atol=1e-6)
+    assert tight.execution.placed.room.edges[-1] > 50
+
+
+def test_steps_go_on_from_the_middle_of_an_epoch():
+    graph = community_graph(100)
+    whole = trained(session_of(graph, first_layer="aggregate"))
+    session = session_of(graph, first_layer="aggregate")
+    first, _ = trained(session, steps=3)
+    rest = trained(session, start=Position(0, len(first)))
+    assert_same(([*first, *rest[0]], rest[1]), whole, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"first_layer": "transform"}, "computes in every step"),
+        ({"first_layer": "divided", "model": "gcn"}, "degrees"),
+        ({"first_layer": "aggregate", "sample_on": "host"}, "sample_on is host"),
+    ],
+    ids=str,
+)
+def test_the_reason_is_said_where_steps_are_not_captured(fields, reason):
+    from penstock.train.device.placement import place
+
+    placed = place(make_session(make_job({**FEW, **fields}), community_graph(100)), True)
+    assert not placed.is_captured and any(reason in sentence for sentence in placed.why)
+
+
+def test_features_that_must_be_converted_are_gathered_by_the_pipeline():
+    from penstock.train.device.placement import place
+
+    placed = place(make_session(make_job({**FEW, "first_layer": "gather"}), stored_as(np.float64)), True)
+    assert not placed.is_captured and any("float64" in sentence for sentence in placed.why)
