@@ -1,6 +1,6 @@
 """Batches a second of a GPU whose features are in host memory, for every way of reading the first layer's inputs.
 
-    python benchmarks/first_layer_gpu.py [--graph FOLDER | --scale 0.02] [--cases papers] [--seconds 2] [--out ways.json]
+    python benchmarks/first_layer_gpu.py [--graph FOLDER | --scale 0.02] [--cases papers] [--seconds 2] [--out FILE]
 
 Cases, chosen by name or by the beginning of names:
   floor      what the host's threads alone need for the rows of a batch: gathering, aggregating
@@ -87,8 +87,8 @@ def cases() -> list[Case]:
             {"first_layer": "device", "placement": PINNED | on_device, "feature_paths": "pinned,gathered"},
         ),
     ]
-    for way in ("gather", "aggregate", "transform"):
-        found.append(Case(f"papers-{way}", "papers", {"first_layer": way, "placement": on_device}))
+    ways = ("gather", "aggregate", "transform")
+    found += [Case(f"papers-{way}", "papers", {"first_layer": way, "placement": on_device}) for way in ways]
     found += [
         Case("papers-aggregate-pinned", "papers", {"first_layer": "aggregate", "placement": PINNED | on_device}),
         Case("papers-divided", "papers", {"first_layer": "divided", "placement": on_device}),
@@ -97,9 +97,9 @@ def cases() -> list[Case]:
     for share in (0.5, 0.6, 0.7, 0.8):
         fields = {"first_layer": "divided", "placement": on_device, "host_share": share}
         found.append(Case(f"papers-share-{share:g}", "papers", fields))
-    ways = {"pinned": {"first_layer": "device"}, "paths": {"first_layer": "device", "feature_paths": "auto"}}
-    ways["divided"] = {"first_layer": "divided"}
-    for name, fields in ways.items():
+    device: dict[str, Any] = {"first_layer": "device"}
+    cached = {"pinned": device, "paths": {**device, "feature_paths": "auto"}, "divided": {"first_layer": "divided"}}
+    for name, fields in cached.items():
         found.append(Case(f"cached-{name}", "papers", {**fields, "placement": PINNED | on_device}, cached=0.5))
     for limit in (16, 8):
         where = {"topology": "pinned"}
@@ -197,25 +197,25 @@ def session_of(job: Job, graph: Graph) -> Iterator[Session]:
 
 
 def measured(session: Session, seconds: float) -> tuple[float, list[float], dict[str, Any]]:
-    """Batches a second behind a warm-up, the first losses, and the share of time that stages were busy."""
+    """Batches a second behind a warm-up, the first losses, and seconds that stages were busy for each batch."""
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed)
 
     def pause(position: Position) -> int:
         return min(BURST, schedule.batches - position.batch)
 
-    losses, began, count = list[float](), 0.0, 0
+    losses, began, count, total = list[float](), 0.0, 0, 0
     warm = tried_batches(session)
     with session.execution.steps(schedule, START, pause, lambda *_: None) as steps:
         for done in steps:
             losses += [step.loss for step in done][: COMPARED - len(losses)] if len(losses) < COMPARED else []
-            count += len(done)
+            count, total = count + len(done), total + len(done)
             now = time.perf_counter()
             if not began:
                 if count >= warm:
                     began, count = now, 0
             elif now - began > seconds:
                 break
-        stages = {name: round(each.busy, 3) for name, each in steps.times().items()}
+        stages = {name: round(each.busy / total, 6) for name, each in steps.times().items()}
     return count / (now - began), losses, stages
 
 
@@ -325,6 +325,7 @@ class Bench:
                 chosen = session.job.first_layer
                 way = "device" if chosen == "auto" else chosen
                 facts = session.execution.facts()
+                placement = facts.get("placement", {})
                 fill = None if session.placed is None else session.placed.fill
                 line |= {
                     "batches_per_second": round(rate, 1),
@@ -332,13 +333,13 @@ class Bench:
                     "execution": session.execution.name,
                     "stages": stages,
                     "paths": facts.get("feature_paths"),
-                    "placement": {name: value for name, value in facts["placement"].items() if name != "why"},
+                    "placement": {name: value for name, value in placement.items() if name != "why"},
                     "host_share": getattr(fill, "host_share", None),
                     "device_share": getattr(getattr(getattr(fill, "paths", None), "division", None), "share", None),
                     "first_layer": chosen,
-                    "device_peak_mb": facts["device_peak_mb"],
+                    "device_peak_mb": facts.get("device_peak_mb"),
                     "loss_error": float(np.max(np.abs(np.array(losses) - known[: len(losses)]))),
-                    "why": facts["placement"]["why"][-1],
+                    "why": placement.get("why", [""])[-1],
                 }
         except (PenstockError, RuntimeError, torch.OutOfMemoryError) as error:
             line["error"] = f"{type(error).__name__}: {error}"

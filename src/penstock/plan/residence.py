@@ -42,6 +42,9 @@ class Sizes:
     device_total: int
     host_free: int
     """That can be pinned beside what is mapped."""
+    bounds_bytes: int = 0
+    """Of the topology, where its lists begin: on the device also where the lists are pinned, as every draw reads them
+    anywhere."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,9 @@ def _needs(sizes: Sizes, wanted: Wanted) -> tuple[int, int]:
     features = _asked_features(wanted)
     device = sizes.working_bytes + cache_bytes(sizes, wanted.cache_rows or 0)
     device += sizes.topology_bytes * (wanted.topology == "device") + sizes.feature_bytes * (features == "device")
-    pinned = sizes.topology_bytes * (wanted.topology == "pinned") + sizes.feature_bytes * (features == "pinned")
+    pinned = sizes.feature_bytes * (features == "pinned")
+    if wanted.topology == "pinned":
+        device, pinned = device + sizes.bounds_bytes, pinned + sizes.topology_bytes - sizes.bounds_bytes
     return device, pinned
 
 
@@ -214,7 +219,10 @@ def _changes(sizes: Sizes, wanted: Wanted) -> Iterator[tuple[str, str, Wanted]]:
 def _place_topology(sizes: Sizes, wanted: Wanted) -> Place:
     if wanted.topology != "auto":
         return wanted.topology
-    return _first_with_room(sizes.topology_bytes, *_room(sizes, wanted))
+    device_left, pinned_left = _room(sizes, wanted)
+    # Lists are not pinned where there is no room for their bounds on the device.
+    pinned_left = pinned_left + sizes.bounds_bytes if sizes.bounds_bytes <= device_left else -1
+    return _first_with_room(sizes.topology_bytes, device_left, pinned_left)
 
 
 def _place_features(sizes: Sizes, wanted: Wanted) -> Place:

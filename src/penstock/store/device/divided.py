@@ -294,6 +294,18 @@ class Reading:
         return Span(path, rows, rows * self._table.row_bytes, before, after)
 
 
+def read_beside(table: PinnedTable, ids: Tensor, out: Tensor, turn: Tensor) -> None:
+    """`out[i] = table[ids[i]]` in the table's order, by few programs: kernels of other streams find room beside them.
+
+    `turn` is one int32 of the reader's own, on the device.
+    """
+    from penstock.store.device.kernels import launch_gather
+
+    turn.zero_()
+    order, programs = torch.sort(ids).indices, _programs(table.device)
+    launch_gather(table._lines, ids, out, None, order, table._cache, turn=turn, programs=programs)
+
+
 def _programs(device: torch.device) -> int:
     """How many programs read rows over the bus."""
     if device.type != "cuda":

@@ -278,6 +278,7 @@ def _decided(
     free, total = device_memory_of(device)
     edges = next(iter(graph.edges.values()), None)
     topology = 0 if drawn_on_host or edges is None else edges.indptr.nbytes + edges.indices.nbytes
+    bounds = edges.indptr.nbytes if topology and edges is not None else 0
     rows = sum(len(table) for table in tables)
     cache = 0 if WAYS[job.first_layer].on_host else wish.cache_rows
     if "cache" not in job.row_paths:
@@ -298,7 +299,7 @@ def _decided(
         cache = 0
     row = max(1, sum(sizes) // max(rows, 1))
     return decide_residence(
-        Sizes(topology, sum(sizes), row, rows, working.bytes, free, total, available_mb() << 20),
+        Sizes(topology, sum(sizes), row, rows, working.bytes, free, total, available_mb() << 20, bounds),
         Wanted("host" if drawn_on_host else wish.topology, features, cache, job.device_share),
     )
 

@@ -76,7 +76,7 @@ def _put(
         move = one_copy if residence.topology == "device" else to_pinned
         with memory_for(TOPOLOGY):
             placed.topology = Topology(
-                move(edges.indptr, device, what="list bounds", progress=progress),
+                one_copy(edges.indptr, device, what="list bounds", progress=progress),
                 move(edges.indices, device, what="neighbour lists", progress=progress),
             )
     if residence.features != "host":
@@ -105,9 +105,9 @@ def _slot_fill(placed: Placed, job: Job, graph: Graph, fields: dict[str, str]) -
     """How the host fills slots of captured steps; None where it does not."""
     row_type, filler = placed.decision.working.row_type, WAYS[job.first_layer].filler
     ((name, field_name),) = fields.items()
-    table = placed.tables.get(name)
+    table: Any = placed.tables.get(name)
     if filler is None:
-        return GatheredSlots(table.readings, row_type) if isinstance(table, DividedTable) else None
+        return GatheredSlots(table.readings, row_type) if placed.is_divided else None
     stored = graph.nodes[name].fields[field_name]
     dtype = torch.from_numpy(np.empty(0, stored.dtype)).dtype if table is None else table.dtype
     rows = readable(stored) if table is None else host_view(table.table)

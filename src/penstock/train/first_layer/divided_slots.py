@@ -16,6 +16,7 @@ from penstock.nn.layer_table import layer_entry
 from penstock.sampling.device.block import DeviceBlock
 from penstock.sampling.device.hops import Slot
 from penstock.sampling.device.streams import on_stream
+from penstock.store.device.divided import read_beside
 from penstock.store.device.host_paths import PATHS, HostPaths, Span
 from penstock.store.device.moments import Moment
 from penstock.store.device.path_division import PINNED
@@ -71,7 +72,8 @@ class DividedFilling(AggregatedFilling):
         before, after = (Moment(paths.device, timed=True) for _ in range(2))
         before.mark_on(paths.reading)
         ids = torch.cat([indices[:edges], self._slot.vertices[:first]])
-        rows = table.gather(ids, fill.workspace[:count])
+        rows = fill.workspace[:count]
+        read_beside(table, ids, rows, fill.turn)
         lists = DeviceBlock(
             indptr[: first + 1],
             steps,
@@ -99,6 +101,7 @@ class DividedSlots(AggregatedSlots):
         self.table = table
         self.workspace = torch.empty((0, self.width), device=paths.device)
         self.steps = torch.empty(0, dtype=torch.int32, device=paths.device)
+        self.turn = torch.zeros(1, dtype=torch.int32, device=paths.device)
 
     def make_room(self, edges: int, rows: int) -> None:
         """Have memory for the rows that the device reads of one batch; used on the stream `reading` alone."""
