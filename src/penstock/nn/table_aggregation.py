@@ -86,10 +86,16 @@ def _ask(table: Array, row: int) -> None:
 
 
 @njit(nogil=True, cache=True)
+def _row(ids: Array, indices: Array, e: int) -> int:
+    """The row of the table that edge e names."""
+    return np.int64(ids[indices[e]]) if ids.shape[0] > 0 else np.int64(indices[e])
+
+
+@njit(nogil=True, cache=True)
 def _ask_edges(indices: Array, ids: Array, table: Array, first: int, last: int) -> None:
     """Have the rows of edges [first, last) on their way to the cache."""
     for e in range(first, last):
-        _ask(table, ids[indices[e]] if ids.shape[0] > 0 else indices[e])
+        _ask(table, _row(ids, indices, e))
 
 
 @njit(nogil=True, cache=True)
@@ -114,6 +120,16 @@ def _write_scale(code: int, weighted: bool, totals: Array, i: int, length: int) 
     return np.float32(_root(totals[i]) * estimate if code == _NORMALISED else estimate)
 
 
+@njit(nogil=True, cache=True)
+def _edge_scale(indices: Array, weights: Array, totals: Array, code: int, factor: np.float32, e: int) -> np.float32:
+    """What edge e's row is multiplied by, where `factor` is its destination's."""
+    if weights.shape[0] > 0:
+        factor *= weights[e]
+    if code == _NORMALISED:
+        factor *= np.float32(_root(totals[indices[e]]))
+    return factor
+
+
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def _sum_list(
     indptr: Array,
@@ -127,41 +143,33 @@ def _sum_list(
     sums: Array,
 ) -> None:
     """`sums` becomes what `nn.kernels.gather_sum` makes of destination i's rows, as float32."""
-    width, named = table.shape[1], ids.shape[0] > 0
-    weighted, scaled = weights.shape[0] > 0, code == _NORMALISED
-    start, stop = indptr[i], indptr[i + 1]
-    factor = _write_scale(code, weighted, totals, i, stop - start)
-    if scaled:
+    width, start, stop = table.shape[1], indptr[i], indptr[i + 1]
+    factor = _write_scale(code, weights.shape[0] > 0, totals, i, stop - start)
+    if code == _NORMALISED:
         own, j = np.float32(_root(totals[i]) * _root(totals[i])), ids[i]
         for f in range(width):
             sums[f] = own * stored_number(table[j, f])
     else:
         for f in range(width):
             sums[f] = 0
-    c, rows = np.empty(4, np.float32), np.empty(4, np.int64)
     e = start
+    while e + 4 <= stop:
+        j0, j1 = _row(ids, indices, e), _row(ids, indices, e + 1)
+        j2, j3 = _row(ids, indices, e + 2), _row(ids, indices, e + 3)
+        c0 = _edge_scale(indices, weights, totals, code, factor, e)
+        c1 = _edge_scale(indices, weights, totals, code, factor, e + 1)
+        c2 = _edge_scale(indices, weights, totals, code, factor, e + 2)
+        c3 = _edge_scale(indices, weights, totals, code, factor, e + 3)
+        for f in range(width):
+            low = c0 * stored_number(table[j0, f]) + c1 * stored_number(table[j1, f])
+            high = c2 * stored_number(table[j2, f]) + c3 * stored_number(table[j3, f])
+            sums[f] += low + high
+        e += 4
     while e < stop:
-        n = min(4, stop - e)
-        for k in range(n):
-            rows[k] = ids[indices[e + k]] if named else indices[e + k]
-            c[k] = factor
-            if weighted:
-                c[k] *= weights[e + k]
-            if scaled:
-                c[k] *= np.float32(_root(totals[indices[e + k]]))
-        if n == 4:
-            j0, j1, j2, j3 = rows[0], rows[1], rows[2], rows[3]
-            c0, c1, c2, c3 = c[0], c[1], c[2], c[3]
-            for f in range(width):
-                low = c0 * stored_number(table[j0, f]) + c1 * stored_number(table[j1, f])
-                high = c2 * stored_number(table[j2, f]) + c3 * stored_number(table[j3, f])
-                sums[f] += low + high
-        else:
-            for k in range(n):
-                j, c0 = rows[k], c[k]
-                for f in range(width):
-                    sums[f] += c0 * stored_number(table[j, f])
-        e += n
+        j, c = _row(ids, indices, e), _edge_scale(indices, weights, totals, code, factor, e)
+        for f in range(width):
+            sums[f] += c * stored_number(table[j, f])
+        e += 1
 
 
 @njit(nogil=True, cache=True)

@@ -78,6 +78,13 @@ def test_batches_that_the_host_draws_with_rows_cached_in_float16():
     assert session.execution.placed.facts()["hit_rate"] > 0
 
 
+def test_features_of_bfloat16_are_read_by_both():
+    graph = community_graph(80)
+    (nodes,) = graph.nodes.values()
+    nodes.fields["x"] = torch.from_numpy(nodes.x).bfloat16().float().numpy()
+    assert_learns_what_the_host_does(graph, feature_type="bfloat16", host_share=0.5)
+
+
 def test_shares_follow_what_batches_took():
     session = placed_session(community_graph(80))
     trained(session)
@@ -98,8 +105,6 @@ def test_weighted_lists_are_divided(monkeypatch):
 def test_features_that_both_cannot_read_are_refused(features):
     with refused("unsupported-combination first_layer divided pinned features"):
         placed_session(community_graph(80), placement={"features": features})
-    with refused("unsupported-combination bfloat16 float16"):
-        placed_session(community_graph(80), feature_type="bfloat16")
     with refused("unsupported-combination feature_paths gathered divided"):
         placed_session(community_graph(80), feature_paths="auto")
 

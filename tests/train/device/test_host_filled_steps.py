@@ -76,6 +76,7 @@ def stored_as(dtype):
         ("aggregate", {}, np.float32),
         ("aggregate", {"aggregate": "sum"}, np.float16),
         ("aggregate", {"model": "gcn"}, np.float16),
+        ("aggregate", {"placement": {"features": "pinned"}, "feature_type": "bfloat16"}, np.float32),
         ("aggregate", {"model": "gin"}, np.int8),
         ("divided", {"host_share": 0.5, "placement": {"cache_rows": 0}}, np.float16),
         ("divided", {"aggregate": "sum", "placement": {"cache_rows": 30}}, np.float32),
@@ -88,7 +89,7 @@ def test_they_learn_what_steps_learn_that_are_launched_one_by_one(way, fields, d
     found = trained(session)
     assert_same(found, trained(session_of(graph, False, first_layer=way, **fields)), rtol=2e-3, atol=2e-4)
     facts = session.execution.facts()
-    assert facts["placement"]["features"] == ("pinned" if way == "divided" else "host")
+    assert facts["placement"]["features"] == ("pinned" if way == "divided" or "placement" in fields else "host")
     paths = {"gather": {"gathered"}, "aggregate": {"aggregated"}, "divided": {"aggregated", "pinned"}}[way]
     assert set(facts["feature_paths"]) - {"cache"} == paths
     assert all(each["rows"] and each["bytes"] for each in facts["feature_paths"].values())

@@ -120,7 +120,6 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     in_place = in_place and captured and residence.features == "device"
-    _refuse_bits(job, residence, captured)
     why = [*residence.why, *faster, *_why_steps(on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
@@ -136,18 +135,6 @@ def _predicted(what: str, compared: Comparison) -> str:
         f"by this machine's operator profile a batch takes {1e3 * compared.other:.3g} ms if {what}, and"
         f" {1e3 * compared.usual:.3g} ms otherwise"
     )
-
-
-def _refuse_bits(job: Job, residence: Residence, captured: bool) -> None:
-    """The host reads bfloat16 by its bits, which it does for captured steps alone."""
-    way = WAYS[job.first_layer]
-    narrow = job.feature_type == "bfloat16" and residence.features == "pinned"
-    if narrow and not captured and (way.on_host or way.on_both):
-        raise PenstockError(
-            f"feature_type bfloat16 is not read by the host for steps that are not captured, which first_layer"
-            f" {job.first_layer} needs: use float16.",
-            code="unsupported-combination",
-        )
 
 
 def untraced_sentence(reason: str) -> str:
