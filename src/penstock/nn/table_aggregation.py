@@ -86,7 +86,7 @@ def _ask(table: Array, row: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _row(ids: Array, indices: Array, e: int) -> int:
+def _row(ids: Array, indices: Array, e: int) -> np.int64:
     """The row of the table that edge e names."""
     return np.int64(ids[indices[e]]) if ids.shape[0] > 0 else np.int64(indices[e])
 
