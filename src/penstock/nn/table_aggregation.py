@@ -4,7 +4,7 @@ The sums are those of `nn.aggregation` on gathered rows, in the same order. Narr
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,8 +86,8 @@ def _ask(table: Array, row: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _row(ids: Array, indices: Array, e: int) -> np.int64:
-    """The row of the table that edge e names."""
+def _row(ids: Array, indices: Array, e: int) -> Any:
+    """The row of the table that edge e names, an int64."""
     return np.int64(ids[indices[e]]) if ids.shape[0] > 0 else np.int64(indices[e])
 
 
