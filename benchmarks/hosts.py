@@ -35,6 +35,8 @@ _CONGESTION = "cubic"
 _QUEUE_SECONDS, _LEAST_QUEUE = 0.02, 512 << 10
 """A link's queue: so long at its rate, but room for some of the kernel's 64 KiB bundles; with 128 KiB a third of what
 crosses a link of 20 Mbit/s is dropped and sent again."""
+_SMALL_BUNDLE = 4 << 10
+"""Bytes of the kernel's bundles where a benchmark asks for shorter queues."""
 _BURST_SECONDS, _LEAST_BURST = 0.001, 16 << 10
 
 
@@ -110,8 +112,12 @@ def started_on(machines: Mapping[str, Host], launcher: type[HostLauncher] = Host
 
 
 @contextmanager
-def hosts(rates_mbit: Sequence[float]) -> Iterator[list[Host]]:
-    """As many hosts as there are rates; they can reach each other and nothing else. Needs root, and Linux."""
+def hosts(rates_mbit: Sequence[float], queue_bytes: int | None = None) -> Iterator[list[Host]]:
+    """As many hosts as there are rates; they can reach each other and nothing else. Needs root, and Linux.
+
+    `queue_bytes` is what the queue of a link holds; None: 512 KiB, or 20 ms at its rate where that is more. A fast link
+    empties 512 KiB in less than a millisecond, one of 60 Mbit/s in 70: every short message then waits as long.
+    """
     check_allowed()
     remove_leftovers()
     # A second set of this process has numbers of its own.
@@ -127,7 +133,7 @@ def hosts(rates_mbit: Sequence[float]) -> Iterator[list[Host]]:
         for number, rate in enumerate(rates_mbit):
             host = Host(f"{switch}h{number}", f"10.77.0.{number + 1}", rate, f"port{number}", switch)
             made.append(host.namespace)
-            _connect(host)
+            _connect(host, queue_bytes)
             found.append(host)
         yield found
     finally:
@@ -190,7 +196,7 @@ def remove_leftovers() -> list[str]:
     return gone
 
 
-def _connect(host: Host) -> None:
+def _connect(host: Host, queue_bytes: int | None) -> None:
     _ip("netns", "add", host.namespace)
     _ip("-n", host.switch, "link", "add", host.port, "type", "veth", "peer", "name", DEVICE, "netns", host.namespace)
     _ip("-n", host.switch, "link", "set", host.port, "master", "bridge", "up")
@@ -201,15 +207,17 @@ def _connect(host: Host) -> None:
     network = str(ipaddress.ip_network(f"{host.address}/24", strict=False))
     route = network, "dev", DEVICE, "scope", "link", "src", host.address
     _ip("-n", host.namespace, "route", "replace", *route, "congctl", _CONGESTION)
-    _limit(host.namespace, DEVICE, host.rate_mbit)
-    _limit(host.switch, host.port, host.rate_mbit)
+    for namespace, device in ((host.namespace, DEVICE), (host.switch, host.port)):
+        if queue_bytes is not None:
+            _ip("-n", namespace, "link", "set", device, "gso_max_size", str(_SMALL_BUNDLE))
+        _limit(namespace, device, host.rate_mbit, queue_bytes)
 
 
-def _limit(namespace: str, device: str, rate_mbit: float) -> None:
+def _limit(namespace: str, device: str, rate_mbit: float, queue_bytes: int | None = None) -> None:
     """What leaves by a device leaves at this rate; what waits is bounded, as a switch's buffer is."""
     bytes_a_second = rate_mbit * 1e6 / 8
     burst = max(_LEAST_BURST, round(bytes_a_second * _BURST_SECONDS))
-    queue = max(_LEAST_QUEUE, round(bytes_a_second * _QUEUE_SECONDS))
+    queue = queue_bytes or max(_LEAST_QUEUE, round(bytes_a_second * _QUEUE_SECONDS))
     rate = f"{round(rate_mbit * 1e6)}bit"
     _tc(namespace, "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1")
     _tc(

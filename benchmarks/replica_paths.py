@@ -16,13 +16,16 @@ Run, as root: python benchmarks/replica_paths.py [--rate 60] [--hot 0.1] [--out 
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import yaml
 
 from hosts import Host, hosts, limit_again, shown_on_hosts, started_on
@@ -40,10 +43,13 @@ from penstock.train.data import open_data
 from penstock.train.job import Job, make_job
 from penstock.train.run_folder import METRICS
 from products_graph import products
+from replay import PAYLOAD
 
 DROP, BEFORE = 10.0, 2
 """How many times slower the link becomes, and epochs before that."""
 NAMES = ("m0", "m1", "m2")
+QUEUE = 32 << 10
+"""Bytes of a link's queue: 4 ms at 60 Mbit/s. Plans take links for fair, so that short messages wait for little."""
 
 
 class Disturbance(Progress):
@@ -82,7 +88,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch, products(options.nodes, None) as graph:
         folder = Path(scratch)
         cut(graph, Cut(len(NAMES), 1, "random"), folder / "parts")
-        with hosts([options.rate] * len(NAMES)) as bed:
+        with hosts([options.rate] * len(NAMES), QUEUE) as bed:
             machines = dict(zip(NAMES, bed, strict=True))
             fields = _cluster(machines, folder / "parts")
             job = _job(str(graph.path), options)
@@ -92,18 +98,28 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 file = folder / f"{run.name}.yaml"
                 file.write_text(yaml.safe_dump({**fields, "replicas": replicas}))
                 progress = Disturbance(bed[0], options.epochs) if disturbed else Progress()
-                before = [host.carried()[0] for host in bed]
+                before, used, began = [host.carried()[0] for host in bed], psutil.cpu_times(), time.perf_counter()
                 with started_on(machines):
                     made = job.model_copy(update={"run": str(run)})
                     result = start_cluster_run(made, str(file), progress=progress).facts["result"]
                 limit_again(bed[0], bed[0].rate_mbit)
+                busy = _busy(used, time.perf_counter() - began)
                 sent = [host.carried()[0] - was for host, was in zip(bed, before, strict=True)]
                 losses.append(_losses(run))
                 predicted = _predicted({**fields, "replicas": replicas}, job, profile, DROP if disturbed else 1.0)
-                rows.append(_row(name, result, sent, predicted, losses[-1] == losses[0], options.epochs))
+                row = _row(name, result, sent, predicted, losses[-1] == losses[0], options.epochs)
+                rows.append({**row, "processors": round(busy, 2), "load": os.getloadavg()[0]})
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     for row in rows:
         row["of_undisturbed"] = round(row["epoch_s"] / rows[0]["epoch_s"], 3)
     return rows
+
+
+def _busy(before: Any, seconds: float) -> float:
+    """The share of this machine's processors that was busy."""
+    after = psutil.cpu_times()
+    used = sum(getattr(after, name) - getattr(before, name) for name in ("user", "system", "softirq", "nice"))
+    return float(used / seconds / (psutil.cpu_count() or 1))
 
 
 def _row(
@@ -165,7 +181,7 @@ def _job(graph: str, options: argparse.Namespace) -> Job:
 def _cluster(machines: dict[str, Host], parts: Path) -> dict[str, Any]:
     return {
         "machines": [
-            {"name": name, "address": host.address, "workers": int(n > 0), "nic_gbps": host.rate_mbit / 1000}
+            {"name": name, "address": host.address, "workers": int(n > 0), "nic_gbps": host.rate_mbit / 1000 * PAYLOAD}
             for n, (name, host) in enumerate(machines.items())
         ],
         "partition": str(parts),

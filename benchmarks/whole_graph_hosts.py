@@ -2,13 +2,14 @@
 
 Hosts in a box (hosts.py), one worker each, train on the whole graph with the real system. Links are such that a step's
 communication takes 0.5, 1 or 2 times its compute: the bytes of rows and gradients that the busiest host sends, against
-the seconds that the busiest worker computes. Two ways to compute:
+the seconds that the busiest worker computes. Three ways to compute:
 
   sleep   bins take as long as the plan's profile predicts, by sleeping (whole_graph_sleeper.py), and everything runs
           `slower` times slower than the plan, links too: real arithmetic is then a small part of every bin, and
           only the schedule is measured, however many hosts share this machine's processors
   quota   bins are really computed, by hosts that have a share of a processor each (control groups, version 1) from the
           end of the first epoch on: importing torch would take minutes with a tenth of one
+  own     bins are really computed at full speed, on a machine that has a processor or more for every host
 
 Graphs of a size that fits this machine have bins of a millisecond, much of which does not depend on their size. In
 `sleep` a vertex therefore stands for `times` of them: rows and edges cost so many times more, and links are as much
@@ -150,7 +151,7 @@ def _cases(options: argparse.Namespace, scratch: Path) -> Iterator[Case]:
                 if not profile.exists():
                     job = case.job({}, options, "profile")
                     measured = profile_job(job, case.cluster(1.0, ["127.0.0.1"]), 5, SILENT)
-                    write_profile(_larger(measured, 1.0 if options.compute == "quota" else options.times), profile)
+                    write_profile(_larger(measured, options.times if options.compute == "sleep" else 1.0), profile)
                 yield case
 
 
@@ -187,7 +188,7 @@ def _measured(case: Case, ratio: float, way: str, options: argparse.Namespace) -
     profile = read_profile(case.profile)
     compute, sent = _volume(case, profile, options)
     gbps = sent * 8 / (ratio * compute) / 1e9
-    slower = options.seconds / compute if options.compute == "sleep" else 1 / options.share
+    slower = {"sleep": options.seconds / compute, "quota": 1 / options.share, "own": 1.0}[options.compute]
     with ExitStack() as stack:
         bed = stack.enter_context(hosts([gbps * 1000 / slower / PAYLOAD] * case.hosts))
         machines = {f"host{number}": host for number, host in enumerate(bed)}
@@ -198,8 +199,8 @@ def _measured(case: Case, ratio: float, way: str, options: argparse.Namespace) -
         trial = _simulated(section, cluster, profile)
         if options.compute == "sleep":
             stack.enter_context(_sleeping(profile, slower, case.folder / "seconds.json"))
-            launcher = HostLauncher
-        else:
+        launcher = HostLauncher
+        if options.compute == "quota":
             launcher = stack.enter_context(_quotas(machines, options.share, Path(str(job.run)) / METRICS))
         result, processors = _carried_out(job, cluster, machines, launcher)
     epochs = [seconds / slower for seconds in result["epoch_seconds"][2:]]
@@ -314,7 +315,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hosts", type=lambda text: [int(part) for part in text.split(",")], default=[4, 8])
     parser.add_argument("--ratios", type=lambda text: [float(part) for part in text.split(",")], default=[0.5, 1, 2])
     parser.add_argument("--ways", type=_names, default=list(WAYS))
-    parser.add_argument("--compute", choices=["sleep", "quota"], default="sleep")
+    parser.add_argument("--compute", choices=["sleep", "quota", "own"], default="sleep")
     parser.add_argument("--seconds", type=float, default=2.0, help="that a step's compute takes by the clock: `sleep`")
     parser.add_argument("--share", type=float, default=0.2, help="of a processor that each host has: `quota`")
     parser.add_argument("--times", type=float, default=40.0, help="vertices that one stands for: `sleep`")

@@ -1,5 +1,6 @@
 """Workers that meet through the wire: rounds, barriers, the word to stop, progress and states."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -206,6 +207,26 @@ def test_progress_is_told_in_order_and_many_advances_as_one(two):
     assert kinds[0] == "start" and kinds[-3:] == ["finish", "status", "note"]
     assert sum(body["amount"] for body in bodies if body["what"] == "advance") == 100
     assert kinds.count("advance") < 100 and progress.notes == ["a word"]
+
+
+def test_training_does_not_wait_for_whoever_shows_its_progress():
+    """Behind a slow link the controller hears later, all of it and in order."""
+    heard, answered = [], threading.Event()
+
+    def ask(kind, **body):
+        answered.wait()
+        heard.append(body)
+
+    progress = ForwardedProgress(SimpleNamespace(ask=ask))
+    progress.start("training", 7, "batches")
+    for _ in range(7):
+        progress.advance(1)
+    progress.status("half way")
+    assert not heard
+    answered.set()
+    progress.finish()
+    assert [body["what"] for body in heard if body["what"] != "advance"] == ["start", "status", "finish"]
+    assert sum(body["amount"] for body in heard if body["what"] == "advance") == 7
 
 
 def test_progress_that_nobody_hears_is_no_failure(two):

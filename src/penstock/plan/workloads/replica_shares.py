@@ -1,8 +1,10 @@
 """What of a part's feature bytes each worker gets from replicas, as a run's selector would divide it."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from penstock.cost.profile import Profile
 from penstock.graph.arrays import Array
@@ -12,6 +14,7 @@ from penstock.hardware.machines import machines_of
 from penstock.partition.part_numbers import parts_of
 from penstock.plan.workloads.mini_batch_template import PlannedReplica
 from penstock.store.hot_rows import by_counts
+from penstock.store.parts.row_encoding import encoding_for
 
 _CHUNKS = 40
 """Into which the bytes between a part and a worker are divided."""
@@ -37,7 +40,7 @@ def replica_shares(
     if lists is not None:
         for part, sizes in enumerate(lists.bytes):
             carried[part] += sum(size for size, seat in zip(sizes, seats, strict=True) if seat != part)
-    covered = covered_reads(cluster, open_graph)
+    covered = covered_reads(cluster, profile, open_graph)
     shares = np.zeros((len(cluster.replicas), len(seats)))
     for chunk in range(_CHUNKS):
         for part, sizes in enumerate(features.bytes):
@@ -66,33 +69,77 @@ def replica_shares(
     ]
 
 
-def covered_reads(cluster: ClusterDocument, open_graph: Callable[[], Graph]) -> list[float]:
-    """For each replica the share of reads of its part, from other parts' lists, that its rows answer."""
+def covered_reads(cluster: ClusterDocument, profile: Profile, open_graph: Callable[[], Graph]) -> list[float]:
+    """For each replica the share of the feature bytes of its part that its rows answer."""
     if all(each.rows == "all" for each in cluster.replicas):
         return [1.0] * len(cluster.replicas)
-    graph = open_graph()
+    graph, features = open_graph(), profile.transfer("features")
     part_of = parts_of(graph, cluster.partition, len(cluster.machines), cluster.method)
-    offsets = dict(
-        zip(graph.node_types, np.cumsum([0, *(graph.nodes[n].count for n in graph.node_types)]), strict=False)
-    )
-    names = [machine.name for machine in cluster.machines]
-    return [1.0 if each.rows == "all" else _covered(each, graph, part_of, offsets, names) for each in cluster.replicas]
+    found = []
+    for each in cluster.replicas:
+        sizes = [size for size in (features.bytes[each.part] if features is not None else []) if size > 0]
+        pulled = float(np.mean(sizes)) if sizes else 0.0
+        field = str(profile.job.get("features", "x"))
+        found.append(1.0 if each.rows == "all" else _covered(_reads(each, cluster, graph, field, part_of), pulled))
+    return found
 
 
-def _covered(replica: Replica, graph: Graph, part_of: Array, offsets: dict[str, int], names: list[str]) -> float:
-    read = kept = 0
+class _PartReads(NamedTuple):
+    """How often rows of a part are read: one node type."""
+
+    entries: Array
+    """Entries of other parts' lists that name each row."""
+    held: Array
+    """Whether a replica holds it."""
+    row_bytes: int
+
+
+def _reads(replica: Replica, cluster: ClusterDocument, graph: Graph, field: str, part_of: Array) -> list[_PartReads]:
+    here = [machine.name for machine in cluster.machines].index(replica.machine)
+    starts = np.cumsum([0, *(graph.nodes[name].count for name in graph.node_types)])
+    offsets = dict(zip(graph.node_types, starts, strict=False))
+    found = []
     for name in graph.node_types:
+        table = graph.nodes[name].fields.get(field)
+        if table is None:
+            continue
         near, others = np.zeros(graph.nodes[name].count, np.int64), np.zeros(graph.nodes[name].count, np.int64)
         for (source, _, target), edges in graph.edges.items():
             if source == name:
                 there = part_of[offsets[target] + edges.destinations()]
-                np.add.at(near, edges.indices[there == names.index(replica.machine)], 1)
+                np.add.at(near, edges.indices[there == here], 1)
                 np.add.at(others, edges.indices[there != replica.part], 1)
         mine = np.flatnonzero(part_of[offsets[name] :][: len(near)] == replica.part)
         wanted = replica.rows if isinstance(replica.rows, int) else max(1, round(float(replica.rows) * len(mine)))
-        read += int(others[mine].sum())
-        kept += int(others[mine[by_counts(near[mine], wanted)]].sum())
-    return kept / read if read else 0.0
+        held = np.zeros(len(mine), np.bool_)
+        held[by_counts(near[mine], wanted)] = True
+        row_bytes = encoding_for(cluster.wire_type, table.dtype, table.shape[1:], None).row_bytes
+        found.append(_PartReads(others[mine], held, row_bytes))
+    return found
+
+
+def _covered(reads: Sequence[_PartReads], pulled: float) -> float:
+    """The share of the bytes that a batch pulls of a part which are of held rows.
+
+    A batch pulls a row once however often it reads it. With reads in proportion to a row's entries in lists, a row is
+    pulled with chance 1 - exp(-rate * entries); the rate is such that a batch pulls as many bytes as the profile has.
+    """
+
+    entries = np.concatenate([np.empty(0, np.int64), *(each.entries for each in reads)])
+    sizes = np.concatenate([np.empty(0), *(np.full(len(each.entries), each.row_bytes) for each in reads)])
+    if not entries.any():
+        return 0.0
+
+    def expected(log_rate: float) -> Array:
+        """Bytes of every row."""
+        return np.asarray(-sizes * np.expm1(-np.exp(log_rate) * entries))
+
+    rarely, always = np.log(1e-9 / entries.max()), np.log(50.0)
+    rate = always if pulled >= expected(always).sum() else rarely
+    if expected(rarely).sum() < pulled < expected(always).sum():
+        rate = brentq(lambda each: expected(each).sum() - pulled, rarely, always)
+    bytes_of, held = expected(rate), np.concatenate([each.held for each in reads])
+    return float(bytes_of[held].sum() / bytes_of.sum())
 
 
 def _allowed(cluster: ClusterDocument) -> list[str]:
