@@ -35,18 +35,10 @@ from penstock.sampling.triples import (
     relations_of,
     training_triples,
 )
+from penstock.train.recipes import recipes_for
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "fb15k-237.npz"
-ADVERSARIAL = {"link_loss": "bce", "adversarial": 1.0, "negatives": "joint", "negatives_group": 128}
-RECIPROCAL = {"inverse_relations": True, "link_loss": "softmax", "regulariser": "n3"}
-ADAGRAD = {"optimiser": "Adagrad", "lr": 0.1, "embedding_optimiser": "adagrad", "embedding_lr": 0.1}
-RECIPES: dict[str, dict[str, Any]] = {
-    "distmult": {**RECIPROCAL, **ADAGRAD, "negatives": "all", "regularisation": 0.05, "embedding": 2000},
-    "complex": {**RECIPROCAL, **ADAGRAD, "negatives": "all", "regularisation": 0.05, "embedding": 4000},
-    "transe": {**ADVERSARIAL, "negatives_per_edge": 256, "margin": 9.0, "embedding": 1000},
-    "rotate": {**ADVERSARIAL, "negatives_per_edge": 256, "margin": 9.0, "embedding": 2000},
-}
-"""Of the papers: ComplEx-N3 and its DistMult (Lacroix et al., 2018), RotatE and its TransE (Sun et al., 2019)."""
+RECIPES = {recipe.model: recipe for recipe in recipes_for("fb15k-237")}
 SMALL: dict[str, dict[str, Any]] = {
     "distmult": {"negatives": "joint", "negatives_per_edge": 1000, "regularisation": 0.005},
     "complex": {"negatives": "joint", "negatives_per_edge": 1000, "regularisation": 0.005},
@@ -54,8 +46,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "rotate": {"negatives_per_edge": 64, "lr": 0.01, "embedding_lr": 0.01},
 }
 """What is changed where `--width` asks for rows that fit a small machine: fewer negatives, weaker penalties."""
-PUBLISHED = {"distmult": 0.34, "complex": 0.35, "transe": 0.294, "rotate": 0.338}
-"""Mean reciprocal ranks on FB15k-237, of full size."""
 
 
 class Slice(Progress):
@@ -72,19 +62,13 @@ class Slice(Progress):
             signal.raise_signal(signal.SIGINT)
 
 
-def fields_of(name: str, seed: int, width: int | None, epochs: int) -> dict[str, Any]:
-    """The job of a model."""
-    common = {"task": "knowledge-graph-completion", "model": "embedding", "scorer": name, "corrupt": "both"}
-    more = RECIPES[name] if width is None else {**RECIPES[name], **SMALL[name], "embedding": width}
-    return (
-        {"lr": 0.001, "embedding_lr": 0.001, "batch_size": 1000, "evaluate_every": 0}
-        | common
-        | more
-        | {
-            "seed": seed,
-            "epochs": epochs,
-        }
-    )
+def fields_of(name: str, seed: int, width: int | None, epochs: int | None) -> dict[str, Any]:
+    """The job of a model: its recipe's, or a smaller one."""
+    fields = RECIPES[name].fields(seed)
+    fields.pop("graph")
+    if width is not None:
+        fields |= {**SMALL[name], "embedding": width}
+    return fields if epochs is None else {**fields, "epochs": epochs}
 
 
 def run_slice(graph: Graph, path: Path, fields: dict[str, Any], until: float) -> Run:
@@ -157,7 +141,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(RECIPES))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--width", type=int)
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int)
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--runs", type=Path, default=Path("runs/knowledge-graphs"))
     parser.add_argument("--ranking", action="store_true", help="measure the ranking alone")
@@ -178,7 +162,7 @@ def main() -> None:
         done = [run for run in runs if run.state == "finished"]
         figures = {key: round(mean(run.test[key] for run in done), 4) for key in (done[0].test if done else ())}
         memory = max((_facts(run)["result"]["peak_rss_mb"] for run in done), default=None)
-        published = PUBLISHED[name] if "fb15k-237" in asked.data.name else None
+        published = (RECIPES[name].published or 0) / 100 if "fb15k-237" in asked.data.name else None
         rows.append(
             {"model": name, "finished": len(done), "published_mrr": published, **figures, "peak_rss_mb": memory}
         )

@@ -17,6 +17,16 @@ SMALLER = """
 from penstock.graph.generate.presets import DATASETS
 DATASETS["synthetic-arxiv"] = DATASETS["synthetic-arxiv"].scaled(0.1)
 """
+STORIES = [
+    "first-hour",
+    "bring-your-tables",
+    "larger-than-memory",
+    "unlike-machines",
+    "before-you-buy",
+    "knowledge-graphs",
+    "tune",
+]
+"""Pages whose commands and programs are run, one after the other, in the order of the reading path."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -29,6 +39,8 @@ def test_commands_in_the_documentation_work(page, tmp_path, monkeypatch, capsys)
     """In this process, as starting one for each line costs seconds, and on graphs of a fifth of their size."""
     if page.name == "tables.md":
         pytest.skip("needs tables; tests/graph/tables runs this page")
+    if page.stem in STORIES:
+        pytest.skip("a story, whose programs are run too")
     monkeypatch.chdir(tmp_path)
     for name, recipe in DATASETS.items():
         monkeypatch.setitem(DATASETS, name, recipe.scaled(0.2))
@@ -37,6 +49,30 @@ def test_commands_in_the_documentation_work(page, tmp_path, monkeypatch, capsys)
         assert name == "penstock", line
         code, _, said = command(monkeypatch, capsys, *arguments)
         assert code == 0, f"{line}\n{said}"
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_stories_work(name, tmp_path, monkeypatch, capsys):
+    """Commands and programs of a story in their order, on graphs of a fifth of their size."""
+    monkeypatch.chdir(tmp_path)
+    for each, recipe in DATASETS.items():
+        monkeypatch.setitem(DATASETS, each, recipe.scaled(0.2))
+    if name == "tune":
+        command(monkeypatch, capsys, "data", "make", "synthetic-arxiv", "--scale", "0.02", "--out", "data/small")
+    names: dict = {}
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    for language, block in re.findall(r"^```(console|python)\n(.*?)^```", page, re.S | re.M):
+        if language == "python":
+            exec(compile(block, name, "exec"), names)
+            continue
+        for line in block.splitlines():
+            code, _, said = command(monkeypatch, capsys, *shlex.split(line)[1:])
+            assert code == 0, f"{line}\n{said}"
+
+
+def test_the_index_lists_the_stories_in_their_order():
+    page = (ROOT / "docs" / "index.md").read_text()
+    assert re.findall(r"^\d\. \[[^]]+\]\(([\w-]+)\.md\)", page, re.M) == STORIES
 
 
 def test_the_readme_example_works(tmp_path):

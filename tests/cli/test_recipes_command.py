@@ -8,7 +8,6 @@ import yaml
 from in_process import answer, command, refusal
 from penstock.cli.recipes_page import recipes_page
 from penstock.train.job import make_job, read_job
-from penstock.train.metrics import default_metric
 from penstock.train.recipes import job_text, recipe_for, shipped_recipes
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
@@ -41,7 +40,6 @@ def test_there_are_twenty_pairs_with_published_figures():
         "rotate",
         "transe",
     }
-    assert default_metric("node-classification") == "accuracy"
 
 
 def test_recipes_are_listed_and_written(monkeypatch, capsys, tmp_path):

@@ -121,16 +121,20 @@ class Inputs:
             return table.rows_on(ids, self.device)
         return torch.from_numpy(table.pull(ids)).to(self.device)
 
-    def put_tables_on_device(self, free: int) -> None:
-        """Let learnable rows lie on the device, if they take less than a quarter of what is free there.
+    def room_for_tables(self, free: int) -> int:
+        """Bytes that learnable rows and their moments take of a device with `free` bytes; 0: they stay on the host.
 
-        Rows with a decay stay on the host, where those that a batch does not read are brought up to date.
+        They lie on the device if they take less than a quarter of it. Rows with a decay stay on the host, where those
+        that a batch does not read are brought up to date.
         """
-        if any(isinstance(table, EmbeddingTable) and table.decay for table in self.tables.values()):
-            return
-        if 4 * sum(each.nbytes for table in self.tables.values() for each in (table.rows, *table.moments)) > free:
-            return
-        self.tables = {name: DeviceEmbeddingTable(table, self.device) for name, table in self.tables.items()}
+        tables = [table for table in self.tables.values() if isinstance(table, EmbeddingTable) and not table.decay]
+        size = sum(each.nbytes for table in tables for each in (table.rows, *table.moments))
+        return size if len(tables) == len(self.tables) and 4 * size <= free else 0
+
+    def put_tables_on_device(self, free: int) -> None:
+        """Let learnable rows lie on the device, where there is room for them."""
+        if self.room_for_tables(free):
+            self.tables = {name: DeviceEmbeddingTable(table, self.device) for name, table in self.tables.items()}
 
     @property
     def device_table_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """What a job takes of a GPU: traced, or concluded from two small steps where a trace cannot be had."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -47,7 +47,8 @@ def forecast_device(session: Session) -> DeviceForecast:
     """For a session whose parts are on the host; the GPU is not touched."""
     session.inputs.device = torch.device("cuda")
     try:
-        return _sampled(session) if needs_placement(session.job.sampler) else _whole(session)
+        found = _sampled(session) if needs_placement(session.job.sampler) else _whole(session)
+        return replace(found, peak=_with_tables(session, found.peak))
     finally:
         session.inputs.device = torch.device("cpu")
 
@@ -119,6 +120,19 @@ def _whole(session: Session) -> DeviceForecast:
     return DeviceForecast(peak, context, "traced", "every step is the same", why)
 
 
+def _with_tables(session: Session, peak: DevicePeak) -> DevicePeak:
+    """With the learnable rows that lie on the device before anything else does."""
+    return _larger(peak, session.inputs.room_for_tables(free_bytes(session.inputs.device, 1.0)))
+
+
+def _larger(peak: DevicePeak, size: int) -> DevicePeak:
+    """With that many more bytes of features."""
+    if not size:
+        return peak
+    parts = peak.categories | {FEATURES: peak.categories.get(FEATURES, 0) + size}
+    return peak._replace(allocated=peak.allocated + size, reserved=peak.reserved + size, categories=parts)
+
+
 def _with_features(session: Session, steps: list[StepSizes], peak: DevicePeak) -> DevicePeak:
     """Bins that are computed again read features on the device, where these fit beside the steps; those that read in
     place always do, and the trace knows it."""
@@ -129,5 +143,4 @@ def _with_features(session: Session, steps: list[StepSizes], peak: DevicePeak) -
     size = sum(table.size * stored_type(session.job, table).itemsize for table in tables)
     if peak.allocated + size > free_bytes(inputs.device, session.job.device_share):
         return peak
-    parts = peak.categories | {FEATURES: peak.categories.get(FEATURES, 0) + size}
-    return peak._replace(allocated=peak.allocated + size, reserved=peak.reserved + size, categories=parts)
+    return _larger(peak, size)
