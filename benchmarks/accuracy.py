@@ -10,9 +10,12 @@ To compare settings by validation, never by test: --split val --set embedding=64
 """
 
 import argparse
+import contextlib
 import json
+import math
 import multiprocessing
 import os
+import queue
 import statistics
 import sys
 import tempfile
@@ -40,6 +43,8 @@ class Planned(NamedTuple):
     data: Path
     split: str
     changes: dict[str, Any]
+    within: float | None = None
+    """Seconds for the run, which then has as many of its epochs as fit."""
 
 
 def main() -> None:
@@ -50,6 +55,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="runs at a time")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, help="end what still runs after that time")
+    parser.add_argument("--within", type=float, help="seconds for each run: as many of its epochs as fit")
     parser.add_argument("--out", type=Path, help="a JSON file with all runs, written after each")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="another value of a field")
     parser.add_argument("--split", choices=("val", "test"), default="test", help="what runs are judged by")
@@ -63,7 +69,7 @@ def main() -> None:
     done = {(run["set"], run["model"], run["seed"]) for run in runs}
     # All recipes with one seed before any has a second: what is cut off has figures for each.
     planned = [
-        Planned(recipe, seed, args.data, args.split, changes)
+        Planned(recipe, seed, args.data, args.split, changes, args.within)
         for seed in range(args.seeds)
         for recipe in recipes
         if (recipe.set, recipe.model, seed) not in done
@@ -92,45 +98,86 @@ def chosen(only: str, device: str) -> list[Recipe]:
 
 
 def finished(planned: list[Planned], processes: int, seconds: float | None) -> Iterator[dict[str, Any]]:
-    """Runs as they end, in this process or in others; after `seconds` those that have not ended are given up."""
-    until = None if seconds is None else time.monotonic() + seconds
+    """Runs as they end, in this process or in others; other processes are ended after `seconds`."""
+    until = math.inf if seconds is None else time.monotonic() + seconds
     if processes == 1:
-        for each in planned:
-            if until is None or time.monotonic() < until:
-                yield measured(each)
+        yield from (measured(each) for each in planned if time.monotonic() < until)
         return
     # Read by libraries when a process imports them.
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        ended = pool.imap_unordered(measured, planned)
-        try:
-            while True:
-                yield ended.next(None if until is None else max(0.0, until - time.monotonic()))
-        except StopIteration:
-            pass
-        except multiprocessing.TimeoutError:
-            print(f"Ended after {seconds:g} s, with runs left.", file=sys.stderr, flush=True)
+    context = multiprocessing.get_context("spawn")
+    number, results = context.Value("i", 0), context.Queue()
+    workers = [context.Process(target=_work, args=(planned, number, results), daemon=True) for _ in range(processes)]
+    for worker in workers:
+        worker.start()
+    try:
+        left = len(planned)
+        while left and time.monotonic() < until:
+            # A process that was killed says nothing: its run is missing, and the others go on.
+            alive = any(worker.is_alive() for worker in workers)
+            with contextlib.suppress(queue.Empty):
+                yield results.get(timeout=min(1.0, max(0.0, until - time.monotonic())))
+                left -= 1
+                continue
+            if not alive:
+                break
+        if left:
+            print(f"{left} of {len(planned)} runs did not end.", file=sys.stderr, flush=True)
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def _work(planned: list[Planned], number: Any, results: Any) -> None:
+    """What a process does: the next run that nobody has taken, until there are none."""
+    while True:
+        with number.get_lock():
+            mine = number.value
+            number.value += 1
+        if mine >= len(planned):
+            return
+        results.put(measured(planned[mine]))
 
 
 def measured(planned: Planned) -> dict[str, Any]:
-    """A run's metrics in percent and its seconds; or the error that it ended with."""
+    """A run's metrics in percent, its seconds and what it took; or the error that it ended with."""
     recipe, start = planned.recipe, time.perf_counter()
-    about = {"set": recipe.set, "model": recipe.model, "seed": planned.seed}
+    about = {"set": recipe.set, "model": recipe.model, "seed": planned.seed, "changes": planned.changes}
     try:
+        fields = {**recipe.fields(planned.seed, planned.data), **planned.changes}
+        if planned.within is not None:
+            fields["epochs"] = fitting_epochs(fields, planned.within)
         with tempfile.TemporaryDirectory() as folder:
-            fields = {**recipe.fields(planned.seed, planned.data), **planned.changes}
             run = train(job=make_job({**fields, "run": str(Path(folder) / "run")}))
             if run.state == "interrupted":
                 raise KeyboardInterrupt
-            found = run.test if planned.split == "test" else run.val
-            facts = {key: run.result.get(key) for key in ("peak_rss_mb", "device_peak_mb", "epoch_seconds")}
+            found, val, result = run.test if planned.split == "test" else run.val, run.val, run.result
     except Exception as error:  # One recipe that fails must not cost the others' figures.
         return {**about, "error": f"{type(error).__name__}: {error}"}
     figures = {name: round(100 * value, 3) for name, value in found.items()}
-    seconds = round(time.perf_counter() - start, 2)
-    epochs = facts.pop("epoch_seconds") or []
-    spent = {"seconds": seconds, "epoch_seconds": round(statistics.median(epochs), 4) if epochs else None}
-    return {**about, "score": figures[recipe.metric], "metrics": figures, **spent, **facts}
+    return {
+        **about,
+        "score": figures[recipe.metric],
+        "val": round(100 * val[recipe.metric], 3) if val else None,
+        "metrics": figures,
+        "seconds": round(time.perf_counter() - start, 2),
+        "epochs": result["epochs"],
+        "epoch_seconds": round(statistics.median(result["epoch_seconds"]), 4),
+        "peak_rss_mb": result["peak_rss_mb"],
+        "device_peak_mb": result["device_peak_mb"],
+    }
+
+
+def fitting_epochs(fields: dict[str, Any], seconds: float) -> int:
+    """How many epochs fit in `seconds`, by three of them, which count; at most those that the recipe has."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        tried = train(job=make_job({**fields, "epochs": 3, "run": str(Path(folder) / "run")}))
+        epoch = statistics.median(tried.result["epoch_seconds"])
+    # Starting and testing again takes what it took beside the three epochs.
+    beside = time.perf_counter() - start - 3 * epoch
+    left = seconds - (time.perf_counter() - start) - beside
+    return max(1, min(int(fields["epochs"]), int(0.9 * left / epoch)))
 
 
 def rows_of(recipes: list[Recipe], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

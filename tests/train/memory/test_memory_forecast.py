@@ -295,3 +295,12 @@ def test_a_forecast_does_not_change_the_session_or_train_anything():
     assert not any(part._forward_pre_hooks for part in module.modules())
     assert isinstance(forecast_fields(forecast_of(graph))["why"], list)
     assert np.isfinite(forecast_of(graph, "cpu").seconds) and START == (0, 0)
+
+
+def test_learnable_rows_lie_on_the_device_where_there_is_room():
+    graph = community_graph(features=False)
+    without = forecast_of(graph, embedding=8, embedding_decay=0.01)
+    found = forecast_of(graph, embedding=8)
+    assert found.device_allocated - without.device_allocated == 3 * 4 * 8 * graph.num_nodes
+    adagrad = forecast_of(graph, embedding=8, embedding_optimiser="adagrad")
+    assert adagrad.device_allocated - without.device_allocated == 2 * 4 * 8 * graph.num_nodes
