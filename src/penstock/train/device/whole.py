@@ -42,12 +42,18 @@ class DeviceWholeGraph(AlonePlan):
 
     def first(self, node_type: str, ids: Array) -> Tensor | TableRows:
         """Every vertex's features, in their table where they are read there."""
-        every = torch.arange(self._table.shape[0], dtype=torch.int32, device=self.block.device)
-        if self._in_place and isinstance(self._table, ResidentTable):
-            return TableRows(self._table.table, every)
-        out = torch.empty(self._table.shape, dtype=torch.float32, device=self.block.device)
-        rows = self._table.gather(every, out)
-        return rows if self._scale is None else self._scale(rows)
+        table, scale = self._table, self._scale
+        every = torch.arange(table.shape[0], dtype=torch.int32, device=self.block.device)
+        if isinstance(table, ResidentTable):
+            if self._in_place:
+                return TableRows(table.table, every)
+            if scale is None and table.table.dtype == torch.float32:
+                # Layers do not write to what they read, so no copy is made.
+                return table.table
+        out = torch.empty(table.shape, dtype=torch.float32, device=self.block.device)
+        rows = table.gather(every, out)
+        # It changes rows where they are.
+        return rows if scale is None else scale(rows)
 
     def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
         """Every vertex is computed in every layer."""
