@@ -34,6 +34,8 @@ def stored_as(dtype, count=400):
         ("divided", {"host_share": 0.5}, np.float16),
         ("divided", {"host_share": 0.5, "placement": {"cache_rows": 100}}, np.float32),
         ("divided", {}, np.float16),
+        ("aggregate", {"sample_on": "host", "sample_threads": 4}, np.float16),
+        ("gather", {"sample_on": "host", "sample_threads": 4}, np.float32),
     ],
     ids=str,
 )

@@ -166,3 +166,11 @@ def test_a_cache_that_is_asked_for_stands_before_pinned_features():
 def test_wishes_that_mean_nothing_are_refused(wanted, complaint):
     with refused(complaint):
         decide_residence(PAPERS, wanted)
+
+
+def test_bounds_of_pinned_lists_are_on_the_device():
+    sizes = Sizes(100, 0, 0, 0, 10, 60, 60, 1000, bounds_bytes=20)
+    found = decide_residence(sizes, Wanted(share=1.0))
+    assert found.topology == "pinned" and (found.device_bytes, found.pinned_bytes) == (30, 80)
+    tight = decide_residence(Sizes(100, 0, 0, 0, 50, 60, 60, 1000, bounds_bytes=20), Wanted(share=1.0))
+    assert tight.topology == "host" and tight.device_bytes == 50

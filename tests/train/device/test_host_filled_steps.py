@@ -108,6 +108,31 @@ def test_a_batch_that_lacks_room_is_drawn_and_filled_again(way, monkeypatch):
     assert tight.execution.placed.room.edges[-1] > 50
 
 
+@pytest.mark.parametrize(
+    ("way", "fields"),
+    [("gather", {}), ("aggregate", {}), ("aggregate", {"aggregate": "sum"}), ("aggregate", {"model": "gcn"})],
+    ids=str,
+)
+def test_batches_that_threads_of_the_host_draw_are_learned_from_in_captured_steps(way, fields):
+    graph, job = stored_as(np.float16), {"first_layer": way, "sample_on": "host", "sample_threads": 2, **fields}
+    session = session_of(graph, **job)
+    assert session.execution.placed.topology is None
+    found = trained(session)
+    assert_same(found, trained(session_of(graph, False, **job)), rtol=2e-3, atol=2e-4)
+
+
+def test_a_batch_of_the_host_that_lacks_room_is_drawn_again(monkeypatch):
+    from penstock.sampling.device.room import Room
+    from penstock.train.device import decision
+
+    graph, job = community_graph(100), {"first_layer": "aggregate", "sample_on": "host", "sample_threads": 2}
+    usual = trained(session_of(graph, **job))
+    monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((16, 40, 60), (48, 50)))
+    tight = session_of(graph, **job)
+    assert_same(trained(tight), usual, rtol=1e-5, atol=1e-6)
+    assert tight.execution.placed.room.edges[-1] > 50
+
+
 def test_steps_go_on_from_the_middle_of_an_epoch():
     graph = community_graph(100)
     whole = trained(session_of(graph, first_layer="aggregate"))
@@ -122,7 +147,8 @@ def test_steps_go_on_from_the_middle_of_an_epoch():
     [
         ({"first_layer": "transform"}, "computes in every step"),
         ({"first_layer": "divided", "model": "gcn"}, "degrees"),
-        ({"first_layer": "aggregate", "sample_on": "host"}, "sample_on is host"),
+        ({"first_layer": "divided", "sample_on": "host"}, "sample_on is host"),
+        ({"first_layer": "aggregate", "sample_on": "host", "norm": "batch"}, "batch normalisation"),
     ],
     ids=str,
 )

@@ -54,6 +54,10 @@ NEVER = 0x7FFFFFFF
 class Slot:
     """Memory of one batch: its vertices, its blocks and what is needed while they are drawn."""
 
+    kept_lists: tuple[str, ...] = ("longest", "sources", "source_chunks")
+    """What is known of a block as soon as it is drawn, and is not derived by the step."""
+    is_drawn_by_host = False
+
     def __init__(
         self,
         topology: Topology,
@@ -75,7 +79,7 @@ class Slot:
         sources, along which gradients go back.
         """
         self._topology, self._fanouts, self.room, self._replace = topology, list(fanouts), room, replace
-        self._numbers_last = numbers_last
+        self.numbers_last = numbers_last
 
         def empty(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(max(1, size), dtype=dtype, device=device)
@@ -117,12 +121,12 @@ class Slot:
             self._draw(hop)
             if self._is_numbered(hop):
                 self._number(hop)
-        if self._numbers_last:
+        if self.numbers_last:
             self._count(hops)
         for hop, turned in enumerate(self._turned):
             if turned is not None:
                 turned.fill(self._indices[hop], self.edge_counts[hop:])
-        last = hops if self._numbers_last else hops - 1
+        last = hops if self.numbers_last else hops - 1
         if self.totals is not None:
             kernels.list_lengths[(_blocks(room.rows[-1], _EDGES),)](
                 self._topology.indptr, self.vertices, self.known[last:], self.totals, room.rows[-1], B=_EDGES
@@ -135,10 +139,14 @@ class Slot:
     def blocks(self) -> list[DeviceBlock]:
         """The batch's blocks with all their room, outermost first. They change with the next draw."""
         rows, edges = list(self.room.rows), self.room.edges
-        if not self._numbers_last:
+        if not self.numbers_last:
             rows[-1] = rows[-2]
         hops = reversed(range(len(self._fanouts)))
         return [self._block(hop, rows[hop], rows[hop + 1], edges[hop], False) for hop in hops]
+
+    def on_host(self) -> dict[str, Tensor]:
+        """The first layer's lists where the host has drawn them, and what they name."""
+        raise NotImplementedError("the device has drawn the batch")
 
     def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[DeviceBlock]:
         """The batch's blocks without the room, in memory of their own. `sizes` are the device's counts (`needed`)."""
@@ -171,7 +179,7 @@ class Slot:
         return known
 
     def _is_numbered(self, hop: int) -> bool:
-        return self._numbers_last or hop < len(self._fanouts) - 1
+        return self.numbers_last or hop < len(self._fanouts) - 1
 
     def _count(self, hop: int) -> None:
         """The edges of this hop, and beside it the rows of the last hop's."""

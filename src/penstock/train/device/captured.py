@@ -24,6 +24,7 @@ from penstock.sampling.device.room import Room
 from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
 from penstock.traced import is_traced, memory_for
+from penstock.train.device.host_drawn import HostDrawnSupply
 from penstock.train.device.launches import Lane, Recorded, warm_up
 from penstock.train.device.placed import Placed
 from penstock.train.device.stopwatch import Stopwatch
@@ -67,7 +68,10 @@ class CapturedSteps:
         self._most = _FIRST_BURST
 
     def _make_supply(self) -> Supply:
-        return Supply(self._session.task, self._schedule, self._placed)
+        given = self._session.task, self._schedule, self._placed
+        if self._placed.topology is not None:
+            return Supply(*given)
+        return HostDrawnSupply(*given, self._session.job.sample_threads, self._session.graph.num_nodes)
 
     def _make_slot(self, place: Tensor | None, pool: Any) -> "CapturedSlot":
         assert self._placed.room is not None
@@ -81,6 +85,7 @@ class CapturedSteps:
 
     def __exit__(self, *_: object) -> None:
         rest(self._placed.device)
+        self._supply.close()
         self._slots.clear()
         # Gradients lie in the captured steps' memory.
         self._session.optimiser.zero_grad(set_to_none=True)
@@ -165,6 +170,7 @@ class CapturedSteps:
             slot = self._slot_of(self._drawn)
             with self._drawing.entered():
                 self._drawing.wait(slot.free)
+                self._supply.prepare(slot.slot, self._drawn)
                 self._clock.around("sample", Position(epoch, self._drawn), self._drawing, slot.draw.replay)
                 slot.was_drawn(self._drawing)
             self._drawn += 1
@@ -209,7 +215,7 @@ class CapturedSlot:
         assert room.rows[0] == supply.epoch.batch_size
         self._blocks: list[DeviceBlock] = []
         with memory_for(BATCHES):
-            self.slot: Slot = placed.slot(room, len(supply.purposes), place)
+            self.slot: Slot = supply.slot(room, place)
             self._batch = self._make_batch()
         device = placed.device
         self.drawn, self.free = Moment(device), Moment(device)
@@ -285,7 +291,7 @@ class CapturedSlot:
         session, slot, supply = self._session, self.slot, self._supply
         for block in self._blocks:
             # What layers derive is derived anew in every step; only the draw's part was just made.
-            block.derived = kept(block.derived, "longest", "sources", "source_chunks")
+            block.derived = kept(block.derived, *slot.kept_lists)
         session.optimiser.zero_grad(set_to_none=True)
         x = self._inputs()
         if session.inputs.scale is not None and isinstance(x, Tensor):

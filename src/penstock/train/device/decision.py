@@ -87,10 +87,12 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
             f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
             code="unsupported-combination",
         )
+    filled = drawn_for_slots(job) and not on_host and isinstance(schedule, Schedule)
+    can_draw = not on_host and (job.sample_on != "host" or filled)
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
-    room = None if on_host else presampled_room(job, graph, schedule)
+    room = presampled_room(job, graph, schedule) if can_draw else None
     in_place = not uncaptured and layer_entry(job.model).reads_in_place(job) and _in_place(job)
     working, residence = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
     model, decided_by, faster = measured_model(), RULE, list[str]()
@@ -120,6 +122,8 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     in_place = in_place and captured and residence.features == "device"
+    if residence.topology == "host" and not captured:
+        room = None
     why = [*residence.why, *faster, *_why_steps(on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
@@ -145,7 +149,8 @@ def untraced_sentence(reason: str) -> str:
 def _uncaptured_by_wish(job: Job) -> list[str]:
     """Why a job does not want its steps captured."""
     reasons = [] if job.capture else ["capture is off"]
-    return [*reasons, f"sample_on is {job.sample_on}"] if job.sample_on in ("host", "hybrid") else reasons
+    draws = job.sample_on == "hybrid" or (job.sample_on == "host" and not drawn_for_slots(job))
+    return [*reasons, f"sample_on is {job.sample_on}"] if draws else reasons
 
 
 def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
@@ -164,7 +169,15 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
 
 def can_capture(job: Job, topology: Place, features: Place) -> bool:
     """Whether steps can be captured with lists and features in these places."""
-    return topology != "host" and (features != "host" or WAYS[job.first_layer].filler is not None)
+    return (topology != "host" or drawn_for_slots(job)) and (
+        features != "host" or WAYS[job.first_layer].filler is not None
+    )
+
+
+def drawn_for_slots(job: Job) -> bool:
+    """Whether the host draws batches for slots that it fills as well, as the job asks for."""
+    way = WAYS[job.first_layer]
+    return job.sample_on == "host" and way.on_host and way.filler is not None
 
 
 def nothing_placed(job: Job) -> Decision:

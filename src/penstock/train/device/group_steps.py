@@ -31,10 +31,5 @@ class GroupSteps(CapturedSteps):
 class ShareSteps(GroupSteps):
     """Captured steps on this worker's shares of the batches."""
 
-    def __exit__(self, *given: object) -> None:
-        super().__exit__(*given)
-        assert isinstance(self._supply, SharedSupply)
-        self._supply.close()
-
     def _make_supply(self) -> Supply:
         return SharedSupply(self._session.task, self._schedule, self._placed, self._group.share)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock.pipeline.schedule import Position, Schedule
-from penstock.sampling.device.hops import NEVER, DeviceEpoch
+from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot
 from penstock.sampling.device.order import batch_keys, shuffled
 from penstock.sampling.device.room import Room, largest_room
 from penstock.sampling.device.streams import rest
@@ -34,6 +34,16 @@ class Supply:
         pinned = device.type == "cuda"
         self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)
         self._seen_failure = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+
+    def slot(self, room: Room, place: Tensor | None) -> Slot:
+        """The memory for one batch."""
+        return self.placed.slot(room, len(self.purposes), place)
+
+    def prepare(self, slot: Slot, number: int) -> None:
+        """Called before a batch's draw is launched: the device draws without the host."""
+
+    def close(self) -> None:
+        """Nothing is drawn any more."""
 
     def fill(self, position: Position) -> None:
         """Make an epoch ready from one of its batches on."""

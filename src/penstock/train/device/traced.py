@@ -68,7 +68,8 @@ class TracedMemory:
         job = self._session.job
         if features is None:
             features = "device" if job.placed.features == "auto" else job.placed.features
-        topology: Place = "host" if room is None else "pinned" if job.placed.topology == "pinned" else "device"
+        on_host = room is None or job.sample_on == "host"
+        topology: Place = "host" if on_host else "pinned" if job.placed.topology == "pinned" else "device"
         # Nothing is captured that is on the host; a way that is asked about all the same is not taken.
         captured = captured and can_capture(job, topology, features)
         residence = Residence(topology, features, 0, 0, 0, [])

@@ -49,7 +49,8 @@ class AggregatedFilling:
         self._placed.settle()
         self._room, device, fill = slot.room, self._paths.device, self._fill
         rows, width = slot.room.rows[-2], fill.width
-        self._seen = {name: page_locked(tuple(x.shape), x.dtype, device) for name, x in self._drawn().items()}
+        drawn = {} if slot.is_drawn_by_host else self._drawn()
+        self._seen = {name: page_locked(tuple(x.shape), x.dtype, device) for name, x in drawn.items()}
         self._sums = page_locked((rows, width), torch.float32, device)
         self._neighbours = torch.zeros((rows, width), dtype=torch.float32, device=device)
         if fill.what != "normalised":
@@ -67,9 +68,12 @@ class AggregatedFilling:
 
     def fetch(self, stream: Any) -> None:
         """See `Filling.fetch`."""
-        with on_stream(stream):
-            for name, drawn in self._drawn().items():
-                self._seen[name].copy_(drawn, non_blocking=True)
+        if self._slot.is_drawn_by_host:
+            self._seen = self._slot.on_host()
+        else:
+            with on_stream(stream):
+                for name, drawn in self._drawn().items():
+                    self._seen[name].copy_(drawn, non_blocking=True)
         self._listed.mark_on(stream)
 
     def begin(self) -> None:
@@ -119,8 +123,9 @@ class AggregatedFilling:
         fill, host = self._fill, count - first
         self._first = first
         none = np.empty(0, np.float32)
-        ids = seen["vertices"] if fill.numbers_rows else np.empty(0, np.int32)
-        totals = seen["totals"].astype(np.float64) if "totals" in seen else np.empty(0, np.float64)
+        ids = seen["vertices"] if self._slot.numbers_last else np.empty(0, np.int32)
+        used = "totals" in seen and fill.what != "mean"
+        totals = seen["totals"].astype(np.float64) if used else np.empty(0, np.float64)
         lists = TableLists(seen["indptr"][: count + 1], seen["indices"], ids, none, totals)
         sums = self._sums[:host].numpy()
         works = [shared_aggregation(lists, fill.what, fill.rows, sums, first, count, _STEP)]
@@ -146,7 +151,7 @@ class AggregatedFilling:
         fill, slot, block = self._fill, self._slot, self._block
         indptr: Any = block.indptr
         indices: Any = block.indices
-        rows = len(slot.vertices) if fill.numbers_rows else block.num_dst
+        rows = len(slot.vertices) if slot.numbers_last else block.num_dst
         found = {"sizes": slot.needed, "counts": slot.known, "indptr": indptr, "indices": indices}
         found["vertices"] = slot.vertices[:rows]
         if slot.totals is not None and fill.what != "mean":

@@ -1,0 +1,261 @@
+"""Batches that threads of the host draw ahead for captured steps: packed into page-locked memory, and copied to slots.
+
+Shapes are bounded by the room as those of batches that the device draws. A batch that lacks room is not copied: its
+step and those behind it are skipped until more room is made.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.pipeline.loader import Batch
+from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.hops import DeviceEpoch, Slot
+from penstock.sampling.device.room import Room, largest_room
+from penstock.store.device.pinned_memory import page_locked
+from penstock.traced import is_traced
+from penstock.train.device.placed import Placed
+from penstock.train.device.supply import Supply
+from penstock.train.first_layer.slot_fill import fits
+from penstock.train.tasks import Task
+
+_SLOTS = 4
+"""Batches whose lists the slots of captured steps hold at once (`HostFilledSteps.slots_in_turn`)."""
+
+
+class DrawnLists:
+    """One batch's lists in page-locked memory, as its slot gets them; hop 0 is that of the seeds."""
+
+    def __init__(self, room: Room, totals: bool, device: torch.device) -> None:
+        self._room, hops = room, len(room.edges)
+
+        def locked(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return page_locked((size,), dtype, device)
+
+        self.sizes, self.counts, self.vertices = locked(2 * hops), locked(hops + 1), locked(room.rows[-1])
+        self.indptrs = [locked(rows + 1) for rows in room.rows[:-1]]
+        self.indices = [locked(edges) for edges in room.edges]
+        self.totals = locked(room.rows[-1], torch.float32) if totals else None
+        self.fits = False
+
+    def take(self, batch: Batch) -> "DrawnLists":
+        """Have a batch's lists; only their sizes where they do not fit."""
+        blocks = batch.blocks[::-1]
+        sizes = [size for block in blocks for size in (block.num_edges, block.num_src)]
+        self.sizes.numpy()[:] = sizes
+        self.counts.numpy()[:] = [blocks[0].num_dst, *sizes[1::2]]
+        self.fits = fits(sizes, self._room)
+        if not self.fits:
+            return self
+        (vertices,) = batch.vertices.values()
+        _put(self.vertices, vertices, 0)
+        for hop, block in enumerate(blocks):
+            _put(self.indptrs[hop], block.indptr, block.num_edges)
+            _put(self.indices[hop], block.indices)
+        if self.totals is not None:
+            _put(self.totals, blocks[-1].totals, 0)
+        return self
+
+    def of_first_layer(self) -> dict[str, Tensor]:
+        """What the host reads to fill the slot."""
+        found = {"sizes": self.sizes, "counts": self.counts, "vertices": self.vertices}
+        found |= {"indptr": self.indptrs[-1], "indices": self.indices[-1]}
+        return found if self.totals is None else {**found, "totals": self.totals}
+
+
+def _put(room: Tensor, values: Any, behind: int | None = None) -> None:
+    """Values at the beginning of a room, and a number in all of the rest where one is given."""
+    array: Array = room.numpy()
+    array[: len(values)] = values
+    if behind is not None:
+        array[len(values) :] = behind
+
+
+class HostSlot(Slot):
+    """Memory of one batch that the host draws: what a `Slot` has for others, without what a device draws with."""
+
+    kept_lists = ("longest",)
+    is_drawn_by_host = True
+
+    def __init__(
+        self, fanouts: Sequence[int], room: Room, device: torch.device, keys: int, totals: bool, first_layer: bool
+    ) -> None:
+        """`first_layer`: whether the device needs the lists of the last hop."""
+        self._fanouts, self.room, self._first_layer = list(fanouts), room, first_layer
+        self.numbers_last = True
+
+        def empty(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(max(1, size), dtype=dtype, device=device)
+
+        hops = len(self._fanouts)
+        self.place, self.vertices, self.known = empty(1), empty(room.rows[-1]), empty(hops + 1)
+        self.keys, self.number = empty(keys, torch.int64), empty(1)
+        # Nothing is learned by a warm-up.
+        self.needed, self.skip = empty(2 * hops), torch.ones(1, dtype=torch.float32, device=device)
+        self._indptrs = [empty(rows + 1) for rows in room.rows[:-1]]
+        self._indices = [empty(size) for size in room.edges]
+        self.totals = empty(room.rows[-1], torch.float32) if totals else None
+        self._drawn: DrawnLists | None = None
+
+    def draw(self, epoch: DeviceEpoch) -> None:
+        """The host has drawn."""
+
+    def blocks(self) -> list[DeviceBlock]:
+        """See `Slot.blocks`."""
+        rows: Any = self.room.rows
+        found = []
+        for hop in reversed(range(len(self._fanouts))):
+            indptr: Any = self._indptrs[hop]
+            indices: Any = self._indices[hop]
+            totals: Any = None if self.totals is None else self.totals[: rows[hop + 1]]
+            derived = {"longest": self._fanouts[hop]}
+            found.append(DeviceBlock(indptr, indices, rows[hop + 1], None, totals, derived=derived))
+        return found
+
+    def on_host(self) -> dict[str, Tensor]:
+        """See `Slot.on_host`."""
+        assert self._drawn is not None
+        return self._drawn.of_first_layer()
+
+    def put(self, drawn: DrawnLists, number: int, keys: Tensor, skipped: bool) -> "DrawnLists | None":
+        """Copy a batch's lists here, on the stream entered; returns those of the batch before, which are done with."""
+        before, self._drawn = self._drawn, drawn
+        self.number.fill_(number)
+        self.keys.copy_(keys)
+        self.skip.fill_(float(skipped))
+        if not skipped:
+            hops = len(self._fanouts)
+            pairs = [(self.known, drawn.counts), (self.vertices, drawn.vertices)]
+            for hop in range(hops if self._first_layer else hops - 1):
+                pairs += [(self._indptrs[hop], drawn.indptrs[hop]), (self._indices[hop], drawn.indices[hop])]
+            if self.totals is not None and drawn.totals is not None:
+                pairs.append((self.totals, drawn.totals))
+            for here, there in pairs:
+                here.copy_(there, non_blocking=True)
+        return before
+
+
+class HostDraws:
+    """Batches drawn by threads of the host, in the order of a schedule."""
+
+    def __init__(self, sample: Callable[[Planned], Batch], threads: int, make: Callable[[], DrawnLists]) -> None:
+        self._sample, self._ahead = sample, threads + 1
+        self._pool = ThreadPoolExecutor(threads, "host-draws")
+        self._free: SimpleQueue[DrawnLists] = SimpleQueue()
+        for _ in range(self._ahead + _SLOTS):
+            self._free.put(make())
+        self._pending: deque[Future[DrawnLists]] = deque()
+        self._planned: Any = iter(())
+
+    def start(self, planned: Any) -> None:
+        """Draw these batches from now on."""
+        self._drop()
+        self._planned = planned
+        self._draw_ahead()
+
+    def take(self) -> DrawnLists:
+        """The next batch, when it is drawn."""
+        self._draw_ahead()
+        found = self._pending.popleft().result()
+        self._draw_ahead()
+        return found
+
+    def give_back(self, drawn: DrawnLists | None) -> None:
+        """Its memory may be used for another batch."""
+        if drawn is not None:
+            self._free.put(drawn)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._drop()
+        self._pool.shutdown()
+
+    def _draw_ahead(self) -> None:
+        while len(self._pending) < self._ahead:
+            planned = next(self._planned, None)
+            if planned is None:
+                return
+            self._pending.append(self._pool.submit(self._drawn, planned))
+
+    def _drawn(self, planned: Planned) -> DrawnLists:
+        batch = self._sample(planned)
+        return self._free.get().take(batch)
+
+    def _drop(self) -> None:
+        while self._pending:
+            each = self._pending.popleft()
+            if not each.cancel():
+                self._free.put(each.result())
+
+
+class HostDrawnSupply(Supply):
+    """The epoch under way, whose batches the host draws."""
+
+    def __init__(self, task: Task, schedule: Schedule, placed: Placed, threads: int, vertices: int) -> None:
+        super().__init__(task, schedule, placed)
+        self._task, self._threads, self._vertices, self._epoch_number = task, threads, vertices, 0
+        self._draws: HostDraws | None = None
+        self._drawn_room: Room | None = None
+        self._failed = False
+
+    def fill(self, position: Position) -> None:
+        """See `Supply.fill`."""
+        self._epoch_number = position.epoch
+        super().fill(position)
+
+    def restart(self, batch: int) -> None:
+        """See `Supply.restart`: batches behind are drawn again."""
+        super().restart(batch)
+        self._failed, room = False, self.placed.room
+        if is_traced() or room is None:
+            return
+        if room != self._drawn_room:
+            self.close()
+            device, totals = self.placed.device, self.placed.totals
+            self._draws = HostDraws(self._task.sample, self._threads, lambda: DrawnLists(room, totals, device))
+            self._drawn_room = room
+        assert self._draws is not None
+        self._draws.start(self._from(batch))
+
+    def slot(self, room: Room, place: Tensor | None) -> Slot:
+        """See `Supply.slot`."""
+        placed = self.placed
+        needs_lists = placed.fill is None or placed.fill.numbers_rows
+        return HostSlot(placed.fanouts, room, placed.device, len(self.purposes), placed.totals, needs_lists)
+
+    def prepare(self, slot: Slot, number: int) -> None:
+        """See `Supply.prepare`: the next batch goes to the slot."""
+        assert isinstance(slot, HostSlot) and self._draws is not None
+        drawn = self._draws.take()
+        if not drawn.fits and not self._failed:
+            self._failed = True
+            self.epoch.failed_at.fill_(number)
+        self._draws.give_back(slot.put(drawn, number, self.epoch.keys[number], self._failed))
+
+    def room_of(self, room: Room | None, batch: int, place: Tensor) -> Room:
+        """See `Supply.room_of`."""
+        assert room is not None
+        drawn = self._task.sample(next(self._from(batch)))
+        needed = [size for block in drawn.blocks[::-1] for size in (block.num_edges, block.num_src)]
+        return room.enlarged(needed, largest_room(self._schedule.batch_size, self.placed.fanouts, self._vertices))
+
+    def close(self) -> None:
+        """See `Supply.close`."""
+        if self._draws is not None:
+            self._draws.close()
+        self._draws = self._drawn_room = None
+
+    def _from(self, batch: int) -> Any:
+        """The epoch's batches from one on."""
+        epoch = self._epoch_number
+        for planned in self._schedule.from_position(Position(epoch, batch)):
+            if planned.position.epoch != epoch:
+                return
+            yield planned
