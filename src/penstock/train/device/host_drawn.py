@@ -47,8 +47,8 @@ class DrawnLists:
 
     def take(self, batch: Batch) -> "DrawnLists":
         """Have a batch's lists; only their sizes where they do not fit."""
-        blocks = batch.blocks[::-1]
-        sizes = [size for block in blocks for size in (block.num_edges, block.num_src)]
+        blocks: list[Any] = batch.blocks[::-1]
+        sizes = _sizes(batch)
         self.sizes.numpy()[:] = sizes
         self.counts.numpy()[:] = [blocks[0].num_dst, *sizes[1::2]]
         self.fits = fits(sizes, self._room)
@@ -68,6 +68,12 @@ class DrawnLists:
         found = {"sizes": self.sizes, "counts": self.counts, "vertices": self.vertices}
         found |= {"indptr": self.indptrs[-1], "indices": self.indices[-1]}
         return found if self.totals is None else {**found, "totals": self.totals}
+
+
+def _sizes(batch: Batch) -> list[int]:
+    """What a batch needs of a room, in the order of `Room.sizes`."""
+    blocks: list[Any] = batch.blocks[::-1]
+    return [size for block in blocks for size in (block.num_edges, block.num_src)]
 
 
 def _put(room: Tensor, values: Any, behind: int | None = None) -> None:
@@ -242,8 +248,7 @@ class HostDrawnSupply(Supply):
     def room_of(self, room: Room | None, batch: int, place: Tensor) -> Room:
         """See `Supply.room_of`."""
         assert room is not None
-        drawn = self._task.sample(next(self._from(batch)))
-        needed = [size for block in drawn.blocks[::-1] for size in (block.num_edges, block.num_src)]
+        needed = _sizes(self._task.sample(next(self._from(batch))))
         return room.enlarged(needed, largest_room(self._schedule.batch_size, self.placed.fanouts, self._vertices))
 
     def close(self) -> None:
