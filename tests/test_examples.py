@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from training_graphs import community_graph
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -38,6 +39,23 @@ def test_optuna(tmp_path):
     small = {"fanouts": [4, 3], "batch_size": 20, "threads": 1, "epochs": 4}
     study = main_of("optuna_search")(community_graph(), trials=8, folder=tmp_path, **small)
     assert study.best_value > 0.5 and "PRUNED" in [trial.state.name for trial in study.trials]
+
+
+@pytest.mark.long  # Ray's processes take several seconds to start.
+@pytest.mark.filterwarnings("default")
+def test_ray_tune(tmp_path, monkeypatch):
+    """Poor trials end before their last epoch."""
+    tune = pytest.importorskip("ray.tune")
+    monkeypatch.setenv("PYTHONPATH", str(Path(penstock.__file__).parent.parent))
+    tune.ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        graph = community_graph().save(tmp_path / "graph").path
+        small = {"fanouts": [4, 3], "batch_size": 20, "threads": 1, "epochs": 4}
+        found = main_of("ray_tune_search")(graph, trials=6, folder=tmp_path / "search", **small)
+    finally:
+        tune.ray.shutdown()
+    assert not found.errors and found.get_best_result().metrics["accuracy"] > 0.4
+    assert {result.metrics["epoch"] for result in found} >= {1, 4}
 
 
 @pytest.mark.filterwarnings("default")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penstock.nn import build_scorer
-from penstock.nn.scorers import ScorerSettings
+from penstock.nn.scorers import ScorerSettings, TransEScorer
 from penstock.nn.scorers.complex_distance import complex_distances
 from penstock.nn.scorers.relations import complex_magnitudes
 from refusals import refused
@@ -81,3 +81,21 @@ def test_rows_of_odd_width_are_no_complex_numbers():
     for name in ("complex", "rotate"):
         with refused(f"invalid-value {name} 7"):
             build_scorer(name, 7)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (7, 300, 20), (3, 5000, 33)])
+def test_distances_without_gradients_rank_as_plain_ones(norm, sizes):
+    """Of every query the same order as by distances in float64, but for what float32 cannot tell apart."""
+    queries, count, width = sizes
+    torch.manual_seed(0)
+    points, rows = torch.randn(queries, width), torch.randn(count, width)
+    rows[count // 2 :] = points[0] + 1e-3 * rows[count // 2 :]  # close to a query, where a product would lose digits
+    scorer = TransEScorer(width, margin=0.0, distance=norm)
+    exact = torch.cdist(points.double(), rows.double(), p=float(norm), compute_mode="donot_use_mm_for_euclid_dist")
+    with torch.no_grad():
+        found = -scorer.compare(points, rows)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found, -scorer.compare(points, rows.requires_grad_()).detach(), rtol=1e-5, atol=1e-6)
+    order = found.argsort(dim=1)
+    assert bool((exact.gather(1, order).diff(dim=1) > -1e-5 * exact.max()).all())

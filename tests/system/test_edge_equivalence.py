@@ -55,6 +55,25 @@ def test_links_of_a_symmetric_graph(tmp_path, fields):
     assert_same(run, one, ROUNDING)
 
 
+@pytest.mark.parametrize(
+    "fields, samplers",
+    [
+        ({"task": "link-prediction", "corrupt": "both", "rank_against": 5}, 1),
+        pytest.param({"task": "link-prediction", "rank_against": 5, "metric": "roc-auc"}, 0, marks=pytest.mark.long),
+        pytest.param({"task": "edge-classification", "label": "kind"}, 1, marks=pytest.mark.long),
+    ],
+)
+def test_edges_sampled_by_time(tmp_path, fields, samplers):
+    """Two workers: each has its edges' ends at their times, at their places in the whole batch."""
+    graph = community_graph(60, degree=3)
+    (edges,) = graph.edges.values()
+    rng = np.random.default_rng(1)
+    edges.fields["t"], edges.fields["kind"] = rng.integers(0, 50, edges.count), rng.integers(0, 3, edges.count)
+    fields = {"time": "t", "batch_size": 100, "epochs": 1, **fields}
+    run, one = both(graph, tmp_path, 2, {"machines": machines(1, 1), "samplers": samplers}, **fields)
+    assert_same(run, one, ROUNDING)
+
+
 @pytest.mark.parametrize("samplers", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_one_worker_has_the_same_bits(tmp_path, samplers):
     """Drawn by edge weights from lists that lack what is held out."""

@@ -27,7 +27,7 @@ def graph(tmp_path_factory):
         pytest.param(
             {"sampler": "labor", "time": "node:y"}, "unsupported-combination labor time", marks=pytest.mark.long
         ),
-        ({"task": "link-prediction", "time": "t"}, "unsupported-combination `time`"),
+        ({"task": "link-prediction", "time": "t"}, "field-missing t"),
         ({"features": "colour"}, "field-missing colour"),
     ],
 )

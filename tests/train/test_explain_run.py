@@ -11,7 +11,7 @@ from penstock.cli.main import run as run_command
 from penstock.train.explain_run import ExplainOptions, explain_run, explain_session, vertex_number
 from penstock.train.use import open_session
 from refusals import refused
-from training_graphs import community_graph, labelled_edges, lists_of, trained, typed_graph
+from training_graphs import carrying_graph, community_graph, labelled_edges, lists_of, trained, typed_graph
 
 SHORT = ExplainOptions(steps=5)
 
@@ -46,6 +46,67 @@ def test_several_types(tmp_path, model):
         explain_run(run.path, 5, "author", graph=graph)
     with refused("unknown-name papr paper"):
         explain_run(run.path, 5, "papr", graph=graph)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "gine", "edge_features": ["edge_attr", "far"]},
+        {"model": "gatv2", "edge_features": ["edge_attr", "far"], "heads": 2},
+        {"model": "transformer", "edge_features": ["edge_attr", "far"], "heads": 2},
+        {"model": "gcn", "edge_weight": "edge_weight"},
+        {"model": "sage", "edge_weight": "edge_weight"},
+    ],
+)
+def test_models_that_read_what_edges_carry(tmp_path, fields):
+    """The prediction is that of exact inference, masks of all edges and columns count, and the page shows them."""
+    graph = carrying_graph()
+    run = trained(graph, tmp_path / "run", **fields)
+    found = ps.explain(run, graph, 7, steps=10)
+    assert found.score == pytest.approx(exact(run, graph, "node", 7), abs=1e-5)
+    assert len(found.edges) == found.neighbourhood_edges and len({edge.mask for edge in found.edges}) > 1
+    named = {(column.field, column.column, column.relation) for column in found.edge_columns}
+    wanted = {*(("edge_attr", place, "to") for place in range(3)), ("far", 0, "to")}
+    assert named == (wanted if "edge_features" in fields else set())
+    page = found.page(tmp_path / "page.html").read_text()
+    assert ("Columns of edges" in page) == ("edge_features" in fields)
+    assert [column["field"] for column in found.fields()["edge_columns"]] == [one.field for one in found.edge_columns]
+
+
+def test_a_planted_column_of_edges_is_found(tmp_path):
+    """Vertices have no features that say anything: a class is what the first column of the edges says."""
+    rng, count, width = np.random.default_rng(0), 300, 4
+    y = rng.integers(0, 2, count)
+    dst = np.repeat(np.arange(count), 3)
+    rows = rng.normal(0, 0.1, (len(dst), width)).astype(np.float32)
+    rows[:, 1] = np.where(y[dst] == 1, 2.0, -2.0)
+    lists = lists_of(rng.integers(0, count, len(dst)), dst, count, count, edge_attr=rows)
+    splits = {"train": np.arange(0, 200), "val": np.arange(200, 250), "test": np.arange(250, 300)}
+    nodes = ps.NodeSet(count, {"x": np.ones((count, 2), np.float32), "y": y}, splits)
+    graph = ps.Graph({"node": nodes}, {("node", "to", "node"): lists}, "carried")
+    how = {"model": "gine", "edge_features": ["edge_attr"], "fanouts": [-1], "lr": 0.03, "dropout": 0.0}
+    run = trained(graph, tmp_path / "run", **{**how, "epochs": 6})
+    assert run.test["accuracy"] > 0.9
+    found = ps.explain(run, graph, 260)
+    assert found.edge_columns[0].column == 1 and found.edge_columns[0].mask > 0.5
+
+
+class Carrying(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.edge = torch.nn.Linear(4, 4), torch.nn.Linear(3, 4)
+
+    def forward(self, x, edge_index, edge_attr, edge_weight):
+        messages = (x[edge_index[0]] + self.edge(edge_attr)) * edge_weight[:, None]
+        return self.linear(x.index_add(0, edge_index[1], messages))
+
+
+def test_a_module_that_reads_both(tmp_path):
+    graph = carrying_graph()
+    fields = {"edge_features": ["edge_attr"], "edge_weight": "edge_weight", "fanouts": [-1]}
+    torch.manual_seed(0)
+    found = ps.explain(Carrying(), graph, 7, steps=10, **fields)
+    assert len(found.edge_columns) == 3 and len({edge.mask for edge in found.edges}) > 1
 
 
 def star(leaves=8):
@@ -173,7 +234,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert code == 0
     assert set(fields) == {
         *("vertex", "type", "prediction", "score", "masked_score", "rest_score", "hops", "neighbourhood", "steps"),
-        *("loss", "edges", "columns", "notes", "page", "seconds", "peak_rss_mb"),
+        *("loss", "edges", "columns", "edge_columns", "notes", "page", "seconds", "peak_rss_mb"),
     }
     assert (fields["vertex"], fields["type"], fields["page"], fields["steps"]) == (5, "paper", str(page), 5)
     assert set(fields["edges"][0]) == {

@@ -126,7 +126,7 @@ def test_edges_are_scored_some_at_a_time_by_one_inference(tmp_path, monkeypatch)
     graph = edge_graph(words=["foe", "friend"])
     run = trained(graph, tmp_path / "run", epochs=2, batch_size=512)
     calls, sizes = [], []
-    everything, blocks = edges_module.all_rows, edges_module.pair_blocks
+    everything, blocks = ends_module.all_rows, edges_module.pair_blocks
 
     def recorded(count, width):
         for some in blocks(count, width):
@@ -135,7 +135,7 @@ def test_edges_are_scored_some_at_a_time_by_one_inference(tmp_path, monkeypatch)
 
     monkeypatch.setattr(ends_module, "_BLOCK_BYTES", 100 * 4 * 8 * 16)
     monkeypatch.setattr(edges_module, "pair_blocks", recorded)
-    monkeypatch.setattr(edges_module, "all_rows", lambda *a: (calls.append(1), everything(*a))[1])
+    monkeypatch.setattr(ends_module, "all_rows", lambda *a: (calls.append(1), everything(*a))[1])
     found = evaluate_run(run.path, ["val", "test"], graph)
     assert found["test"] == pytest.approx(run.test)
     assert len(calls) == 1

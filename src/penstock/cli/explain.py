@@ -96,3 +96,8 @@ def _print(found: "Explanation", top: int) -> None:
         console.print(edges)
     if found.columns:
         console.print(columns)
+    if found.edge_columns:
+        carried = Table("relation", "field of edges", "column", "mask")
+        for each in found.edge_columns[:top]:
+            carried.add_row(each.relation, each.field, str(each.column), f"{each.mask:.3f}")
+        console.print(carried)

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.explain.mask_optimiser import Mask, MaskOptions, Masks, decided_target_of, optimise_masks
 from penstock.explain.neighbourhood import Neighbourhood, full_mask
 from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType, edge_key
 
 # The weights of PyG's GNNExplainer.
 _EDGE_SIZE, _EDGE_ENTROPY = 0.005, 1.0
@@ -23,11 +24,12 @@ class ExplainedOutput:
     """Masks from 0 to 1, and the logits [outputs] of the vertex on all of the input, on the masked, and on the rest.
 
     `edges` follow `Neighbourhood.relations`, one after the other; those that were not masked have NaN. `columns` are
-    by node type. The rest is what the masks take away, 1 minus each of them.
+    by node type, `edge_columns` by relation. The rest is what the masks take away, 1 minus each of them.
     """
 
     edges: Array
     columns: dict[str, Array]
+    edge_columns: dict[EdgeType, Array]
     whole: Array
     masked: Array
     rest: Array
@@ -46,12 +48,15 @@ def explain_output(
     """What the model's output for the neighbourhood's vertex rests on.
 
     `x` are the rows of its vertices by node type; those of the types in `columns` get a mask for each column, shared by
-    all vertices of the type. With `hops`, only edges of so many hops are masked. The model is called as it is: whoever
-    calls has put it into evaluation.
+    all vertices of the type. So do the columns of what edges carry, for each relation. With `hops`, only edges of so
+    many hops are masked. The model is called as it is: whoever calls has put it into evaluation.
     """
     within = neighbourhood.edge_hops() <= (len(neighbourhood.batch.blocks) if hops is None else hops)
     places = np.flatnonzero(within)
     masks = {f"columns {name}": Mask((x[name].shape[1],), _COLUMN_SIZE, _COLUMN_ENTROPY, "mean") for name in columns}
+    carried = {kind: f"edge columns {edge_key(kind)}" for kind in neighbourhood.edge_widths}
+    for kind, name in carried.items():
+        masks[name] = Mask((neighbourhood.edge_widths[kind],), _COLUMN_SIZE, _COLUMN_ENTROPY, "mean")
     if len(places):
         masks["edges"] = Mask((len(places),), _EDGE_SIZE, _EDGE_ENTROPY)
 
@@ -64,7 +69,8 @@ def explain_output(
 
     def forward(values: Masks) -> Tensor:
         chosen = values.get("edges", torch.ones(0))
-        blocks = neighbourhood.masked_blocks(full_mask(chosen, places, neighbourhood.num_edges))
+        of_edges = {kind: values[name] for kind, name in carried.items()}
+        blocks = neighbourhood.masked_blocks(full_mask(chosen, places, neighbourhood.num_edges), of_edges)
         rows = {name: each * values[f"columns {name}"] if name in columns else each for name, each in x.items()}
         return _output(model, neighbourhood, blocks, rows)
 
@@ -78,6 +84,7 @@ def explain_output(
     return ExplainedOutput(
         edges,
         {name: found.values[f"columns {name}"].numpy() for name in columns},
+        {kind: found.values[name].numpy() for kind, name in carried.items()},
         whole[0].numpy(),
         masked[0].numpy(),
         rest[0].numpy(),

@@ -1,5 +1,6 @@
 """An explanation as people and programs read it: edges and columns by their masks, largest first."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from penstock.explain.explainer import ExplainedOutput
 from penstock.explain.neighbourhood import Neighbourhood
+from penstock.graph.schema import EdgeType
 
 
 class ExplainedEdge(NamedTuple):
@@ -30,6 +32,17 @@ class ExplainedColumn(NamedTuple):
     value: float | None
 
 
+class ExplainedEdgeColumn(NamedTuple):
+    """A column of what the edges of a relation carry: `column` counts within the field."""
+
+    mask: float
+    field: str
+    column: int
+    relation: str
+    source_type: str
+    destination_type: str
+
+
 @dataclass(frozen=True)
 class Explanation:
     """What the prediction of one vertex rests on.
@@ -47,6 +60,7 @@ class Explanation:
     rest_score: float
     edges: list[ExplainedEdge]
     columns: list[ExplainedColumn]
+    edge_columns: list[ExplainedEdgeColumn]
     hops: int
     vertices: int
     """Vertices of the exact neighbourhood, and its edges, of which `edges` are those within `hops`."""
@@ -69,6 +83,7 @@ class Explanation:
             "loss": self.losses[-1],
             "edges": [edge._asdict() for edge in self.edges],
             "columns": [column._asdict() for column in self.columns],
+            "edge_columns": [column._asdict() for column in self.edge_columns],
             "notes": self.notes,
         }
 
@@ -97,5 +112,17 @@ def ordered_columns(found: ExplainedOutput, values: dict[str, Any]) -> list[Expl
         ExplainedColumn(float(mask), place, name, float(values[name][place]) if name in values else None)
         for name, masks in found.columns.items()
         for place, mask in enumerate(masks)
+    ]
+    return sorted(columns, key=lambda column: -column.mask)
+
+
+def ordered_edge_columns(
+    found: ExplainedOutput, named: Mapping[EdgeType, Sequence[tuple[str, int]]]
+) -> list[ExplainedEdgeColumn]:
+    """All masked columns of edges, largest first; `named` has, by relation, each column's field and place in it."""
+    columns = [
+        ExplainedEdgeColumn(float(mask), *name, relation, source, destination)
+        for (source, relation, destination), masks in found.edge_columns.items()
+        for mask, name in zip(masks, named[source, relation, destination], strict=True)
     ]
     return sorted(columns, key=lambda column: -column.mask)

@@ -1,6 +1,6 @@
 """The exact neighbourhood of one vertex as a batch, and the batch with a mask over its edges."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +63,25 @@ class Neighbourhood:
         """The hop of every edge, relation after relation."""
         return np.concatenate([each.hops for each in self.relations] or [np.zeros(0, np.int64)])
 
-    def masked_blocks(self, mask: Tensor) -> list[Block] | list[TypedBlock]:
-        """The batch's blocks with a mask over all edges, relation after relation."""
+    @property
+    def edge_widths(self) -> dict[EdgeType, int]:
+        """Numbers that edges carry in `edge_attr`, by the relations that carry any."""
+        parts = [(kind, part.edge_attr) for layer in self._layers() for kind, part in layer.items()]
+        return {kind: int(rows.shape[1]) for kind, rows in parts if rows is not None}
+
+    def masked_blocks(
+        self, mask: Tensor, columns: Mapping[EdgeType, Tensor] | None = None
+    ) -> list[Block] | list[TypedBlock]:
+        """The batch's blocks with a mask over all edges, relation after relation.
+
+        `columns` multiply the numbers that the edges of a relation carry.
+        """
         made = list[Any]()
         for block, layer in zip(self.batch.blocks, self._layers(), strict=True):
-            parts = {kind: MaskedBlock(part, self._of_part(mask, kind, part)) for kind, part in layer.items()}
+            parts = {
+                kind: MaskedBlock(part, self._of_part(mask, kind, part), _scaled(part, (columns or {}).get(kind)))
+                for kind, part in layer.items()
+            }
             if isinstance(block, Block):
                 (only,) = parts.values()
                 made.append(only)
@@ -81,6 +95,10 @@ class Neighbourhood:
 
     def _layers(self) -> list[dict[EdgeType, Block]]:
         return [{self._kinds[0]: block} if isinstance(block, Block) else block.relations for block in self.batch.blocks]
+
+
+def _scaled(block: Block, columns: Tensor | None) -> Tensor | None:
+    return None if columns is None or block.edge_attr is None else block.edge_attr * columns
 
 
 def full_mask(mask: Tensor, places: Array, edges: int) -> Tensor:

@@ -103,6 +103,9 @@ def looped_edges(block: Block) -> LoopedEdges:
             block.derived["looped edges"] = _loop_edges_there(block)
         found: LoopedEdges = block.derived["looped edges"]
         return found
+    if isinstance(block, MaskedBlock):
+        plain = looped_edges(block.plain)
+        return plain._replace(block=block.looped(plain.block))
     return _looped_edges.get(block, lambda: _loop_edges(block))
 
 

@@ -18,12 +18,16 @@ from penstock.sampling.block import Block
 
 
 class MaskedBlock(Block):
-    """A block of the host with a number for each of its edges, [num_edges]."""
+    """A block of the host with a number for each of its edges, [num_edges].
 
-    def __init__(self, plain: Block, mask: Tensor) -> None:
+    `edge_attr` stands for what the plain block's edges carry, where given.
+    """
+
+    def __init__(self, plain: Block, mask: Tensor, edge_attr: Tensor | None = None) -> None:
         assert len(mask) == plain.num_edges, f"{len(mask)} mask values for {plain.num_edges} edges"
         lists = plain.indptr, plain.indices, plain.num_src, plain.weights, plain.totals, plain.edges
-        super().__init__(*lists, plain.edge_attr, plain.edge_weight)
+        carried = plain.edge_attr if edge_attr is None else edge_attr
+        super().__init__(*lists, carried, plain.edge_weight, ages=plain.ages)
         self.plain, self.mask = plain, mask
 
     @cached_property

@@ -33,7 +33,12 @@ _STYLE = """
 def write_explanation_page(explanation: Explanation, path: Path) -> None:
     """Write a page that works offline."""
     title = f"Vertex {explanation.vertex}"
-    cards = [_picture_card(explanation), _columns_card(explanation), _edges_card(explanation)]
+    cards = [
+        _picture_card(explanation),
+        _columns_card(explanation),
+        _edge_columns_card(explanation),
+        _edges_card(explanation),
+    ]
     write_whole(path, page_text(title, _header(title, explanation), cards, "Explanation written", style=_STYLE))
 
 
@@ -98,11 +103,31 @@ def _columns_card(explanation: Explanation) -> str:
 def _column_row(column: ExplainedColumn, several: bool) -> str:
     name = f"{column.node_type} {column.column}" if several else f"column {column.column}"
     value = "" if column.value is None else f"<small>{column.value:.3g}</small>"
+    return _meter(name, value, column.mask)
+
+
+def _meter(name: str, value: str, mask: float) -> str:
+    """A line of a card: a name, what stands beside it (HTML), and a mask as a bar and a number."""
     return (
         f"<li><span>{escape(name)}{value}</span>"
-        f'<div class="meter"><i style="width:{column.mask * 100:.1f}%"></i></div>'
-        f"<strong>{column.mask:.3f}</strong></li>"
+        f'<div class="meter"><i style="width:{mask * 100:.1f}%"></i></div>'
+        f"<strong>{mask:.3f}</strong></li>"
     )
+
+
+def _edge_columns_card(explanation: Explanation) -> str:
+    """Columns of what edges carry; no card where edges carry nothing."""
+    columns = [column for column in explanation.edge_columns if column.mask > 0]
+    if not columns:
+        return ""
+    several = len({column.relation for column in columns}) > 1
+    rows = "".join(
+        _meter(f"{column.relation} " * several + f"{column.field} {column.column}", "", column.mask)
+        for column in columns[:_BARS]
+    )
+    left = len(columns) - _BARS
+    more = f"Not shown: {counted(left, 'columns')} with smaller masks." if left > 0 else ""
+    return card("Columns of edges", f'<ul class="columns">{rows}</ul>', "what edges carry, by its masks", foot=more)
 
 
 def _edges_card(explanation: Explanation) -> str:

@@ -34,7 +34,9 @@ class SamplerOptions(StrictDocument):
         " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/edges.md)",
     )
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
-    seed_time: str | None = Field(None, description="vertex field with each seed's time; by default the one of `time`")
+    seed_time: str | None = Field(
+        None, description="field with the time of each vertex or edge that is learned; by default the one of `time`"
+    )
     layer_sizes: Annotated[list[int], BeforeValidator(split_commas)] = Field(
         [2048, 2048, 2048], description="fastgcn, ladies: vertices drawn for each layer, from the seeds on"
     )

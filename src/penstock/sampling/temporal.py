@@ -84,19 +84,29 @@ def clocks_of(graph: Graph, time: str) -> dict[EdgeType, Clock]:
     return found
 
 
-def _clock(graph: Graph, owner: NodeSet | EdgeSet, name: str, of_nodes: bool) -> Clock:
-    times = owner.fields[name]
+def checked_times(times: Array, what: str) -> Array:
+    """Times as they are compared, of a field that `what` names: one signed number for each row."""
     if times.ndim != 1 or times.dtype.kind not in "iuf" or times.dtype == np.uint64:
         raise PenstockError(
-            f"Field {name!r} of {graph.name!r} cannot be used as times: it must hold one signed number for each.",
-            code="wrong-type",
+            f"{what} cannot be used as times: it must hold one signed number for each.", code="wrong-type"
         )
+    return times.astype(np.int64) if times.dtype.kind == "u" else times
+
+
+def just_before(times: Array, in_whole_numbers: bool) -> Array:
+    """The latest limits that leave out what has the same time: `in_whole_numbers` where all that is compared has."""
+    if in_whole_numbers and times.dtype.kind == "i":
+        wide = times.astype(np.int64)
+        return np.where(wide == _WIDEST.min, wide, wide - 1)
+    return np.nextafter(times.astype(np.float64), -np.inf)
+
+
+def _clock(graph: Graph, owner: NodeSet | EdgeSet, name: str, of_nodes: bool) -> Clock:
+    times = checked_times(owner.fields[name], f"Field {name!r} of {graph.name!r}")
     if of_nodes:
         assert isinstance(owner, NodeSet)
         # An edge without a time is never drawn; a vertex without one could not be a seed either.
         require_times(owner, "vertices", name)
-    if times.dtype.kind == "u":
-        times = times.astype(np.int64)
     nothing = np.empty(0, times.dtype)
     return Clock(nothing, times) if of_nodes else Clock(times, nothing)
 

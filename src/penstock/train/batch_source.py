@@ -17,14 +17,14 @@ from penstock.pipeline.schedule import Planned
 from penstock.sampling.explained.options import ExplainOptions
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.registry import SamplerSettings, check_supported, layer_count, sampler_entry
-from penstock.sampling.temporal import OF_NODES
+from penstock.train.edge_times import seed_field
 from penstock.train.job import Job
 from penstock.train.shuffling import SHUFFLINGS
 
 OWN_OPTIONS: tuple[type[StrictDocument], ...] = (ExplainOptions,)
 """Fields of the job that belong to one sampler each, whose name begins their descriptions."""
 Sample = Callable[..., Batch]
-"""`sample(seeds by node type, planned, exclude=...)`."""
+"""`sample(seeds by node type, planned, exclude=..., times=...)`; times by node type, where the task gives them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def clock_for(job: Job, graph: Graph) -> SeedTimes | None:
     """What gives the times of a job's seeds, where it is sampled by time."""
     if job.time is None:
         return None
-    return SeedTimes(job.time, job.seed_time or job.time.removeprefix(OF_NODES), graph.nodes)
+    return SeedTimes(job.time, seed_field(job), graph.nodes)
 
 
 def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = False) -> BatchSource:
@@ -90,10 +90,10 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
     entry, settings = sampler_entry(job.sampler), settings_of(job)
     check_sampler_supports(job, not graph.is_homogeneous, excluding)
     sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings)
-    clock = None if excluding else clock_for(job, graph)
+    clock = clock_for(job, graph)
 
     def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:
-        if clock is not None:
+        if clock is not None and "times" not in more:
             more["times"] = {name: clock.of(name)[these] for name, these in seeds.items()}
         if not graph.is_homogeneous:
             typed: Batch = sampler.sample(seeds, planned.key, **more)
@@ -135,10 +135,6 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
             "time_width encodes how old edges are, for graphs with one node type and one edge type that are sampled by"
             " `time`: leave it out, or set `time`.",
             code="unsupported-combination",
-        )
-    if excluding and job.time is not None:
-        raise PenstockError(
-            "Tasks on edges cannot be sampled by time: leave out `time`.", code="unsupported-combination"
         )
 
 

@@ -13,13 +13,14 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.train.data_options import DataOptions, Task
+from penstock.train.job import Job
 from penstock.train.label_changes import changed_labels
 
 IN_MEMORY = " (in memory)"
 """Ends the name of a job's graph that was given as an object and cannot be opened again."""
 
 
-def open_data(options: DataOptions) -> Graph:
+def open_data(options: Job) -> Graph:
     """The graph of a job, with reverse relations where asked for."""
     if options.graph.endswith(IN_MEMORY):
         name = options.graph.removesuffix(IN_MEMORY)
@@ -31,7 +32,7 @@ def open_data(options: DataOptions) -> Graph:
     return prepared(load(options.graph, **chosen), options)
 
 
-def prepared(graph: Graph, options: DataOptions) -> Graph:
+def prepared(graph: Graph, options: Job) -> Graph:
     """An opened graph as the job wants it."""
     if graph.is_part:
         raise PenstockError(
@@ -45,18 +46,24 @@ def prepared(graph: Graph, options: DataOptions) -> Graph:
         if options.features in nodes.fields:
             require_finite(nodes, name, options.features, "features")
     graph = changed_labels(graph, options)
-    return with_reverses(graph) if options.reverse_edges else graph
+    return with_reverses(graph, options.time) if options.reverse_edges else graph
 
 
-def with_reverses(graph: Graph) -> Graph:
-    """The graph with (dst, rev-relation, src) for every relation that has no such reverse yet. Lists are in memory."""
+def with_reverses(graph: Graph, time: str | None = None) -> Graph:
+    """The graph with (dst, rev-relation, src) for every relation that has no such reverse yet. Lists are in memory.
+
+    Reverses have no fields but `time`: without it they would show what comes later.
+    """
     edges = dict(graph.edges)
     for (source, relation, destination), lists in graph.edges.items():
         kind = (destination, f"rev-{relation}", source)
         if kind not in edges and not relation.startswith("rev-"):
             count = graph.nodes[source].count
             indptr, indices = transpose_lists(lists.indptr, lists.indices, count)
-            edges[kind] = EdgeSet(indptr, indices)
+            fields = {}
+            if time in lists.fields:
+                fields[time] = lists.fields[time][np.argsort(lists.indices, kind="stable")]
+            edges[kind] = EdgeSet(indptr, indices, fields)
     return Graph(graph.nodes, edges, graph.name, graph.path, graph.origin)
 
 

@@ -11,13 +11,14 @@ import torch
 
 from penstock.errors import PenstockError, nearest
 from penstock.explain.explainer import explain_output
-from penstock.explain.explanation import Explanation, ordered_columns, ordered_edges
+from penstock.explain.explanation import Explanation, ordered_columns, ordered_edge_columns, ordered_edges
 from penstock.explain.mask_optimiser import MaskOptions, Output
 from penstock.explain.neighbourhood import Neighbourhood
 from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.ids import StringIds
+from penstock.graph.schema import EdgeType
 from penstock.progress import SILENT, Progress
 from penstock.quantities import counted
 from penstock.train.layerwise.engine import evaluating
@@ -73,7 +74,9 @@ def explain_session(
     hops = _checked_hops(options, len(reach.hops))
     _check_size(reach, task.node_type, row, vertex, options.max_edges)
     seeds = {name: np.full(int(name == task.node_type), row) for name in session.graph.nodes}
-    around = Neighbourhood(reach.batches(reach.hops)(seeds), list(session.graph.edges))
+    batch = reach.batches(reach.hops)(seeds)
+    batch.blocks = session.inputs.exact_edges.attached(batch.blocks)
+    around = Neighbourhood(batch, list(session.graph.edges))
     ids = {name: np.asarray(rows) for name, rows in around.batch.vertices.items()}
     x = {name: session.inputs.pull(name, rows).cpu() for name, rows in ids.items()}
     # The model itself may be on a device, and stays there.
@@ -95,12 +98,24 @@ def explain_session(
         _score(output, whole, rest),
         ordered_edges(around, found, users),
         ordered_columns(found, {name: x[name][0] for name in featured if name == task.node_type}),
+        ordered_edge_columns(found, _edge_columns(session)),
         hops,
         around.num_vertices,
         around.num_edges,
         found.losses,
         _notes(session, list(x)),
     )
+
+
+def _edge_columns(session: Session) -> dict[EdgeType, list[tuple[str, int]]]:
+    """By relation, the field of each number that its edges carry, and the number's place in the field."""
+    found = {}
+    for kind, fields in session.inputs.exact_edges.fields.items():
+        # A relation has those of the job's fields that it has, in their order.
+        has = [name for name in session.job.edge_features if name in session.graph.edges[kind].fields]
+        widths = [int(np.prod(source.row_shape())) for source in fields.features]
+        found[kind] = [(name, place) for name, width in zip(has, widths, strict=True) for place in range(width)]
+    return found
 
 
 def vertex_number(nodes: NodeSet, vertex: int | str, node_type: str) -> int:

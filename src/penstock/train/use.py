@@ -143,7 +143,10 @@ def embeddings(session: Session, node_type: str | None, progress: Progress = SIL
 
 
 def predictions_of(session: Session, ids: Any, progress: Progress = SILENT) -> pa.Table:
-    """Predictions for vertices with some ids, or scores of (source id, destination id) pairs, in the order given."""
+    """Predictions for vertices with some ids, or scores of (source id, destination id) pairs, in the order given.
+
+    Where a run was sampled by time, a pair has a third number, the time before which it is scored.
+    """
     task = session.task
     if isinstance(task, NodeTask):
         nodes = session.graph.nodes[task.node_type]
@@ -156,8 +159,10 @@ def predictions_of(session: Session, ids: Any, progress: Progress = SILENT) -> p
             _rows_with(session.graph.nodes[name], [pair[end] for pair in ids], name)
             for end, name in enumerate((source, destination))
         ]
-        scores = task.score_pairs(session.inference(), np.stack(ends, 1), progress)
-        return pa.table({**_ends(session.graph, task.edge_type, *ends), "score": pa.array(scores)})
+        times = np.array([pair[2] for pair in ids]) if len(ids) and len(ids[0]) > 2 else None
+        scores = task.score_pairs(session.inference(), np.stack(ends, 1), times, progress)
+        when = {} if times is None else {"time": pa.array(times)}
+        return pa.table({**_ends(session.graph, task.edge_type, *ends), **when, "score": pa.array(scores)})
     raise PenstockError(
         "Classes of edges are predicted for a whole split: leave out the ids, and name the split.",
         code="unsupported-combination",
@@ -224,10 +229,11 @@ def _named(codes: torch.Tensor, words: list[str] | None) -> pa.Array:
 
 
 def _of_links(session: Session, task: LinkTask, split: str, progress: Progress) -> pa.Table:
-    pairs = task.items_of(split)
-    _refuse_nothing(len(pairs), split, "held-out edges")
-    scores = task.score_pairs(session.inference(), pairs, progress)
-    return pa.table({**_ends(session.graph, task.edge_type, pairs[:, 0], pairs[:, 1]), "score": pa.array(scores)})
+    _refuse_nothing(len(task.items_of(split)), split, "held-out edges")
+    pairs, scores, times = task.scored(session.inference(), split, progress)
+    when = {} if times is None else {"time": pa.array(times)}
+    ends = _ends(session.graph, task.edge_type, pairs[:, 0], pairs[:, 1])
+    return pa.table({**ends, **when, "score": pa.array(scores)})
 
 
 def _of_triples(session: Session, task: TripleTask, split: str, progress: Progress) -> pa.Table:

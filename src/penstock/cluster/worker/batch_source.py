@@ -102,7 +102,25 @@ def make_parted_edge_batches(parts: Parts, job: Job, new: Mapping[str, Array], i
     """For tasks on edges: `items` are the training edges' positions, `new` the new numbers of all vertices, by type."""
     sampler = _sampler_for(parts, job)
 
-    def sample(seeds: Mapping[str, Array], planned: Planned, *, exclude: Exclude) -> Batch:
+    def timed(seeds: Mapping[str, Array], planned: Planned, times: Mapping[str, Array], places: Any) -> Batch:
+        """Of a graph of one type, all of whose edges have times: nothing has to be excluded."""
+        ((only, these),) = seeds.items()
+        where = np.arange(len(these)) if places is None else places[only]
+        batch: Batch = sampler.sample(new[only][these], planned.key, times=times[only], places=where)
+        batch.seeds = dict(seeds)
+        return batch
+
+    def sample(
+        seeds: Mapping[str, Array],
+        planned: Planned,
+        *,
+        exclude: Exclude | None = None,
+        times: Mapping[str, Array] | None = None,
+        places: Mapping[str, Array] | None = None,
+    ) -> Batch:
+        if times is not None:
+            return timed(seeds, planned, times, places)
+        assert exclude is not None
         numbers: Any = {name: new[name][these] for name, these in seeds.items()}
         pairs: Any
         if isinstance(exclude, dict):

@@ -4,7 +4,7 @@ They take 4 bytes an edge (8 where vertices are many), a quarter of what the ord
 them positives, negatives and ranks are found by the code of one machine. Neighbourhoods are drawn by the owners.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from penstock.cluster.worker.batch_source import make_parted_edge_batches
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, SupervisedEdges, edge_column
 from penstock.cluster.worker.split import EdgeSplit, SeedSplit, whole_batches
+from penstock.cluster.worker.time_checks import check_parted_times
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
@@ -23,9 +24,11 @@ from penstock.sampling.registry import sampler_entry
 from penstock.train.batch_source import check_sampler_supports
 from penstock.train.data import choose_edge_type
 from penstock.train.data_options import Task as TaskName
+from penstock.train.edge_times import EdgeTimes, edge_times, seed_field
 from penstock.train.job import Job
 from penstock.train.tasks import EdgeTask, LinkTask, Task
 from penstock.train.tasks.edge_labels import labelled_edges
+from penstock.train.tasks.timed_links import TimedLinkTask, check_no_held_out, time_splits
 from penstock.train.user_functions import UserFunctions
 
 
@@ -34,10 +37,15 @@ def make_parted_edge_task(
 ) -> tuple[Task, CutGraph, SeedSplit]:
     """The job's task on edges, the graph it trains on, and how its batches are split."""
     check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
+    check_parted_times(job, graph, on_edges=True)
     links = name == "link-prediction"
     kind = choose_edge_type(graph, job, None if links else job.label)
-    whole = _relations_around(parts, graph, kind, None if links else job.label)
-    if links and not any(len(pairs) for pairs in whole.edges[kind].held_out.values()):
+    columns = [] if job.time is None else [job.time, seed_field(job)]
+    whole = _relations_around(parts, graph, kind, None if links else job.label, columns)
+    times = edge_times(job, whole, kind)
+    if links and times is not None:
+        check_no_held_out(whole, kind)
+    elif links and not any(len(pairs) for pairs in whole.edges[kind].held_out.values()):
         val, test = job.held_out
         whole, parts.absent = split_and_tell(whole, kind, (val, test), job.split_number)
     reverse = find_reverse(whole, kind)
@@ -47,16 +55,23 @@ def make_parted_edge_task(
     share = None
     if setup.layout.world > 1:
         share = EdgeSplit(new[kind[2]], setup.layout.shares, setup.task.rank)
-    data = None if links else labelled_edges(graph, kind, job, None, reverse)
-    count = graph.edges[kind].count
-    training: Array = np.arange(count, dtype=index_dtype(count)) if data is None else data.splits["train"]
+    data = None if links else labelled_edges(graph, kind, job, None, reverse, times)
+    training = data.splits["train"] if data is not None else _training_edges(job, graph.edges[kind].count, times)
     if sampler_entry(job.sampler).supervision_apart:
         training = _supervised(parts, whole, graph, kind, reverse, training, job, new)
     batches = make_parted_edge_batches(parts, job, new, training)
     split = whole_batches(training)
-    if data is None:
-        return LinkTask(graph, kind, batches, job, reverse, share, functions=functions), graph, split
-    return EdgeTask(graph, data, batches, job, share, functions), graph, split
+    if data is not None:
+        return EdgeTask(graph, data, batches, job, share, functions, times), graph, split
+    if times is not None:
+        timed = TimedLinkTask(graph, kind, batches, job, reverse, times, share, functions)
+        return timed, graph, split
+    return LinkTask(graph, kind, batches, job, reverse, share, functions=functions), graph, split
+
+
+def _training_edges(job: Job, count: int, times: EdgeTimes | None) -> Array:
+    """Positions of the edges that links are learned from: all that are left, or the earliest."""
+    return np.arange(count, dtype=index_dtype(count)) if times is None else time_splits(job, times)["train"]
 
 
 def _supervised(
@@ -95,15 +110,19 @@ def learn_held_out_names(parts: Parts, graph: CutGraph) -> None:
         edges.held_out = dict.fromkeys(held_out, np.empty((0, 2), np.int64))
 
 
-def _relations_around(parts: Parts, graph: CutGraph, kind: EdgeType, label: str | None) -> Graph:
+def _relations_around(
+    parts: Parts, graph: CutGraph, kind: EdgeType, label: str | None, columns: Sequence[str] = ()
+) -> Graph:
     """The relation of a task and, for the moment, its reverse if there is one, as one machine has them.
 
+    Of its fields it has the label and `columns`, as far as there are such fields.
     Those that may be it are read one after the other, and let go where they are not.
     """
     edges = parts.reader.lists(kind)
+    for name in dict.fromkeys([label, *columns]):
+        if name is not None and name in graph.edges[kind].fields:
+            edges.fields = {**edges.fields, name: edge_column(parts, kind, name, edges.indptr)}
     if label is not None:
-        if label in graph.edges[kind].fields:
-            edges.fields = {label: edge_column(parts, kind, label, edges.indptr)}
         *_, words = parts.reader.names(kind, label)
         edges.categories = {} if words is None else {label: words}
     alone = Graph(graph.nodes, {kind: edges}, graph.name)

@@ -111,11 +111,12 @@ class PartedPlan:
         """Vertices in the numbering of the cut graph."""
         return self._parts.partition.new_ids(rows, node_type)
 
-    def neighbourhoods(self, node_type: str, rows: Array) -> Iterator[Sampled]:
+    def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
         """Of this worker's share of the wanted vertices; times of seeds go by original number."""
-        times = None if self._clock is None else self._clock.of(node_type)[rows]
-        whole = Chunk(node_type, self.ids(node_type, rows), 0)
-        return self._grower(_FIRST if times is None else 1).over(whole, self._sampler(self._followed, times))
+        if times is None and self._clock is not None:
+            times = self._clock.of(node_type)[rows]
+        whole = Chunk(node_type, self.ids(node_type, rows), 0, times)
+        return self._grower(_FIRST if times is None else 1).over(whole, self._sampler(self._followed))
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
         """Rows are exchanged as float32; a worker without any gives none, as wide as the task has them."""
@@ -160,8 +161,8 @@ class PartedPlan:
 
         return GrowingChunks(size, self._budget, load)
 
-    def _sampler(self, hops: list[list[EdgeType]], times: Array | None = None) -> Callable[[Chunk], Sampled]:
-        """Whole lists, over some hops; `times` are those of a chunk's vertices as seeds."""
+    def _sampler(self, hops: list[list[EdgeType]]) -> Callable[[Chunk], Sampled]:
+        """Whole lists, over some hops."""
         homogeneous = self._graph.is_homogeneous
         fanouts: list[Any] = [ALL if homogeneous else dict.fromkeys(hop, ALL) for hop in hops]
         sampler: Any = parted_sampler(
@@ -179,7 +180,7 @@ class PartedPlan:
 
         def sample(chunk: Chunk) -> Sampled:
             seeds: Any = chunk.rows if homogeneous else {chunk.node_type: chunk.rows}
-            seen = {} if times is None else {"times": times[chunk.start : chunk.start + len(chunk.rows)]}
+            seen = {} if chunk.times is None else {"times": chunk.times}
             batch = sampler.sample(seeds, _ANY, **seen)
             return Sampled(chunk, batch.blocks, batch.vertices)
 

@@ -15,6 +15,7 @@ from penstock.cluster.worker.read_counts import read_counts
 from penstock.cluster.worker.replica_paths import use_replicas
 from penstock.cluster.worker.rounded_rows import RowsOfEpoch
 from penstock.cluster.worker.split import SeedSplit, whole_batches
+from penstock.cluster.worker.time_checks import check_parted_times
 from penstock.cluster.worker.triple_tasks import make_parted_triple_task
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.errors import PenstockError
@@ -103,18 +104,8 @@ def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> 
     new = parts.partition.new_ids(train, data.node_type)
     split = SeedSplit(train, new, layout.shares, rank)
     check_sampler_supports(job, not graph.is_homogeneous)
+    check_parted_times(job, graph)
     if job.time is not None:
-        if job.time_width:
-            raise PenstockError(
-                "Ages of edges (time_width) are known on one machine only: leave out time_width, or the cluster.",
-                code="unsupported-combination",
-            )
-        if not graph.is_homogeneous:
-            raise PenstockError(
-                "A cut graph is sampled by time only if it has one node type and one edge type: leave out `time`, or"
-                " train on one machine.",
-                code="unsupported-combination",
-            )
         clock = clock_for(job, graph)
         assert clock is not None
         timed = make_timed_batches(parts, job, clock.of(data.node_type), train, split)

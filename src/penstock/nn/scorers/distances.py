@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from penstock.nn.device.distances import device_distances
 from penstock.nn.scorers.complex_distance import complex_distances
+from penstock.nn.scorers.norm_distance import norm_distances
 from penstock.nn.scorers.relations import (
     End,
     RelationScorer,
@@ -39,7 +40,12 @@ class TransEScorer(RelationScorer):
         return rows + vectors if end == "destination" else rows - vectors
 
     def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Without a matrix product, whose rounding would decide between rows that are close."""
+        """Without a matrix product, whose rounding would decide between rows that are close.
+
+        Ranks on the host, which need no gradients, are made of a kernel's distances.
+        """
+        if queries.dim() == 2 and not torch.is_grad_enabled() and _on_host(queries, candidates):
+            return self.margin - norm_distances(queries, candidates, self.distance)
         on_device = queries.device.type != "cpu" and queries.dtype == candidates.dtype == torch.float32
         if on_device and self.distance == 1:
             groups = queries.reshape(-1, *queries.shape[-2:]), candidates.reshape(-1, *candidates.shape[-2:])
@@ -52,6 +58,10 @@ class TransEScorer(RelationScorer):
         """One distance for each pair."""
         apart: Tensor = torch.linalg.vector_norm(queries - rows, ord=self.distance, dim=-1)
         return self.margin - apart
+
+
+def _on_host(*rows: Tensor) -> bool:
+    return all(each.device.type == "cpu" and each.dtype == torch.float32 for each in rows)
 
 
 class RotatEScorer(RelationScorer):

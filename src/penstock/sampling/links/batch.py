@@ -32,7 +32,11 @@ class EdgeBatch:
     `nodes` are the different vertices of each node type in order of first appearance (sources, destinations, negative
     destinations, negative sources); the `_rows` arrays, shaped like what they index, point into `nodes` of the end's
     type. `exclude` are the pairs a sampler must not draw: the positives and their reverses. `clashes` counts masked
-    negatives that are true edges. `whole` is of the batch that this one is a share of, if it is one.
+    negatives that are true edges. `whole` is of the batch that this one is a share of, if it is one, and `places` are
+    then the rows of `nodes` in that one's.
+
+    Where edges have times, `times` are those of the positives, which their negatives have too. A vertex is in `nodes`
+    once for each time at which it is needed, and `node_times` has these.
     """
 
     edge_type: EdgeType
@@ -54,6 +58,9 @@ class EdgeBatch:
     labels: Any = None
     key: BatchKey | None = None
     whole: WholeEdgeBatch | None = None
+    times: Array | None = None
+    node_times: dict[str, Array] | None = None
+    places: dict[str, Array] | None = None
 
     def __len__(self) -> int:
         return len(self.source)

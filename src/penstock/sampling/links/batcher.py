@@ -1,5 +1,7 @@
 """From edge positions to a batch: ends, negatives, vertices, and what must not be sampled."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from penstock.errors import PenstockError
@@ -19,7 +21,9 @@ class EdgeBatcher:
     """Makes edge batches of one edge type; may be called from several threads at once.
 
     Without `negatives` batches hold the edges alone, as edge classification wants; `labels` names the edge field to
-    carry along. `known` are the edges that filtered negatives avoid (default: the lists).
+    carry along. `known` are the edges that filtered negatives avoid (default: the lists). With `times`, one for each
+    edge, ends are needed at their edge's time, and negatives at that of their positive: filtered ones avoid the edges
+    that are not later.
     """
 
     def __init__(
@@ -30,11 +34,18 @@ class EdgeBatcher:
         reverse: Reverse = "auto",
         labels: str | None = None,
         known: KnownEdges | None = None,
+        times: Array | None = None,
     ) -> None:
         self.edge_type = chosen_edge_type(graph, edge_type)
         self.reverse = checked_reverse(graph, self.edge_type, reverse)
-        self.known = known or known_edges(graph, self.edge_type)
-        self.negatives = negatives
+        self.known = known or known_edges(graph, self.edge_type, times=times)
+        self.negatives, self._times = negatives, times
+        if times is not None and negatives is not None and negatives.shared:
+            raise PenstockError(
+                "Edges that are sampled by time cannot share negatives, which would be needed at the time of each of"
+                " them: use negatives uniform.",
+                code="unsupported-combination",
+            )
         self._edges, self._typed = graph.edges[self.edge_type], not graph.is_homogeneous
         if labels is not None and labels not in self._edges.fields:
             has = ", ".join(self._edges.fields) or "none"
@@ -52,26 +63,29 @@ class EdgeBatcher:
                 f"An edge position of {edge_key(self.edge_type)} is outside 0..{self._edges.count - 1}.",
                 code="id-out-of-range",
             )
-        positives = Positives(*(np.empty(len(positions), np.int64) for _ in range(3)))
-        _look_up(
-            self._edges.indptr,
-            self._edges.indices,
-            positions,
-            positives.source,
-            positives.destination,
-            positives.copy,
-        )
+        source, destination, copy = (np.empty(len(positions), np.int64) for _ in range(3))
+        lists = self._edges.indptr, self._edges.indices
+        _look_up(*lists, positions, source, destination, copy)
+        positives = Positives(source, destination, copy)
+        if self._times is not None:
+            positives = replace(positives, time=_comparable(self._times[positions]))
+            _number_earlier_copies(*lists, self._times, positions, positives.time, destination, copy)
         batch = self._assemble(positions, positives, key)
         if self._labels is not None:
             batch.labels = self._labels[positions]
         return batch
 
-    def batch_of_pairs(self, pairs: Array, key: BatchKey) -> EdgeBatch:
-        """The batch of (source, destination) pairs [m, 2] that need not be in the lists, such as held-out ones."""
+    def batch_of_pairs(self, pairs: Array, key: BatchKey, times: Array | None = None) -> EdgeBatch:
+        """The batch of (source, destination) pairs [m, 2] that need not be in the lists, such as held-out ones.
+
+        `times` has one for each pair where edges have times.
+        """
         where = f"Pairs of {edge_key(self.edge_type)}"
         pairs = checked_pairs(pairs, self.known.num_sources, self.known.num_destinations, where)
         ends = np.ascontiguousarray(pairs.T)
         positives = Positives(ends[0], ends[1], np.zeros(len(pairs), np.int64))
+        if times is not None:
+            positives = replace(positives, time=_comparable(times))
         return self._assemble(np.full(len(pairs), -1, np.int64), positives, key)
 
     def _assemble(self, positions: Array, positives: Positives, key: BatchKey) -> EdgeBatch:
@@ -79,7 +93,11 @@ class EdgeBatcher:
         wrong_source = self._draw(positives, "source", key)
         source_type, _, destination_type = self.edge_type
         ends = positives.source, positives.destination, wrong_destination.vertices, wrong_source.vertices
-        nodes, rows = number_ends(source_type, destination_type, *ends)
+        node_times = None
+        if self._times is None:
+            nodes, rows = number_ends(source_type, destination_type, *ends)
+        else:
+            nodes, node_times, rows = _number_at(source_type, destination_type, positives.time, *ends)
         return EdgeBatch(
             self.edge_type,
             positions,
@@ -98,6 +116,8 @@ class EdgeBatcher:
             wrong_destination.mask,
             wrong_destination.clashes + wrong_source.clashes,
             key=key,
+            times=None if self._times is None else positives.time,
+            node_times=node_times,
         )
 
     def _draw(self, positives: Positives, end: End, key: BatchKey) -> DrawnNegatives:
@@ -156,6 +176,23 @@ def number_ends(
     )
 
 
+def _number_at(
+    source_type: str, destination_type: str, times: Array, *ends: Array
+) -> tuple[dict[str, Array], dict[str, Array], list[Array]]:
+    """As `number_ends`, of vertices at their positives' times: vertices, times, and rows."""
+    different, place = np.unique(times, return_inverse=True)
+    width = 1 + max((int(end.max()) for end in ends if end.size), default=0)
+    named = [(place if end.ndim == 1 else place[:, None]) * width + end for end in ends]
+    found, rows = number_ends(source_type, destination_type, *named)
+    nodes = {name: names % width for name, names in found.items()}
+    return nodes, {name: different[names // width] for name, names in found.items()}, rows
+
+
+def _comparable(times: Array) -> Array:
+    """Times as int64 or float64."""
+    return times.astype(np.float64 if times.dtype.kind == "f" else np.int64)
+
+
 def _number(parts: list[tuple[str, Array]]) -> tuple[dict[str, Array], list[Array]]:
     """The different vertices of each node type in order of first appearance, and the row of each vertex given."""
     nodes: dict[str, Array] = {}
@@ -182,6 +219,19 @@ def _look_up(
         row = lower_bound(indptr, 0, indptr.shape[0], position + 1) - 1
         sources[i], destinations[i] = indices[position], row
         copies[i] = position - lower_bound(indices, indptr[row], position, indices[position])
+
+
+@njit(nogil=True, cache=True)
+def _number_earlier_copies(
+    indptr: Array, indices: Array, times: Array, positions: Array, limits: Array, destinations: Array, copies: Array
+) -> None:
+    """Which of its parallel copies each edge is, counting those alone that are not later than it."""
+    for i in range(positions.shape[0]):
+        position = positions[i]
+        first = lower_bound(indices, indptr[destinations[i]], position, indices[position])
+        copies[i] = 0
+        for k in range(first, position):
+            copies[i] += times[k] <= limits[i]
 
 
 @njit(nogil=True, cache=True)

@@ -1,6 +1,7 @@
 """The other positives' ends as negatives: nothing more is sampled, and scores are one square matrix."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ class InBatch:
     Vertices come as often as they have edges, so popular ones are negatives more often: the usual bias of the method.
     With `filtered`, true edges are masked.
     """
+
+    shared: ClassVar[bool] = True
 
     corrupt: Corrupt = "destination"
     filtered: bool = False

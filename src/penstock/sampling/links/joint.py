@@ -1,6 +1,7 @@
 """Negatives shared by a group of positives, so that few vertices are sampled and scores are a matrix product."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ class Joint:
     leave hubs out of the negatives, and the model would learn that hubs are always right; so it is not done. Of what
     counts for a positive, every vertex that makes no true edge is equally likely.
     """
+
+    shared: ClassVar[bool] = True
 
     k: int = 64
     group: int | None = None

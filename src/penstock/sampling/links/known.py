@@ -1,7 +1,7 @@
 """Which pairs are true edges: by binary search in the lists and in sorted held-out pairs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ class KnownEdges:
     """The true edges of one relation.
 
     `kept_out` are held-out pairs as ascending destination * num_sources + source. The lists must ascend, as those of
-    a whole graph do.
+    a whole graph do. With `times`, one for each edge of the lists, an edge is true from its own time on.
     """
 
     indptr: Array
@@ -30,6 +30,7 @@ class KnownEdges:
     kept_out: Array
     num_sources: int
     num_destinations: int
+    times: Array = field(default_factory=lambda: np.empty(0, np.int64))
 
     def contains(self, sources: Array, destinations: Array) -> Array:
         """Whether each pair is a true edge."""
@@ -66,9 +67,16 @@ class KnownEdges:
 
 
 def known_edges(
-    graph: Graph, edge_type: EdgeType | None = None, held_out: Iterable[Array] = (), reverse: Reverse = "auto"
+    graph: Graph,
+    edge_type: EdgeType | None = None,
+    held_out: Iterable[Array] = (),
+    reverse: Reverse = "auto",
+    times: Array | None = None,
 ) -> KnownEdges:
-    """The lists of an edge type and, where given, held-out [m, 2] pairs (in both directions if it is symmetric)."""
+    """The lists of an edge type and, where given, held-out [m, 2] pairs (in both directions if it is symmetric).
+
+    `times` are those of the lists' edges, where an edge is true from then on.
+    """
     edge_type = chosen_edge_type(graph, edge_type)
     if graph.is_part:
         raise PenstockError(
@@ -82,7 +90,8 @@ def known_edges(
         pairs += [some[:, ::-1] for some in pairs]
     keys = [some[:, 1] * counts[0] + some[:, 0] for some in pairs]
     kept_out = np.unique(np.concatenate(keys)) if keys else np.empty(0, np.int64)
-    return KnownEdges(edges.indptr, edges.indices, kept_out, *counts)
+    known = KnownEdges(edges.indptr, edges.indices, kept_out, *counts)
+    return known if times is None else replace(known, times=times)
 
 
 def checked_pairs(pairs: Array, num_sources: int, num_destinations: int, where: str) -> Array:
@@ -108,6 +117,18 @@ def is_edge(indptr: Array, indices: Array, kept_out: Array, num_sources: int, so
     name = destination * num_sources + source
     place = lower_bound(kept_out, 0, kept_out.shape[0], name)
     return bool(place < kept_out.shape[0] and kept_out[place] == name)
+
+
+@njit(nogil=True, cache=True)
+def is_edge_by(indptr: Array, indices: Array, times: Array, source: int, destination: int, limit: float) -> bool:
+    """Whether a pair is in the lists with a time that is not later than the limit."""
+    low, high = indptr[destination], indptr[destination + 1]
+    place = lower_bound(indices, low, high, source)
+    while place < high and indices[place] == source:
+        if times[place] <= limit:
+            return True
+        place += 1
+    return False
 
 
 @njit(nogil=True, cache=True)

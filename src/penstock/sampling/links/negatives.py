@@ -1,6 +1,6 @@
 """What a negative policy is given and gives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -15,11 +15,12 @@ Corrupt = Literal["destination", "source", "both"]
 @dataclass(frozen=True, eq=False)
 class Positives:
     """The true edges of a batch. `copy` numbers parallel edges among themselves, from 0: with it an edge has a name
-    that does not depend on where it stands in the batch."""
+    that does not depend on where it stands in the batch. `time`, where edges have times: one for each."""
 
     source: Array
     destination: Array
     copy: Array
+    time: Array = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -48,6 +49,8 @@ class NegativePolicy(Protocol):
     """How negatives are chosen. `corrupt` says which ends are replaced: `both` gives each end its own."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    shared: ClassVar[bool]
+    """Whether several positives have the same negatives."""
 
     @property
     def corrupt(self) -> Corrupt:

@@ -1,6 +1,7 @@
 """Negatives of each positive's own: k vertices drawn evenly, never its own end."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, mix
 from penstock.kernels import njit
-from penstock.sampling.links.known import End, KnownEdges, is_edge
+from penstock.sampling.links.known import End, KnownEdges, is_edge, is_edge_by
 from penstock.sampling.links.negatives import Corrupt, DrawnNegatives, Positives, check_policy
 
 TRIES = 32
@@ -24,6 +25,8 @@ class Uniform:
     With `filtered`, a draw that makes a true edge is drawn again. The draws of a positive follow from the batch's key
     and from the edge itself, not from its place in the batch.
     """
+
+    shared: ClassVar[bool] = False
 
     k: int = 1
     corrupt: Corrupt = "destination"
@@ -57,6 +60,8 @@ class Uniform:
             known.indices,
             known.kept_out,
             known.num_sources,
+            known.times,
+            positives.time,
             out,
             mask,
         )
@@ -76,9 +81,12 @@ def _draw_uniform(
     indices: Array,
     kept_out: Array,
     num_sources: int,
+    times: Array,
+    limits: Array,
     out: Array,
     mask: Array,
 ) -> int:
+    """With `times` of the lists' edges, a vertex clashes where it makes an edge that is not later than the limit."""
     clashes = 0
     for i in range(out.shape[0]):
         source, destination = sources[i], destinations[i]
@@ -92,12 +100,13 @@ def _draw_uniform(
                 vertex = below(draw(stream, counter + np.uint64(attempt)), count - 1)
                 vertex += vertex >= own
                 attempt += 1
+                left, right = (source, vertex) if at_destination else (vertex, destination)
                 if tries == 0:
                     clash = False
-                elif at_destination:
-                    clash = is_edge(indptr, indices, kept_out, num_sources, source, vertex)
+                elif len(times):
+                    clash = is_edge_by(indptr, indices, times, left, right, limits[i])
                 else:
-                    clash = is_edge(indptr, indices, kept_out, num_sources, vertex, destination)
+                    clash = is_edge(indptr, indices, kept_out, num_sources, left, right)
             out[i, j] = vertex
             mask[i, j] = not clash
             clashes += clash

@@ -14,28 +14,34 @@ def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
 
     Negatives that several positives share stay with each worker that has one of them.
     """
-    wrong_destination, group = _of_rows(batch.negative_destination, batch.group, rows)
-    wrong_source, other = _of_rows(batch.negative_source, batch.group, rows)
+    wrong_destination, group = _of_rows(batch.negative_destination_rows, batch.group, rows)
+    wrong_source, other = _of_rows(batch.negative_source_rows, batch.group, rows)
     source_type, _, destination_type = batch.edge_type
-    source, destination = batch.source[rows], batch.destination[rows]
-    nodes, places = number_ends(source_type, destination_type, source, destination, wrong_destination, wrong_source)
+    ends = batch.source_rows[rows], batch.destination_rows[rows], wrong_destination, wrong_source
+    # Rows of the whole batch are numbered as vertices are: each is a vertex, or a vertex at a time.
+    places, own = number_ends(source_type, destination_type, *ends)
+    nodes = {name: batch.nodes[name][these] for name, these in places.items()}
+    times = batch.node_times
     return replace(
         batch,
         edges=batch.edges[rows],
-        source=source,
-        destination=destination,
-        negative_source=wrong_source,
-        negative_destination=wrong_destination,
+        source=batch.source[rows],
+        destination=batch.destination[rows],
+        negative_source=nodes[source_type][own[3]],
+        negative_destination=nodes[destination_type][own[2]],
         nodes=nodes,
-        source_rows=places[0],
-        destination_rows=places[1],
-        negative_source_rows=places[3],
-        negative_destination_rows=places[2],
+        source_rows=own[0],
+        destination_rows=own[1],
+        negative_source_rows=own[3],
+        negative_destination_rows=own[2],
         group=max(group, other),
         negative_source_mask=_at(batch.negative_source_mask, rows),
         negative_destination_mask=_at(batch.negative_destination_mask, rows),
         labels=_at(batch.labels, rows),
         whole=WholeEdgeBatch(len(batch), batch.num_pairs),
+        times=_at(batch.times, rows),
+        node_times=None if times is None else {name: times[name][these] for name, these in places.items()},
+        places=places,
     )
 
 

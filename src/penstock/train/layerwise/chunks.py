@@ -15,11 +15,21 @@ _PIECES = 8
 
 
 class Chunk(NamedTuple):
-    """Some vertices of a type: `rows` stand from `start` on in the list they were cut from."""
+    """Some vertices of a type: `rows` stand from `start` on in the list they were cut from.
+
+    `times`, where outputs depend on them and are not the vertices' own: up to when each vertex sees the graph.
+    """
 
     node_type: str
     rows: Array
     start: int
+    times: Array | None = None
+
+    def part(self, first: int, count: int) -> "Chunk":
+        """Some of the vertices."""
+        some = slice(first, first + count)
+        times = None if self.times is None else self.times[some]
+        return Chunk(self.node_type, self.rows[some], self.start + first, times)
 
 
 class Sampled(NamedTuple):
@@ -48,7 +58,7 @@ class GrowingChunks:
         """All vertices of a chunk, in smaller ones."""
         start = 0
         while start < len(whole.rows):
-            sampled = sample(Chunk(whole.node_type, whole.rows[start : start + self._size], whole.start + start))
+            sampled = sample(whole.part(start, self._size))
             count, load = len(sampled.chunk.rows), self._load(sampled)
             if load > self._room and count > 1:
                 self._size = count // 2

@@ -93,9 +93,9 @@ class HostPlan(AlonePlan):
         room = max(1, size // (4 * self.width(number)))
         return map(sample, cut_into_chunks(read, self._needed[number + 1], room, size // _EDGE))
 
-    def neighbourhoods(self, node_type: str, rows: Array) -> Iterator[Sampled]:
+    def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
         """As many vertices at a time as the working memory holds with their neighbourhoods."""
-        return self._growing.over(Chunk(node_type, rows, 0), self._reach.sampler(self._reach.hops))
+        return self._growing.over(Chunk(node_type, rows, 0, times), self._reach.sampler(self._reach.hops))
 
     def width(self, number: int) -> int:
         """The widest rows that a layer reads or writes, as far as is known."""

@@ -60,6 +60,27 @@ class Inference:
                 return self._by_layers(wanted, progress, hidden)
             return self._by_neighbourhoods(wanted, progress)
 
+    def prepare_times(self) -> None:
+        """Before outputs at given times: all workers of a run do it."""
+        self.plan.start({}, 0, 0)
+
+    def at_times(self, wanted: dict[str, Array], times: dict[str, Array]) -> dict[str, torch.Tensor]:
+        """The outputs of vertices by type, in any order and with repeats, each as it sees the graph up to a time.
+
+        Every worker computes what it asks for: to be called after `prepare_times`, inside `in_parts` among several.
+        """
+        with (
+            device_memory(lambda: "in exact inference", INFERENCE),
+            torch.no_grad(),
+            evaluating(self._model),
+            self._precision(),
+        ):
+            return {
+                name: torch.cat(self._of_neighbourhoods(name, rows, SILENT, times[name]))
+                for name, rows in wanted.items()
+                if len(rows)
+            }
+
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
         """What `compute` gives for all of `count` items, one row each: workers of one run compute some each."""
         return self.plan.in_parts(count, compute)
@@ -111,9 +132,11 @@ class Inference:
         progress.finish()
         return found
 
-    def _of_neighbourhoods(self, name: str, rows: Array, progress: Progress) -> list[torch.Tensor]:
+    def _of_neighbourhoods(
+        self, name: str, rows: Array, progress: Progress, times: Array | None = None
+    ) -> list[torch.Tensor]:
         found = []
-        for sampled, x in self.engine.read(self.plan.neighbourhoods(name, rows), self._inputs.pull):
+        for sampled, x in self.engine.read(self.plan.neighbourhoods(name, rows, times), self._inputs.pull):
             found.append(_rows_of(self.engine.forward(sampled, x), name))
             progress.advance(len(sampled.chunk.rows))
         return found

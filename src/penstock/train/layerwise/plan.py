@@ -42,8 +42,11 @@ class LayerPlan(Protocol):
     def ids(self, node_type: str, rows: Array) -> Array:
         """The numbers by which levels and inputs know some vertices."""
 
-    def neighbourhoods(self, node_type: str, rows: Array) -> Iterator[Sampled]:
-        """Some vertices in chunks with their whole neighbourhoods over all hops."""
+    def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
+        """Some vertices in chunks with their whole neighbourhoods over all hops.
+
+        `times`: up to when each of them sees the graph, where that is not its own time.
+        """
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
         """What `compute` gives, in pieces, for `count` vertices: every process computes some, and has all."""

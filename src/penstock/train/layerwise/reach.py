@@ -50,24 +50,25 @@ class Reach:
         sample = self.batches(hops)
 
         def sampled(chunk: Chunk) -> Sampled:
-            batch = sample({chunk.node_type: chunk.rows})
+            times = None if chunk.times is None else {chunk.node_type: chunk.times}
+            batch = sample({chunk.node_type: chunk.rows}, times)
             return Sampled(chunk, batch.blocks, batch.vertices)
 
         return sampled
 
-    def batches(self, hops: Sequence[list[EdgeType]]) -> Callable[[dict[str, Array]], Any]:
-        """Samples all neighbours of some vertices by type, over some hops."""
+    def batches(self, hops: Sequence[list[EdgeType]]) -> Callable[..., Any]:
+        """Samples all neighbours of some vertices by type, over some hops; at their own times where none are given."""
         if not self.graph.is_homogeneous:
             fanouts: list[Mapping[Relation, int]] = [dict.fromkeys(kinds, ALL) for kinds in hops]
             time = None if self.clock is None else self.clock.time
             typed = TypedNeighbourSampler(
                 self.graph, fanouts, weight=self.weight, totals=True, edges=self.edges, time=time
             )
-            return lambda seeds: typed.sample(seeds, _ANY, times=self._times(seeds))
+            return lambda seeds, times=None: typed.sample(seeds, _ANY, times=times or self._times(seeds))
         whole = [ALL] * len(hops)
         if self.clock is None:
             plain = NeighbourSampler(self.graph, whole, weight=self.weight, totals=True, edges=self.edges)
-            return lambda seeds: plain.sample(_only(seeds), _ANY)
+            return lambda seeds, times=None: plain.sample(_only(seeds), _ANY)
         timed = NeighbourSampler(
             self.graph,
             whole,
@@ -77,7 +78,7 @@ class Reach:
             time=self.clock.time,
             ages=self.ages,
         )
-        return lambda seeds: timed.sample(_only(seeds), _ANY, times=_only(self._times(seeds)))
+        return lambda seeds, times=None: timed.sample(_only(seeds), _ANY, times=_only(times or self._times(seeds)))
 
     def _times(self, seeds: dict[str, Array]) -> dict[str, Array] | None:
         """The times of some vertices as seeds, by type."""

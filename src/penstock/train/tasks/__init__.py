@@ -15,6 +15,7 @@ from penstock.sampling.triples import relations_of
 from penstock.train.batch_source import BatchSource, layers_of, make_batch_source
 from penstock.train.data import choose_edge_type
 from penstock.train.data_options import Task as TaskName
+from penstock.train.edge_times import EdgeTimes, edge_times
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices, vertices_to_judge
 from penstock.train.learned_labels import LearnedLabels
@@ -23,6 +24,7 @@ from penstock.train.tasks.edges import EdgeTask
 from penstock.train.tasks.links import LinkTask
 from penstock.train.tasks.node import NodeTask
 from penstock.train.tasks.task import Scores, Task
+from penstock.train.tasks.timed_links import TimedLinkTask, check_no_held_out, time_splits
 from penstock.train.tasks.triple_checks import check_relations, check_triple_job
 from penstock.train.tasks.triples import TripleTask
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
@@ -72,6 +74,8 @@ def _link_task(
     graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
 ) -> tuple[Task, Graph]:
     kind = choose_edge_type(graph, _about(job, learned), None)
+    if (times := edge_times(job, graph, kind)) is not None:
+        return _timed_link_task(graph, job, kind, times, split, functions), graph
     if not any(len(pairs) for pairs in graph.edges[kind].held_out.values()):
         val, test = job.held_out
         graph = split_edges(graph, kind, (val, test), job.split_number)
@@ -83,6 +87,15 @@ def _link_task(
         return LinkTask(graph, kind, batches, job, reverse, pairs=pairs, functions=functions), graph
     batches = _edge_batches(job, graph, kind, training, reverse, learned)
     return LinkTask(graph, kind, batches, job, reverse, functions=functions), graph
+
+
+def _timed_link_task(
+    graph: Graph, job: Job, kind: EdgeType, times: EdgeTimes, split: str, functions: UserFunctions
+) -> Task:
+    """All edges stay in the graph: what is later than an edge is out of its reach."""
+    check_no_held_out(graph, kind)
+    batches = make_batch_source(job, graph, items_in(time_splits(job, times), split), excluding=True)
+    return TimedLinkTask(graph, kind, batches, job, find_reverse(graph, kind), times, functions=functions)
 
 
 def _triple_task(
@@ -110,11 +123,13 @@ def _edge_task(
     graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
 ) -> tuple[Task, Graph]:
     kind = choose_edge_type(graph, _about(job, learned), job.label)
-    data = labelled_edges(graph, kind, job, learned)
+    times = edge_times(job, graph, kind)
+    data = labelled_edges(graph, kind, job, learned, times=times)
     if learned is not None:
-        return EdgeTask(graph, data, _few(job, graph, graph.edges[kind].count), job, functions=functions), graph
+        few = _few(job, graph, graph.edges[kind].count)
+        return EdgeTask(graph, data, few, job, functions=functions, times=times), graph
     batches = _edge_batches(job, graph, kind, items_in(data.splits, split), data.reverse, learned)
-    return EdgeTask(graph, data, batches, job, functions=functions), graph
+    return EdgeTask(graph, data, batches, job, functions=functions, times=times), graph
 
 
 def _edge_batches(

@@ -12,6 +12,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.links import find_reverse, split_positions
 from penstock.sampling.links.reverse import Reverse
 from penstock.train.data_options import DataOptions
+from penstock.train.edge_times import EdgeTimes
 from penstock.train.learned_labels import LearnedLabels, check_classes, check_learned, recoded
 
 
@@ -43,10 +44,12 @@ def labelled_edges(
     options: DataOptions,
     learned: LearnedLabels | None,
     reverse: Reverse | None = None,
+    times: EdgeTimes | None = None,
 ) -> LabelledEdges:
     """Labels and splits of an edge task; in the codes of a run that has `learned` them, where given.
 
-    `reverse` is of the relation, looked for if not known.
+    `reverse` is of the relation, looked for if not known. With `times` the earliest edges are for training, unless
+    the job asks for a split by ratio.
     """
     edges, field = graph.edges[kind], options.label
     reverse = find_reverse(graph, kind) if reverse is None else reverse
@@ -69,6 +72,9 @@ def labelled_edges(
     if found.problem is None:
         first, second, third = options.split_ratio
         eligible = np.flatnonzero(found.labels >= 0)
+        if times is not None and options.split != "ratio":
+            found.splits = times.splits((first, second, third), eligible)
+            return found
         # An edge and its reverse are one fact where the relation is symmetric.
         worker_group: Reverse = "same" if reverse == "same" else "none"
         found.splits = split_positions(edges, (first, second, third), options.split_number, worker_group, eligible)

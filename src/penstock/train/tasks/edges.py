@@ -18,16 +18,18 @@ from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher
 from penstock.train.batch_source import BatchSource
 from penstock.train.class_weights import NO_WEIGHTS, loss_weights
+from penstock.train.edge_times import EdgeTimes
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.edge_labels import LabelledEdges
 from penstock.train.tasks.ends import (
+    EndRows,
     Rows,
     Share,
-    all_rows,
     divided_examples,
     end_rows,
+    end_rows_of,
     examples_of,
     mean_of_batch,
     own_losses,
@@ -54,9 +56,10 @@ class EdgeTask:
         job: Job,
         share: Share | None = None,
         functions: UserFunctions = NO_FUNCTIONS,
+        times: EdgeTimes | None = None,
     ) -> None:
-        """`share`, where several workers train: this one's edges of a batch."""
-        self._graph, self._data, self._batches, self._share = graph, data, batches, share
+        """`share`, where several workers train: this one's edges of a batch; `times`, where edges go by time."""
+        self._graph, self._data, self._batches, self._share, self._times = graph, data, batches, share, times
         self._kind = self.edge_type = data.edge_type
         self.learned, self._width = data.learned(), job.hidden
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
@@ -69,12 +72,13 @@ class EdgeTask:
         self._weights = NO_WEIGHTS
         if len(training):
             self._weights = loss_weights(job.class_weights, data.labels[training], data.classes, data.words)
-        self._batcher = EdgeBatcher(graph, self._kind, reverse=data.reverse)
+        own_times = None if times is None else times.values
+        self._batcher = EdgeBatcher(graph, self._kind, reverse=data.reverse, times=own_times)
         self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
         """Edges, and the neighbourhoods of their ends."""
-        return sample_ends(self._batcher, self._batches, planned, self._share)
+        return sample_ends(self._batcher, self._batches, planned, self._share, self._times)
 
     def examples(self, planned: Planned) -> Batch:
         """Edges and their classes."""
@@ -116,7 +120,7 @@ class EdgeTask:
             raise PenstockError(self._data.problem, code="mismatched-inputs")
         if not positions:
             return {}
-        rows = all_rows(self._graph, self._kind, inference, progress)
+        rows = end_rows_of(self._graph, self._kind, self._times, inference, progress)
         found = {}
         for split, some in positions.items():
 
@@ -138,31 +142,21 @@ class EdgeTask:
             raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}", code="split-missing")
         return splits[split]
 
-    def ends_of(self, positions: Array) -> tuple[Array, Array]:
-        """Sources and destinations of the edges at some positions."""
-        links = self._batcher.batch(positions, BatchKey(0, 0, 0))
-        return links.source, links.destination
-
     def classify(
         self, inference: Inference, positions: Array, progress: Progress = SILENT
     ) -> Iterator[tuple[Array, Array, torch.Tensor]]:
         """Sources, destinations and logits of the edges at some positions, some at a time."""
-        yield from self._classified(all_rows(self._graph, self._kind, inference, progress), positions)
+        rows = end_rows_of(self._graph, self._kind, self._times, inference, progress)
+        yield from self._classified(rows, positions)
 
-    def _classified(
-        self, rows: tuple[torch.Tensor, torch.Tensor], positions: Array
-    ) -> Iterator[tuple[Array, Array, torch.Tensor]]:
+    def _classified(self, rows: EndRows, positions: Array) -> Iterator[tuple[Array, Array, torch.Tensor]]:
         for some in pair_blocks(len(positions), self._width):
-            ends = self.ends_of(positions[some])
-            yield *ends, self._score(rows, ends)
+            links = self._batcher.batch(positions[some], BatchKey(0, 0, 0))
+            with torch.no_grad():
+                logits = self.head(*rows.of(links)).float().cpu()
+            yield links.source, links.destination, logits
 
     def _losses(self, logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
         if self._loss is not None:
             return own_losses(self._loss, logits, classes)
         return functional.cross_entropy(logits, classes, self._weights.on(logits.device), reduction="none")
-
-    def _score(self, rows: tuple[torch.Tensor, torch.Tensor], ends: tuple[Array, Array]) -> torch.Tensor:
-        with torch.no_grad():
-            sources, destinations = (torch.from_numpy(end) for end in ends)
-            logits: torch.Tensor = self.head(rows[0][sources], rows[1][destinations])
-            return logits.float().cpu()

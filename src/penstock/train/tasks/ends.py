@@ -1,7 +1,7 @@
 """What tasks on edges share: batches of edges, and exact rows of their ends."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from penstock.progress import Progress
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
 from penstock.train.batch_source import BatchSource
+from penstock.train.edge_times import EdgeTimes
 from penstock.train.layerwise.inference import Inference
 from penstock.train.tasks.task import Owners
 from penstock.train.user_functions import UserLoss
@@ -30,10 +31,24 @@ Share = Callable[[EdgeBatch], Array]
 """Which positives of a batch are this worker's: their places, ascending."""
 
 
-def sample_ends(batcher: EdgeBatcher, batches: BatchSource, planned: Planned, share: Share | None = None) -> Batch:
-    """A batch of edges, or a share of it, and the neighbourhoods of their ends without the whole batch's edges."""
+def sample_ends(
+    batcher: EdgeBatcher,
+    batches: BatchSource,
+    planned: Planned,
+    share: Share | None = None,
+    times: EdgeTimes | None = None,
+) -> Batch:
+    """A batch of edges, or a share of it, and the neighbourhoods of their ends without the whole batch's edges.
+
+    With `times`, neighbourhoods are those of the moment before each edge.
+    """
     links = examples_of(batcher, planned, share).links
-    batch = batches.sample(links.nodes, planned, exclude=links.exclude)
+    if times is None:
+        batch = batches.sample(links.nodes, planned, exclude=links.exclude)
+    else:
+        placed = {} if links.places is None else {"places": links.places}
+        seen = {"exclude": times.exclude(links), "times": times.limits(links.node_times)}
+        batch = batches.sample(links.nodes, planned, **seen, **placed)
     batch.links = links
     return batch
 
@@ -87,6 +102,53 @@ def pair_blocks(count: int, width: int) -> Iterator[slice]:
     """All of so many pairs, as many at a time as a head may compute of rows `width` wide."""
     size = max(1, _BLOCK_BYTES // pair_bytes(1, width))
     return (slice(start, stop) for start, stop in ranges(count, size))
+
+
+class EndRows(Protocol):
+    """Exact rows of the ends of any edges."""
+
+    def of(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of each edge's source, and of its destination."""
+
+
+class RowsOfAll:
+    """Where a vertex has one row for all edges: all are computed at once."""
+
+    def __init__(self, graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> None:
+        self._rows = all_rows(graph, kind, inference, progress)
+
+    def of(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Looked up by vertex."""
+        sources, destinations = map(torch.from_numpy, (links.source, links.destination))
+        return self._rows[0][sources], self._rows[1][destinations]
+
+
+class RowsAtTimes:
+    """Where a vertex has a row for each time at which it is needed: the rows of a batch are computed for it."""
+
+    def __init__(self, kind: EdgeType, inference: Inference, times: EdgeTimes) -> None:
+        self._kind, self._inference, self._times = kind, inference, times
+        inference.prepare_times()
+
+    def of(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Computed for the batch, each vertex at its time."""
+        sources, destinations = self.of_vertices(links)
+        return sources[torch.from_numpy(links.source_rows)], destinations[torch.from_numpy(links.destination_rows)]
+
+    def of_vertices(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows that the `_rows` arrays of the batch point into: of the sources' type, and of the destinations'."""
+        assert links.node_times is not None
+        out = self._inference.at_times(links.nodes, self._times.limits(links.node_times))
+        return out[self._kind[0]], out[self._kind[2]]
+
+
+def end_rows_of(
+    graph: Graph, kind: EdgeType, times: EdgeTimes | None, inference: Inference, progress: Progress
+) -> EndRows:
+    """Exact rows of the ends of a relation's edges, at the edges' times where these count."""
+    if times is None:
+        return RowsOfAll(graph, kind, inference, progress)
+    return RowsAtTimes(kind, inference, times)
 
 
 def all_rows(graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> tuple[Any, Any]:

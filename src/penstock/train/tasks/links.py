@@ -1,6 +1,6 @@
 """Link prediction: true edges must score above false ones."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -56,6 +56,14 @@ def make_negatives(options: LinkOptions) -> NegativePolicy:
     if options.negatives != "in-batch":
         given["k"] = options.negatives_per_edge
     return negatives_named(options.negatives, **given)
+
+
+class ScoredPairs(NamedTuple):
+    """Pairs [m, 2] of vertices, their scores, and the times at which they were scored, where these count."""
+
+    pairs: Array
+    scores: Array
+    times: Array | None = None
 
 
 class LinkTask:
@@ -167,10 +175,23 @@ class LinkTask:
             )
         return np.asarray(held_out[split])
 
-    def score_pairs(self, inference: Inference, pairs: Array, progress: Progress = SILENT) -> Array:
+    def score_pairs(
+        self, inference: Inference, pairs: Array, times: Array | None = None, progress: Progress = SILENT
+    ) -> Array:
         """Scores of some pairs [m, 2]."""
+        if times is not None:
+            raise PenstockError(
+                "The run was not sampled by time, so that scores do not depend on one: give pairs of (source id,"
+                " destination id).",
+                code="unsupported-combination",
+            )
         sources, destinations = all_rows(self._graph, self._kind, inference, progress)
         return self._of_pairs(sources, destinations, pairs)
+
+    def scored(self, inference: Inference, split: str, progress: Progress = SILENT) -> "ScoredPairs":
+        """The held-out pairs of a split with their scores."""
+        pairs = self.items_of(split)
+        return ScoredPairs(pairs, self.score_pairs(inference, pairs, progress=progress))
 
     def _scores(
         self, inference: Inference, sources: torch.Tensor, destinations: torch.Tensor, pairs: Array, false: Array | None

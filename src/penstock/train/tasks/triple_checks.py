@@ -10,6 +10,12 @@ from penstock.train.learned_labels import LearnedLabels
 
 def check_triple_job(job: Job) -> None:
     """Refuse fields that have no meaning for this task."""
+    if job.time is not None:
+        raise PenstockError(
+            f"Knowledge graph completion does not go by time: leave out `time` ({job.time!r}), or set task to"
+            " link-prediction and name a relation with `edge_type`.",
+            code="unsupported-combination",
+        )
     if job.edge_type is not None:
         raise PenstockError(
             "Knowledge graph completion is over all relations: leave out `edge_type`, or set task to link-prediction.",
