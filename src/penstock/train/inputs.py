@@ -102,7 +102,8 @@ class Inputs:
     def pull(self, node_type: str, ids: Array) -> torch.Tensor:
         """The rows of some vertices, for inference."""
         if node_type in self.tables:
-            return self._learnable(node_type, ids).clone()
+            rows = self._learnable(node_type, ids)
+            return rows.clone() if isinstance(self.tables[node_type], DeviceEmbeddingTable) else rows
         x: torch.Tensor = self.sources[node_type].read(ids, self.device, dtype=torch.float32)
         return x if self.scale is None else self.scale(x)
 
