@@ -29,7 +29,7 @@ def test_labels_and_splits_outside_the_component_are_gone():
     found = prepared(graph, DataOptions(largest_component=True))
     assert found.y.tolist() == [0, 1, 0, 1, -1, -1, -1]
     assert {name: rows.tolist() for name, rows in found.nodes["node"].splits.items()} == {"train": [0], "test": [1]}
-    assert found.edges is graph.edges and graph.y.min() == 0
+    assert found.edges == graph.edges and graph.y.min() == 0
 
 
 def test_what_has_no_component_is_refused():

@@ -40,9 +40,9 @@ fields = recipe.fields(seed=0)           # of a job: ps.train(**fields) trains i
 published figures. Sets marked "split k" take another split with each seed: the one of that number where a set has
 ten, and else one drawn by the job's `split`.
 
-Figures are percentages: mean ± standard deviation over seeds of the model that is best in validation. * marks
-published figures quoted from memory, without the paper at hand: a guide, not a gate. "Not measured" says that a
-recipe has not been run with all its seeds in this version.
+Figures are percentages: mean ± standard deviation over ten seeds, unless it says otherwise, of the model that is best
+in validation. * marks published figures quoted from memory, without the paper at hand: a guide, not a gate. "Not
+measured" says that a recipe has not been trained to its end.
 """
 
 

@@ -14,6 +14,8 @@ from pydantic import Field, ValidationError
 from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 
+_SEEDS = 10
+"""Of most figures; where there are others, it is said."""
 _FOLDER = Path(__file__).parents[1] / "shipped" / "recipes"
 
 
@@ -53,11 +55,12 @@ class Recipe(StrictDocument):
 
     @property
     def reached_text(self) -> str:
-        """What was reached, mean and deviation; empty where it was not measured."""
+        """What was reached, mean and deviation over ten seeds, or as it says; empty where it was not measured."""
         if self.reached is None:
             return ""
-        spread = f" ± {self.reached.deviation:.2f}" if self.reached.seeds > 1 else " (one seed)"
-        return f"{self.reached.mean:.2f}{spread}"
+        seeds = self.reached.seeds
+        spread = f" ± {self.reached.deviation:.2f}" if seeds > 1 else ""
+        return f"{self.reached.mean:.2f}{spread}" + ("" if seeds == _SEEDS else f" (seeds: {seeds})")
 
     def fields(self, seed: int, folder: Path | None = None) -> dict[str, Any]:
         """The job's fields for a seed, with the archive in `folder`."""
