@@ -21,6 +21,8 @@ from penstock.traced import Trace, current_trace, room
 Costs = Mapping[str, OrderCosts]
 """What decides `auto`, by kind of device."""
 
+_COUNTED = 1 << 20
+"""Numbers among which those that are not zero are counted at once: on a GPU each takes nine bytes meanwhile."""
 _DENSE = 20
 """Rows are taken as sparse if one in so many of their numbers is not zero, or fewer."""
 
@@ -73,7 +75,7 @@ def _sparse(x: Tensor) -> Block | None:
 def _column_block(x: Tensor) -> Block | None:
     if (trace := current_trace()) is not None:
         return _traced_columns(x, trace)
-    if x.dim() != 2 or int(torch.count_nonzero(x)) > x.numel() // _DENSE:
+    if x.dim() != 2 or _nonzero_count(x) > x.numel() // _DENSE:
         return None
     rows, columns = (each.cpu().numpy() for each in x.nonzero(as_tuple=True))
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(x)))])
@@ -82,19 +84,27 @@ def _column_block(x: Tensor) -> Block | None:
     return on_device(block, x.device) if x.device.type == "cuda" else block
 
 
+def _nonzero_count(x: Tensor) -> int:
+    """How many numbers are not zero."""
+    counts = [torch.count_nonzero(part) for part in x.reshape(-1).split(_COUNTED)]
+    return int(torch.stack(counts).sum()) if counts else 0
+
+
 def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
     """A block of the size that the input's would have."""
+    if trace.on_device:
+        # A GPU counts by marks, which it widens.
+        marks = torch.empty(min(x.numel(), _COUNTED), dtype=torch.bool, device=x.device)
+        widened = torch.empty(len(marks), dtype=torch.int64, device=x.device)
+        del marks, widened
     if trace.density * _DENSE > 1:
-        if trace.on_device:
-            # Numbers that are not zero are marked to be counted.
-            torch.empty(x.shape, dtype=torch.bool, device=x.device)
         return None
     entries = round(trace.density * x.numel())
     if trace.on_device:
         # While the columns are looked for there are a mark for each number, and the places of those that are not zero.
-        marks = [torch.empty(x.shape, dtype=torch.bool, device=x.device) for _ in range(2)]
+        masks = [torch.empty(x.shape, dtype=torch.bool, device=x.device) for _ in range(2)]
         places = torch.empty(entries, 2, dtype=torch.int64, device=x.device)
-        del marks, places
+        del masks, places
         lists: Any = torch.empty(len(x) + 1, dtype=torch.int32, device=x.device)
         columns: Any = torch.empty(entries, dtype=torch.int32, device=x.device)
         values: Any = torch.empty(entries, device=x.device)

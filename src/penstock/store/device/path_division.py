@@ -168,10 +168,11 @@ def _held(paces: dict[float, float]) -> Generator[float, float, float]:
 
 
 def _other(paces: dict[float, float], best: float, number: int) -> float | None:
-    """The share that is tried next beside the best: its neighbours in turn, each path alone now and then."""
+    """The share that is tried next beside the best: each path alone, and its neighbours in turn."""
     turn = number % 6
-    if turn in (2, 5):
-        alone = SHARES[0] if turn == 2 else SHARES[-1]
+    if turn in (0, 3):
+        # Soon: that a path alone looked slower while shares were looked for may have been bad luck.
+        alone = SHARES[-1] if turn == 0 else SHARES[0]
         # One that was far slower costs too much to be tried for nothing; its neighbours tell when it is worth it.
         if alone != best and paces[alone] < _FAR * paces[best]:
             return alone
