@@ -94,7 +94,7 @@ def cases() -> list[Case]:
         Case("papers-divided", "papers", {"first_layer": "divided", "placement": on_device}),
         Case("papers-auto", "papers", {"first_layer": "auto"}, limit=24),
     ]
-    for share in (0.5, 0.6, 0.7, 0.8):
+    for share in (0.2, 0.35, 0.5, 0.65):
         fields = {"first_layer": "divided", "placement": on_device, "host_share": share}
         found.append(Case(f"papers-share-{share:g}", "papers", fields))
     device: dict[str, Any] = {"first_layer": "device"}
@@ -176,8 +176,8 @@ def job_of(case: Case, rows: int, args: argparse.Namespace) -> Job:
     }  # fmt: skip
     if case.cached:
         fields["placement"] = {**fields["placement"], "cache_rows": round(case.cached * rows)}
-    elif "pinned" in fields.get("placement", {}).values():
-        fields["placement"] = {**fields["placement"], "cache_rows": 0}
+    elif fields["first_layer"] == "divided" or "pinned" in fields.get("placement", {}).values():
+        fields["placement"] = {**fields.get("placement", {}), "cache_rows": 0}
     return with_order_costs(make_job(fields))
 
 
