@@ -86,7 +86,8 @@ def _column_block(x: Tensor) -> Block | None:
 
 def _nonzero_count(x: Tensor) -> int:
     """How many numbers are not zero."""
-    counts = [torch.count_nonzero(part) for part in x.reshape(-1).split(_COUNTED)]
+    parts = x.reshape(-1).split(_COUNTED)  # type: ignore[no-untyped-call]
+    counts = [torch.count_nonzero(part) for part in parts]
     return int(torch.stack(counts).sum()) if counts else 0
 
 
