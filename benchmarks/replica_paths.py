@@ -8,6 +8,9 @@ the same ones in the undisturbed run), the first of them left out; `of_undisturb
 the workload builder and simulator of `penstock plan` say for tasks that stand where they do here, from one profile
 measured without limits. `equal` says whether every loss is that of the undisturbed run to the bit.
 
+`processors` is the share of this machine's processors that was busy while a case ran, starting included, and `load` its
+load average afterwards.
+
 An epoch must have several times as many batches as workers pull ahead: what is pulled while the link is slow would else
 be computed in another epoch. All hosts share this machine's processors: bytes are what they are anywhere, seconds are
 not. Links are slow enough that they set the pace.

@@ -124,7 +124,6 @@ def _covered(reads: Sequence[_PartReads], pulled: float) -> float:
     A batch pulls a row once however often it reads it. With reads in proportion to a row's entries in lists, a row is
     pulled with chance 1 - exp(-rate * entries); the rate is such that a batch pulls as many bytes as the profile has.
     """
-
     entries = np.concatenate([np.empty(0, np.int64), *(each.entries for each in reads)])
     sizes = np.concatenate([np.empty(0), *(np.full(len(each.entries), each.row_bytes) for each in reads)])
     if not entries.any():
