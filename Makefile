@@ -21,8 +21,9 @@ train: env
 	$(BIN)/penstock data inspect data/synthetic-arxiv
 	$(BIN)/penstock train --graph data/synthetic-arxiv --model sage --epochs 4 --run runs/synthetic-arxiv --force
 
+# Modules are compiled to byte code once, whatever the environment says, and not by each process that a test starts.
 test: env lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Further whole runs on clusters of every kind, and ten times as many examples of every property: about a quarter of an hour on
 # two cores.

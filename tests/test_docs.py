@@ -15,7 +15,7 @@ from penstock.plan import NoRoomError, Sizes, Wanted, decide_residence
 ROOT = Path(__file__).parents[1]
 SMALLER = """
 from penstock.graph.generate.presets import DATASETS
-DATASETS["synthetic-arxiv"] = DATASETS["synthetic-arxiv"].scaled(0.1)
+DATASETS["synthetic-arxiv"] = DATASETS["synthetic-arxiv"].scaled(0.05)
 """
 STORIES = [
     "first-hour",
@@ -36,14 +36,14 @@ def blocks(page, language):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
 def test_commands_in_the_documentation_work(page, tmp_path, monkeypatch, capsys):
-    """In this process, as starting one for each line costs seconds, and on graphs of a fifth of their size."""
+    """In this process, as starting one for each line costs seconds, and on graphs of a twentieth of their size."""
     if page.name == "tables.md":
         pytest.skip("needs tables; tests/graph/tables runs this page")
     if page.stem in STORIES:
         pytest.skip("a story, whose programs are run too")
     monkeypatch.chdir(tmp_path)
     for name, recipe in DATASETS.items():
-        monkeypatch.setitem(DATASETS, name, recipe.scaled(0.2))
+        monkeypatch.setitem(DATASETS, name, recipe.scaled(0.05))
     for line in "".join(blocks(page, "console")).splitlines():
         name, *arguments = shlex.split(line)
         assert name == "penstock", line
@@ -76,7 +76,7 @@ def test_the_index_lists_the_stories_in_their_order():
 
 
 def test_the_readme_example_works(tmp_path):
-    """Word for word, on a graph of a tenth of its size."""
+    """Word for word, on a graph of a twentieth of its size."""
     (code,) = blocks(ROOT / "README.md", "python")
     code = SMALLER + code
     environment = {**os.environ, "PENSTOCK_CACHE": str(tmp_path / "cache")}

@@ -112,10 +112,18 @@ MAKERS = [
     lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2),
     lambda kinds: TypedGATLayer(3, 2, ["a", "b"], kinds, heads=2, concat=False, v2=True),
 ]
+HGT, HGT_OF_ONE = MAKERS[3:5]
 
 
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize(
+    "weights, make",
+    [
+        # Numerical gradients of two HGT layers take as long as those of all others: each once, the rest on long days.
+        pytest.param(weights, make, marks=[pytest.mark.long] * ((weights, make) in ((True, HGT), (False, HGT_OF_ONE))))
+        for weights in (False, True)
+        for make in MAKERS
+    ],
+)
 def test_gradients(make, weights):
     torch.manual_seed(1)
     block, x = typed_block(weights=weights), inputs(3, torch.float64)

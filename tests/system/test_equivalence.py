@@ -181,7 +181,7 @@ def test_typed_graph_with_a_rare_relation(tmp_path, way, learned, clip):
     "fields, workers",
     [
         ({"model": "rgcn", "bases": 2, "input_dropout": 0.2}, [1, 1]),
-        ({"model": "rgcn", "blocks": 4, "input_dropout": 0.2}, [1, 1]),
+        pytest.param({"model": "rgcn", "blocks": 4, "input_dropout": 0.2}, [1, 1], marks=pytest.mark.long),
         ({"model": "hgt", "heads": 2, "attention_dropout": 0.3, "optimiser": "SGD", "lr": 0.1}, [1, 1]),
         # Scores of lists of one edge have no gradient but rounding, which Adam would make steps of.
         pytest.param(

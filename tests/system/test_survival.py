@@ -32,7 +32,7 @@ from training_graphs import (
 
 LONG = {
     "embedding": 8,
-    "epochs": 8,
+    "epochs": 6,
     "evaluate_every": 2,
     "checkpoint_steps": 7,
     "schedule": "StepLR",
@@ -79,10 +79,17 @@ def test_killed_task_is_replaced(place, whole, tmp_path, task):
     assert_ended_like(run.path, whole["all"])
 
 
-@pytest.mark.parametrize("task", [pytest.param("worker-0", marks=pytest.mark.long), "worker-1"])
-@pytest.mark.usefixtures("tasks_are_programs")
-def test_killed_worker_among_workers_that_sum(place, whole, tmp_path, task):
-    """Here as outside tests: processes that import for themselves, before and after the loss."""
+@pytest.mark.parametrize(
+    "task, tasks",
+    [
+        ("worker-1", "tasks_are_forked"),
+        # As outside tests: processes that import for themselves, before and after the loss.
+        pytest.param("worker-0", "tasks_are_programs", marks=pytest.mark.long),
+        pytest.param("worker-1", "tasks_are_programs", marks=pytest.mark.long),
+    ],
+)
+def test_killed_worker_among_workers_that_sum(place, whole, tmp_path, request, task, tasks):
+    request.getfixturevalue(tasks)
     _, graph, clusters = place
     run = disturbed_run(task, 5, clusters["few"], graph, tmp_path / "run", **LONG)
     assert [each["task"] for each in result_of(run.path)["recoveries"]] == [task]

@@ -107,7 +107,7 @@ LINKS = {"task": "link-prediction", "rank_against": 20, "model": "gcn", "layers"
 @pytest.mark.parametrize(
     "make, fields",
     [
-        (community_graph, {**LINKS, "supervision": 0.5}),
+        pytest.param(community_graph, {**LINKS, "supervision": 0.5}, marks=pytest.mark.long),
         pytest.param(labelled_edges, {"task": "edge-classification", "label": "kind"}, marks=pytest.mark.long),
         (typed_graph, {**TYPED, **LINKS, "model": "rgcn", "edge_type": "author__writes__paper"}),
     ],

@@ -41,6 +41,18 @@ class StrictDocument(BaseModel):
         return raw
 
 
+if yaml.__with_libyaml__:
+
+    class _Loader(yaml.composer.Composer, yaml.CSafeLoader):
+        """libyaml finds the words, many times as fast; Python puts them together, where nesting has a limit."""
+
+        def __init__(self, text: str) -> None:
+            yaml.CSafeLoader.__init__(self, text)
+            yaml.composer.Composer.__init__(self)
+
+else:
+    _Loader = yaml.SafeLoader  # type: ignore[assignment, misc]
+
 Model = TypeVar("Model", bound=StrictDocument)
 _MOST_REPEATED = 100_000
 
@@ -105,7 +117,10 @@ def parse_yaml(text: str) -> Any:
 
     A few hundred bytes of aliases of aliases can stand for billions of values, which whoever walks through them meets.
     """
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = _Loader(text)
+    except UnicodeEncodeError:
+        raise yaml.YAMLError("it has half of a character") from None
     try:
         node = loader.get_single_node()
         if node is None:
@@ -117,6 +132,12 @@ def parse_yaml(text: str) -> Any:
         raise yaml.YAMLError("it is nested too deeply") from None
     finally:
         loader.dispose()
+
+
+def yaml_text(document: object) -> str:
+    """A document as YAML, its keys in their order."""
+    dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
+    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, width=120))
 
 
 def mapping_of_flag(value: object) -> object:

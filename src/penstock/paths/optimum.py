@@ -11,10 +11,9 @@ the source's equations add its own service to it a second time.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -77,6 +76,9 @@ def path_demands(table: RouteTable) -> tuple[Array, Array]:
 
 def _decide(table: RouteTable, loads: _Loads, kinds: Array, gaps: Array, work: Array) -> Array:
     """Paths of the requests of one window; `work` is ahead of the first."""
+    # Every worker of a cluster has the table of selectors, and few choose this one: a solver takes long to import.
+    from scipy.optimize import Bounds, milp
+
     program = _Program(table, loads, kinds, gaps, work)
     found = milp(
         program.costs(),
@@ -114,8 +116,11 @@ class _Program:
         out[self._wait(0, 0) if self._resources else self._size :] = 1.0
         return out
 
-    def constraints(self) -> LinearConstraint:
+    def constraints(self) -> Any:
         """All inequalities as one sparse matrix."""
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import coo_array
+
         row = [place for place, (terms, _, _) in enumerate(self._rows) for _ in terms]
         column = [each for terms, _, _ in self._rows for each in terms]
         value = [each for terms, _, _ in self._rows for each in terms.values()]

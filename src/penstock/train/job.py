@@ -4,12 +4,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
-from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml
+from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml, yaml_text
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
@@ -165,4 +164,4 @@ def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:
 
 def write_job(job: Job, path: Path) -> None:
     """Every field, so that a later release with other defaults runs the same."""
-    write_whole(path, yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, width=120))
+    write_whole(path, yaml_text(job.model_dump(mode="json")))

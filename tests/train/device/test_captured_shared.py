@@ -159,7 +159,7 @@ def sized(graph, seeds):
 @pytest.mark.parametrize(
     "shares, how",
     [
-        ((1.0,), {}),
+        pytest.param((1.0,), {}, marks=pytest.mark.long),
         pytest.param((0.5, 0.5), {}, marks=pytest.mark.long),
         ((0.3, 0.7), {}),
         ((0.5, 0.5), {"optimiser": "SGD", "clip": 0.5}),
@@ -188,9 +188,8 @@ def test_the_only_worker_learns_bit_for_bit_what_one_device_learns(graph, learne
     assert all(torch.equal(value, alone[name]) for name, value in values.items())
 
 
-def test_bursts_of_sums_change_nothing(graph):
-    rooms = [sized(graph, 8)] * 2
-    few, many = (shared(graph, (0.5, 0.5), rooms, pause=each) for each in (1, 100))
+def test_bursts_of_sums_change_nothing(graph, learned_with_room):
+    few, many = shared(graph, (0.5, 0.5), [sized(graph, 8)] * 2, pause=1, epochs=1), learned_with_room(True)
     for (steps, values, _), (others, other_values, _) in zip(few, many, strict=True):
         assert steps == others and all(torch.equal(value, other_values[name]) for name, value in values.items())
 

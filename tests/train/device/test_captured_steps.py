@@ -108,8 +108,19 @@ def usual(graph):
     return learned(session_of(graph))
 
 
-@pytest.mark.parametrize("optimiser", ["Adam", "SGD"])
-@pytest.mark.parametrize("fields", [{}, {"model": "gcn"}, {"clip": 0.5, "model": "gin"}, {"class_weights": "balanced"}])
+@pytest.mark.parametrize(
+    "optimiser, fields",
+    [
+        ("Adam", {}),
+        ("SGD", {}),
+        ("Adam", {"model": "gcn"}),
+        pytest.param("SGD", {"model": "gcn"}, marks=pytest.mark.long),
+        pytest.param("Adam", {"clip": 0.5, "model": "gin"}, marks=pytest.mark.long),
+        ("SGD", {"clip": 0.5, "model": "gin"}),
+        ("Adam", {"class_weights": "balanced"}),
+        pytest.param("SGD", {"class_weights": "balanced"}, marks=pytest.mark.long),
+    ],
+)
 def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
     right = loaded(made_session(graph, optimiser, **fields))
     in_place = "model" not in fields

@@ -1,5 +1,6 @@
 """Training on rows that come along several paths: the bits of the pinned path, captured or not, by an interpreter."""
 
+import functools
 import importlib.util
 
 import pytest
@@ -72,6 +73,19 @@ def graph():
     return community_graph(120)
 
 
+@pytest.fixture(scope="module")
+def learned_along_pinned(graph):
+    """What is learned from rows that take the pinned path alone, by whether steps are captured."""
+    alone = {"feature_paths": ["pinned"], "placement": {**PINNED, "cache_rows": 0}}
+    return functools.cache(lambda capture: trained(session_of(graph, **alone, capture=capture)))
+
+
+@pytest.fixture(scope="module")
+def learned_along_any(graph):
+    """What is learned from rows that take any path."""
+    return functools.cache(lambda: trained(session_of(graph, feature_paths="auto")))
+
+
 @pytest.mark.parametrize("capture", [True, False])
 @pytest.mark.parametrize(
     ("paths", "placement"),
@@ -81,10 +95,8 @@ def graph():
         ("auto", {**PINNED, "cache_rows": 40}),
     ],
 )
-def test_losses_are_bit_equal_whatever_path_rows_took(graph, capture, paths, placement):
-    right = trained(
-        session_of(graph, feature_paths=["pinned"], placement={**placement, "cache_rows": 0}, capture=capture)
-    )
+def test_losses_are_bit_equal_whatever_path_rows_took(graph, learned_along_pinned, capture, paths, placement):
+    right = learned_along_pinned(capture)
     session = session_of(graph, feature_paths=paths, placement=placement, capture=capture)
     assert session.execution.placed.is_divided and session.execution.placed.is_captured == capture
     assert_same_bits(trained(session), right)
@@ -104,11 +116,11 @@ def assert_nothing_is_under_way(session):
     assert not paths._arriving
 
 
-def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, monkeypatch):
+def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, learned_along_any, monkeypatch):
     from penstock.sampling.device.room import Room
     from penstock.train.device import decision
 
-    right = trained(session_of(graph, feature_paths="auto"))
+    right = learned_along_any()
     monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((16, 40, 60), (48, 50)))
     tight = session_of(graph, feature_paths="auto")
     done = trained(tight)
@@ -119,9 +131,8 @@ def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, monkeypatch):
     assert_nothing_is_under_way(tight)
 
 
-def test_steps_that_end_in_the_middle_of_an_epoch_leave_nothing_under_way(graph):
-    session = session_of(graph, feature_paths="auto")
-    whole = trained(session_of(graph, feature_paths="auto"))
+def test_steps_that_end_in_the_middle_of_an_epoch_leave_nothing_under_way(graph, learned_along_any):
+    session, whole = session_of(graph, feature_paths="auto"), learned_along_any()
     first, _ = trained(session, steps=3)
     rest = trained(session, start=Position(0, len(first)))
     assert_same_bits(([*first, *rest[0]], rest[1]), whole)

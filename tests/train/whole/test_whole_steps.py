@@ -21,11 +21,21 @@ def losses(run):
     return [line["loss"] for line in lines_of(run) if line["kind"] == "epoch"]
 
 
-def reference(graph, run, **fields):
-    """One batch of all training vertices, with whole neighbourhoods, computed at once."""
-    layers = fields.pop("layers", 2)
-    changed = {"sampler": "neighbour", "fanouts": [-1] * layers, "batch_size": 1 << 20}
-    return trained(graph, run, **{**WHOLE, **fields, **changed, "layers": layers})
+@pytest.fixture(scope="module")
+def expected_losses(tmp_path_factory):
+    """Of one batch of all training vertices, with whole neighbourhoods, computed at once; by the fields of a job."""
+    known = {}
+
+    def losses_with(make_graph, fields):
+        key = make_graph.__name__, str(fields)
+        if key not in known:
+            layers = fields.get("layers", 2)
+            changed = {"sampler": "neighbour", "fanouts": [-1] * layers, "batch_size": 1 << 20, "layers": layers}
+            run = tmp_path_factory.mktemp("reference") / "run"
+            known[key] = losses(trained(make_graph(), run, **{**WHOLE, **fields, **changed}).path)
+        return known[key]
+
+    return losses_with
 
 
 @pytest.mark.parametrize(
@@ -46,35 +56,37 @@ def reference(graph, run, **fields):
 @pytest.mark.parametrize(
     "how", [{"bins": 1}, {"bins": 3}, {"bins": 17, "scope": "all"}, {"bins": 1, "scope": "all"}], ids=str
 )
-def test_losses_are_those_of_one_batch(tmp_path, fields, how):
-    graph = community_graph()
-    expected = losses(reference(graph, tmp_path / "one", **fields).path)
+def test_losses_are_those_of_one_batch(tmp_path, expected_losses, fields, how):
     if fields.get("norm") == "batch" and how.get("scope") == "all":
         pytest.skip("statistics are then of all vertices")
-    found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, **fields, **how}).path)
-    np.testing.assert_allclose(found, expected, rtol=ROUNDING)
+    found = losses(trained(community_graph(), tmp_path / "whole", **{**WHOLE, **fields, **how}).path)
+    np.testing.assert_allclose(found, expected_losses(community_graph, fields), rtol=ROUNDING)
 
 
 @pytest.mark.parametrize(
     "fields", [{"model": "rgcn"}, {"model": "gat", "heads": 2}, {"model": "sage", "norm": "batch"}], ids=str
 )
 @pytest.mark.parametrize("how", [{"bins": 1}, {"bins": 4}, {"bins": 3, "scope": "all"}], ids=str)
-def test_several_types_and_learned_rows(tmp_path, fields, how):
-    graph = typed_graph()
+def test_several_types_and_learned_rows(tmp_path, expected_losses, fields, how):
     fields = {**fields, "embedding": 8, "clip": 0.5}
     if fields.get("norm") == "batch" and how.get("scope") == "all":
         pytest.skip("statistics are then of all vertices")
-    expected = losses(reference(graph, tmp_path / "one", **fields).path)
-    found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, **fields, **how}).path)
-    np.testing.assert_allclose(found, expected, rtol=ROUNDING)
+    found = losses(trained(typed_graph(), tmp_path / "whole", **{**WHOLE, **fields, **how}).path)
+    np.testing.assert_allclose(found, expected_losses(typed_graph, fields), rtol=ROUNDING)
+
+
+@pytest.fixture(scope="module")
+def four_bins(tmp_path_factory):
+    """What is learned in four bins."""
+    fields = {**WHOLE, "layers": 3, "bins": 4}
+    run = trained(community_graph(), tmp_path_factory.mktemp("bins") / "run", **fields)
+    return newest_checkpoint(run.path)["learned"]
 
 
 @pytest.mark.parametrize("keep", ["device", "host", "disk", "recompute"])
-def test_where_rows_wait_changes_no_bit(tmp_path, keep):
-    graph = community_graph()
-    one = trained(graph, tmp_path / "one", **{**WHOLE, "layers": 3, "bins": 4})
-    other = trained(graph, tmp_path / "other", **{**WHOLE, "layers": 3, "bins": 4, "keep": keep})
-    assert_same_state(newest_checkpoint(one.path)["learned"], newest_checkpoint(other.path)["learned"])
+def test_where_rows_wait_changes_no_bit(tmp_path, four_bins, keep):
+    other = trained(community_graph(), tmp_path / "other", **{**WHOLE, "layers": 3, "bins": 4, "keep": keep})
+    assert_same_state(four_bins, newest_checkpoint(other.path)["learned"])
     assert facts_of(other.path)["result"]["keep"] == {"device": "host"}.get(keep, keep)
 
 
@@ -85,15 +97,18 @@ def test_several_steps_an_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage"])
-def test_features_that_are_mostly_zeros(tmp_path, model):
+def test_features_that_are_mostly_zeros(tmp_path, expected_losses, model):
     """The first product leaves the zeros out, and comes to the same."""
+    found = losses(trained(graph_of_zeros(), tmp_path / "whole", **{**WHOLE, "model": model}).path)
+    np.testing.assert_allclose(found, expected_losses(graph_of_zeros, {"model": model}), rtol=ROUNDING)
+
+
+def graph_of_zeros():
     rng = np.random.default_rng(0)
     graph = community_graph()
     (nodes,) = graph.nodes.values()
     nodes.fields["x"] = ((rng.random((nodes.count, 400)) < 0.02) * rng.random((nodes.count, 400))).astype(np.float32)
-    expected = losses(reference(graph, tmp_path / "one", model=model).path)
-    found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, "model": model}).path)
-    np.testing.assert_allclose(found, expected, rtol=ROUNDING)
+    return graph
 
 
 def test_bins_that_are_asked_for_save_memory(tmp_path):

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-import yaml
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
+from penstock.graph.documents import yaml_text
 from penstock.graph.graph import Graph
 from penstock.graph.ids import Ids, StringIds, take_ids
 from penstock.graph.integrity import check_graph
@@ -55,7 +55,7 @@ def export_tables(
         for edge_type in graph.edges:
             spec["edges"].append(_export_edges(graph, edge_type, target, format, progress))
         # Escaped: written as they are, some characters (U+0085) do not survive PyYAML.
-        write_new(target / "spec.yaml", yaml.safe_dump(spec, sort_keys=False, width=120))
+        write_new(target / "spec.yaml", yaml_text(spec))
         files = [entry["files"] for entry in spec["nodes"] + spec["edges"]] + ["spec.yaml"]
         document = {"format": "penstock-export", "version": 1, "graph": graph.name, "files": files}
         write_new(target / "export.json", json.dumps(document, indent=1) + "\n")

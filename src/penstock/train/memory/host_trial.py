@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Loaded
@@ -12,7 +11,7 @@ from penstock.train.device.trial import Load, StepMemory, batch_load, followed
 from penstock.train.execution.loaded import loss_of
 from penstock.train.run_context import generators_kept
 from penstock.train.session import Session
-from penstock.train.trace.allocations import Allocations, peak_of
+from penstock.train.trace.allocations import Allocations, peak_of, tensors_in
 
 
 def tried_on_host(session: Session) -> StepMemory:
@@ -54,7 +53,6 @@ class _Noted(Allocations):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do an operation and note what it returns."""
         out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
-                self.note(tensor)
+        for tensor in tensors_in(out):
+            self.note(tensor)
         return out

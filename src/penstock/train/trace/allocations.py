@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from penstock.traced import MemoryPlace, current_category, current_place, memory_for
 from penstock.train.trace.categories import ACTIVATIONS, GRADIENTS, LIBRARIES, OPTIMISER
@@ -72,17 +71,17 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = dict(kwargs or {})
         if self._on_device and not _concerns_device(args, kwargs):
             return func(*args, **kwargs)
-        args, kwargs = tree_map_only(torch.Tensor, _without_numbers, (args, kwargs))
-        if _chooses_device(func):
+        args = tuple(map(_without_numbers, args))
+        kwargs = {name: _without_numbers(value) for name, value in kwargs.items()}
+        self._operation, chooses_device = _facts_of(func)
+        if chooses_device:
             kwargs |= {"device": META}
             kwargs.pop("pin_memory", None)
-        self._operation = func._schema.name.rpartition("::")[2]
         if self._on_device:
             self._take_inside(func, args, kwargs)
         out = rule_for(func)(*args, **kwargs)
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
-                self.note(tensor)
+        for tensor in tensors_in(out):
+            self.note(tensor)
         return out
 
     def note(self, tensor: torch.Tensor) -> None:
@@ -188,20 +187,39 @@ def _sequence_number() -> int:
     return number
 
 
-def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.is_meta else like(tensor)
+def _without_numbers(value: Any) -> Any:
+    """An operation's argument: a tensor is one without numbers, and so is each tensor of a list."""
+    if isinstance(value, torch.Tensor):
+        return value if value.is_meta else like(value)
+    return type(value)(map(_without_numbers, value)) if type(value) in (list, tuple) else value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors among what an operation takes or gives: a value, or values in lists and mappings.
+
+    torch's walk over such trees takes longer than the operations on shapes do.
+    """
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_in(each)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
 
 
 def _concerns_device(args: Any, kwargs: Any) -> bool:
     """Whether an operation reads or makes tensors of the traced device."""
     if kwargs.get("device") == META:
         return True
-    return any(isinstance(each, torch.Tensor) and each.is_meta for each in tree_leaves((args, kwargs)))
+    return any(each.is_meta for each in tensors_in((args, kwargs)))
 
 
 @cache
-def _chooses_device(operation: Any) -> bool:
-    return any(argument.name == "device" for argument in operation._schema.arguments)
+def _facts_of(operation: Any) -> tuple[str, bool]:
+    """An operation's name, and whether it is told on which device to make its tensors."""
+    schema = operation._schema
+    return schema.name.rpartition("::")[2], any(argument.name == "device" for argument in schema.arguments)
 
 
 class PeakMemory(NamedTuple):

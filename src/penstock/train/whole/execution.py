@@ -247,17 +247,28 @@ def decide_step(
 
     The order is that of a search where several bins have rows of their own to read, and fewer than in that of numbers.
     """
-    decision, predicted = _decided(session, reach, order, counts, planned)
-    bins = max(decision.bins)
-    if bins == 1 or decision.in_place:
-        return order, decision, predicted
-    searched = in_search_order(reach.graph, order, counts)
-    before, after = (num_inputs(bin_sizes(reach, len(decision.bins), each, counts, bins)) for each in (order, searched))
+    decided, bins = None, session.job.bins
+    if bins < 2 or _may_read_in_place(session):
+        decided = decision, predicted = _decided(session, reach, order, counts, planned)
+        bins = max(decision.bins)
+        if bins == 1 or decision.in_place:
+            return order, decision, predicted
+    layers, searched = len(counts) - 1, in_search_order(reach.graph, order, counts)
+    before, after = (num_inputs(bin_sizes(reach, layers, each, counts, bins)) for each in (order, searched))
     if after < before:
         again, predicted = _decided(session, reach, searched, counts, planned)
         if max(again.bins) > 1:
             return searched, replace(again, searched=True), predicted
+    decision, predicted = decided or _decided(session, reach, order, counts, planned)
     return order, decision, predicted
+
+
+def _may_read_in_place(session: Session) -> bool:
+    """Whether bins may read levels where they stand.
+
+    On the host, where rows wait changes no bit, and they may wait in a file: there bins have rows of their own.
+    """
+    return session.inputs.device.type == "cuda" and reads_in_place(session) is not None
 
 
 def _decided(
@@ -299,8 +310,7 @@ def _decided(
             return step_bytes(sizes, decision.bins[0], place, item, decision.retain, device.type == "cuda") + loss
 
     on_device = device.type == "cuda"
-    # On the host, where rows wait changes no bit, and they may wait in a file: there bins have rows of their own.
-    in_place = on_device and reads_in_place(session) is not None
+    in_place = _may_read_in_place(session)
     decision = decide(sizes, job.bins, job.keep, item, free, spare, on_device, predict=predict, in_place=in_place)
     return decision, predicted
 
