@@ -81,6 +81,12 @@ def tasks_are_programs(tasks_are_forked, monkeypatch):
 
 
 @pytest.fixture
+def own_data_sets(tmp_path, monkeypatch) -> None:
+    """Data sets are made anew for this test, and not found in a cache of the user's, which may hold larger ones."""
+    monkeypatch.setattr("penstock.graph.generate.presets.cache_folder", lambda: tmp_path / "data-sets")
+
+
+@pytest.fixture
 def device() -> torch.device:
     """A device for Triton kernels: the GPU, or the host under the interpreter."""
     if importlib.util.find_spec("triton") is None:

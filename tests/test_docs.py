@@ -35,15 +35,16 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
+@pytest.mark.usefixtures("own_data_sets")
 def test_commands_in_the_documentation_work(page, tmp_path, monkeypatch, capsys):
-    """In this process, as starting one for each line costs seconds, and on graphs of a twentieth of their size."""
+    """In this process, as starting one for each line costs seconds, and on graphs of a fifth of their size."""
     if page.name == "tables.md":
         pytest.skip("needs tables; tests/graph/tables runs this page")
     if page.stem in STORIES:
         pytest.skip("a story, whose programs are run too")
     monkeypatch.chdir(tmp_path)
     for name, recipe in DATASETS.items():
-        monkeypatch.setitem(DATASETS, name, recipe.scaled(0.05))
+        monkeypatch.setitem(DATASETS, name, recipe.scaled(0.2))
     for line in "".join(blocks(page, "console")).splitlines():
         name, *arguments = shlex.split(line)
         assert name == "penstock", line

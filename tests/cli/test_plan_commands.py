@@ -12,12 +12,26 @@ import yaml
 
 from in_process import answer, command, refusal
 from penstock.cost.profile import deciding, write_profile
+from penstock.graph.generate import make_graph, recipe_named
 from penstock.train.job import make_job
 from plan_profiles import profile_of
 from refusals import refused
 
 JOB = ["--graph", "synthetic-arxiv", "--hidden", "8"]
 SET_UP = {"wire_type": "stored", "reduce": "all-reduce", "servers": 0}
+
+
+@pytest.fixture(scope="module")
+def data_sets(tmp_path_factory):
+    """A folder with a hundredth of the data set that jobs here name: plans read the graph and cut it."""
+    folder = tmp_path_factory.mktemp("data-sets")
+    make_graph(recipe_named("synthetic-arxiv").scaled(0.01), folder / "synthetic-arxiv")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _small_graph(monkeypatch, data_sets):
+    monkeypatch.setattr("penstock.graph.generate.presets.cache_folder", lambda: data_sets)
 
 
 @pytest.fixture

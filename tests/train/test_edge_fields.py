@@ -223,12 +223,11 @@ def test_all_samplers_keep_edges(tmp_path, sampler):
     assert run.test["accuracy"] > 0
 
 
+@pytest.mark.usefixtures("own_data_sets")
 def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     page = Path(__file__).parents[2] / "docs" / "edges.md"
     (example,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
     monkeypatch.chdir(tmp_path)
-    # Not the graph of full size that a cache of the user's may hold.
-    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(DATASETS, "synthetic-arxiv", DATASETS["synthetic-arxiv"].scaled(0.003))
     exec(example, {})
     assert len(list((tmp_path / "runs").iterdir())) == 2
