@@ -194,7 +194,7 @@ def _small_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
-@pytest.mark.parametrize("command", ["make", "partition"])
+@pytest.mark.parametrize("command", ["make", pytest.param("partition", marks=pytest.mark.long)])
 def test_a_disk_that_fills_up(command, tmp_path):
     if command == "make":
         arguments = ["data", "make", "synthetic-arxiv", "--scale", 0.05, "--out", tmp_path / "out" / "g"]
@@ -208,7 +208,9 @@ def test_a_disk_that_fills_up(command, tmp_path):
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("method", [pytest.param("metis", marks=pytest.mark.long), "hypergraph", "random"])
+@pytest.mark.parametrize(
+    "method", ["hypergraph", *(pytest.param(each, marks=pytest.mark.long) for each in ("metis", "random"))]
+)
 def test_ctrl_c_in_the_middle(method, tmp_path):
     """Interrupt at whatever point it has reached: nothing is left, the exit code says so, there is no traceback."""
     big = tmp_path / "big"
@@ -291,7 +293,7 @@ def test_memory_of_writing_parts_is_bounded(features, tmp_path):
     from penstock import EdgeSet, NodeSet
     from penstock.graph.csr import build_lists
 
-    count, edges = (200_000, 2_000_000) if features else (1_000_000, 20_000_000)
+    count, edges = (200_000, 2_000_000) if features else (500_000, 10_000_000)
     indptr, indices, _ = build_lists(rng.integers(0, count, edges), rng.integers(0, count, edges), count, count)
     nodes = NodeSet(count, {"x": rng.random((count, features), np.float32)} if features else {})
     big = Graph({"v": nodes}, {("v", "e", "v"): EdgeSet(indptr, indices)}).save(tmp_path / "big")

@@ -68,7 +68,7 @@ def collected(graph, kind, size, length, rounds):
 
 
 @CASES
-@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("directed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_aggregates_and_losses_are_unbiased(kind, size, length, directed):
     graph = directed_graph(30, 90, seed=2) if directed else power_law_graph(30, 3)
     sampler, values, sums, losses, sizes = collected(graph, kind, size, length, 4000)

@@ -82,7 +82,8 @@ def test_three_workers_lose_as_one(place, tmp_path, way):
     assert scores["test"] == pytest.approx(run.facts["result"]["test"])
 
 
-@pytest.mark.parametrize("reduce", [pytest.param("all-reduce", marks=pytest.mark.long), "servers"])
+@pytest.mark.long
+@pytest.mark.parametrize("reduce", ["all-reduce", "servers"])
 def test_a_worker_that_dies_changes_no_bit(place, tmp_path, reduce):
     """The step under way moves the running figures once."""
     folder, graph = place

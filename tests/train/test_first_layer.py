@@ -31,8 +31,15 @@ def losses(run):
     return [line["loss"] for line in lines_of(run.path) if line["kind"] == "epoch"]
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda each: "-".join(each.values()))
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
+@pytest.mark.parametrize(
+    "half, model",
+    [
+        pytest.param(half, model, marks=pytest.mark.long if half and model != MODELS[0] else ())
+        for half in (False, True)
+        for model in MODELS
+    ],
+    ids=str,
+)
 def test_every_way_learns_the_same(model, half, tmp_path):
     graph = narrow(community_graph()) if half else community_graph()
     runs = {way: trained(graph, tmp_path / way, **FIELDS, **model, first_layer=way) for way in WAYS}

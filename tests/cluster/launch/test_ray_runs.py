@@ -104,6 +104,7 @@ def on_ray(nodes, folder, fields):
     return cluster_file(folder, **fields, launcher="ray", ray={"address": nodes.cluster.address})
 
 
+@pytest.mark.long
 def test_tasks_run_where_planned_with_the_same_losses(nodes, folder, graph, cluster_fields, local_run):
     seen = {}
 

@@ -36,7 +36,8 @@ def test_there_is_such_a_line():
     assert documented()
 
 
-@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("processes", ["1", "2"])
 def test_it_trains(tmp_path, processes):
     community_graph(80).save(tmp_path / "graph")
     job = {**JOB, "graph": tmp_path / "graph", "epochs": 1}

@@ -67,8 +67,16 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("features", [True, False], ids=["features", "embeddings"])
-@pytest.mark.parametrize("fields", MODELS, ids=lambda fields: " ".join(map(str, fields.values())))
+@pytest.mark.parametrize(
+    "features, fields",
+    [
+        *((True, fields) for fields in MODELS),
+        # Learned rows are the input of the first layer as features are.
+        (False, MODELS[0]),
+        *(pytest.param(False, fields, marks=pytest.mark.long) for fields in MODELS[1:]),
+    ],
+    ids=str,
+)
 def test_layers_in_chunks_equal_the_whole_graph(fields, features, monkeypatch):
     session = session_of(community_graph(features=features), **fields)
     expected = full_forward(session, "node")

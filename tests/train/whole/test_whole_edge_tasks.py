@@ -60,7 +60,7 @@ def reference(graph, run, monkeypatch, seed=0, **fields):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("make", [community_graph, labelled_edges])
+@pytest.mark.parametrize("make", [community_graph, pytest.param(labelled_edges, marks=pytest.mark.long)])
 def test_links_on_the_whole_graph(tmp_path, monkeypatch, make, fields):
     graph, what = make(), LINKS if make is community_graph else EDGES
     how = {name: fields[name] for name in ("bins", "scope", "keep") if name in fields}

@@ -21,6 +21,7 @@ LINEAR = [
     {"model": "gcn", "weight": "w"},
     {"model": "sage", "weight": "w"},
 ]
+OFTEN = [LINEAR[0], LINEAR[2], LINEAR[5]]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,10 @@ def trained(graph, world, **fields):
     return train_in_threads(graph, world, prepare=in_float64, **{**WHOLE, **fields})[0]
 
 
-@pytest.mark.parametrize("fields", LINEAR, ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [pytest.param(each, marks=() if each in OFTEN else pytest.mark.long, id=str(each)) for each in LINEAR],
+)
 def test_losses_are_those_of_one_worker(graph, fields):
     expected = trained(graph, 1, bins=1, **fields)[0][0]
     for world, bins in ((2, 1), (2, 5), (4, 3)):
