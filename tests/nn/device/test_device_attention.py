@@ -42,8 +42,19 @@ def compare(function, block, made, heads, size, device, dropped=False, tolerance
 
 
 @pytest.mark.parametrize("function", [attend, attend_jointly])
-@pytest.mark.parametrize("weights", [False, True])
-@pytest.mark.parametrize(("heads", "size", "edges"), [(1, 3, 30), (3, 5, 60), (2, 16, 0), (8, 4, 20)])
+@pytest.mark.parametrize(
+    ("heads", "size", "edges", "weights"),
+    [
+        (1, 3, 30, False),
+        (3, 5, 60, True),
+        (2, 16, 0, False),
+        (8, 4, 20, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in ((1, 3, 30, True), (3, 5, 60, False), (2, 16, 0, True), (8, 4, 20, False))
+        ),
+    ],
+)
 def test_equal_to_the_host(device, function, weights, heads, size, edges):
     block = random_block(12, 6, edges, weights)
     compare(function, block, device_block(block, device), heads, size, device, dropped=edges == 60)

@@ -93,9 +93,17 @@ def test_what_edges_carry_is_traced(fields, device):
     assert found.host > 400 * MB
 
 
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-@pytest.mark.parametrize("sampler", ["neighbour", "whole"])
-@pytest.mark.parametrize("model", ["rgcn", "gat", "sage", "hgt"])
+@pytest.mark.parametrize(
+    "model, sampler, device",
+    [
+        pytest.param(
+            model, sampler, device, marks=() if (sampler == "whole") == (device == "cuda") else pytest.mark.long
+        )
+        for model in ("rgcn", "gat", "sage", "hgt")
+        for sampler in ("neighbour", "whole")
+        for device in ("cuda", "cpu")
+    ],
+)
 def test_graphs_of_several_types_and_learned_rows_are_traced(model, sampler, device):
     found = forecast_of(typed_graph(), device, model=model, sampler=sampler, layers=2)
     assert found.method == "traced", found.reason

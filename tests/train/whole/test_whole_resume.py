@@ -53,7 +53,10 @@ class Interrupting(Progress):
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name in ("links", "computed again") else ()) for name in CASES],
+)
 def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path, name):
     make, fields = CASES[name]
     fields = {**WHOLE, **fields}
