@@ -26,8 +26,8 @@ test: env lint
 	$(BIN)/python -m compileall -q -j 2 src
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Further whole runs on clusters of every kind, and ten times as many examples of every property: about a quarter of an hour on
-# two cores.
+# Further whole runs on clusters of every kind, the rest of large products of cases, and ten times as many examples of every
+# property: about twenty minutes on two cores.
 test-long: env
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile=long
