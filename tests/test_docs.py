@@ -53,6 +53,7 @@ def test_commands_in_the_documentation_work(page, tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("name", STORIES)
+@pytest.mark.usefixtures("own_data_sets")
 def test_stories_work(name, tmp_path, monkeypatch, capsys):
     """Commands and programs of a story in their order, on graphs of a fifth of their size."""
     monkeypatch.chdir(tmp_path)
