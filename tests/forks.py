@@ -21,7 +21,6 @@ from threading import Lock
 from typing import NoReturn
 
 import numpy as np
-from numba.core.dispatcher import Dispatcher
 
 from penstock.cli import main as run_the_command_line
 from penstock.cluster.launch import local
@@ -201,7 +200,7 @@ def forked_command(*arguments, cwd=None, env=None, timeout=300) -> subprocess.Co
 
 
 def _import_everything() -> None:
-    """Import what tasks and commands import, and load the kernels that they run."""
+    """Import what tasks and commands import, and load one kernel, for which Numba gets ready for all others."""
     import penstock.cli.data
     import penstock.cli.partition
     import penstock.cli.train
@@ -211,24 +210,6 @@ def _import_everything() -> None:
 
     assert penstock.cli.train and sampler and server and store and worker
     split_by_owner(np.zeros(1, np.int64), np.array([0, 1]))
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_OF_TRAINING):
-            for kernel in list(vars(module).values()):
-                if isinstance(kernel, Dispatcher) and kernel.__module__ == name:
-                    _load(kernel)
-
-
-_OF_TRAINING = ("penstock.graph.csr", "penstock.nn.", "penstock.sampling.", "penstock.store.", "penstock.train.")
-"""Modules whose kernels most tasks run."""
-
-
-def _load(kernel: Dispatcher) -> None:
-    """Load what was compiled of a kernel before, for every type of arguments: milliseconds for each fork otherwise."""
-    cache, codegen = kernel._cache, kernel.targetctx.codegen()
-    if hasattr(cache, "_cache_file"):
-        for key in cache._cache_file._load_index():
-            if key == cache._index_key(key[0], codegen):
-                kernel.compile(key[0])
 
 
 def _serve(requests: socket.socket, sessions: bool) -> None:

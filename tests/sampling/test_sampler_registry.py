@@ -1,11 +1,12 @@
 """Samplers are entries of one registry: complete, honest about what they support, and extended by one file and line."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from forks import run_forked
 from penstock import PenstockError
 from penstock.sampling.registry import FEATURES, check_supported, layer_count, sampler_entry
 from penstock.sampling.sampler_table import SAMPLERS
@@ -88,7 +89,9 @@ assert_same_but_for_numbers(partition, parted, whole)
 def test_a_new_sampler_is_one_file_and_one_line(tmp_path):
     folders = [TESTS, TESTS / "sampling", TESTS / "sampling" / "parts"]
     paths = f"import sys; sys.path[:0] = {[str(folder) for folder in folders]!r}\n"
-    done = run_forked(["python", paths + _WITH_A_NEW_SAMPLER.replace("sys.argv[1]", repr(str(tmp_path)))])
+    script = tmp_path / "script.py"
+    script.write_text(paths + _WITH_A_NEW_SAMPLER)
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

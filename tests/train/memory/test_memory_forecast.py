@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import penstock as ps
-from in_process import answer, command
+from forks import forked_command
 from penstock.pipeline.schedule import START, Schedule
 from penstock.quantities import parsed_bytes
 from penstock.sampling.sampler_table import SAMPLERS
@@ -254,7 +254,7 @@ def test_a_whole_graph_that_is_too_large_is_refused_with_what_would_fit():
         assert fitting_forecast(changed, graph, device="cuda", device_memory=memory).device_bytes == remedy.device_bytes
 
 
-def test_the_api_and_the_command_say_the_same(tmp_path, monkeypatch, capsys):
+def test_the_api_and_the_command_say_the_same(tmp_path):
     graph = community_graph(600)
     graph.save(tmp_path / "graph")
     found = ps.memory(graph, "sage", device="cuda", **SMALL)
@@ -262,16 +262,21 @@ def test_the_api_and_the_command_say_the_same(tmp_path, monkeypatch, capsys):
         f"--{name.replace('_', '-')}={','.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in SMALL.items()
     ]
-    asked = ["memory", "--graph", tmp_path / "graph", "--device", "cuda", *flags]
-    told = answer(monkeypatch, capsys, *asked, "--model", "sage")
+    answer = forked_command(
+        "memory", "--graph", str(tmp_path / "graph"), "--model", "sage", "--device", "cuda", "--json", *flags
+    )
+    assert answer.returncode == 0, answer.stderr
+    told = json.loads(answer.stdout)
     assert told["device_memory"]["allocated"] == found.device_allocated
     assert told["device_memory"]["reserved"] == found.device_reserved
     assert set(told) == {"device", "device_memory", "host_memory", "moment", "method", "reason", "seconds", "why"}
     assert told["method"] == "traced" and told["host_memory"]["resident"] > 0
-    code, plain, _ = command(monkeypatch, capsys, *asked)
-    assert code == 0 and "device weights:" in plain and "Peak: " in plain
-    code, _, said = command(monkeypatch, capsys, *asked, "--device-memory", "100MB", "--json")
-    assert code == 2 and json.loads(said.splitlines()[-1])["code"] == "out-of-memory"
+    plain = forked_command("memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", *flags)
+    assert plain.returncode == 0 and "device weights:" in plain.stdout and "Peak: " in plain.stdout
+    small = forked_command(
+        "memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", "--device-memory", "100MB", "--json", *flags
+    )
+    assert small.returncode == 2 and json.loads(small.stderr.splitlines()[-1])["code"] == "out-of-memory"
 
 
 def test_sizes_are_read_and_written_as_people_do():
