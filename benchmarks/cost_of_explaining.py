@@ -4,7 +4,9 @@ The same job is trained with sampler neighbour and with sampler explained, which
 `feature_share: 1` draws as many remote neighbours and reads the same columns: what it takes longer is the explaining
 and the drawing. Runs alternate. An epoch's seconds are the median over the last two thirds of the epochs, so that the
 start of explainers is left out; `seconds` has all. `arithmetic_percent` is what to expect: processor seconds of one
-explanation over the seconds of the steps between two. `cores` and `memory_mb` are those of all processes of a run, from
+explanation over the seconds of the steps between two. `step_processor_ms` are processor milliseconds of all processes
+of a run for each step, over the same epochs: where no core is idle they decide how long a step takes, and other work on
+the machine hardly changes them, as it changes seconds. `cores` and `memory_mb` are those of all processes of a run from
 its start to its end: processor seconds over seconds, and the most memory that was seen, shared pages divided.
 
 Run: python benchmarks/cost_of_explaining.py [--scale 0.1] [--machines 2] [--epochs 12] [--rounds 2]
@@ -21,14 +23,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 
 from clusters import cluster_file, result_of, trained
 from penstock.graph.generate.make import make_graph
 from penstock.graph.generate.presets import recipe_named
 from penstock.partition import Cut, cut
+from penstock.train.run_folder import METRICS
+
+PACE = ("epoch_s", "step_processor_ms")
 
 
 def main() -> None:
@@ -52,7 +58,7 @@ def main() -> None:
             for setting in ["neighbour", *args.settings]:
                 run = folder / f"run-{setting}-{number}"
                 found.setdefault(setting, []).append(one_run(args, folder / "graph", cluster, run, setting))
-        plain = statistics.median(each["epoch_s"] for each in found["neighbour"])
+        plain = {name: statistics.median(each[name] for each in found["neighbour"]) for name in PACE}
         for setting, runs in found.items():
             print(json.dumps({"setting": setting, **summary(setting, runs, plain)}), flush=True)
 
@@ -72,7 +78,7 @@ def one_run(args: argparse.Namespace, graph: Path, cluster: str, run: Path, sett
         job |= {"sampler": "explained", "remote-bias": 0.0, "feature-share": 1.0}
         job |= {"explain-rows": rows, "explain-steps": steps, "explain-every": every}
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    with most_memory() as memory:
+    with watched(run) as seen:
         trained(graph, run, cluster, job)
     after, whole = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -88,38 +94,62 @@ def one_run(args: argparse.Namespace, graph: Path, cluster: str, run: Path, sett
         "processor_s": told.get("processor_seconds", 0.0) / made,
         "waited_s": told.get("waited_s", 0.0),
         "cores": processor / whole,
-        "memory_mb": memory[0] / 1e6,
+        "memory_mb": max(each.memory for each in seen) / 1e6,
+        "step_processor_ms": 1e3 * processor_seconds_of_a_step(seen, result["steps"] // 3),
     }
 
 
+class Seen(NamedTuple):
+    """All descendants of this process at one moment: steps that their run has recorded, processor seconds, bytes."""
+
+    steps: int
+    processor_s: float
+    memory: int
+
+
 @contextmanager
-def most_memory() -> Iterator[list[int]]:
-    """The most bytes that all descendants of this process had at a time, in a list of one number."""
-    most, over = [0], threading.Event()
+def watched(run: Path) -> Iterator[list[Seen]]:
+    """What a run's processes have used, seen twice a second."""
+    seen, over = [Seen(0, 0.0, 0)], threading.Event()
 
     def look() -> None:
-        while not over.wait(1.0):
-            total = 0
+        while not over.wait(0.5):
+            seconds, memory = 0.0, 0
             for process in psutil.Process().children(recursive=True):
                 with suppress(psutil.Error):
-                    total += process.memory_full_info().pss
-            most[0] = max(most[0], total)
+                    times = process.cpu_times()
+                    seconds, memory = seconds + times.user + times.system, memory + process.memory_full_info().pss
+            seen.append(Seen(_steps(run / METRICS), seconds, memory))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
-        yield most
+        yield seen
     finally:
         over.set()
         thread.join()
 
 
-def summary(setting: str, runs: list[dict[str, Any]], plain: float) -> dict[str, Any]:
-    """Medians over rounds, and how much longer an epoch takes than with neighbour sampling, which takes `plain` s."""
+def _steps(metrics: Path) -> int:
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.startswith("{") and line.endswith("}")), default=0)
+
+
+def processor_seconds_of_a_step(seen: list[Seen], first: int) -> float:
+    """The slope of processor seconds over steps, from step `first` on, while all processes were there."""
+    points = [(each.steps, each.processor_s) for each in seen if each.steps >= first]
+    most = max(range(len(points)), key=lambda place: points[place][1])
+    slope, _ = np.polyfit(*np.array(points[: most + 1], np.float64).T, 1)
+    return float(slope)
+
+
+def summary(setting: str, runs: list[dict[str, Any]], plain: dict[str, float]) -> dict[str, Any]:
+    """Medians over rounds, and how much more an epoch takes than with neighbour sampling, whose medians are `plain`."""
     median = {name: round(statistics.median(each[name] for each in runs), 4) for name in runs[0]}
-    found = {**median, "slower_percent": round(100 * (median["epoch_s"] / plain - 1), 1)}
+    found = {**median, "slower_percent": round(100 * (median["epoch_s"] / plain["epoch_s"] - 1), 1)}
+    found["more_processor_percent"] = round(100 * (median["step_processor_ms"] / plain["step_processor_ms"] - 1), 1)
     if setting != "neighbour":
-        between = int(setting.split(",")[2]) * plain / median["steps_per_epoch"]
+        between = int(setting.split(",")[2]) * plain["epoch_s"] / median["steps_per_epoch"]
         found["arithmetic_percent"] = round(100 * median["processor_s"] / between, 1)
     return found
 

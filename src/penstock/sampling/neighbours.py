@@ -30,8 +30,9 @@ class NeighbourSampler:
     edge field to draw in proportion to; with `uniform` it counts in sums alone. `time` names an edge field,
     or after `node:` a field of the neighbours: what is later than a seed is never in its neighbourhood,
     and every seed has a tree of its own. `original[v]` is the number that v had before the graph was cut. Blocks come
-    with `totals` where asked for or where edges are weighted, with `edges` and, of samplers by time, `ages` where asked
-    for. `relabel` is how vertices find their rows: "direct", "hash", or by the graph's size.
+    with `totals` of all rows where asked for, of destination rows where edges are weighted, with `edges` and, of
+    samplers by time, `ages` where asked for. `relabel` is how vertices find their rows: "direct", "hash", or by the
+    graph's size.
     `sample` may be called from several threads at once.
     """
 
@@ -105,6 +106,7 @@ class NeighbourSampler:
         check_way(relabel)
         ((self.node_type, count),), (lists,) = readable.counts.items(), readable.relations.values()
         self.fanouts, self.totals, self.edges = list(fanouts), totals or lists.weighted, edges
+        self._source_totals = totals
         self._count, self._lists, self._clock, self._ages = count, lists, clock, ages
         self._names = None if readable.names is None else readable.names[self.node_type]
         self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if clock else rows_for(count, relabel))
@@ -136,12 +138,18 @@ class NeighbourSampler:
         try:
             for hop, fanout in enumerate(self.fanouts):
                 readers = _readers(rows, limits, exclusion, places)
-                drawn = self._lists.start_draw(readers, key.hop(hop), fanout, self.edges or self._ages)()
+                drawing = self._lists.start_draw(readers, key.hop(hop), fanout, self.edges or self._ages)
+                if self.totals and not self._source_totals and hop == len(self.fanouts) - 1:
+                    # Estimators of weighted lists need those of rows that have drawn: they are asked for meanwhile.
+                    counting = self._lists.start_totals(readers)
+                drawn = drawing()
                 ages = self._ages_of(drawn, readers)
                 blocks.append(numbered(drawn if self.edges else drawn._replace(positions=None), rows))
                 blocks[-1].ages = ages
             if self.totals:
-                totals = self._lists.start_totals(_readers(rows, limits, exclusion, places))()
+                if self._source_totals:
+                    counting = self._lists.start_totals(_readers(rows, limits, exclusion, places))
+                totals = counting()
                 for block in blocks:
                     block.totals = totals[: block.num_src]
             vertices = rows.vertices[: rows.known].copy()

@@ -114,6 +114,7 @@ class TypedNeighbourSampler:
         self._counts, self._lists, self._names = dict(readable.counts), dict(readable.relations), readable.names
         self.fanouts, self.edges, self._clocks = hops, edges, clocks
         self.totals = totals or any(lists.weighted for lists in self._lists.values())
+        self._source_totals = totals
         counts = self._counts
         self._rows: PerThread[dict[str, Rows]] = PerThread(
             lambda: {name: TreeRows(count) if clocks else rows_for(count, relabel) for name, count in counts.items()}
@@ -195,10 +196,12 @@ class TypedNeighbourSampler:
         for kind, lists in self._lists.items():
             there = [block for block in blocks if kind in block.relations]
             if there:
-                readers = conditions.readers(kind, rows[kind[2]], there[-1].num_src[kind[2]])
+                # Estimators of weighted lists need those of destination rows alone.
+                counted = there[-1].num_src if self._source_totals else there[-1].num_dst
+                readers = conditions.readers(kind, rows[kind[2]], counted[kind[2]])
                 counting[kind] = there, lists.start_totals(readers)
-        for kind, (there, counted) in counting.items():
-            totals = counted()
+        for kind, (there, finish) in counting.items():
+            totals = finish()
             for block in there:
                 block.relations[kind].totals = totals[: block.num_src[kind[2]]]
 

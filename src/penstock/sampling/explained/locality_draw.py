@@ -114,8 +114,8 @@ def draw_by_locality(
         expected = expected_remote(fanout, remote, last - first, bias)
         inclusion_probabilities(far_scores[:remote], expected, chances[:remote])
         for k in range(remote):
-            name = np.uint64(_named(source_names, indices[far[k]]))
-            if unit(draw(key, name)) < chances[k]:
+            # What is certain needs no random number.
+            if chances[k] >= 1.0 or unit(draw(key, np.uint64(_named(source_names, indices[far[k]])))) < chances[k]:
                 positions[used] = far[k]
                 weights[used] = 1.0 / chances[k]
                 used += 1
@@ -127,8 +127,10 @@ def draw_by_locality(
             needed += 1
         own = draw(key ^ _LOCAL, name)
         for k in range(local):
-            # Each of those left is as likely as every other to be among those still needed.
-            if unit(draw(own, np.uint64(near[k] - first))) * (local - k) < needed:
+            if needed == 0:
+                break
+            # Each of those left is as likely as every other to be among those still needed; all are where all must be.
+            if needed == local - k or unit(draw(own, np.uint64(near[k] - first))) * (local - k) < needed:
                 positions[used] = near[k]
                 weights[used] = local / taken
                 used += 1
