@@ -254,6 +254,8 @@ def _sampling(args: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
 
 def figures(args: argparse.Namespace, result: dict[str, Any], steps: int, warm: int, epochs: int) -> dict[str, Any]:
     """Seconds of an epoch by rate, and the bytes of the whole run."""
+    if result["epochs"] < epochs:
+        raise PenstockError(f"The run was stopped after {result['epochs']} of {epochs} epochs.", code="interrupted")
     seconds, by_rate = result["epoch_seconds"], {}
     for number, rate in enumerate([FREE, *args.rates]):
         first = warm + number * args.epochs
