@@ -45,15 +45,17 @@ def test_optuna(tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_ray_tune(tmp_path, monkeypatch):
     """Poor trials end before their last epoch."""
-    tune = pytest.importorskip("ray.tune")
+    pytest.importorskip("ray.tune")
+    import ray
+
     monkeypatch.setenv("PYTHONPATH", str(Path(penstock.__file__).parent.parent))
-    tune.ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         graph = community_graph().save(tmp_path / "graph").path
         small = {"fanouts": [4, 3], "batch_size": 20, "threads": 1, "epochs": 4}
         found = main_of("ray_tune_search")(graph, trials=6, folder=tmp_path / "search", **small)
     finally:
-        tune.ray.shutdown()
+        ray.shutdown()
     assert not found.errors and found.get_best_result().metrics["accuracy"] > 0.4
     assert {result.metrics["epoch"] for result in found} >= {1, 4}
 

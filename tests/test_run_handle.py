@@ -14,7 +14,7 @@ from penstock.plan.document import Plan
 from penstock.progress import SILENT
 from penstock.train.job import Job
 from refusals import refused
-from training_graphs import SMALL, community_graph, labelled_edges, typed_graph
+from training_graphs import SMALL, carrying_graph, community_graph, labelled_edges, typed_graph
 
 FEW = {**SMALL, "device": "cpu"}
 
@@ -184,3 +184,79 @@ def test_progress_in_a_notebook(monkeypatch, tmp_path):
     ps.train(community_graph(), run=str(tmp_path / "run"), **{**FEW, "epochs": 1})
     assert any("batches" in page for page in shown)
     np.testing.assert_equal(type(shown[0]), str)
+
+
+def test_wrong_arguments_get_a_sentence(run):
+    assert str(run.compare(run.path)) == str(run.compare(run))
+    with refused("wrong-type int folder"):
+        run.compare(5)
+    with refused("wrong-file run.json"):
+        run.compare(run.path / "nothing")
+    with refused("split-missing tset 'test'"):
+        run.evaluate("tset")
+    for ids in (3, [], [(1, 2)]):
+        with refused("shape-mismatch list"):
+            run.predict(ids)
+
+
+def test_pairs_of_a_run_on_links(tmp_path):
+    graph = community_graph()
+    links = ps.train(graph, task="link-prediction", run=str(tmp_path / "run"), **{**FEW, "epochs": 1})
+    assert links.predict([(1, 2), (3, 4)]).equals(links.predict(np.array([[1, 2], [3, 4]])))
+    for ids in ([1, 2], [], [(1, 2), (1,)], [(1, 2, 3, 4)]):
+        with refused("shape-mismatch source destination"):
+            links.predict(ids)
+    with refused("unsupported-combination time"):
+        links.predict([(1, 2, 3)])
+
+
+class WithEdges(Averages):
+    """Reads what edges carry."""
+
+    def forward(self, x, edge_index, edge_attr, edge_weight):
+        messages = x[edge_index[0]] * edge_weight[:, None] + edge_attr.sum(1, keepdim=True)
+        return self.own(x) + self.others(torch.zeros_like(x).index_add_(0, edge_index[1], messages))
+
+
+def test_modules_that_read_edges_are_inferred_with():
+    graph = carrying_graph()
+    torch.manual_seed(0)
+    module, named = WithEdges(), {"edge_features": ["edge_attr", "far"], "edge_weight": "edge_weight"}
+    found = ps.infer(graph, module, **named)
+    torch.testing.assert_close(ps.infer(graph, module, fanouts=[-1], batch_size=7, **named), found)
+    (edges,) = graph.edges.values()
+    columns = np.concatenate([edges.fields["edge_attr"], edges.fields["far"][:, None]], 1)
+    rows = torch.from_numpy(graph.nodes["node"].fields["x"]), torch.from_numpy(np.asarray(edges.edge_index(), np.int64))
+    carried = torch.from_numpy(columns).float(), torch.from_numpy(edges.fields["edge_weight"])
+    with torch.no_grad():
+        torch.testing.assert_close(module(*rows, *carried), found)
+    with refused("user-code-failed WithEdges edge_attr"):
+        ps.infer(graph, module)
+
+
+def test_a_model_of_the_zoo_that_reads_edges(tmp_path):
+    graph = carrying_graph()
+    fields = {"edge_features": ["edge_attr"], "epochs": 1}
+    run = ps.train(graph, "gine", run=str(tmp_path / "run"), **{**FEW, **fields})
+    rows = graph.split("test")
+    found = ps.infer(graph, run.model(), edge_features=["edge_attr"])[rows].argmax(1).numpy()
+    assert (found == graph.y[rows]).mean() == pytest.approx(run.test["accuracy"])
+
+
+def test_what_is_no_model_or_run_gets_a_sentence(tmp_path):
+    graph = community_graph()
+    with refused("wrong-type Averages"):
+        ps.train(graph, Averages, run=str(tmp_path / "run"), **FEW)
+    with refused("wrong-type int"):
+        ps.memory(graph, 3, **FEW)
+    with refused("wrong-type sage"):
+        ps.infer(graph, "sage")
+    with refused("user-code-failed Linear"):
+        ps.infer(graph, torch.nn.Linear(4, 2))
+    with refused("invalid-value early_stop"):
+        ps.train(graph, early_stop="soon", run=str(tmp_path / "run"), **FEW)
+    for wrong in (lambda: ps.Run.open(None), lambda: ps.explain(None, graph, 3)):
+        with refused("wrong-type None"):
+            wrong()
+    with refused("wrong-type NoneType"):
+        ps.loader(graph, fanouts=[2]).load_state_dict(None)

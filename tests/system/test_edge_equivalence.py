@@ -74,6 +74,28 @@ def test_edges_sampled_by_time(tmp_path, fields, samplers):
     assert_same(run, one, ROUNDING)
 
 
+@pytest.mark.parametrize(
+    "fields, samplers",
+    [
+        ({"task": "link-prediction", "edge_type": "author__writes__paper", "rank_against": 5}, 1),
+        pytest.param({"task": "node-classification", "seed_time": "when"}, 0, marks=pytest.mark.long),
+        pytest.param({"task": "node-classification", "seed_time": "when"}, 1, marks=pytest.mark.long),
+    ],
+)
+def test_several_types_sampled_by_time(tmp_path, fields, samplers):
+    """Edges and vertices, where one relation has no times: its edges are always there."""
+    graph = typed_graph(60)
+    rng = np.random.default_rng(1)
+    for kind, edges in graph.edges.items():
+        if kind[1] != "cites":
+            edges.fields["t"] = rng.integers(0, 50, edges.count)
+    for nodes in graph.nodes.values():
+        nodes.fields["when"] = rng.integers(20, 50, nodes.count)
+    fields = {"time": "t", "batch_size": 40, **TYPED, **fields, "model": "rgcn"}
+    run, one = both(graph, tmp_path, 2, {"machines": machines(1, 1), "samplers": samplers}, **fields)
+    assert_same(run, one, ROUNDING)
+
+
 @pytest.mark.parametrize("samplers", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_one_worker_has_the_same_bits(tmp_path, samplers):
     """Drawn by edge weights from lists that lack what is held out."""

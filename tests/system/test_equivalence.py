@@ -119,12 +119,19 @@ def test_unequal_machines_and_servers(place, tmp_path):
     [
         pytest.param({"sampler": "labor"}, marks=pytest.mark.long),
         {"time": "t", "seed_time": "when", "epochs": 2},
+        {"time": "t", "seed_time": "when", "model": "transformer", "heads": 2, "time_width": 4, "epochs": 1},
         pytest.param({"time": "node:when", "epochs": 2}, marks=pytest.mark.long),
+        pytest.param(
+            {"time": "node:when", "model": "gatv2", "heads": 2, "time_width": 4, "epochs": 1}, marks=pytest.mark.long
+        ),
         pytest.param({"time": "t", "seed_time": "when", "features": "colour", "clip": 0.5}, marks=pytest.mark.long),
     ],
 )
 def test_other_ways_to_draw(tmp_path, fields):
-    """LABOR; and by times, of edges or vertices, with features or with learned rows. Two workers, a sampler each."""
+    """LABOR; and by times, of edges or vertices, with features or with learned rows, and with ages of edges.
+
+    Two workers, a sampler each.
+    """
     graph = community_graph()
     (edges,), (nodes,) = graph.edges.values(), graph.nodes.values()
     rng = np.random.default_rng(4)

@@ -163,6 +163,12 @@ def test_a_metric_of_scores_and_learned_rows(tmp_path):
     assert 0 <= run.test["roc-auc"] <= 1
 
 
+@pytest.mark.parametrize("job", [RANKED, CLASSES])
+def test_memory_is_predicted(job):
+    """The validation of edges computes vertices at times that are not their own."""
+    assert ps.memory(stream(), **job, hidden=16, batch_size=32).host > 0
+
+
 def test_ages_of_edges_are_learned_from(tmp_path):
     run = trained(stream(), tmp_path / "run", **RANKED, model="transformer", heads=2, time_width=4)
     assert np.isfinite(losses_of(run)).all()

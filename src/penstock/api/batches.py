@@ -36,6 +36,12 @@ def loader(
     of its memory is left for the model. `splits` says where train, val and test come from (job field `split`).
     `fields` are those of a job that concern data, sampling, negatives, the device and the pipeline (docs/python.md).
     """
-    given = {"fanouts": list(fanouts), "batch_size": batch_size, "device": device, "seed": seed, **fields}
+    given = {
+        "fanouts": fanouts if isinstance(fanouts, int | str) else list(fanouts),
+        "batch_size": batch_size,
+        "device": device,
+        "seed": seed,
+        **fields,
+    }
     job = make_loader_job(given, splits)
     return BatchLoader(opened(graph), job, split, shuffle, rank, world, reserve)

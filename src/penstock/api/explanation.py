@@ -68,7 +68,8 @@ def explain(
             code="conflicting-options",
         )
     else:
-        session = open_session(run.path if isinstance(run, Run) else Path(run), given, module, SILENT, trust_module)
+        folder = run.path if isinstance(run, Run) else Run.open(run).path
+        session = open_session(folder, given, module, SILENT, trust_module)
     return VertexExplanation(**vars(explain_session(session, vertex, node_type, options)))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from penstock.api.model_argument import checked_model
 from penstock.api.opened_graph import opened as opened_graph
 from penstock.graph.graph import Graph
 from penstock.train.job import Job, make_job
@@ -26,7 +27,7 @@ def memory(
     this machine is asked, and without one everything is taken to fit. A job that is too large is refused, with changes
     that would make it fit.
     """
-    module = model if isinstance(model, torch.nn.Module) else None
+    module = checked_model(model)
     if isinstance(model, str):
         fields["model"] = model
     if isinstance(graph, (str, Path)):

@@ -1,5 +1,6 @@
 """`ps.infer`: the outputs of a model for the vertices of a graph."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,11 +8,15 @@ import numpy as np
 import torch
 
 from penstock.api.batches import loader
+from penstock.api.model_argument import checked_model
 from penstock.api.opened_graph import opened
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType
+from penstock.train.code_at_fault import code_at_fault
 from penstock.train.data import prepared
+from penstock.train.edge_fields import with_edge_fields
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job, make_job
 from penstock.train.layerwise.engine import evaluating
@@ -31,20 +36,29 @@ def infer(
     features: str = "x",
     device: str = "auto",
     memory_mb: int = 512,
+    edge_features: str | Sequence[str] = (),
+    edge_weight: str | None = None,
 ) -> torch.Tensor:
     """[vertices, width] outputs of a model in evaluation mode for all vertices of a graph, or of one node type.
 
     Without `fanouts` outputs are exact: a model of `ps.nn` is computed one layer after the other in `memory_mb` of
     working memory, and any other module is called once with the whole graph. With `fanouts` the model is called on
     batches of sampled neighbourhoods, which is for modules whose activations for the whole graph do not fit.
+    `edge_features` and `edge_weight` name fields of the edges that the model reads, as for `ps.train`.
     """
-    given = opened(graph)
+    given, module = opened(graph), checked_model(model)
+    if module is None:
+        raise PenstockError(f"There is no model to infer with: give a module, not {model!r}.", code="wrong-type")
     name = _chosen(given, node_type)
+    carried = {"edge_features": edge_features if isinstance(edge_features, str) else list(edge_features)}
+    options: dict[str, Any] = {**carried, "edge_weight": edge_weight, "features": features}
     if fanouts is not None:
-        return _sampled(given, model, name, fanouts, batch_size, features, device)
-    job = make_job({"features": features, "inference_mb": memory_mb}, "ps.infer")
-    ready = prepared(given, job)
+        return _sampled(given, module, name, {**options, "fanouts": fanouts, "batch_size": batch_size}, device)
+    job = make_job({**options, "inference_mb": memory_mb}, "ps.infer")
+    ready, layerwise = prepared(given, job), bool(getattr(model, "layerwise", False))
+    job = with_edge_fields(job, {kind: edges.fields for kind, edges in ready.edges.items()})
     inputs = Inputs(ready, job, chosen_device(device), learnable=False)
+    inputs.carry_edges(job, ready, None, own_module=not layerwise)
     if missing := [each for each in ready.nodes if each not in inputs.fields]:
         raise PenstockError(
             f"Vertices of type {missing[0]!r} have no features {features!r} to infer from: add the rows that were"
@@ -52,7 +66,7 @@ def infer(
             code="field-missing",
         )
     rows = np.arange(ready.nodes[name].count)
-    if getattr(model, "layerwise", False):
+    if layerwise:
         return _by_layers(ready, model.to(inputs.device), inputs, job, {name: rows})[name].cpu()
     return _at_once(ready, model.to(inputs.device), inputs)[name].cpu()
 
@@ -66,7 +80,8 @@ def _chosen(graph: Graph, node_type: str | None) -> str:
 
 def _by_layers(graph: Graph, model: Any, inputs: Inputs, job: Job, wanted: dict[str, Array]) -> dict[str, torch.Tensor]:
     followed = followed_relations(graph, [-1] * model.num_layers, model.num_layers)
-    plan = HostPlan(model, inputs, Reach(graph, followed), job.inference_mb, None)
+    reach = Reach(graph, followed, job.list_weight, edges=bool(inputs.exact_edges))
+    plan = HostPlan(model, inputs, reach, job.inference_mb, None)
     return Inference(model, inputs, graph, plan).outputs(wanted)
 
 
@@ -77,26 +92,49 @@ def _at_once(graph: Graph, module: Any, inputs: Inputs) -> dict[str, torch.Tenso
         kind: torch.from_numpy(lists.edge_index().astype(np.int64)).to(inputs.device)
         for kind, lists in graph.edges.items()
     }
-    with torch.no_grad(), evaluating(module):
+    carried = _carried(graph, module, inputs)
+    with torch.no_grad(), evaluating(module), code_at_fault(f"Module {type(module).__name__}"):
         if not graph.is_homogeneous:
-            found: dict[str, torch.Tensor] = module(x, edges)
+            found: dict[str, torch.Tensor] = module(x, edges, **carried)
             return found
         ((name, rows),) = x.items()
-        return {name: module(rows, next(iter(edges.values())))}
+        return {name: module(rows, next(iter(edges.values())), **carried)}
 
 
-def _sampled(
-    graph: Graph, model: Any, name: str, fanouts: Sequence[Any], batch_size: int, features: str, device: str
-) -> torch.Tensor:
-    options: dict[str, Any] = {"fanouts": fanouts, "batch_size": batch_size, "features": features}
+def _carried(graph: Graph, module: Any, inputs: Inputs) -> dict[str, Any]:
+    """What all edges carry, in the order of their lists, under the names by which the module takes it."""
+    found: dict[str, dict[EdgeType, torch.Tensor]] = {}
+    for kind, fields in inputs.exact_edges.fields.items():
+        every = np.arange(graph.edges[kind].count)
+        read = [torch.as_tensor(source.read(every)).to(inputs.device, torch.float32) for source in fields.sources]
+        if fields.features:
+            columns = [rows.reshape(len(every), -1) for rows in read[: len(fields.features)]]
+            found.setdefault("edge_attr", {})[kind] = torch.cat(columns, dim=1)
+        if fields.weight is not None:
+            found.setdefault("edge_weight", {})[kind] = read[-1].reshape(-1)
+    return _named(found, module, not graph.is_homogeneous)
+
+
+def _named(found: dict[str, dict[EdgeType, torch.Tensor]], module: Any, typed: bool) -> dict[str, Any]:
+    """What edges carry, by the arguments of a module's forward: by relation where there are several types."""
+    if not typed:
+        return {name: next(iter(rows.values())) for name, rows in found.items()}
+    taken = inspect.signature(module.forward).parameters
+    return {f"{name}_dict" if f"{name}_dict" in taken else name: rows for name, rows in found.items()}
+
+
+def _sampled(graph: Graph, model: Any, name: str, options: dict[str, Any], device: str) -> torch.Tensor:
     batches = loader(graph, None, node_type=name, device=device, **options)
     model, typed, found = model.to(batches.device), not graph.is_homogeneous, []
-    with torch.no_grad(), evaluating(model):
+    wanted = {"edge_attr": options["edge_features"], "edge_weight": options["edge_weight"]}
+    with torch.no_grad(), evaluating(model), code_at_fault(f"Module {type(model).__name__}"):
         for batch in batches:
             x: Any = batch.x_dict if typed else batch.x
             if getattr(model, "layerwise", False):
                 out = model(batch.blocks, x)
             else:
-                out = model(x, batch.edge_index_dict if typed else batch.edge_index)
+                rows = {each: getattr(batch, f"{each}_dict") for each, asked in wanted.items() if asked}
+                edges: Any = batch.edge_index_dict if typed else batch.edge_index
+                out = model(x, edges, **_named(rows, model, typed))
             found.append((out[name] if typed else out)[: len(batch)].cpu())
     return torch.cat(found)

@@ -10,7 +10,8 @@ import torch
 from penstock.api.history import History
 from penstock.api.opened_graph import opened
 from penstock.api.run_comparison import RunComparison
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
+from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.nn.adapter import Adapted
 from penstock.notebook_html import html_table
@@ -54,6 +55,8 @@ class Run:
         `graph` is needed where the run's own was only in memory, and `module` where it trained a module object.
         `metrics` are functions to evaluate it by, beside those of its job.
         """
+        if not isinstance(path, str | Path):
+            raise PenstockError(f"A run is opened by its folder, not by {path!r}: give its path.", code="wrong-type")
         given = GivenFunctions(metrics=None if metrics is None else tuple(metrics))
         folder = RunFolder.open(Path(path))
         return cls(folder, None if graph is None else opened(graph), module, trust_module, given)
@@ -108,7 +111,8 @@ class Run:
         """Metrics of a split (train, val or test), by exact inference; `graph` stands for the run's own."""
         found = self._session(graph).evaluate([split])
         if split not in found:
-            raise PenstockError(f"The data has no split {split!r} to evaluate: choose another.", code="split-missing")
+            hint = nearest(split, SPLITS) if split not in SPLITS else ": choose another."
+            raise PenstockError(f"The data has no split {split!r} to evaluate{hint}", code="split-missing")
         return found[split]
 
     def predict(self, ids: Any = None, *, split: str | None = None, graph: Any = None) -> Any:
@@ -130,9 +134,15 @@ class Run:
         export_session(self._session(graph), Path(folder), to, force)
         return Path(folder)
 
-    def compare(self, other: "Run") -> RunComparison:
-        """Settings in which two runs differ, and their figures side by side."""
-        sides = [(str(run.path), run.job.model_dump(mode="json"), run.val, run.test) for run in (self, other)]
+    def compare(self, other: "Run | str | Path") -> RunComparison:
+        """Settings in which two runs differ, and their figures side by side; `other` is a run or its folder."""
+        if not isinstance(other, Run | str | Path):
+            raise PenstockError(
+                f"A run cannot be compared with a {type(other).__name__}: give another run, or its folder.",
+                code="wrong-type",
+            )
+        second = other if isinstance(other, Run) else Run.open(other)
+        sides = [(str(run.path), run.job.model_dump(mode="json"), run.val, run.test) for run in (self, second)]
         return RunComparison(*sides)
 
     @property

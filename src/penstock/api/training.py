@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from penstock.api.given_functions import Functions, split_functions
+from penstock.api.model_argument import checked_model
 from penstock.api.notebook_progress import shown_in_notebooks
 from penstock.api.opened_graph import opened as opened_graph
 from penstock.api.run_handle import Run
@@ -58,7 +59,7 @@ def train(
     every epoch's result, and ends the run where it returns True. All of them may be functions, or FILE.py:NAME, which
     a cluster needs (docs/callbacks.md). `early_stop` is the job's `patience`, or {"patience": 5, "min_delta": 0.001}.
     """
-    module = model if isinstance(model, torch.nn.Module) else None
+    module = checked_model(model)
     progress = shown_in_notebooks() if progress is None else progress
     given, named = split_functions(loss, metrics, callbacks)
     fields = {**fields, **named, **_stopping(early_stop)}
@@ -109,13 +110,13 @@ def _stopping(early_stop: int | Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields of a job that `early_stop` stands for."""
     if early_stop is None:
         return {}
-    found = {"patience": early_stop} if isinstance(early_stop, int) else dict(early_stop)
-    if not found.keys() <= {"patience", "min_delta"}:
+    found: Any = {"patience": early_stop} if isinstance(early_stop, int) else early_stop
+    if not isinstance(found, Mapping) or not found.keys() <= {"patience", "min_delta"}:
         raise PenstockError(
             "early_stop is a number of validations, or a mapping with patience and min_delta: correct it.",
             code="invalid-value",
         )
-    return found
+    return dict(found)
 
 
 def _refuse_objects(given: GivenFunctions, what: str) -> None:

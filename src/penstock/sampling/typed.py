@@ -127,14 +127,17 @@ class TypedNeighbourSampler:
         *,
         exclude: Mapping[Relation, Array | Exclusion] | None = None,
         times: Mapping[str, Array] | None = None,
+        places: Mapping[str, Array] | None = None,
     ) -> MiniBatch[TypedBlock]:
         """The batch of some different seeds of each type; the same for the same key on any thread.
 
         `exclude` has, by relation, edges [2, m], sources above destinations, that no hop of this batch may draw.
-        `times` has, by type, one time for each seed where the sampler obeys time; seeds may then repeat.
+        `times` has, by type, one time for each seed where the sampler obeys time; seeds may then repeat. `places` are
+        then those of the seeds in the batch of which these are a part, where types stand one behind the other.
         """
         seeds = check_typed_seeds(seeds, self._counts)
-        conditions = _Conditions(self._exclusions(exclude or {}), self._limits(seeds, times))
+        limits = self._limits(seeds, times)
+        conditions = _Conditions(self._exclusions(exclude or {}), limits, _places(seeds, places))
         rows = self._rows.get()
         try:
             _start(rows, seeds)
@@ -217,10 +220,11 @@ class TypedNeighbourSampler:
 
 
 class _Conditions(NamedTuple):
-    """What a batch may not draw: by relation, excluded edges, and the times of all seeds."""
+    """What a batch may not draw: by relation, excluded edges, and the times of all seeds; and the seeds' places."""
 
     exclusions: dict[EdgeType, Exclusion]
     limits: dict[EdgeType, Array]
+    places: Array | None
 
     def readers(self, kind: EdgeType, rows: Rows, count: int) -> Readers:
         """The first rows of a type, which read their lists of a relation."""
@@ -229,7 +233,23 @@ class _Conditions(NamedTuple):
             return Readers(vertices, exclusion=exclusion)
         assert isinstance(rows, TreeRows)
         trees = rows.trees[:count]
-        return Readers(vertices, trees, self.limits[kind][trees], exclusion)
+        return Readers(
+            vertices, trees if self.places is None else self.places[trees], self.limits[kind][trees], exclusion
+        )
+
+
+def _places(seeds: Mapping[str, Array], places: Mapping[str, Array] | None) -> Array | None:
+    """The places of all seeds, those of one type behind those of another."""
+    if places is None:
+        return None
+    for name, these in seeds.items():
+        if name not in places or len(places[name]) != len(these):
+            raise PenstockError(
+                f"There are {len(places.get(name, ()))} places for {len(these)} seeds of type {name!r}: give one for"
+                " each seed.",
+                code="shape-mismatch",
+            )
+    return np.concatenate([np.empty(0, np.int64), *(places[name] for name in seeds)])
 
 
 def _start(rows: Mapping[str, Rows], seeds: Mapping[str, Array]) -> None:

@@ -155,11 +155,11 @@ def predictions_of(session: Session, ids: Any, progress: Progress = SILENT) -> p
         return pa.table({"id": original_ids(nodes, rows[place]), **_answers(task, out[torch.from_numpy(place)])})
     if isinstance(task, LinkTask):
         source, _, destination = task.edge_type
+        near, far, *when_given = _columns_of_pairs(ids)
         ends = [
-            _rows_with(session.graph.nodes[name], [pair[end] for pair in ids], name)
-            for end, name in enumerate((source, destination))
+            _rows_with(session.graph.nodes[name], some, name) for name, some in ((source, near), (destination, far))
         ]
-        times = np.array([pair[2] for pair in ids]) if len(ids) and len(ids[0]) > 2 else None
+        times = np.array(when_given[0]) if when_given else None
         scores = task.score_pairs(session.inference(), np.stack(ends, 1), times, progress)
         when = {} if times is None else {"time": pa.array(times)}
         return pa.table({**_ends(session.graph, task.edge_type, *ends), **when, "score": pa.array(scores)})
@@ -169,11 +169,31 @@ def predictions_of(session: Session, ids: Any, progress: Progress = SILENT) -> p
     )
 
 
+def _columns_of_pairs(ids: Any) -> list[list[Any]]:
+    """Sources and destinations of pairs, and their times where these are given too."""
+    try:
+        columns = [list(column) for column in zip(*ids, strict=True)]
+    except (TypeError, ValueError):
+        columns = []
+    if len(columns) not in (2, 3):
+        raise PenstockError(
+            "A run on links scores pairs: give a list of (source id, destination id), with a time behind them where the"
+            " run was sampled by time.",
+            code="shape-mismatch",
+        )
+    return columns
+
+
 def _rows_with(nodes: NodeSet, ids: Any, node_type: str) -> Array:
     """The vertices with some of the user's ids."""
-    known = original_ids(nodes, np.arange(nodes.count))
+    known, flat = original_ids(nodes, np.arange(nodes.count)), np.asarray(ids)
+    if flat.ndim != 1 or not len(flat):
+        raise PenstockError(
+            f"The ids of {node_type!r} vertices have shape {flat.shape}: give a list of one id or more.",
+            code="shape-mismatch",
+        )
     try:
-        asked = pa.array(np.asarray(ids)).cast(known.type)
+        asked = pa.array(flat).cast(known.type)
     except pa.ArrowInvalid as error:
         raise PenstockError(
             f"The ids given are not ids of {node_type!r} vertices, which are {known.type} ({error}): give some of"

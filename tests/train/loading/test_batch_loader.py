@@ -137,6 +137,10 @@ def test_states_of_other_loaders_are_refused():
         ps.loader(graph, rank=2, world=2, **FEW)
     with refused("unknown-name lr"):
         ps.loader(graph, lr=0.1, **FEW)
+    with refused("unknown-name num_neighbors fanouts"):
+        ps.loader(graph, num_neighbors=[4, 3])
+    with refused("invalid-document fanouts"):
+        ps.loader(graph, fanouts=4)
     with refused("unknown-name fanouts"):
         ps.loader(graph, fanout=[1])
     with refused("split-missing"):

@@ -53,19 +53,22 @@ def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, tra
     return BatchSource(sample, train, batch_size_of(job, len(train)))
 
 
-def make_timed_batches(parts: Parts, job: Job, times: Array, train: Array, split: SeedSplit) -> BatchSource:
-    """Of a graph of one type, by time; `times` are those of all vertices as seeds, and `split` takes this worker's
-    seeds of a whole batch, because a seed's draws depend on its place in it."""
+def make_timed_batches(
+    parts: Parts, job: Job, node_type: str, times: Array, typed: bool, train: Array, split: SeedSplit
+) -> BatchSource:
+    """By time; `times` are those of all vertices of the type as seeds, and `split` takes this worker's seeds of a
+    whole batch, because a seed's draws depend on its place in it."""
     sampler, partition = _sampler_for(parts, job), parts.partition
-    new = partition.new_ids(train)
+    new = partition.new_ids(train, node_type)
 
     def sample(seeds: Mapping[str, Array], planned: Planned) -> Batch:
         (whole,) = seeds.values()
         places = split.places(planned)
         given = whole[places]
-        numbers = new[np.searchsorted(train, given)]
-        batch: Batch = sampler.sample(numbers, planned.key, times=times[given], places=places)
-        batch.seeds = {batch.node_type: given}
+        asked: list[Any] = [new[np.searchsorted(train, given)], times[given], places]
+        numbers, seen, there = ({node_type: each} if typed else each for each in asked)
+        batch: Batch = sampler.sample(numbers, planned.key, times=seen, places=there)
+        batch.seeds = {node_type: given}
         return batch
 
     return BatchSource(sample, train, job.batch_size)
@@ -102,13 +105,7 @@ def make_parted_edge_batches(parts: Parts, job: Job, new: Mapping[str, Array], i
     """For tasks on edges: `items` are the training edges' positions, `new` the new numbers of all vertices, by type."""
     sampler = _sampler_for(parts, job)
 
-    def timed(seeds: Mapping[str, Array], planned: Planned, times: Mapping[str, Array], places: Any) -> Batch:
-        """Of a graph of one type, all of whose edges have times: nothing has to be excluded."""
-        ((only, these),) = seeds.items()
-        where = np.arange(len(these)) if places is None else places[only]
-        batch: Batch = sampler.sample(new[only][these], planned.key, times=times[only], places=where)
-        batch.seeds = dict(seeds)
-        return batch
+    typed = len(parts.edge_types) > 1 or len(parts.partition.book.node_types) > 1
 
     def sample(
         seeds: Mapping[str, Array],
@@ -118,24 +115,32 @@ def make_parted_edge_batches(parts: Parts, job: Job, new: Mapping[str, Array], i
         times: Mapping[str, Array] | None = None,
         places: Mapping[str, Array] | None = None,
     ) -> Batch:
-        if times is not None:
-            return timed(seeds, planned, times, places)
-        assert exclude is not None
         numbers: Any = {name: new[name][these] for name, these in seeds.items()}
-        pairs: Any
+        more: dict[str, Any] = {"absent": parts.absent} if parts.absent else {}
         if isinstance(exclude, dict):
-            pairs = {
+            more["exclude"] = {
                 kind: np.stack([new[kind[0]][sources], new[kind[2]][targets]])
                 for kind, (sources, targets) in exclude.items()
             }
-        else:
-            ((only, numbers),) = numbers.items()
-            pairs = new[only][exclude]
-        batch: Batch = sampler.sample(numbers, planned.key, exclude=pairs, absent=parts.absent)
+        elif exclude is not None:
+            (only,) = numbers
+            more["exclude"] = new[only][exclude]
+        if times is not None:
+            more |= {"times": times, "places": _places_of(seeds) if places is None else places}
+        if not typed:
+            (numbers,) = numbers.values()
+            more |= {name: next(iter(more[name].values())) for name in ("times", "places") if name in more}
+        batch: Batch = sampler.sample(numbers, planned.key, **more)
         batch.seeds = dict(seeds)
         return batch
 
     return BatchSource(sample, items, batch_size_of(job, len(items)))
+
+
+def _places_of(seeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The places of all seeds of a batch that is nobody's share, types one behind the other."""
+    ends = np.cumsum([0, *map(len, seeds.values())])
+    return {name: np.arange(first, last) for name, first, last in zip(seeds, ends[:-1], ends[1:], strict=True)}
 
 
 def _shared(parts: Parts, job: Job, source: PartedSource, sampler: Any, edges: bool) -> SharedSampler:

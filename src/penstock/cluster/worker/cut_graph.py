@@ -153,6 +153,16 @@ class Parts:
                 )
         return self._times
 
+    def edge_times(self, time: str | None) -> Callable[[str, Array], Array] | None:
+        """What reads the times of edges by their numbers, where `time` names an edge field."""
+        if time is None or time.startswith(OF_NODES):
+            return None
+
+        def read(relation: str, numbers: Array) -> Array:
+            return np.asarray(self.store.source(f"{relation}/{time}").read(numbers))
+
+        return read
+
     def channels(self, flow: str, priority: int) -> Callable[[int], Channel]:
         """A flow to the owners of parts."""
         endpoint, owners = self.member.endpoint, self.member.setup.layout.owners

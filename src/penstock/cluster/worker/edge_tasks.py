@@ -16,7 +16,7 @@ from penstock.cluster.worker.time_checks import check_parted_times
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
-from penstock.graph.schema import EdgeType
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.exclusion import exclusion_of
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher, Reverse, find_reverse, split_and_tell, supervise
@@ -42,7 +42,7 @@ def make_parted_edge_task(
     kind = choose_edge_type(graph, job, None if links else job.label)
     columns = [] if job.time is None else [job.time, seed_field(job)]
     whole = _relations_around(parts, graph, kind, None if links else job.label, columns)
-    times = edge_times(job, whole, kind)
+    times = _times(parts, graph, job, edge_times(job, whole, kind))
     if links and times is not None:
         check_no_held_out(whole, kind)
     elif links and not any(len(pairs) for pairs in whole.edges[kind].held_out.values()):
@@ -67,6 +67,16 @@ def make_parted_edge_task(
         timed = TimedLinkTask(graph, kind, batches, job, reverse, times, share, functions)
         return timed, graph, split
     return LinkTask(graph, kind, batches, job, reverse, share, functions=functions), graph, split
+
+
+def _times(parts: Parts, graph: CutGraph, job: Job, own: EdgeTimes | None) -> EdgeTimes | None:
+    """The times of a relation's edges as one machine has them, which knows those of all relations."""
+    if own is None or job.time is None:
+        return own
+    bound = [kind for kind, edges in graph.edges.items() if job.time in edges.fields]
+    stored = [parts.store.source(f"{edge_key(kind)}/{job.time}").dtype for kind in bound]
+    whole_numbers = own.in_whole_numbers and all(each.kind in "iu" for each in stored)
+    return replace(own, bound=frozenset(bound), in_whole_numbers=whole_numbers)
 
 
 def _training_edges(job: Job, count: int, times: EdgeTimes | None) -> Array:

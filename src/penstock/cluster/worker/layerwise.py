@@ -176,11 +176,15 @@ class PartedPlan:
             channels=self._parts.lists,
             absent=self._parts.absent,
             vertex_times=self._parts.vertex_times(self._job.time),
+            edge_times=self._parts.edge_times(self._job.time),
+            ages=self._job.time_width > 0,
         )
 
         def sample(chunk: Chunk) -> Sampled:
             seeds: Any = chunk.rows if homogeneous else {chunk.node_type: chunk.rows}
-            seen = {} if chunk.times is None else {"times": chunk.times}
+            seen: dict[str, Any] = {}
+            if chunk.times is not None:
+                seen["times"] = chunk.times if homogeneous else {chunk.node_type: chunk.times}
             batch = sampler.sample(seeds, _ANY, **seen)
             return Sampled(chunk, batch.blocks, batch.vertices)
 

@@ -61,6 +61,7 @@ class PartedSource:
             channels=parts.lists,
             absent=self._absent,
             vertex_times=parts.vertex_times(options.time),
+            edge_times=parts.edge_times(options.time),
             uniform=options.weight is None,
         )
 

@@ -108,7 +108,8 @@ def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> 
     if job.time is not None:
         clock = clock_for(job, graph)
         assert clock is not None
-        timed = make_timed_batches(parts, job, clock.of(data.node_type), train, split)
+        seen = clock.of(data.node_type), not graph.is_homogeneous
+        timed = make_timed_batches(parts, job, data.node_type, *seen, train, split)
         return NodeTask(data, timed, job, functions), graph, whole_batches(train)
     if sampler_entry(job.sampler).joint:
         joint = make_joint_batches(parts, job, train, new)

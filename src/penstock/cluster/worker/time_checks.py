@@ -10,15 +10,10 @@ def check_parted_times(job: Job, graph: Graph, on_edges: bool = False) -> None:
     """`on_edges`: whether the job learns edges."""
     if job.time is None:
         return
-    if job.time_width:
+    if not graph.is_homogeneous and job.time.startswith(OF_NODES):
         raise PenstockError(
-            "Ages of edges (time_width) are known on one machine only: leave out time_width, or the cluster.",
-            code="unsupported-combination",
-        )
-    if not graph.is_homogeneous:
-        raise PenstockError(
-            "A cut graph is sampled by time only if it has one node type and one edge type: leave out `time`, or"
-            " train on one machine.",
+            "A cut graph is sampled by times of vertices only if it has one node type and one edge type: name a field"
+            " of the edges as `time`, or train on one machine.",
             code="unsupported-combination",
         )
     if on_edges and job.time.startswith(OF_NODES):

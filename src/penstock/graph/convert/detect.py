@@ -54,8 +54,7 @@ def _recognised(source: Any, options: dict[str, Any]) -> Graph:
         if library in _LIBRARIES and hasattr(source, _LIBRARIES[library][0]):
             return _convert(_LIBRARIES[library][1], source, options)
     raise PenstockError(
-        f"A {type(source).__module__}.{type(source).__name__} is not a graph that Penstock can load: give"
-        f" {_UNDERSTOOD}.",
+        f"{_kind_of(source)} is not a graph that Penstock can load: give {_UNDERSTOOD}.",
         code="wrong-type",
     )
 
@@ -126,3 +125,11 @@ def _convert(converter: Callable[..., Graph], source: Any, options: dict[str, An
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise PenstockError(f"Option {option!r} does not apply to this source: {takes}.", code="unknown-name")
     return converter(source, **options)
+
+
+def _kind_of(source: Any) -> str:
+    """What an object is, for a sentence that begins with it."""
+    kind = type(source)
+    if source is None:
+        return "None"
+    return f"A {kind.__name__}" if kind.__module__ == "builtins" else f"A {kind.__module__}.{kind.__name__}"

@@ -33,7 +33,7 @@ class EdgeBatch:
     destinations, negative sources); the `_rows` arrays, shaped like what they index, point into `nodes` of the end's
     type. `exclude` are the pairs a sampler must not draw: the positives and their reverses. `clashes` counts masked
     negatives that are true edges. `whole` is of the batch that this one is a share of, if it is one, and `places` are
-    then the rows of `nodes` in that one's.
+    then the places of `nodes` among that one's, types one behind the other.
 
     Where edges have times, `times` are those of the positives, which their negatives have too. A vertex is in `nodes`
     once for each time at which it is needed, and `node_times` has these.

@@ -22,6 +22,8 @@ def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
     places, own = number_ends(source_type, destination_type, *ends)
     nodes = {name: batch.nodes[name][these] for name, these in places.items()}
     times = batch.node_times
+    # Among the seeds of the whole batch, where types stand one behind the other.
+    starts = dict(zip(batch.nodes, np.cumsum([0, *map(len, batch.nodes.values())]).tolist(), strict=False))
     return replace(
         batch,
         edges=batch.edges[rows],
@@ -41,7 +43,7 @@ def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
         whole=WholeEdgeBatch(len(batch), batch.num_pairs),
         times=_at(batch.times, rows),
         node_times=None if times is None else {name: times[name][these] for name, these in places.items()},
-        places=places,
+        places={name: these + starts[name] for name, these in places.items()},
     )
 
 

@@ -40,6 +40,7 @@ class _Lists(StrictRequest):
     weights: Whole | None
     totals: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None
     edges: Whole | None
+    ages: Whole | None = None
 
 
 class _Layer(StrictRequest):
@@ -125,6 +126,7 @@ def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
                 weights=None if block.weights is None else arrays.put(block.weights),
                 totals=None if totals is None else [arrays.put_shared(totals), len(totals)],
                 edges=None if edges is None else arrays.put(edges.astype(np.int64, copy=False)),
+                ages=None if block.ages is None else arrays.put(block.ages),
             )
         )
     return _Layer(num_src=layer.num_src, num_dst=layer.num_dst, relations=lists)
@@ -202,11 +204,13 @@ class _Incoming:
             raise _wrong(self._who, "a block of other rows than its layer's")
         indptr = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=indptr[1:])
-        weights = None
-        if lists.weights is not None:
-            weights = floats_received(self._array(lists.weights), len(indices), self._who).copy()
+        weights, ages = (self._floats(place, len(indices)) for place in (lists.weights, lists.ages))
         totals, edges = self._totals(lists, len(counts)), self._edges(lists, len(indices))
-        return (source, relation, destination), Block(indptr, indices, num_src, weights, totals, edges)
+        return (source, relation, destination), Block(indptr, indices, num_src, weights, totals, edges, ages=ages)
+
+    def _floats(self, place: int | None, count: int) -> Array | None:
+        """One number for each edge, where there are any."""
+        return None if place is None else floats_received(self._array(place), count, self._who).copy()
 
     def _edges(self, lists: _Lists, count: int) -> Array | None:
         """Numbers of edges. How many edges there are is known to the source of their rows, which refuses others."""

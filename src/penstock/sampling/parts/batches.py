@@ -106,14 +106,16 @@ class RemoteSampler:
         *,
         exclude: Array | Mapping[Relation, Array] | None = None,
         absent: Mapping[EdgeType, HeldOutRule] | None = None,
-        times: Array | None = None,
-        places: Array | None = None,
+        times: Array | Mapping[str, Array] | None = None,
+        places: Array | Mapping[str, Array] | None = None,
     ) -> AnyBatch:
         """The batch of some different seeds: an array for a graph of one type, or arrays by type.
 
         The rest is as for the samplers that the tasks have; whoever gives `times` gives `places` too.
         """
-        return self._batch(self._by_type(seeds), isinstance(seeds, Mapping), key, exclude, absent, times, places)
+        given = self._by_type(seeds)
+        seen = _in_order(times, given), _in_order(places, given)
+        return self._batch(given, isinstance(seeds, Mapping), key, exclude, absent, *seen)
 
     def items(self) -> Array:
         """What an epoch of a sampler that finds its seeds goes through: ascending whole numbers."""
@@ -178,6 +180,13 @@ class RemoteSampler:
         return check_typed_seeds(seeds, self._counts)
 
 
+def _in_order(values: Array | Mapping[str, Array] | None, seeds: Mapping[str, Array]) -> Array | None:
+    """Numbers of all seeds, those of one type behind those of another."""
+    if not isinstance(values, Mapping):
+        return values
+    return np.concatenate([values[name] for name in seeds] or [np.empty(0, np.int64)])
+
+
 def _when_ready(ask: Callable[[], Said]) -> Said:
     """What a task says once its sampler is ready; whether the task lives is seen at every call."""
     while True:
@@ -233,6 +242,9 @@ def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> 
         )
     node_type = getattr(sampler, "node_type", None)
     if node_type is None:
+        sizes = list(asked.seeds.values())
+        for name in {"times", "places"} & set(more):
+            more[name] = dict(zip(asked.seeds, _cut(more[name], sizes), strict=True))
         return sample(seeds, key, **more)
     if list(seeds) != [node_type] or (excluded is not None and list(excluded) != [""]):
         raise PenstockError(

@@ -1,14 +1,14 @@
 """Samplers of a cut graph, whose batches are those of the graph before it was cut."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.schema import EdgeType
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 from penstock.sampling.labor import Labor
 from penstock.sampling.links.edge_split import HeldOutRule
@@ -25,6 +25,9 @@ from penstock.sampling.typed import Relation, TypedNeighbourSampler
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 
+EdgeTimes = Callable[[str, Array], Array]
+"""The times of edges with some numbers in the cut graph, of a relation by its key."""
+
 
 def parted_sampler(
     partition: Partition,
@@ -40,12 +43,15 @@ def parted_sampler(
     channels: Channels | None = None,
     absent: Mapping[EdgeType, HeldOutRule] | None = None,
     vertex_times: Array | None = None,
+    edge_times: EdgeTimes | None = None,
     uniform: bool = False,
+    ages: bool = False,
 ) -> NeighbourSampler | TypedNeighbourSampler:
     """A neighbour sampler, of one type or of several as the graph has; the rest is as for `parted_lists`.
 
     Without `local` and `channels` all parts are opened here. Batches carry the original numbers of their vertices, and
-    with `edges` the numbers of their edges in the cut graph, by which stores serve fields of edges.
+    with `edges` the numbers of their edges in the cut graph, by which stores serve fields of edges. With `ages` blocks
+    say how old edges are.
     """
     local, channels = _reached(partition, local, channels)
     lists = parted_lists(
@@ -57,18 +63,19 @@ def parted_sampler(
         channels=channels,
         absent=absent,
         vertex_times=vertex_times,
+        edge_times=edge_times,
         uniform=uniform,
     )
     readable = lists.readable
     if len(readable.counts) > 1 or len(readable.relations) > 1:
-        return TypedNeighbourSampler.over(readable, fanouts, totals, relabel, edges)
+        return TypedNeighbourSampler.over(readable, fanouts, totals, relabel, edges, lists.clocks)
     plain = [fanout for fanout in fanouts if isinstance(fanout, int)]
     if len(plain) < len(fanouts):
         raise PenstockError(
             "Fan-outs by relation are for graphs with several relations: give one number for each hop.",
             code="unsupported-combination",
         )
-    return NeighbourSampler.over(readable, plain, totals, relabel, lists.clock, edges)
+    return NeighbourSampler.over(readable, plain, totals, relabel, lists.clock, edges, ages)
 
 
 def parted_lists(
@@ -82,13 +89,15 @@ def parted_lists(
     channels: Channels,
     absent: Mapping[EdgeType, HeldOutRule] | None = None,
     vertex_times: Array | None = None,
+    edge_times: EdgeTimes | None = None,
     uniform: bool = False,
 ) -> ReadableLists:
     """The lists of a cut graph, whose vertices go by their new numbers, and the clock that draws from them obey.
 
     `local` are the parts that are here, `channels` leads to the owners of the others. Edges that are `absent` from a
     relation are not drawn. With `uniform` the field `weight` counts in sums alone. `vertex_times`, by new number, are
-    needed where `time` names them. With `shared`, all rows of a hop see the same random number of a source vertex.
+    needed where `time` names them; `edge_times` where ages of edges are asked for, whose times are at their owners.
+    With `shared`, all rows of a hop see the same random number of a source vertex.
     """
     by_vertex = time is not None and time.startswith(OF_NODES)
     if by_vertex and (vertex_times is None or (weight is not None and absent)):
@@ -97,21 +106,36 @@ def parted_lists(
             " name a field of the edges as `time`.",
             code="unsupported-combination",
         )
-    obeyed, whole = None if by_vertex else time, by_vertex and weight is not None
-    readable = readable_parts(partition, local, channels, replace, weight, absent, shared, obeyed, whole, uniform)
+    whole = by_vertex and weight is not None
+    bound = {} if time is None or by_vertex else _relations_with(local, channels, time)
+    readable = readable_parts(partition, local, channels, replace, weight, absent, shared, bound, whole, uniform)
     if time is None:
         return ReadableLists(readable, {})
-    if len(readable.counts) > 1 or len(readable.relations) > 1:
-        raise PenstockError(
-            "A cut graph is sampled by time only if it has one node type and one edge type: leave out `time`, or train"
-            " on one machine.",
-            code="unsupported-combination",
-        )
     if by_vertex and vertex_times is not None:
+        if len(readable.counts) > 1 or len(readable.relations) > 1:
+            raise PenstockError(
+                "A cut graph is sampled by times of vertices only if it has one node type and one edge type: name a"
+                " field of the edges as `time`, or train on one machine.",
+                code="unsupported-combination",
+            )
         readable, clock = _by_vertex_times(readable, vertex_times, replace, uniform)
-    else:
-        clock = _clock_like(partition, local, channels, time)
-    return ReadableLists(readable, dict.fromkeys(readable.relations, clock))
+        return ReadableLists(readable, dict.fromkeys(readable.relations, clock))
+    clocks = {kind: _clock_like(partition, local, channels, kind, time, edge_times) for kind in bound}
+    return ReadableLists(readable, clocks)
+
+
+def _relations_with(local: Mapping[int, OwnedPart], channels: Channels, time: str) -> dict[EdgeType, str]:
+    """The relations whose edges have a field with times, and its name; the others are not bound by time."""
+    fields = _edge_fields_in(local, channels)
+    found = {kind: time for kind, names in fields.items() if time in names}
+    if not found:
+        has = ", ".join(dict.fromkeys(name for names in fields.values() for name in names)) or "none"
+        raise PenstockError(
+            f"The edges have no field {time!r} to use as times (fields: {has}); {OF_NODES}NAME names a field of the"
+            " vertices, NAME one of the edges.",
+            code="field-missing",
+        )
+    return found
 
 
 def _by_vertex_times(readable: Readable, times: Array, replace: bool, uniform: bool) -> tuple[Readable, Clock]:
@@ -123,13 +147,32 @@ def _by_vertex_times(readable: Readable, times: Array, replace: bool, uniform: b
         )
     times = times.astype(np.int64) if times.dtype.kind == "u" else times
     timed = VertexTimedLists(lists, readable.names[node_type], times, replace, uniform)
-    nothing = np.empty(0, times.dtype)
-    return Readable(readable.counts, {kind: timed}, readable.names), Clock(nothing, nothing)
+    clock = Clock(np.empty(0, times.dtype), times)
+    return Readable(readable.counts, {kind: timed}, readable.names), clock
 
 
-def _clock_like(partition: Partition, local: Mapping[int, OwnedPart], channels: Channels, time: str) -> Clock:
-    """A clock with the kind of numbers of an edge field, whose values are with the owners."""
-    (kind,) = edge_types_in(local, channels)
+class TimesAtOwners:
+    """The times of a relation's edges, by their numbers in the cut graph: read when they are asked for."""
+
+    def __init__(self, count: int, dtype: np.dtype[Any], read: Callable[[Array], Array]) -> None:
+        self._count, self.dtype, self._read = count, dtype, read
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, numbers: Array) -> Array:
+        return self._read(numbers).astype(self.dtype)
+
+
+def _clock_like(
+    partition: Partition,
+    local: Mapping[int, OwnedPart],
+    channels: Channels,
+    kind: EdgeType,
+    time: str,
+    edge_times: EdgeTimes | None,
+) -> Clock:
+    """A clock with the kind of numbers of a relation's edge field, whose values are with the owners."""
     values = RelationReader(partition, local, channels).no_values(kind, time)
     if values.ndim != 1 or values.dtype.kind not in "iuf" or values.dtype == np.uint64:
         raise PenstockError(
@@ -137,7 +180,13 @@ def _clock_like(partition: Partition, local: Mapping[int, OwnedPart], channels: 
             code="wrong-type",
         )
     nothing = np.empty(0, np.float64 if values.dtype.kind == "f" else np.int64)
-    return Clock(nothing, nothing)
+    if edge_times is None:
+        return Clock(nothing, nothing)
+    key = edge_key(kind)
+    count = int(partition.book.edge_bounds(key)[-1])
+    # Only ages are made of them: draws are made where the times are.
+    there: Any = TimesAtOwners(count, nothing.dtype, lambda numbers: edge_times(key, numbers))
+    return Clock(there, nothing)
 
 
 def parted_labor(
@@ -170,19 +219,22 @@ def readable_parts(
     weight: str | None = None,
     absent: Mapping[EdgeType, HeldOutRule] | None = None,
     shared: bool = False,
-    time: str | None = None,
+    times: Mapping[EdgeType, str] | None = None,
     whole: bool = False,
     uniform: bool = False,
 ) -> Readable:
-    """A cut graph as samplers see it; `whole`: its lists are given as they are."""
-    book, absent = partition.book, absent or {}
+    """A cut graph as samplers see it; `whole`: its lists are given as they are.
+
+    `times` are the fields with the edges' times of the relations that obey time.
+    """
+    book, absent, times = partition.book, absent or {}, times or {}
     kinds = edge_types_in(local, channels)
     relations = {
         kind: PartedLists(
             kind,
             book,
             {
-                index: part.lists(kind, replace, weight, absent.get(kind), time, uniform)
+                index: part.lists(kind, replace, weight, absent.get(kind), times.get(kind), uniform)
                 for index, part in local.items()
             },
             channels,
@@ -190,7 +242,7 @@ def readable_parts(
             weight,
             absent.get(kind),
             shared,
-            time,
+            times.get(kind),
             whole,
             uniform,
         )
@@ -205,15 +257,27 @@ def edge_types_in(local: Mapping[int, OwnedPart], channels: Channels) -> list[Ed
     return list(next(iter(local.values())).graph.edges) if local else edge_types_of(channels(0), 0)
 
 
+def _edge_fields_in(local: Mapping[int, OwnedPart], channels: Channels) -> dict[EdgeType, list[str]]:
+    """The names of the fields of edges, by relation in stored order."""
+    if local:
+        return {kind: list(edges.fields) for kind, edges in next(iter(local.values())).graph.edges.items()}
+    return {(each.type[0], each.type[1], each.type[2]): each.fields for each in _relations_of(channels(0), 0)}
+
+
 def edge_types_of(channel: Channel, part: int) -> list[EdgeType]:
     """The relations of a graph, in stored order, as the owner of a part tells them."""
+    return [(each.type[0], each.type[1], each.type[2]) for each in _relations_of(channel, part)]
+
+
+def _relations_of(channel: Channel, part: int) -> "list[_Relation]":
+    """What the owner of a part says about its relations."""
     held = read_body(channel.call(Message("lists")), _Held)
     if str(part) not in held.parts:
         raise PenstockError(
             f"{channel.peer} does not hold part {part}: give the channel of the task that holds it.",
             code="not-available",
         )
-    return [(source, name, target) for source, name, target in (each.type for each in held.parts[str(part)].relations)]
+    return held.parts[str(part)].relations
 
 
 def _nobody(part: int) -> Channel:

@@ -125,18 +125,24 @@ class OwnedPart:
             ends = self._all_names[kind[0]], self._names[kind[2]]
             edges, left = absent.taken_from(bare, *ends), partial(absent.leaves, bare, *ends)
             stored = cache(lambda: np.flatnonzero(left()))
-        return _Made(Lists(edges, where, self._names[kind[2]], False, weight, self._clock(time, absent)), stored)
+        return _Made(Lists(edges, where, self._names[kind[2]], False, weight, self._clock(kind, time, absent)), stored)
 
-    def _clock(self, time: str | None, absent: HeldOutRule | None) -> Clock | None:
+    def _clock(self, kind: EdgeType, time: str | None, absent: HeldOutRule | None) -> Clock | None:
         if time is None:
             return None
-        if time.startswith(OF_NODES) or absent is not None or not self.graph.is_homogeneous:
+        if time.startswith(OF_NODES) or absent is not None:
             raise PenstockError(
-                f"Parts of {self.graph.name!r} can be sampled by time only by a field of the edges, with one edge type"
-                " and all edges.",
+                f"Parts of {self.graph.name!r} can be sampled by time only by a field of the edges, with all edges.",
                 code="unsupported-combination",
             )
-        return next(iter(clocks_of(self.graph, time).values()))
+        clocks = clocks_of(self.graph, time)
+        if kind not in clocks:
+            raise PenstockError(
+                f"The edges {edge_key(kind)} of {self.graph.name!r} have no field {time!r} to use as times: ask for"
+                " them without time.",
+                code="field-missing",
+            )
+        return clocks[kind]
 
 
 class _Made(NamedTuple):

@@ -96,6 +96,11 @@ class BatchLoader:
 
         A state of other seeds, another number of ranks or another batch size is refused.
         """
+        if not isinstance(state, Mapping):
+            raise PenstockError(
+                f"A loader's state is what its state_dict() gave, not a {type(state).__name__}: give that.",
+                code="wrong-type",
+            )
         for name, own in self._facts().items():
             if state.get(name) != own:
                 raise PenstockError(

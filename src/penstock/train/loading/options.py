@@ -21,6 +21,19 @@ LOADER_FIELDS = frozenset(_OF_DATA | _OF_SAMPLERS | _OF_LINKS | _OF_BATCHES | _O
 """Fields of a job that `ps.loader` takes by their names. Those left out are of the model and of its training."""
 
 
+_OF_OTHERS = {
+    "num_neighbors": "fanouts",
+    "input_nodes": "split",
+    "num_workers": "sample_threads",
+    "neg_sampling_ratio": "negatives_per_edge",
+    "neg_sampling": "negatives",
+    "time_attr": "time",
+    "edge_label_time": "seed_time",
+    "weight_attr": "weight",
+}
+"""What loaders of PyG call them."""
+
+
 class LoaderJob(Job):
     """A job whose batches are for any model."""
 
@@ -40,7 +53,8 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
     for name in fields:
         if name not in LOADER_FIELDS:
             why = "is a field of training, not of batches" if name in Job.model_fields else "is unknown"
-            raise PenstockError(f"ps.loader: {name!r} {why}{nearest(name, LOADER_FIELDS)}", code="unknown-name")
+            hint = f": use {_OF_OTHERS[name]}." if name in _OF_OTHERS else nearest(name, sorted(LOADER_FIELDS))
+            raise PenstockError(f"ps.loader: {name!r} {why}{hint}", code="unknown-name")
     if fields.get("sampler") == "whole":
         raise PenstockError(
             "ps.loader gives batches, and sampler whole makes none: use fanouts of -1, or ps.train.",

@@ -59,7 +59,7 @@ class EdgeTask:
         times: EdgeTimes | None = None,
     ) -> None:
         """`share`, where several workers train: this one's edges of a batch; `times`, where edges go by time."""
-        self._graph, self._data, self._batches, self._share, self._times = graph, data, batches, share, times
+        self._graph, self._data, self._batches, self._share, self.times = graph, data, batches, share, times
         self._kind = self.edge_type = data.edge_type
         self.learned, self._width = data.learned(), job.hidden
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
@@ -78,7 +78,7 @@ class EdgeTask:
 
     def sample(self, planned: Planned) -> Batch:
         """Edges, and the neighbourhoods of their ends."""
-        return sample_ends(self._batcher, self._batches, planned, self._share, self._times)
+        return sample_ends(self._batcher, self._batches, planned, self._share, self.times)
 
     def examples(self, planned: Planned) -> Batch:
         """Edges and their classes."""
@@ -120,7 +120,7 @@ class EdgeTask:
             raise PenstockError(self._data.problem, code="mismatched-inputs")
         if not positions:
             return {}
-        rows = end_rows_of(self._graph, self._kind, self._times, inference, progress)
+        rows = end_rows_of(self._graph, self._kind, self.times, inference, progress)
         found = {}
         for split, some in positions.items():
 
@@ -146,7 +146,7 @@ class EdgeTask:
         self, inference: Inference, positions: Array, progress: Progress = SILENT
     ) -> Iterator[tuple[Array, Array, torch.Tensor]]:
         """Sources, destinations and logits of the edges at some positions, some at a time."""
-        rows = end_rows_of(self._graph, self._kind, self._times, inference, progress)
+        rows = end_rows_of(self._graph, self._kind, self.times, inference, progress)
         yield from self._classified(rows, positions)
 
     def _classified(self, rows: EndRows, positions: Array) -> Iterator[tuple[Array, Array, torch.Tensor]]:

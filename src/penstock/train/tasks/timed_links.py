@@ -53,16 +53,16 @@ class TimedLinkTask(LinkTask):
                 " vertices to rank edges against.",
                 code="unsupported-combination",
             )
-        self._times, self._splits = times, time_splits(job, times)
+        self.times, self._splits = times, time_splits(job, times)
         self._batcher = self._drawing(make_negatives(job))
 
     def sample(self, planned: Planned) -> Batch:
         """Edges with their negatives, and the neighbourhoods of all their ends before each edge's time."""
-        return sample_ends(self._batcher, self._batches, planned, self._share, self._times)
+        return sample_ends(self._batcher, self._batches, planned, self._share, self.times)
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Ranks of each split's edges among vertices that were not true partners by then."""
-        rows = RowsAtTimes(self._kind, inference, self._times)
+        rows = RowsAtTimes(self._kind, inference, self.times)
         return {name: self._of_split(inference, rows, self._splits[name]) for name in splits if self._has(name)}
 
     def items_of(self, split: str) -> Array:
@@ -80,7 +80,7 @@ class TimedLinkTask(LinkTask):
                 "The run was sampled by time: give (source id, destination id, time) for each pair to score.",
                 code="option-missing",
             )
-        rows, batcher = RowsAtTimes(self._kind, inference, self._times), self._drawing(None)
+        rows, batcher = RowsAtTimes(self._kind, inference, self.times), self._drawing(None)
         return self._scored(
             rows,
             (
@@ -93,9 +93,9 @@ class TimedLinkTask(LinkTask):
         """The edges of a split with their scores and times."""
         positions, batcher = self.items_of(split), self._drawing(None)
         batches = [batcher.batch(positions[some], _EVALUATED) for some in pair_blocks(len(positions), self.out)]
-        rows = RowsAtTimes(self._kind, inference, self._times)
+        rows = RowsAtTimes(self._kind, inference, self.times)
         pairs = [np.stack([links.source, links.destination], 1) for links in batches]
-        times = np.asarray(self._times.values[positions])
+        times = np.asarray(self.times.values[positions])
         return ScoredPairs(
             np.concatenate([np.empty((0, 2), np.int64), *pairs]), self._scored(rows, iter(batches)), times
         )
@@ -146,7 +146,7 @@ class TimedLinkTask(LinkTask):
         return np.concatenate([np.empty(0, np.float32), *found])
 
     def _drawing(self, negatives: NegativePolicy | None) -> EdgeBatcher:
-        return EdgeBatcher(self._graph, self._kind, negatives, self._batcher.reverse, times=self._times.values)
+        return EdgeBatcher(self._graph, self._kind, negatives, self._batcher.reverse, times=self.times.values)
 
     def _has(self, split: str) -> bool:
         return len(self._splits.get(split, ())) > 0

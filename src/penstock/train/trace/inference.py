@@ -80,7 +80,10 @@ def _level(session: Session, plan: HostPlan, width: int) -> Any:
 def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan) -> None:
     ((name, rows), *_) = _wanted(session).items()
     plan.start({name: rows}, 0, 0)
-    found = max(islice(plan.neighbourhoods(name, rows), _GROWING), key=lambda each: each.num_inputs)
+    of_edges = getattr(session.task, "times", None)
+    # Of edges by time: all of the graph is there after the last of them.
+    times = None if of_edges is None else np.full(len(rows), np.nanmax(of_edges.values))
+    found = max(islice(plan.neighbourhoods(name, rows, times), _GROWING), key=lambda each: each.num_inputs)
     repeated = _READ if len(found.chunk.rows) < len(rows) else 1
     held = [_read(found, session.inputs.widths, inference) for _ in range(repeated)]
     inference.engine.forward(*held[0])
