@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, plain_graph, typed_graph
 
-from penstock.sampling import NeighbourSampler
+from penstock.sampling import NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import HoldoutSampler, OwnedPart, RemoteSampler, parted_sampler, serve_batches
 from penstock.wire.message import Message
@@ -80,6 +80,54 @@ def test_a_share_of_the_seeds_has_its_trees_of_the_whole(tmp_path, owners):
     assert sorted(np.concatenate([each.vertices["node"] for each in alone])) == sorted(whole.vertices["node"])
 
 
+def test_several_types_and_shares_of_them(tmp_path, owners):
+    """A relation without times is not bound; the rest obeys the seeds' times, drawn by their places."""
+    graph, rng = typed_graph(), np.random.default_rng(5)
+    for kind, edges in graph.edges.items():
+        if kind[1] != "seen":
+            edges.fields["t"] = rng.integers(0, 100, edges.count)
+    how = {"fanouts": [3, 2], "time": "t", "totals": True}
+    plain = TypedNeighbourSampler(graph, **how)
+    partition = cut_at_random(graph, 3, tmp_path)
+    worker, channels, helper = owners(partition, "sampler-0")
+    there = parted_sampler(partition, **how, channels=channels)
+    serve_batches(helper, {"train": HoldoutSampler(lambda absent: there, list(graph.edges))})
+    counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+    names = {name: partition.original(name) for name in counts}
+    remote = RemoteSampler([worker.channel("sampler-0", "batches")], "train", counts, names)
+    seeds = {"user": np.array([7, 3, 7]), "item": np.array([11, 60])}
+    times = {"user": np.array([40, 90, 70]), "item": np.array([55, 20])}
+    places = {"user": np.array([2, 0, 5]), "item": np.array([9, 6])}
+    new = {name: partition.new_ids(these, name) for name, these in seeds.items()}
+    share = plain.sample(seeds, KEY, times=times, places=places)
+    for sampler in (there, remote, parted_sampler(partition, **how)):
+        assert_same_but_for_numbers(partition, sampler.sample(new, KEY, times=times, places=places), share)
+    # The places of a whole batch are those that it has without any.
+    every = {"user": np.arange(3), "item": np.arange(3, 5)}
+    whole = [plain.sample(seeds, KEY, times=times, **more) for more in ({}, {"places": every})]
+    np.testing.assert_array_equal(whole[0].vertices["user"], whole[1].vertices["user"])
+    with refused("shape-mismatch item"):
+        plain.sample(seeds, KEY, times=times, places={**places, "item": np.arange(1)})
+
+
+def test_ages_of_edges_are_those_of_the_uncut_graph(tmp_path, owners):
+    graph, times = timed_graph(np.int64)
+    partition = cut_at_random(graph, 2, tmp_path)
+    whole = NeighbourSampler(graph, [3, 2], time="t", ages=True).sample(SEEDS, KEY, times=times)
+    bounds = partition.book.edge_bounds("node__to__node")
+    stored = np.concatenate([partition.part(part).edges["node", "to", "node"].fields["t"] for part in range(2)])
+    assert len(stored) == bounds[-1]
+    worker, channels, helper = owners(partition, "sampler-0")
+    read = {"edge_times": lambda relation, numbers: stored[numbers], "ages": True}
+    sampler = parted_sampler(partition, [3, 2], time="t", channels=channels, **read)
+    serve_batches(helper, {"train": HoldoutSampler(lambda absent: sampler, list(graph.edges))})
+    remote = RemoteSampler([worker.channel("sampler-0", "batches")], "train", {"node": 300}, None)
+    for each in (sampler, remote):
+        found = each.sample(partition.new_ids(SEEDS), KEY, times=times, places=np.arange(len(SEEDS)))
+        for one, two in zip(found.blocks, whole.blocks, strict=True):
+            np.testing.assert_array_equal(one.ages, two.ages)
+
+
 @pytest.mark.parametrize("time", ["t", "node:when"])
 def test_edges_are_not_excluded_by_time_wherever_parts_lie(tmp_path, owners, time):
     graph, times = timed_graph(np.int64)
@@ -101,8 +149,11 @@ def test_what_cannot_be(tmp_path, owners):
             parted_sampler(partition, [2], time="node:t", **more)
     with refused("wrong-type"):
         parted_sampler(partition, [2], time="node:t", vertex_times=np.zeros(3))
-    with refused("unsupported-combination"):
-        parted_sampler(cut_at_random(typed_graph(), 2, tmp_path / "typed"), [2], time="w")
+    typed = cut_at_random(typed_graph(), 2, tmp_path / "typed")
+    with refused("unsupported-combination vertices"):
+        parted_sampler(typed, [2], time="node:t", vertex_times=np.zeros(300))
+    with refused("field-missing when"):
+        parted_sampler(typed, [2], time="when")
     sampler = parted_sampler(partition, [2], time="t")
     with refused("option-missing times"):
         sampler.sample(SEEDS, KEY)
