@@ -1,5 +1,7 @@
 """`ps.train` and `ps.Run`, as a notebook meets them."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -134,3 +136,8 @@ def test_what_a_cluster_cannot_see(tmp_path):
     with refused("mismatched-inputs"):
         ps.train(graph, cluster=file, run=str(tmp_path / "run"), **FEW)
     assert not (tmp_path / "run").exists()
+
+
+def test_functions_that_train_can_travel_to_other_processes():
+    """Ray and others send the modules that a function uses by pickle."""
+    assert pickle.loads(pickle.dumps(ps.train)) is ps.train

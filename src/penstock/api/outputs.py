@@ -124,6 +124,10 @@ def _named(found: dict[str, dict[EdgeType, torch.Tensor]], module: Any, typed: b
 
 
 def _sampled(graph: Graph, model: Any, name: str, options: dict[str, Any], device: str) -> torch.Tensor:
+    if getattr(model, "layerwise", False) and options["edge_weight"] is not None:
+        raise PenstockError(
+            "Models of ps.nn weigh messages in exact inference: leave out fanouts.", code="unsupported-combination"
+        )
     batches = loader(graph, None, node_type=name, device=device, **options)
     model, typed, found = model.to(batches.device), not graph.is_homogeneous, []
     wanted = {"edge_attr": options["edge_features"], "edge_weight": options["edge_weight"]}

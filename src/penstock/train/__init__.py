@@ -19,6 +19,10 @@ class _CallableModule(ModuleType):
     def __call__(self, *given: Any, **fields: Any) -> Any:
         return import_module("penstock.api").train(*given, **fields)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A module is sent by its name: functions that call it travel to other processes, as Ray's and Dask's do."""
+        return import_module, (self.__name__,)
+
     @property
     def __signature__(self) -> Any:
         """That of the function: every field of a job by its name."""
