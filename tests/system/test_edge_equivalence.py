@@ -77,7 +77,11 @@ def test_edges_sampled_by_time(tmp_path, fields, samplers):
 @pytest.mark.parametrize(
     "fields, samplers",
     [
-        ({"task": "link-prediction", "edge_type": "author__writes__paper", "rank_against": 5}, 1),
+        pytest.param(
+            {"task": "link-prediction", "edge_type": "author__writes__paper", "rank_against": 5},
+            1,
+            marks=pytest.mark.long,
+        ),
         pytest.param({"task": "node-classification", "seed_time": "when"}, 0, marks=pytest.mark.long),
         pytest.param({"task": "node-classification", "seed_time": "when"}, 1, marks=pytest.mark.long),
     ],

@@ -119,7 +119,10 @@ def test_unequal_machines_and_servers(place, tmp_path):
     [
         pytest.param({"sampler": "labor"}, marks=pytest.mark.long),
         {"time": "t", "seed_time": "when", "epochs": 2},
-        {"time": "t", "seed_time": "when", "model": "transformer", "heads": 2, "time_width": 4, "epochs": 1},
+        pytest.param(
+            {"time": "t", "seed_time": "when", "model": "transformer", "heads": 2, "time_width": 4, "epochs": 1},
+            marks=pytest.mark.long,
+        ),
         pytest.param({"time": "node:when", "epochs": 2}, marks=pytest.mark.long),
         pytest.param(
             {"time": "node:when", "model": "gatv2", "heads": 2, "time_width": 4, "epochs": 1}, marks=pytest.mark.long
