@@ -10,10 +10,13 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, mix, unit
 from penstock.kernels import njit
-from penstock.sampling.links.known import End, lower_bound
+from penstock.sampling.links.known import End
 from penstock.sampling.links.uniform import STEP, TRIES
 from penstock.sampling.triples.known import KnownTriples, is_listed
 from penstock.sampling.triples.triple_set import Entities, Triples
+
+_LOOKED_UP = 16
+"""A list of true entities up to so many times as long as what was drawn is looked up there, and not the other way."""
 
 
 class DrawnEntities(NamedTuple):
@@ -56,11 +59,11 @@ class TripleNegatives:
         group = self.group or max(1, triples.total)
         drawn = np.zeros((-(-triples.total // group), self.k), np.int64)
         starts, useless = np.arange(0, triples.total, group), np.ones(drawn.shape, np.bool_)
-        sums = np.empty(0) if weights is None else weights
+        sums, place = np.empty(0) if weights is None else weights, np.full(entities.count, -1, np.int32)
         for attempt in range(TRIES):
             _draw(key, attempt, group, low, high, sums, useless, drawn)
             mask = np.zeros((triples.total, self.k), np.bool_)
-            _mask(drawn, group, low, high, own, first, last, others, mask)
+            _mask(drawn, group, low, high, own, first, last, others, place, mask)
             useless = np.logical_and.reduceat(mask, starts) if len(starts) else useless[:0]
             if not useless.any():
                 break
@@ -149,35 +152,50 @@ def _draw(
 
 @njit(nogil=True, cache=True)
 def _mask(
-    drawn: Array, group: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array, mask: Array
+    drawn: Array,
+    group: int,
+    low: Array,
+    high: Array,
+    own: Array,
+    first: Array,
+    last: Array,
+    others: Array,
+    place: Array,
+    mask: Array,
 ) -> None:
-    """Mark what does not count. Lists of true entities are mostly short: they are looked up among what was drawn."""
+    """Mark what does not count. `place` [entities] is -1 everywhere, before and afterwards."""
     k = drawn.shape[1]
+    following = np.empty(k, place.dtype)
     for g in range(drawn.shape[0]):
-        order = np.argsort(drawn[g])
-        ascending = drawn[g][order]
+        row = drawn[g]
+        for j in range(k):
+            # Where an entity was drawn last, and from there where it was drawn before.
+            following[j] = place[row[j]]
+            place[row[j]] = j
+        lowest, highest = row.min(), row.max()
         for i in range(g * group, min((g + 1) * group, own.shape[0])):
-            for y in range(lower_bound(ascending, 0, k, low[i])):
-                mask[i, order[y]] = True
-            for y in range(lower_bound(ascending, 0, k, high[i]), k):
-                mask[i, order[y]] = True
-            _mark(ascending, order, own[i], mask[i])
-            if last[i] - first[i] <= k:
+            if lowest < low[i] or highest >= high[i]:
+                for j in range(k):
+                    mask[i, j] |= row[j] < low[i] or row[j] >= high[i]
+            _mark(place, following, own[i], mask[i])
+            if last[i] - first[i] <= _LOOKED_UP * k:
                 for x in range(first[i], last[i]):
-                    _mark(ascending, order, others[x], mask[i])
+                    _mark(place, following, others[x], mask[i])
             else:
-                for y in range(k):
-                    if is_listed(others, first[i], last[i], ascending[y]):
-                        mask[i, order[y]] = True
+                for j in range(k):
+                    if is_listed(others, first[i], last[i], row[j]):
+                        mask[i, j] = True
+        for j in range(k):
+            place[row[j]] = -1
 
 
 @njit(nogil=True, cache=True)
-def _mark(ascending: Array, order: Array, entity: int, row: Array) -> None:
+def _mark(place: Array, following: Array, entity: int, row: Array) -> None:
     """Mark an entity wherever it was drawn."""
-    y = lower_bound(ascending, 0, ascending.shape[0], entity)
-    while y < ascending.shape[0] and ascending[y] == entity:
-        row[order[y]] = True
-        y += 1
+    j = place[entity]
+    while j >= 0:
+        row[j] = True
+        j = following[j]
 
 
 @njit(nogil=True, cache=True)
