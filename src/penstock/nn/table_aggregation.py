@@ -4,7 +4,7 @@ The sums are those of `nn.aggregation` on gathered rows, in the same order. Narr
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from penstock.nn.threads import plain_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
 from penstock.store.rows import LINE_BYTES, prefetch, store_once, take_turn
 
-_AHEAD = 24
-"""Edges between the one whose row is added and the one whose row is asked of memory: several lists of usual length."""
+_AHEAD = 12
+"""Edges between the one whose row is added and the one whose row is asked of memory: some lists of usual length."""
 _MEAN, _SUM, _NORMALISED = 0, 1, 2
 _CODES: dict[Aggregation, int] = {"mean": _MEAN, "sum": _SUM, "normalised": _NORMALISED}
 _NO_IDS, _NO_WEIGHTS, _NO_TOTALS = np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.float64)
@@ -52,7 +52,7 @@ def aggregate_table(block: Block, what: Aggregation, table: Array, ids: Array, o
     lists, code, rows = table_lists(block, what, ids), _CODES[what], readable(table)
 
     def work(_: int, first: int, last: int) -> None:
-        _sum_rows(*lists, code, rows, out, begin, begin + first, begin + last)
+        _sum_rows(*lists, code, rows, _words(out), begin, begin + first, begin + last, False)
 
     bounds = block.indptr[begin:]
     run_chunks(work, row_chunks(bounds - bounds[0] if begin else bounds, table.shape[1]))
@@ -67,35 +67,19 @@ def shared_aggregation(
     threads that still add. `rows` is a table as `readable` gives it. Results are written past the caches: `out` is what
     a device copies from.
     """
-    turn, code = np.zeros(1, np.int64), _CODES[what]
-    return lambda: _sum_in_turns(*lists, code, rows, out, begin, end, turn, step)
+    turn, code, words = np.zeros(1, np.int64), _CODES[what], _words(out)
+    return lambda: _sum_in_turns(*lists, code, rows, words, begin, end, turn, step)
+
+
+def _words(out: Array) -> Array:
+    """Rows of float32 as words, which processors can write past their caches."""
+    return out.view(np.uint64 if out.shape[1] % 2 == 0 else np.uint32)
 
 
 def widened_rows(table: Array, ids: Array, out: Array) -> None:
     """`out` float32 becomes rows `table[ids]`, of a type `READ_IN_PLACE`."""
     rows = readable(table)
     run_chunks(lambda _, first, last: _copy_rows(rows, ids, out, first, last), plain_chunks(len(ids), table.shape[1]))
-
-
-@njit(nogil=True, cache=True)
-def _ask(table: Array, row: int) -> None:
-    """Have a row on its way to the cache."""
-    line = max(1, LINE_BYTES // table.itemsize)
-    for k in range(0, table.shape[1], line):
-        prefetch(table, np.int64(row), np.int64(k))
-
-
-@njit(nogil=True, cache=True)
-def _row(ids: Array, indices: Array, e: int) -> Any:
-    """The row of the table that edge e names, an int64."""
-    return np.int64(ids[indices[e]]) if ids.shape[0] > 0 else np.int64(indices[e])
-
-
-@njit(nogil=True, cache=True)
-def _ask_edges(indices: Array, ids: Array, table: Array, first: int, last: int) -> None:
-    """Have the rows of edges [first, last) on their way to the cache."""
-    for e in range(first, last):
-        _ask(table, _row(ids, indices, e))
 
 
 @njit(nogil=True, cache=True)
@@ -111,68 +95,18 @@ def _root(total: float) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _write_scale(code: int, weighted: bool, totals: Array, i: int, length: int) -> np.float32:
-    """What destination i's sum of weights[e] * x is multiplied by (`nn.aggregation`)."""
+def _write_scale(code: int, weighted: bool, known: bool, total: float, length: int) -> np.float32:
+    """What a destination's sum of weights[e] * x is multiplied by (`nn.aggregation`).
+
+    `total`, where `known`, is that of its whole list.
+    """
     if code == _MEAN:
-        return np.float32(_reciprocal(totals[i] if weighted else np.float64(length)))
-    known = totals.shape[0] > 0 and not weighted
-    estimate = _reciprocal(np.float64(length)) * totals[i] if known else 1.0
-    return np.float32(_root(totals[i]) * estimate if code == _NORMALISED else estimate)
-
-
-@njit(nogil=True, cache=True)
-def _edge_scale(indices: Array, weights: Array, totals: Array, code: int, factor: np.float32, e: int) -> np.float32:
-    """What edge e's row is multiplied by, where `factor` is its destination's."""
-    if weights.shape[0] > 0:
-        factor *= weights[e]
-    if code == _NORMALISED:
-        factor *= np.float32(_root(totals[indices[e]]))
-    return factor
+        return np.float32(_reciprocal(total if weighted else np.float64(length)))
+    estimate = _reciprocal(np.float64(length)) * total if known and not weighted else 1.0
+    return np.float32(_root(total) * estimate if code == _NORMALISED else estimate)
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _sum_list(
-    indptr: Array,
-    indices: Array,
-    ids: Array,
-    weights: Array,
-    totals: Array,
-    code: int,
-    table: Array,
-    i: int,
-    sums: Array,
-) -> None:
-    """`sums` becomes what `nn.kernels.gather_sum` makes of destination i's rows, as float32."""
-    width, start, stop = table.shape[1], indptr[i], indptr[i + 1]
-    factor = _write_scale(code, weights.shape[0] > 0, totals, i, stop - start)
-    if code == _NORMALISED:
-        own, j = np.float32(_root(totals[i]) * _root(totals[i])), ids[i]
-        for f in range(width):
-            sums[f] = own * stored_number(table[j, f])
-    else:
-        for f in range(width):
-            sums[f] = 0
-    e = start
-    while e + 4 <= stop:
-        j0, j1 = _row(ids, indices, e), _row(ids, indices, e + 1)
-        j2, j3 = _row(ids, indices, e + 2), _row(ids, indices, e + 3)
-        c0 = _edge_scale(indices, weights, totals, code, factor, e)
-        c1 = _edge_scale(indices, weights, totals, code, factor, e + 1)
-        c2 = _edge_scale(indices, weights, totals, code, factor, e + 2)
-        c3 = _edge_scale(indices, weights, totals, code, factor, e + 3)
-        for f in range(width):
-            low = c0 * stored_number(table[j0, f]) + c1 * stored_number(table[j1, f])
-            high = c2 * stored_number(table[j2, f]) + c3 * stored_number(table[j3, f])
-            sums[f] += low + high
-        e += 4
-    while e < stop:
-        j, c = _row(ids, indices, e), _edge_scale(indices, weights, totals, code, factor, e)
-        for f in range(width):
-            sums[f] += c * stored_number(table[j, f])
-        e += 1
-
-
-@njit(nogil=True, cache=True)
 def _sum_rows(
     indptr: Array,
     indices: Array,
@@ -185,15 +119,66 @@ def _sum_rows(
     begin: int,
     first: int,
     last: int,
+    past_caches: bool,
 ) -> None:
-    """Destinations [first, last); `begin` is the first row of `out`."""
-    sums, final = np.empty(table.shape[1], np.float32), indptr[last]
-    _ask_edges(indices, ids, table, indptr[first], min(indptr[first] + _AHEAD, final))
+    """What `nn.kernels.gather_sum` makes of the lists of destinations [first, last), as float32.
+
+    `out` are rows of float32 as words of 4 or 8 bytes; its first is destination `begin`. All is in one function: calls
+    that arrays are passed to, for each list or edge, made it take more than twice as long.
+    """
+    width, final, line = table.shape[1], indptr[last], max(1, LINE_BYTES // table.itemsize)
+    named, weighted, known, scaled = ids.shape[0] > 0, weights.shape[0] > 0, totals.shape[0] > 0, code == _NORMALISED
+    words = np.empty(out.shape[1], out.dtype)
+    sums = words.view(np.float32)
+    asked = indptr[first]
     for i in range(first, last):
-        _ask_edges(indices, ids, table, indptr[i] + _AHEAD, min(indptr[i + 1] + _AHEAD, final))
-        _sum_list(indptr, indices, ids, weights, totals, code, table, i, sums)
-        for f in range(table.shape[1]):
-            out[i - begin, f] = sums[f]
+        start, stop = indptr[i], indptr[i + 1]
+        for e in range(asked, min(stop + _AHEAD, final)):
+            ahead = np.int64(ids[indices[e]]) if named else np.int64(indices[e])
+            for k in range(0, width, line):
+                prefetch(table, ahead, np.int64(k))
+        asked = max(asked, min(stop + _AHEAD, final))
+        total = totals[i] if known else 0.0
+        factor = _write_scale(code, weighted, known, total, stop - start)
+        if scaled:
+            own, j = np.float32(_root(total) * _root(total)), ids[i]
+            for f in range(width):
+                sums[f] = own * stored_number(table[j, f])
+        else:
+            for f in range(width):
+                sums[f] = 0
+        e = start
+        while e + 4 <= stop:
+            i0, i1, i2, i3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
+            j0, j1, j2, j3 = np.int64(i0), np.int64(i1), np.int64(i2), np.int64(i3)
+            if named:
+                j0, j1, j2, j3 = np.int64(ids[i0]), np.int64(ids[i1]), np.int64(ids[i2]), np.int64(ids[i3])
+            c0, c1, c2, c3 = factor, factor, factor, factor
+            if weighted:
+                c0, c1, c2, c3 = c0 * weights[e], c1 * weights[e + 1], c2 * weights[e + 2], c3 * weights[e + 3]
+            if scaled:
+                c0, c1 = c0 * np.float32(_root(totals[i0])), c1 * np.float32(_root(totals[i1]))
+                c2, c3 = c2 * np.float32(_root(totals[i2])), c3 * np.float32(_root(totals[i3]))
+            for f in range(width):
+                low = c0 * stored_number(table[j0, f]) + c1 * stored_number(table[j1, f])
+                high = c2 * stored_number(table[j2, f]) + c3 * stored_number(table[j3, f])
+                sums[f] += low + high
+            e += 4
+        while e < stop:
+            j, c = np.int64(ids[indices[e]]) if named else np.int64(indices[e]), factor
+            if weighted:
+                c = c * weights[e]
+            if scaled:
+                c = c * np.float32(_root(totals[indices[e]]))
+            for f in range(width):
+                sums[f] += c * stored_number(table[j, f])
+            e += 1
+        if past_caches:
+            for w in range(words.shape[0]):
+                store_once(out, np.int64(i - begin), np.int64(w), words[w])
+        else:
+            for w in range(words.shape[0]):
+                out[i - begin, w] = words[w]
 
 
 @njit(nogil=True, cache=True)
@@ -212,25 +197,20 @@ def _sum_in_turns(
     step: int,
 ) -> None:
     """`_sum_rows` of destinations [begin, end), some at a time, past the caches."""
-    sums = np.empty(table.shape[1], np.float32)
     while True:
         first = begin + take_turn(turn) * step
         if first >= end:
             return
         last = min(first + step, end)
-        final = indptr[last]
-        _ask_edges(indices, ids, table, indptr[first], min(indptr[first] + _AHEAD, final))
-        for i in range(first, last):
-            _ask_edges(indices, ids, table, indptr[i] + _AHEAD, min(indptr[i + 1] + _AHEAD, final))
-            _sum_list(indptr, indices, ids, weights, totals, code, table, i, sums)
-            for f in range(table.shape[1]):
-                store_once(out, np.int64(i - begin), np.int64(f), sums[f])
+        _sum_rows(indptr, indices, ids, weights, totals, code, table, out, begin, first, last, True)
 
 
 @njit(nogil=True, cache=True)
 def _copy_rows(table: Array, ids: Array, out: Array, first: int, last: int) -> None:
+    line = max(1, LINE_BYTES // table.itemsize)
     for i in range(first, last):
         if i + _AHEAD < last:
-            _ask(table, ids[i + _AHEAD])
+            for k in range(0, table.shape[1], line):
+                prefetch(table, np.int64(ids[i + _AHEAD]), np.int64(k))
         for f in range(table.shape[1]):
             out[i, f] = stored_number(table[ids[i], f])
