@@ -87,7 +87,7 @@ def _whole_size(
             indptr, mine = reach.graph.edges[kind].indptr, order[kind[2]][rows[kind[2]]]
             lengths = indptr[mine + 1] - indptr[mine]
             edges[kind], filled[kind] = int(lengths.sum()), int(np.count_nonzero(lengths))
-    return BinSize(rows, counts[number], edges, filled)
+    return BinSize(rows, {name: count for name, count in counts[number].items() if count}, edges, filled)
 
 
 class _Marks:
