@@ -202,12 +202,16 @@ def open_graph(path: Path) -> Any:
 
 
 def compared(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each case and way: the mean, and the paired difference to the plain sampler, in points."""
+    """For each case and way: the mean, and the paired difference to the plain sampler, in points.
+
+    Of all graphs together too, where every graph and seed is a pair.
+    """
     lines = [line for line in lines if "test" in line]
     plain = {(line["graph"], line["fanout"], line["seed"]): line for line in lines if line["way"] == "neighbour"}
     grouped: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in lines:
-        grouped.setdefault(tuple(line[key] for key in KEYS), []).append(line)
+        for graph in (line["graph"], "all graphs"):
+            grouped.setdefault((graph, *(line[key] for key in KEYS[1:])), []).append(line)
     rows = []
     for case, found in sorted(grouped.items(), key=str):
         row: dict[str, Any] = dict(zip(KEYS, case, strict=True)) | {"seeds": len(found)}

@@ -83,5 +83,6 @@ def test_differences_are_paired_by_seed():
         line("explained", 0, 0.52),
         line("explained", 1, 0.7),
     ]
-    (row,) = (row for row in compared([*lines, line("explained", 2, 0.9)]) if row["way"] == "explained")
+    rows = compared([*lines, line("explained", 2, 0.9)])
+    (row,) = (row for row in rows if row["way"] == "explained" and row["graph"] == "g")
     assert (row["seeds"], row["difference"]) == (3, 1.0) and row["interval"] == pytest.approx(12.71, abs=0.01)

@@ -42,6 +42,9 @@ def expected_remote(fanout: int, remote: int, length: int, bias: float) -> float
 def inclusion_probabilities(scores: Array, expected: float, out: Array) -> None:
     """min(1, c score) of positive scores, with c such that they add up to `expected`, which is at most their number."""
     count, certain = scores.shape[0], 0
+    if expected >= count:
+        out[:] = 1.0
+        return
     for k in range(count):
         out[k] = -1.0
     while True:

@@ -49,7 +49,10 @@ class ExplainedRows:
             with self._lock:
                 self.vertices, self.remote = self.vertices + len(ids), self.remote + len(ids) - local
         if explanation is not None and isinstance(source, PartedRowSource):
-            source = source.selecting(ColumnSelection(explanation.version, explanation.columns[node_type]))
+            columns = explanation.columns[node_type]
+            # Whole rows travel as in every other run, from replicas and the cache too.
+            if len(columns) < source.shape[1]:
+                source = source.selecting(ColumnSelection(explanation.version, columns))
         return self._reader.reading(batch, node_type, source)
 
 
