@@ -21,7 +21,7 @@ def main(graph, trials=10, folder="runs/ray-tune", epochs=16, **fields):
         def report(result):
             tune.report({"accuracy": result.value, "epoch": result.epoch})
 
-        run = folder / "trials" / tune.get_context().get_trial_id()
+        run = str(folder / "trials" / tune.get_context().get_trial_id())
         ps.train(graph, callbacks=[report], run=run, epochs=epochs, **chosen, **fields)
 
     space = {"lr": tune.loguniform(1e-4, 3e-2), "hidden": tune.choice([16, 32, 64, 128])}
