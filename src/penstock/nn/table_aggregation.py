@@ -123,8 +123,8 @@ def _sum_rows(
 ) -> None:
     """What `nn.kernels.gather_sum` makes of the lists of destinations [first, last), as float32.
 
-    `out` are rows of float32 as words of 4 or 8 bytes; its first is destination `begin`. All is in one function: calls
-    that arrays are passed to, for each list or edge, made it take more than twice as long.
+    `out` are rows of float32 as words of 4 or 8 bytes; its first is destination `begin`. All is in one function: a
+    version that called others for each list and edge took more than twice as long.
     """
     width, final, line = table.shape[1], indptr[last], max(1, LINE_BYTES // table.itemsize)
     named, weighted, known, scaled = ids.shape[0] > 0, weights.shape[0] > 0, totals.shape[0] > 0, code == _NORMALISED
