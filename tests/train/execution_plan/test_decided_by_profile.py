@@ -73,7 +73,7 @@ class SmallSteps:
 
     method, untraced = "traced", ""
 
-    def working(self, room, captured, in_place):
+    def working(self, room, captured, in_place, features=None):
         return loaded_working(NOTHING, None, 0, 1, 0, torch.float32)
 
     def predicted(self, decision):
