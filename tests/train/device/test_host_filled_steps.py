@@ -73,8 +73,9 @@ def stored_as(dtype):
     ("way", "fields", "dtype"),
     [
         ("gather", {}, np.float16),
-        ("aggregate", {}, np.float32),
-        ("aggregate", {"aggregate": "sum"}, np.float16),
+        # Means of float32 are computed by the tests below, sums by `divided`.
+        pytest.param("aggregate", {}, np.float32, marks=pytest.mark.long),
+        pytest.param("aggregate", {"aggregate": "sum"}, np.float16, marks=pytest.mark.long),
         ("aggregate", {"model": "gcn"}, np.float16),
         ("aggregate", {"placement": {"features": "pinned"}, "feature_type": "bfloat16"}, np.float32),
         ("aggregate", {"model": "gin"}, np.int8),
@@ -95,7 +96,7 @@ def test_they_learn_what_steps_learn_that_are_launched_one_by_one(way, fields, d
     assert all(each["rows"] and each["bytes"] for each in facts["feature_paths"].values())
 
 
-@pytest.mark.parametrize("way", ["gather", "aggregate"])
+@pytest.mark.parametrize("way", [pytest.param("gather", marks=pytest.mark.long), "aggregate"])
 def test_a_batch_that_lacks_room_is_drawn_and_filled_again(way, monkeypatch):
     from penstock.sampling.device.room import Room
     from penstock.train.device import decision
@@ -110,7 +111,12 @@ def test_a_batch_that_lacks_room_is_drawn_and_filled_again(way, monkeypatch):
 
 @pytest.mark.parametrize(
     ("way", "fields"),
-    [("gather", {}), ("aggregate", {}), ("aggregate", {"aggregate": "sum"}), ("aggregate", {"model": "gcn"})],
+    [
+        ("gather", {}),
+        pytest.param("aggregate", {}, marks=pytest.mark.long),
+        pytest.param("aggregate", {"aggregate": "sum"}, marks=pytest.mark.long),
+        ("aggregate", {"model": "gcn"}),
+    ],
     ids=str,
 )
 def test_batches_that_threads_of_the_host_draw_are_learned_from_in_captured_steps(way, fields):
