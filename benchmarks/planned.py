@@ -28,7 +28,7 @@ from penstock.cluster.run import start_planned_run
 from penstock.cost.profile import write_profile
 from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
-from penstock.plan.document import Plan
+from penstock.plan.document import Plan, write_plan
 from penstock.plan.placement import Budget
 from penstock.progress import SILENT
 from penstock.train.job import Job, make_job
@@ -74,9 +74,11 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _carried_out(plan: Plan, run: Path, machines: dict[str, Host]) -> dict[str, Any]:
+    file = run.with_suffix(".json")
+    write_plan(plan, file)
     before, began = psutil.cpu_times(), time.perf_counter()
     with started_on(machines):
-        result = start_planned_run(plan, {"run": str(run)}).facts["result"]
+        result = start_planned_run(file, {"run": str(run)}).facts["result"]
     after, seconds = psutil.cpu_times(), time.perf_counter() - began
     busy = sum(getattr(after, name) - getattr(before, name) for name in ("user", "system", "softirq"))
     epochs = result["epoch_seconds"][SKIPPED:]
