@@ -5,7 +5,7 @@
 Cases, chosen by name or by the beginning of names:
   floor      what the host's threads alone need for the rows of a batch: gathering, aggregating
   papers-*   synthetic-papers (128 columns of float16), GraphSAGE 3x256, fan-outs 15, 10, 5, topology on the device
-  cached-*   the same with the hottest half of the rows on the device
+  cached-*   the same with the hottest half of the rows on the device; cached90-*: nine tenths
   limit16-*  and limit8-*: a GPU of so many GB, which do not hold the topology either
   narrow-*   602 columns of float32 narrowed to 64, fan-outs 10, 5: a made graph
 A folder that gpu_papers.py has made can be used again (`--graph`); `--scale` makes a smaller graph. Losses of the first
@@ -80,7 +80,11 @@ def cases() -> list[Case]:
     """All of them, the reference of each graph first."""
     on_device = {"topology": "device"}
     found = [
-        Case("papers-pinned", "papers", {"first_layer": "device", "placement": PINNED | on_device}),
+        Case(
+            "papers-pinned",
+            "papers",
+            {"first_layer": "device", "placement": PINNED | on_device, "feature_paths": ["pinned"]},
+        ),
         Case(
             "papers-paths",
             "papers",
@@ -92,19 +96,21 @@ def cases() -> list[Case]:
     found += [
         Case("papers-aggregate-pinned", "papers", {"first_layer": "aggregate", "placement": PINNED | on_device}),
         Case("papers-divided", "papers", {"first_layer": "divided", "placement": on_device}),
-        Case("papers-auto", "papers", {"first_layer": "auto"}, limit=24),
+        Case("papers-auto", "papers", {"first_layer": "auto", "feature_paths": ["cache", "pinned"]}, limit=24),
+        Case("papers-auto-paths", "papers", {"first_layer": "auto", "feature_paths": "auto"}, limit=24),
     ]
     for share in (0.2, 0.35, 0.5, 0.65):
         fields = {"first_layer": "divided", "placement": on_device, "host_share": share}
         found.append(Case(f"papers-share-{share:g}", "papers", fields))
-    device: dict[str, Any] = {"first_layer": "device"}
+    device: dict[str, Any] = {"first_layer": "device", "feature_paths": ["cache", "pinned"]}
     cached = {"pinned": device, "paths": {**device, "feature_paths": "auto"}, "divided": {"first_layer": "divided"}}
     for name, fields in cached.items():
-        found.append(Case(f"cached-{name}", "papers", {**fields, "placement": PINNED | on_device}, cached=0.5))
+        for start, share in (("cached", 0.5), ("cached90", 0.9)):
+            found.append(Case(f"{start}-{name}", "papers", {**fields, "placement": PINNED | on_device}, cached=share))
     for limit in (16, 8):
         where = {"topology": "pinned"}
         limited = {
-            "pinned": {"first_layer": "device", "placement": PINNED | where},
+            "pinned": {"first_layer": "device", "placement": PINNED | where, "feature_paths": ["pinned"]},
             "paths": {"first_layer": "device", "placement": PINNED | where, "feature_paths": "auto"},
             "aggregate": {"first_layer": "aggregate", "placement": PINNED | where},
             "divided": {"first_layer": "divided", "placement": where},
@@ -112,7 +118,9 @@ def cases() -> list[Case]:
         }
         found += [Case(f"limit{limit}-{name}", "papers", fields, limit=limit) for name, fields in limited.items()]
     narrow = {"hidden": 64, "fanouts": [10, 5]}
-    found.append(Case("narrow-pinned", "narrow", {**narrow, "first_layer": "device", "placement": PINNED}))
+    for name, paths in (("pinned", ["pinned"]), ("paths", "auto")):
+        fields = {**narrow, "first_layer": "device", "placement": PINNED, "feature_paths": paths}
+        found.append(Case(f"narrow-{name}", "narrow", fields))
     for way in ("gather", "aggregate", "transform", "divided"):
         found.append(Case(f"narrow-{way}", "narrow", {**narrow, "first_layer": way}))
     return found

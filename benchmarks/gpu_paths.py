@@ -172,7 +172,9 @@ def losses_of_pinned(session: Session, args: argparse.Namespace, rows: list[dict
     losses: list[float] = []
     with state_kept(session), steps_of(session) as steps:
         some = iter(steps)
-        losses += [step.loss for step in next(some)]
+        # Steps run ahead of those that are looked at: the pace is steady from the second burst on.
+        for _ in range(2):
+            losses += [step.loss for step in next(some)]
         began, first = time.perf_counter(), len(losses)
         while time.perf_counter() - began < args.seconds or len(losses) < COMPARED:
             losses += [step.loss for step in next(some)]

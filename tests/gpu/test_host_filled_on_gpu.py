@@ -47,7 +47,7 @@ def test_they_learn_what_steps_learn_that_are_launched_one_by_one(way, fields, d
     assert any("captured once" in sentence for sentence in result["placement"]["why"])
     close = 3e-2 if "compute_type" in fields else 2e-3
     assert losses(tmp_path / "captured") == pytest.approx(losses(tmp_path / "launched"), rel=close)
-    assert set(result["feature_paths"]) <= {"gathered", "aggregated", "pinned"}
+    assert set(result["feature_paths"]) <= {"cache", "gathered", "aggregated", "pinned"}
 
 
 @pytest.mark.parametrize("way", ["gather", "aggregate"])
