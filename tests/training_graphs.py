@@ -31,6 +31,14 @@ def community_graph(count=200, classes=4, degree=6, features=True, seed=0, **mor
     return Graph({"node": nodes}, {("node", "to", "node"): _links(rng, y, degree)}, "communities")
 
 
+def stored_as(dtype, count=400):
+    """A community graph whose features are stored as numbers of a type."""
+    graph = community_graph(count)
+    (nodes,) = graph.nodes.values()
+    nodes.fields["x"] = (nodes.x * (8 if dtype == np.int8 else 1)).astype(dtype)
+    return graph
+
+
 def typed_graph(count=150, classes=3, seed=0):
     """Papers with features and labels; authors of them without features, who write within a class."""
     rng = np.random.default_rng(seed)
@@ -93,6 +101,23 @@ def lists_of(src, dst, sources, destinations, **fields):
 def trained(graph, run, **fields):
     """A small run in a folder of its own."""
     return train(graph, run=str(run), **{**SMALL, **fields})
+
+
+class InterruptAfter:
+    """Stands for penstock.interruption.polite_interrupt: an interrupt that is heard at the n-th question."""
+
+    def __init__(self, questions):
+        self.left = questions
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+    def __call__(self):
+        self.left -= 1
+        return self.left <= 0
 
 
 def newest_checkpoint(run):

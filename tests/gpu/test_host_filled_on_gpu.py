@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from penstock.train import run as run_module
-from training_graphs import assert_same_state, community_graph, lines_of, newest_checkpoint, trained
+from training_graphs import (
+    InterruptAfter,
+    assert_same_state,
+    community_graph,
+    lines_of,
+    newest_checkpoint,
+    stored_as,
+    trained,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
 FEW = {"fanouts": [5, 3], "hidden": 16, "batch_size": 32, "epochs": 3, "evaluate_every": 0, "device": "cuda"}
@@ -12,13 +20,6 @@ FEW = {"fanouts": [5, 3], "hidden": 16, "batch_size": 32, "epochs": 3, "evaluate
 
 def losses(run):
     return [line["loss"] for line in lines_of(run) if line["kind"] == "epoch"]
-
-
-def stored_as(dtype, count=400):
-    graph = community_graph(count)
-    (nodes,) = graph.nodes.values()
-    nodes.fields["x"] = (nodes.x * (8 if dtype == np.int8 else 1)).astype(dtype)
-    return graph
 
 
 @pytest.mark.parametrize(
@@ -55,16 +56,7 @@ def test_two_runs_have_the_same_bits_and_an_interrupted_one_too(way, tmp_path, m
     graph, job = stored_as(np.float16), {**FEW, "checkpoint_steps": 5, "first_layer": way}
     for name in ("one", "two"):
         trained(graph, tmp_path / name, **job)
-    asked = iter([False, False])
-
-    class Interrupt:
-        def __enter__(self):
-            return lambda: next(asked, True)
-
-        def __exit__(self, *_):
-            return False
-
-    monkeypatch.setattr(run_module, "polite_interrupt", Interrupt)
+    monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(3))
     trained(graph, tmp_path / "cut", **job)
     monkeypatch.undo()
     run_module.resume_run(tmp_path / "cut", graph)

@@ -13,7 +13,7 @@ from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.path_division import FastestDivision, FixedDivision
 from penstock.train import run as run_module
-from training_graphs import assert_same_state, community_graph, lines_of, newest_checkpoint, trained
+from training_graphs import InterruptAfter, assert_same_state, community_graph, lines_of, newest_checkpoint, trained
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
 FEW = {"fanouts": [5, 3], "hidden": 16, "batch_size": 32, "epochs": 3, "evaluate_every": 0, "device": "cuda"}
@@ -63,16 +63,7 @@ def test_a_batch_that_lacks_room_is_read_again(small_chunks, tmp_path, monkeypat
 def test_an_interrupted_run_ends_with_the_same_weights(small_chunks, tmp_path, monkeypatch):
     graph, job = community_graph(400), {**FEW, "checkpoint_steps": 5, "placement": PINNED, "feature_paths": "auto"}
     trained(graph, tmp_path / "whole", **job)
-    asked = iter([False, False])
-
-    class Interrupt:
-        def __enter__(self):
-            return lambda: next(asked, True)
-
-        def __exit__(self, *_):
-            return False
-
-    monkeypatch.setattr(run_module, "polite_interrupt", Interrupt)
+    monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(3))
     trained(graph, tmp_path / "cut", **job)
     monkeypatch.undo()
     run_module.resume_run(tmp_path / "cut", graph)

@@ -88,7 +88,7 @@ def _nonzero_count(x: Tensor) -> int:
     """How many numbers are not zero."""
     parts = x.reshape(-1).split(_COUNTED)  # type: ignore[no-untyped-call]
     counts = [torch.count_nonzero(part) for part in parts]
-    return int(torch.stack(counts).sum()) if counts else 0
+    return int(torch.stack(counts).sum())
 
 
 def _traced_columns(x: Tensor, trace: Trace) -> Block | None:

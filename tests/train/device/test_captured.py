@@ -8,7 +8,14 @@ from penstock.train import build
 from penstock.train import run as run_module
 from penstock.train.execution.support import CAPTURED, Demands, reasons_against
 from refusals import refused
-from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
+from training_graphs import (
+    InterruptAfter,
+    assert_same_state,
+    community_graph,
+    newest_checkpoint,
+    trained,
+    typed_graph,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
 FEW = {"fanouts": [5, 3], "hidden": 16, "batch_size": 32, "epochs": 3, "evaluate_every": 0}
@@ -50,30 +57,13 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_interrupted(cap
     graph, job = community_graph(400), {**FEW, "capture": capture, "checkpoint_steps": 5, "schedule": "StepLR"}
     job["schedule_options"] = {"step_size": 1, "gamma": 0.7}
     trained(graph, tmp_path / "whole", **job, device="cuda")
-    monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(3))
+    monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(3))
     trained(graph, tmp_path / "cut", **job, device="cuda")
     monkeypatch.undo()
     run_module.resume_run(tmp_path / "cut", graph)
     whole, cut = newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
     assert_same_state(whole["learned"], cut["learned"])
     assert_same_state(whole["optimiser"], cut["optimiser"])
-
-
-class After:
-    """Stands for an interrupt that is heard at the n-th question."""
-
-    def __init__(self, questions):
-        self.left = questions
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return False
-
-    def __call__(self):
-        self.left -= 1
-        return self.left <= 0
 
 
 def test_a_batch_that_lacks_room_is_learned_from_all_the_same(tmp_path, monkeypatch):
@@ -163,7 +153,7 @@ def test_a_module_of_the_users(tmp_path, monkeypatch):
     for name in ("whole", "cut"):
         torch.manual_seed(1)
         if name == "cut":
-            monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(6))
+            monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(6))
         trained(graph, tmp_path / name, model=Foreign(), **job, device="cuda")
     monkeypatch.undo()
     run_module.resume_run(tmp_path / "cut", graph, Foreign())
@@ -184,12 +174,12 @@ def test_edges_with_classes(tmp_path):
 def test_a_gpus_run_goes_on_on_the_cpu_and_back(tmp_path, monkeypatch):
     graph = community_graph(400)
     run = tmp_path / "run"
-    monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(1))
+    monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(1))
     trained(graph, run, **FEW)
     for device in ("cpu", "cuda"):
         monkeypatch.setattr(build, "chosen_device", lambda _, name=device: torch.device(name))
         if device == "cuda":
-            monkeypatch.setattr(run_module, "polite_interrupt", lambda: After(10**9))
+            monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(10**9))
         run_module.resume_run(run, graph)
     trained(graph, tmp_path / "whole", **FEW)
     assert_close(run, tmp_path / "whole")

@@ -7,11 +7,12 @@ import threading
 
 import pytest
 import torch
-from test_captured_steps import learned, schedule_of, session_of, weights
+from test_captured_steps import learned, session_of
 
+from device_steps import bursts, schedule_of, weights
 from interpreted_kernels import one_launch_at_a_time
 from penstock.cluster.worker.split import SeedSplit
-from penstock.pipeline.schedule import Position
+from penstock.pipeline.schedule import START
 from penstock.train.execution.worker_group import RegroupError
 from penstock.train.execution_modes import choose_execution
 from training_graphs import assert_same_state, community_graph
@@ -127,11 +128,8 @@ def shared(graph, shares, rooms=(None, None), pause=3, asked=None, **fields):
             session.execution = choose_execution(session, placed, group)
             assert session.execution.name == "captured-shared"
             done, schedule = [], schedule_of(session)
-
-            def often(position):
-                return min(pause, schedule.batches - position.batch)
-
-            with session.execution.steps(schedule, Position(0, 0), often, lambda *_: None) as steps:
+            often = bursts(schedule, pause)
+            with session.execution.steps(schedule, START, often, lambda *_: None) as steps:
                 for some in steps:
                     done += some
                     if group.stopping:
@@ -234,7 +232,7 @@ def test_a_burst_that_fails_changes_nothing(graph, optimiser):
     session.execution = choose_execution(session, session.execution.placed, group)
     done, known = [], {}
     with (
-        session.execution.steps(schedule_of(session), Position(0, 0), lambda _: 4, lambda *_: None) as steps,
+        session.execution.steps(schedule_of(session), START, lambda _: 4, lambda *_: None) as steps,
         pytest.raises(RegroupError),
     ):
         for some in steps:

@@ -5,7 +5,8 @@ import importlib.util
 import pytest
 import torch
 
-from penstock.pipeline.schedule import Position, Schedule
+from device_steps import bursts, schedule_of, weights
+from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.plan import Residence
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
@@ -52,22 +53,15 @@ def made_session(graph, optimiser="Adam", **fields):
     return session
 
 
-START = Position(0, 0)
-
-
 def learned(session, pause=3, start=START, steps=None):
-    """Train; returns the steps done and the weights."""
+    """Train; returns the steps done and the weights. Each step is told, and the times of its stages are known."""
     schedule, done, told = schedule_of(session), [], []
-
-    def often(position):
-        return min(pause, schedule.batches - position.batch)
-
-    with session.execution.steps(schedule, start, often, lambda *work: told.append(work)) as all_steps:
-        for some in all_steps:
+    with session.execution.steps(schedule, start, bursts(schedule, pause), lambda *work: told.append(work)) as taken:
+        for some in taken:
             done += some
             if steps is not None and len(done) >= steps:
                 break
-        assert set(all_steps.times()) == {"sample", "compute"}
+        assert set(taken.times()) == {"sample", "compute"}
     assert {item.position for *_, item in told} >= {step.position for step in done}
     return done, weights(session)
 
@@ -75,18 +69,10 @@ def learned(session, pause=3, start=START, steps=None):
 def loaded(session):
     """The same by the pipeline, on the host."""
     done = []
-    with session.execution.steps(schedule_of(session), Position(0, 0), lambda _: 1, lambda *_: None) as steps:
+    with session.execution.steps(schedule_of(session), START, lambda _: 1, lambda *_: None) as steps:
         for some in steps:
             done += some
     return done, weights(session)
-
-
-def schedule_of(session):
-    return Schedule(session.task.items, session.task.batch_size, session.job.seed, session.job.epochs)
-
-
-def weights(session):
-    return {name: values.clone() for name, values in session.learned.state_dict().items()}
 
 
 def assert_same(a, b, **close):
@@ -154,7 +140,7 @@ def test_a_warm_up_leaves_no_trace(graph):
     for optimiser in ("Adam", "SGD"):
         session = session_of(graph, optimiser=optimiser)
         before = weights(session)
-        with session.execution.steps(schedule_of(session), Position(0, 0), lambda _: 1, lambda *_: None):
+        with session.execution.steps(schedule_of(session), START, lambda _: 1, lambda *_: None):
             pass
         for name, values in weights(session).items():
             assert torch.equal(values, before[name])

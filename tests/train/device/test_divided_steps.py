@@ -6,11 +6,9 @@ import importlib.util
 import pytest
 import torch
 
+from device_steps import learned, placed_session, schedule_of
 from interpreted_kernels import device_with_free_memory
-from penstock.pipeline.schedule import START, Position, Schedule
-from penstock.progress import Progress
-from penstock.train.build import make_session
-from penstock.train.execution_modes import choose_execution
+from penstock.pipeline.schedule import START, Position
 from penstock.train.job import make_job
 from refusals import refused
 from training_graphs import community_graph
@@ -38,28 +36,7 @@ def small_chunks(table, paths):
 
 
 def session_of(graph, **fields):
-    from penstock.train.device.placement import place
-
-    session = make_session(make_job({**FEW, "placement": PINNED, **fields}), graph)
-    session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
-    session.execution = choose_execution(session, place(session, True, Progress()))
-    return session
-
-
-def trained(session, pause=3, start=START, steps=None):
-    """Losses and weights."""
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, session.job.epochs)
-    done = []
-
-    def often(position):
-        return min(pause, schedule.batches - position.batch)
-
-    with session.execution.steps(schedule, start, often, lambda *_: None) as some_steps:
-        for some in some_steps:
-            done += some
-            if steps is not None and len(done) >= steps:
-                break
-    return done, {name: values.clone() for name, values in session.learned.state_dict().items()}
+    return placed_session(graph, {**FEW, "placement": PINNED, **fields})
 
 
 def assert_same_bits(a, b):
@@ -77,13 +54,13 @@ def graph():
 def learned_along_pinned(graph):
     """What is learned from rows that take the pinned path alone, by whether steps are captured."""
     alone = {"feature_paths": ["pinned"], "placement": {**PINNED, "cache_rows": 0}}
-    return functools.cache(lambda capture: trained(session_of(graph, **alone, capture=capture)))
+    return functools.cache(lambda capture: learned(session_of(graph, **alone, capture=capture)))
 
 
 @pytest.fixture(scope="module")
 def learned_along_any(graph):
     """What is learned from rows that take any path."""
-    return functools.cache(lambda: trained(session_of(graph, feature_paths="auto")))
+    return functools.cache(lambda: learned(session_of(graph, feature_paths="auto")))
 
 
 @pytest.mark.parametrize("capture", [True, False])
@@ -99,7 +76,7 @@ def test_losses_are_bit_equal_whatever_path_rows_took(graph, learned_along_pinne
     right = learned_along_pinned(capture)
     session = session_of(graph, feature_paths=paths, placement=placement, capture=capture)
     assert session.execution.placed.is_divided and session.execution.placed.is_captured == capture
-    assert_same_bits(trained(session), right)
+    assert_same_bits(learned(session), right)
     came = session.execution.facts()["feature_paths"]
     assert all(set(each) == {"rows", "bytes", "seconds"} and each["rows"] for each in came.values())
     wanted = {"cache", "pinned", "gathered"} if paths == "auto" else set(paths)
@@ -123,7 +100,7 @@ def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, learned_along_an
     right = learned_along_any()
     monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((16, 40, 60), (48, 50)))
     tight = session_of(graph, feature_paths="auto")
-    done = trained(tight)
+    done = learned(tight)
     assert tight.execution.placed.room.rows[-1] > 60
     assert [step.position for step in done[0]] == [step.position for step in right[0]]
     for one, other in zip(done[0], right[0], strict=True):
@@ -133,16 +110,15 @@ def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, learned_along_an
 
 def test_steps_that_end_in_the_middle_of_an_epoch_leave_nothing_under_way(graph, learned_along_any):
     session, whole = session_of(graph, feature_paths="auto"), learned_along_any()
-    first, _ = trained(session, steps=3)
-    rest = trained(session, start=Position(0, len(first)))
+    first, _ = learned(session, steps=3)
+    rest = learned(session, start=Position(0, len(first)))
     assert_same_bits(([*first, *rest[0]], rest[1]), whole)
     assert_nothing_is_under_way(session)
 
 
 def test_stages_know_the_time_of_the_paths(graph):
     session = session_of(graph, feature_paths="auto", epochs=1)
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)
-    with session.execution.steps(schedule, Position(0, 0), lambda position: 2, lambda *_: None) as steps:
+    with session.execution.steps(schedule_of(session), START, lambda position: 2, lambda *_: None) as steps:
         next(iter(steps))
         assert list(steps.times()) == ["sample", "transfer", "compute"]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from device_steps import learned, placed_session
 from interpreted_kernels import device_with_free_memory
-from penstock.pipeline.schedule import START, Position, Schedule
+from penstock.pipeline.schedule import Position
 from penstock.train.build import make_session
-from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
-from training_graphs import community_graph
+from training_graphs import community_graph, stored_as
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,30 +28,9 @@ def _made_device(monkeypatch):
 
 
 def session_of(graph, capture=True, **fields):
-    """A session whose graph is placed as if the host were a device."""
-    from penstock.train.device.placement import place
-
-    session = make_session(make_job({**FEW, "capture": capture, **fields}), graph)
-    session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
-    session.execution = choose_execution(session, place(session, True))
+    session = placed_session(graph, {**FEW, "capture": capture, **fields})
     assert session.execution.placed.is_captured == capture
     return session
-
-
-def trained(session, pause=3, start=START, steps=None):
-    """Steps and weights."""
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, session.job.epochs)
-    done = []
-
-    def often(position):
-        return min(pause, schedule.batches - position.batch)
-
-    with session.execution.steps(schedule, start, often, lambda *_: None) as some_steps:
-        for some in some_steps:
-            done += some
-            if steps is not None and len(done) >= steps:
-                break
-    return done, {name: values.clone() for name, values in session.learned.state_dict().items()}
 
 
 def assert_same(a, b, **close):
@@ -60,13 +39,6 @@ def assert_same(a, b, **close):
     torch.testing.assert_close(*losses, **close)
     for name, values in a[1].items():
         torch.testing.assert_close(values, b[1][name], **close)
-
-
-def stored_as(dtype):
-    graph = community_graph(100)
-    (nodes,) = graph.nodes.values()
-    nodes.fields["x"] = (nodes.x * (8 if dtype == np.int8 else 1)).astype(dtype)
-    return graph
 
 
 @pytest.mark.parametrize(
@@ -85,10 +57,10 @@ def stored_as(dtype):
     ids=str,
 )
 def test_they_learn_what_steps_learn_that_are_launched_one_by_one(way, fields, dtype):
-    graph = stored_as(dtype)
+    graph = stored_as(dtype, 100)
     session = session_of(graph, first_layer=way, **fields)
-    found = trained(session)
-    assert_same(found, trained(session_of(graph, False, first_layer=way, **fields)), rtol=2e-3, atol=2e-4)
+    found = learned(session)
+    assert_same(found, learned(session_of(graph, False, first_layer=way, **fields)), rtol=2e-3, atol=2e-4)
     facts = session.execution.facts()
     assert facts["placement"]["features"] == ("pinned" if way == "divided" or "placement" in fields else "host")
     paths = {"gather": {"gathered"}, "aggregate": {"aggregated"}, "divided": {"aggregated", "pinned"}}[way]
@@ -102,10 +74,10 @@ def test_a_batch_that_lacks_room_is_drawn_and_filled_again(way, monkeypatch):
     from penstock.train.device import decision
 
     graph = community_graph(100)
-    usual = trained(session_of(graph, first_layer=way))
+    usual = learned(session_of(graph, first_layer=way))
     monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((16, 40, 60), (48, 50)))
     tight = session_of(graph, first_layer=way)
-    assert_same(trained(tight), usual, rtol=1e-5, atol=1e-6)
+    assert_same(learned(tight), usual, rtol=1e-5, atol=1e-6)
     assert tight.execution.placed.room.edges[-1] > 50
 
 
@@ -120,11 +92,11 @@ def test_a_batch_that_lacks_room_is_drawn_and_filled_again(way, monkeypatch):
     ids=str,
 )
 def test_batches_that_threads_of_the_host_draw_are_learned_from_in_captured_steps(way, fields):
-    graph, job = stored_as(np.float16), {"first_layer": way, "sample_on": "host", "sample_threads": 2, **fields}
+    graph, job = stored_as(np.float16, 100), {"first_layer": way, "sample_on": "host", "sample_threads": 2, **fields}
     session = session_of(graph, **job)
     assert session.execution.placed.topology is None
-    found = trained(session)
-    assert_same(found, trained(session_of(graph, False, **job)), rtol=2e-3, atol=2e-4)
+    found = learned(session)
+    assert_same(found, learned(session_of(graph, False, **job)), rtol=2e-3, atol=2e-4)
 
 
 def test_a_batch_of_the_host_that_lacks_room_is_drawn_again(monkeypatch):
@@ -132,19 +104,19 @@ def test_a_batch_of_the_host_that_lacks_room_is_drawn_again(monkeypatch):
     from penstock.train.device import decision
 
     graph, job = community_graph(100), {"first_layer": "aggregate", "sample_on": "host", "sample_threads": 2}
-    usual = trained(session_of(graph, **job))
+    usual = learned(session_of(graph, **job))
     monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((16, 40, 60), (48, 50)))
     tight = session_of(graph, **job)
-    assert_same(trained(tight), usual, rtol=1e-5, atol=1e-6)
+    assert_same(learned(tight), usual, rtol=1e-5, atol=1e-6)
     assert tight.execution.placed.room.edges[-1] > 50
 
 
 def test_steps_go_on_from_the_middle_of_an_epoch():
     graph = community_graph(100)
-    whole = trained(session_of(graph, first_layer="aggregate"))
+    whole = learned(session_of(graph, first_layer="aggregate"))
     session = session_of(graph, first_layer="aggregate")
-    first, _ = trained(session, steps=3)
-    rest = trained(session, start=Position(0, len(first)))
+    first, _ = learned(session, steps=3)
+    rest = learned(session, start=Position(0, len(first)))
     assert_same(([*first, *rest[0]], rest[1]), whole, rtol=0, atol=0)
 
 
@@ -168,5 +140,5 @@ def test_the_reason_is_said_where_steps_are_not_captured(fields, reason):
 def test_features_that_must_be_converted_are_gathered_by_the_pipeline():
     from penstock.train.device.placement import place
 
-    placed = place(make_session(make_job({**FEW, "first_layer": "gather"}), stored_as(np.float64)), True)
+    placed = place(make_session(make_job({**FEW, "first_layer": "gather"}), stored_as(np.float64, 100)), True)
     assert not placed.is_captured and any("float64" in sentence for sentence in placed.why)
