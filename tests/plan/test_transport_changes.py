@@ -1,4 +1,4 @@
-"""What a plan says of ways to send fewer bytes, and the reads of remote rows that it is predicted from."""
+"""What a plan says of ways to send fewer bytes."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import Change
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
-from penstock.plan.remote_reads import machine_reads
 from penstock.plan.transport_changes import transport_advice
 from penstock.plan.workloads import PlannedRun
 from penstock.progress import Progress
@@ -39,12 +38,16 @@ def test_slow_links_get_every_way_with_its_bytes():
     said = {change.what.split(":")[1].strip(): change for change in plan.changes if change.feature_bytes is not None}
     plain = said["float16"].feature_bytes / 0.5
     assert said["int8"].feature_bytes == approx(plain * 68 / 256)
-    assert 0.5 * plain < said["explained"].feature_bytes < 0.85 * plain
+    assert 0.3 * plain < said["explained"].feature_bytes < 0.85 * plain
     assert said["int8"].gain > said["float16"].gain > 0 and said["int8"].gain > said["explained"].gain > 0
-    together = [change for change in plan.changes if change.what.count(":") == 3]
-    assert len(together) == 1 and together[0].feature_bytes < said["int8"].feature_bytes
+    together = [change for change in plan.changes if " with " in change.what]
+    assert len(together) == 2 and all(change.feature_bytes < said["int8"].feature_bytes for change in together)
+    # With int8, rows of some columns are not cached.
+    assert not any("explained" in change.what and "remote_cache_mb" in change.what for change in together)
     assert plan.advice.startswith("Links limit this run") and "wire_type: int8" in plan.advice
-    assert "sampler: explained would save" in plan.advice and "A cache loses nothing" in plan.advice
+    single = sorted(said.values(), key=lambda change: -change.gain)
+    named = [plan.advice.find(change.what) for change in single if " with " not in change.what]
+    assert min(named) > 0 and named == sorted(named)
 
 
 def test_fast_links_need_no_advice():
@@ -58,20 +61,6 @@ def test_what_is_set_already_is_not_advised():
     assert [change.what for change in plan.changes if change.feature_bytes is not None] == ["sampler: explained"]
     names = [change.what for change in plan_on(0.0001, "labor").changes if change.feature_bytes is not None]
     assert not any("explained" in name for name in names) and len(names) == 4
-
-
-def test_batches_read_as_many_rows_as_were_measured_and_hot_rows_more():
-    graph = community_graph()
-    part_of = np.random.default_rng(0).integers(0, 2, graph.num_nodes)
-    (one, two) = machine_reads(graph, part_of, 4, [30.0, 1e9], [0, 1])
-    assert one.rows == approx(30, rel=1e-6) and two.rows <= len(two.chances)
-    assert 0.1 * one.rows < one.hits(0.1) < one.hits(0.5) < one.hits(1.0) == approx(one.rows)
-    assert one.rows_with_bias(0.0) == approx(one.rows)
-    assert one.rows_with_bias(1.0) < one.rows_with_bias(0.2) < one.rows
-    (edges,) = graph.edges.values()
-    targets = np.repeat(np.arange(graph.num_nodes), np.diff(edges.indptr))
-    named = np.unique(edges.indices[(part_of[targets] == 0) & (part_of[edges.indices] == 1)])
-    assert len(one.chances) == len(named)
 
 
 @pytest.mark.parametrize("gain, said", [(0.0, ""), (0.3, "remote_cache_mb: 1 alone would save 30 %")])

@@ -1,21 +1,20 @@
 """What sending fewer bytes of features would bring to a plan: fewer bits, a cache, fewer remote rows and columns.
 
-Bytes are predicted from the profile and from how batches read remote rows (`remote_reads`), and the plan is simulated
+Bytes are predicted from the profile and from batches that are drawn for it (`remote_reads`), and the plan is simulated
 again with them. What explanations read is counted, the processor time that they take is not.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import NamedTuple
 
 from penstock.cost.profile import Profile
 from penstock.graph.graph import Graph
 from penstock.partition.part_numbers import parts_of
 from penstock.plan.comparison import Trial
 from penstock.plan.document import Change
-from penstock.plan.remote_reads import MachineReads, machine_reads
+from penstock.plan.remote_reads import CountedBatches, RemoteReads
 from penstock.plan.replica_changes import change_by
 from penstock.plan.workloads import PlannedRun, workload_entry
 from penstock.quantities import percent
@@ -25,8 +24,8 @@ CACHED = 0.1
 """Of the remote rows that a machine's lists name, the share whose cache is looked at."""
 ROW_OVERHEAD = 25
 """Bytes that a cached row takes beside itself."""
-_LIST_BYTES, _EDGE_BYTES, _WEIGHT_BYTES = 5, 4, 4
-"""Bytes of a drawn list beside its edges, of an edge, and of an edge's weight, as they travel."""
+_LENGTH_BYTES, _EDGE_BYTES, _WEIGHT_BYTES, _TOTAL_BYTES = 1, 4, 4, 4
+"""Bytes of a drawn list's length, of an edge, of its weight, and of a whole list's length, as they travel."""
 _LEAST = 0.02
 """A gain below this share is not worth a word."""
 _MOST_EDGES = 200_000_000
@@ -67,22 +66,25 @@ def transport_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Chang
 
 
 def transport_advice(changes: Sequence[Change]) -> str:
-    """Which ways help, in words; the simplest that comes near the best goes first."""
-    useful = [change for change in changes if change.gain > 0]
+    """Which ways help, in words: the best single one, then the others in order, then a combination that saves more."""
+    useful = sorted((change for change in changes if change.gain > 0), key=lambda change: -change.gain)
     if not useful:
         return ""
-    single = [change for change in useful if " with " not in change.what]
-    best, first = useful[0], (single or useful)[0]
-    cache = next((change for change in single if change.what.startswith("remote_cache_mb")), None)
+    single = [change for change in useful if " with " not in change.what] or useful
+    best, first = useful[0], single[0]
     said = [f"Links limit this run: {first.what} alone would save {percent(first.gain)} of an iteration."]
-    if cache is not None and cache is not first:
-        said.append(f"A cache loses nothing and would save {percent(cache.gain)}.")
-    explained = next((change for change in useful if change.what == "sampler: explained"), None)
-    if explained is not None and explained is not first:
-        said.append(f"sampler: explained would save {percent(explained.gain)}, less, and changes what is drawn.")
+    less = [f"{change.what} ({percent(change.gain)}{_remark(change)})" for change in single[1:]]
+    if less:
+        said.append(f"Less would be saved by {', '.join(less)}.")
     if best is not first and best.gain > first.gain + _LEAST:
         said.append(f"The most would be saved by {best.what}: {percent(best.gain)}.")
     return " ".join(said)
+
+
+def _remark(change: Change) -> str:
+    """What is to know of a way beside what it saves."""
+    remarks = {"remote_cache_mb": ", lossless", "sampler: explained": ", changes what is drawn"}
+    return next((remark for start, remark in remarks.items() if change.what.startswith(start)), "")
 
 
 def ways_of(planned: PlannedRun, seats: Sequence[int]) -> list[Way]:
@@ -93,41 +95,41 @@ def ways_of(planned: PlannedRun, seats: Sequence[int]) -> list[Way]:
     rows = _Rows.of(graph, str(job.get("features", "x")))
     if rows is None:
         return []
-    reads = _reads(planned, graph, rows, seats)
-    before = sum(each.rows for each in reads) or 1.0
     narrow, cache, explained = list[Way](), list[Way](), list[Way]()
     if cluster.wire_type == "stored" and rows.itemsize > 2:
         narrow.append(Way("wire_type: float16", 2 / rows.itemsize))
         narrow.append(Way("wire_type: int8", (rows.width + 4) / rows.nbytes))
-    if not cluster.remote_cache_mb:
-        size = CACHED * max(len(each.chances) for each in reads) * (rows.nbytes + ROW_OVERHEAD) / (1 << 20)
-        cache.append(Way(f"remote_cache_mb: {size:.3g}", 1 - sum(each.hits(CACHED) for each in reads) / before))
-    if job.get("sampler") == "neighbour":
-        explained.append(_explained(reads, rows, before))
+    reads = _reads(planned, graph, seats)
+    if reads is not None and reads.plain.rows:
+        plain, chosen = reads
+        if not cluster.remote_cache_mb:
+            size = CACHED * max(plain.halos) * (rows.nbytes + ROW_OVERHEAD) / (1 << 20)
+            cache.append(Way(f"remote_cache_mb: {size:.3g}", 1 - plain.cache_hits / plain.rows))
+        if chosen is not None:
+            explained.append(_explained(plain, chosen, rows))
     int8 = narrow[-1:]
-    several = [int8 + cache] + ([explained + int8, explained + int8 + cache] if explained and int8 else [])
-    combined = {way.what: way for way in map(_combined, several)}
-    return [*narrow, *cache, *explained, *(way for name, way in combined.items() if " with " in name)]
+    # Rows of some columns have a scale of their own and are not cached.
+    several = [each for each in (int8 + cache, explained + int8) if len(each) > 1]
+    return [*narrow, *cache, *explained, *map(_combined, several)]
 
 
-def _explained(reads: Sequence[MachineReads], rows: "_Rows", before: float) -> Way:
-    """Sampler explained as it is by default, where batches read `before` remote rows without it.
+def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
+    """Sampler explained as it is by default, whose batches read what is `chosen` where plain ones read `plain`.
 
     An explanation reads some remote rows, others every time, unless they are all that there are. Lists come with a
-    weight for every edge.
+    weight for every edge, and with the lengths of the whole lists of all rows that the last hop reads.
     """
     options = ExplainOptions()  # type: ignore[call-arg]
-    left = sum(each.rows_with_bias(options.remote_bias) for each in reads)
-    explaining = sum(options.explain_rows for each in reads if len(each.chances) > options.explain_rows)
-    factor = left * max(options.feature_share, 1 / rows.width) + explaining / options.explain_every
-    draws = np.concatenate([each.near_share[0] for each in reads])
-    edges = float(draws.mean()) if len(draws) else 0.0
-    lists = 1 + edges * _WEIGHT_BYTES / (_LIST_BYTES + edges * _EDGE_BYTES)
-    return Way("sampler: explained", factor / before, lists)
+    explaining = sum(options.explain_rows for halo in plain.halos if halo > options.explain_rows)
+    columns = math.ceil(options.feature_share * rows.width - 1e-9) / rows.width
+    factor = (chosen.rows * columns + explaining / options.explain_every) / plain.rows
+    before = _LENGTH_BYTES * plain.lists + _EDGE_BYTES * plain.edges
+    after = _LENGTH_BYTES * chosen.lists + (_EDGE_BYTES + _WEIGHT_BYTES) * chosen.edges + _TOTAL_BYTES * chosen.readers
+    return Way("sampler: explained", factor, after / before if before else 1.0)
 
 
 def _combined(ways: Sequence[Way]) -> Way:
-    """Several ways at once: what a cache saves of narrow rows is as large a share of them."""
+    """Several ways at once: each saves as large a share of what the others have left."""
     first, others = ways[:1], ways[1:]
     what = " with ".join(filter(None, (" and ".join(each.what for each in some) for some in (first, others))))
     return Way(what, math.prod(way.factor for way in ways), math.prod(way.lists for way in ways))
@@ -152,19 +154,24 @@ class _Rows:
         return _Rows(table.shape[1], table.dtype.itemsize) if table is not None and table.ndim == 2 else None
 
 
-def _reads(planned: PlannedRun, graph: Graph, rows: _Rows, seats: Sequence[int]) -> list[MachineReads]:
-    """Of every machine that has a worker and a part, how its worker's batches read remote rows."""
-    cluster, profile = planned.cluster, planned.profile
-    features = profile.transfer("features")
-    assert features is not None
-    row_bytes = {"stored": rows.nbytes, "float16": 2 * rows.width, "int8": rows.width + 4}[cluster.wire_type]
-    remote = [
-        sum(features.bytes[part][rank] for part in range(profile.parts) if part != seat) / row_bytes
-        for rank, seat in enumerate(seats)
-    ]
-    fanouts = profile.job.get("fanouts") or [-1]
+class _Reads(NamedTuple):
+    plain: RemoteReads
+    """Of the job's own sampler."""
+    chosen: RemoteReads | None
+    """Of sampler explained, where it can take that one's place."""
+
+
+def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> _Reads | None:
+    """What batches read of other machines; None where drawing them needs more than the graph's lists."""
+    cluster, job = planned.cluster, planned.profile.job
+    if job.get("time") is not None or job.get("sampler") == "explained":
+        return None
     part_of = parts_of(graph, cluster.partition, len(cluster.machines), cluster.method)
-    return machine_reads(graph, part_of, -1 if -1 in fanouts else max(fanouts), remote, seats)
+    batches = CountedBatches(graph, job, part_of, seats)
+    chosen = None
+    if job.get("sampler") == "neighbour":
+        chosen = batches.explained(ExplainOptions().remote_bias)  # type: ignore[call-arg]
+    return _Reads(batches.plain(CACHED), chosen)
 
 
 def _with_transfers(profile: Profile, factors: Mapping[str, float], seats: Sequence[int]) -> Profile:
