@@ -80,6 +80,21 @@ def labelled_edges():
     return Graph(graph.nodes, {kind: EdgeSet(lists.indptr, lists.indices, {"kind": same})}, "pairs")
 
 
+def numbered_edges(field="score"):
+    """A symmetric graph whose edges have a number that both ends' features tell; some have none (NaN)."""
+    graph = community_graph(degree=3)
+    (kind,) = graph.edges
+    lists, x = graph.edges[kind], graph.nodes["node"].fields["x"]
+    targets = np.repeat(np.arange(len(x)), np.diff(lists.indptr))
+    numbers = (x[lists.indices] * x[targets]).sum(1).astype(np.float32)
+    unknown = (lists.indices.astype(np.int64) + targets) % 29 == 0
+    return Graph(
+        graph.nodes,
+        {kind: EdgeSet(lists.indptr, lists.indices, {field: np.where(unknown, np.nan, numbers).astype(np.float32)})},
+        "numbers",
+    )
+
+
 def scattered_ring(count=200, scattered=True):
     """A ring whose vertices are numbered at random: in the order of numbers neighbours are far apart."""
     rng = np.random.default_rng(4)

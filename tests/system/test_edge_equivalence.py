@@ -13,7 +13,15 @@ from cluster_runs import (
     run_on,
 )
 from penstock.sampling.links import split_edges
-from training_graphs import assert_same_state, community_graph, facts_of, newest_checkpoint, trained, typed_graph
+from training_graphs import (
+    assert_same_state,
+    community_graph,
+    facts_of,
+    newest_checkpoint,
+    numbered_edges,
+    trained,
+    typed_graph,
+)
 
 ROUNDING = 1e-4
 """Losses of a few steps: sums of 32-bit numbers in another order."""
@@ -61,6 +69,7 @@ def test_links_of_a_symmetric_graph(tmp_path, fields):
         ({"task": "link-prediction", "corrupt": "both", "rank_against": 5}, 1),
         pytest.param({"task": "link-prediction", "rank_against": 5, "metric": "roc-auc"}, 0, marks=pytest.mark.long),
         pytest.param({"task": "edge-classification", "label": "kind"}, 1, marks=pytest.mark.long),
+        pytest.param({"task": "edge-regression", "label": "kind"}, 1, marks=pytest.mark.long),
     ],
 )
 def test_edges_sampled_by_time(tmp_path, fields, samplers):
@@ -140,6 +149,15 @@ def test_a_task_that_dies_changes_no_bit(tmp_path, victim):
 def test_edges_that_the_graph_holds_out(tmp_path):
     graph = split_edges(typed_graph(), ("paper", "cites", "paper"), (0.1, 0.1), 3)
     run, one = both(graph, tmp_path, 2, {"machines": machines(1, 1)}, task="link-prediction", batch_size=90, **TYPED)
+    assert_same(run, one, ROUNDING)
+
+
+@pytest.mark.parametrize("way", [{"samplers": 1}, pytest.param({"reduce": "servers"}, marks=pytest.mark.long)])
+def test_numbers_of_edges(tmp_path, way):
+    """The task is not named: the parts' owners have the labels, some edges without one among them."""
+    fields = {"label": "score", "batch_size": 250, "epochs": 2, "loss": "mae"}
+    run, one = both(numbered_edges(), tmp_path, 2, {"machines": machines(1, 1), **way}, **fields)
+    assert facts_of(run.path)["task"] == facts_of(one.path)["task"] == "edge-regression"
     assert_same(run, one, ROUNDING)
 
 

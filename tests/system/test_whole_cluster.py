@@ -23,6 +23,7 @@ from training_graphs import (
     community_graph,
     labelled_edges,
     newest_checkpoint,
+    numbered_edges,
     trained,
     typed_graph,
 )
@@ -109,9 +110,10 @@ LINKS = {"task": "link-prediction", "rank_against": 20, "model": "gcn", "layers"
     [
         pytest.param(community_graph, {**LINKS, "supervision": 0.5}, marks=pytest.mark.long),
         pytest.param(labelled_edges, {"task": "edge-classification", "label": "kind"}, marks=pytest.mark.long),
+        pytest.param(numbered_edges, {"task": "edge-regression", "label": "score"}, marks=pytest.mark.long),
         (typed_graph, {**TYPED, **LINKS, "model": "rgcn", "edge_type": "author__writes__paper"}),
     ],
-    ids=["links", "classes of edges", "links between types"],
+    ids=["links", "classes of edges", "numbers of edges", "links between types"],
 )
 def test_tasks_on_edges(tmp_path, make, fields):
     """Supervised edges carry no messages on any worker, and negatives may be other workers' vertices."""

@@ -135,7 +135,7 @@ def test_heads_score_pairs(tmp_path):
     export_session(session, tmp_path / "out")
     model, task = plain_model.load(tmp_path / "out"), session.task
     positions = np.arange(20)
-    (sources, targets, logits), *_ = task.classify(session.inference(), positions)
+    (sources, targets, logits), *_ = task.outputs(session.inference(), positions)
     with torch.no_grad():
         out = model(**arguments(session))
         mine = model.head(out[torch.from_numpy(sources)], out[torch.from_numpy(targets)])

@@ -1,5 +1,6 @@
 """`ps.explain`: what a prediction rests on."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,14 @@ from penstock.train.use import open_session
 class VertexExplanation(Explanation):
     """What a prediction rests on: `edges` and `columns`, largest masks first, and a page that shows them."""
 
-    def page(self, path: str | Path) -> Path:
+    def page(self, path: str | os.PathLike[str]) -> Path:
         """Write an HTML page with the neighbourhood drawn, and say where it is."""
         write_explanation_page(self, Path(path))
         return Path(path)
 
 
 def explain(
-    run: Run | str | Path | torch.nn.Module,
+    run: Run | str | os.PathLike[str] | torch.nn.Module,
     graph: Any = None,
     vertex: int | str | None = None,
     *,

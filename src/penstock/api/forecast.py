@@ -1,6 +1,6 @@
 """`ps.memory`: what a run would take of memory."""
 
-from pathlib import Path
+import os
 from typing import Any
 
 import torch
@@ -30,9 +30,9 @@ def memory(
     module = checked_model(model)
     if isinstance(model, str):
         fields["model"] = model
-    if isinstance(graph, (str, Path)):
-        fields["graph"] = str(graph)
-    opened = None if graph is None or isinstance(graph, (str, Path)) else opened_graph(graph)
+    if isinstance(graph, (str, os.PathLike)):
+        fields["graph"] = os.fsdecode(graph)
+    opened = None if graph is None or isinstance(graph, (str, os.PathLike)) else opened_graph(graph)
     chosen = make_job({**(job.model_dump() if job else {}), **fields})
     return memory_of_job(chosen, opened, module, device_memory)[0]
 

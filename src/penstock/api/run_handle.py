@@ -1,5 +1,6 @@
 """`ps.Run`: a trained run to look at, to evaluate and to predict with."""
 
+import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -44,7 +45,7 @@ class Run:
     @classmethod
     def open(
         cls,
-        path: str | Path,
+        path: str | os.PathLike[str],
         graph: Any = None,
         module: torch.nn.Module | None = None,
         trust_module: bool = False,
@@ -55,7 +56,7 @@ class Run:
         `graph` is needed where the run's own was only in memory, and `module` where it trained a module object.
         `metrics` are functions to evaluate it by, beside those of its job.
         """
-        if not isinstance(path, str | Path):
+        if not isinstance(path, str | os.PathLike):
             raise PenstockError(f"A run is opened by its folder, not by {path!r}: give its path.", code="wrong-type")
         given = GivenFunctions(metrics=None if metrics is None else tuple(metrics))
         folder = RunFolder.open(Path(path))
@@ -129,14 +130,16 @@ class Run:
         """[vertices, width]: what the model knows of each vertex before its last step, in the order of the graph."""
         return embeddings(self._session(graph), node_type)[1].cpu()
 
-    def export(self, folder: str | Path, to: str = "torch", *, force: bool = False, graph: Any = None) -> Path:
+    def export(
+        self, folder: str | os.PathLike[str], to: str = "torch", *, force: bool = False, graph: Any = None
+    ) -> Path:
         """Write the best model as a PyTorch module that needs no Penstock; `to` is torch, program or onnx."""
         export_session(self._session(graph), Path(folder), to, force)
         return Path(folder)
 
-    def compare(self, other: "Run | str | Path") -> RunComparison:
+    def compare(self, other: "Run | str | os.PathLike[str]") -> RunComparison:
         """Settings in which two runs differ, and their figures side by side; `other` is a run or its folder."""
-        if not isinstance(other, Run | str | Path):
+        if not isinstance(other, Run | str | os.PathLike):
             raise PenstockError(
                 f"A run cannot be compared with a {type(other).__name__}: give another run, or its folder.",
                 code="wrong-type",

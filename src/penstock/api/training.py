@@ -1,5 +1,6 @@
 """`ps.train`: a job trained, here or on a cluster."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,9 @@ def train(
     graph: Any = None,
     model: torch.nn.Module | str | None = None,
     *,
-    resume: str | Path | None = None,
-    cluster: str | Path | None = None,
-    plan: str | Path | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    cluster: str | os.PathLike[str] | None = None,
+    plan: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
     job: Job | None = None,
@@ -85,9 +86,9 @@ def train(
         return _planned(Path(plan), [graph, model, cluster, job], fields, force, progress, trust_module)
     if isinstance(model, str):
         fields["model"] = model
-    if isinstance(graph, (str, Path)):
-        fields["graph"] = str(graph)
-    opened = None if graph is None or isinstance(graph, (str, Path)) else opened_graph(graph)
+    if isinstance(graph, (str, os.PathLike)):
+        fields["graph"] = os.fsdecode(graph)
+    opened = None if graph is None or isinstance(graph, (str, os.PathLike)) else opened_graph(graph)
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
     chosen = make_job({**(job.model_dump() if job else {}), **fields})
@@ -102,7 +103,7 @@ def train(
                 ' builds it in a file and pass module="FILE.py:NAME", or name a model of ps.nn.',
                 code="unsupported-combination",
             )
-        return _reported(start_cluster_run(chosen, str(cluster), force, progress, opened), progress, opened)
+        return _reported(start_cluster_run(chosen, os.fsdecode(cluster), force, progress, opened), progress, opened)
     return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)
 
 

@@ -1,5 +1,6 @@
 """A graph as users hold it: its contents, opened from a folder, saved to one, or handed to PyG."""
 
+import os
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ class Graph(GraphData):
     """A heterogeneous graph, in memory or mapped. With one type of each, `graph.x` and `graph.num_nodes` just work."""
 
     @classmethod
-    def open(cls, path: str | Path, unchecked: bool = False) -> Self:
+    def open(cls, path: str | os.PathLike[str], unchecked: bool = False) -> Self:
         """Map a graph folder; costs the same for any size.
 
         Its arrays are checked before the first kernel reads them, once for each folder; with `unchecked` they never
@@ -23,7 +24,7 @@ class Graph(GraphData):
             graph.trust()
         return graph
 
-    def save(self, path: str | Path, force: bool = False) -> Self:
+    def save(self, path: str | os.PathLike[str], force: bool = False) -> Self:
         """Write a graph folder and return the graph mapped from it."""
         write_graph(self, Path(path), force)
         return self.open(path)

@@ -1,6 +1,7 @@
 """Partitioning a graph, from the options to the folder."""
 
 import json
+import os
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -58,7 +59,7 @@ class Assigned:
 def cut(
     graph: Graph,
     how: Cut,
-    folder: str | Path,
+    folder: str | os.PathLike[str],
     force: bool = False,
     threads: int | None = None,
     progress: Progress = SILENT,

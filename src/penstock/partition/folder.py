@@ -1,5 +1,6 @@
 """The partition folder: opening one."""
 
+import os
 from itertools import accumulate
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def _counted_edges(path: Path, parts: int) -> dict[str, list[int]] | None:
     return {name: list(accumulate((counts[name] for counts in held), initial=0)) for name in held[0]}
 
 
-def open_partition(path: str | Path, unchecked: bool = False) -> Partition:
+def open_partition(path: str | os.PathLike[str], unchecked: bool = False) -> Partition:
     """Map a partition folder; costs the same for any size.
 
     Arrays are checked when they are first needed, once for each folder; `unchecked` ones never.

@@ -1,6 +1,7 @@
 """A queue as a program uses it: `ps.Queue`, and what the commands call. It speaks to a service over HTTP."""
 
 import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -27,12 +28,12 @@ class Queue:
     `folder` is the service's: that of PENSTOCK_QUEUE, or the user's own, by default.
     """
 
-    def __init__(self, folder: str | Path | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = ServiceFolder(default_folder() if folder is None else Path(folder))
 
     def submit(
         self,
-        job: str | Path | Mapping[str, Any] | None = None,
+        job: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         *,
         sweep: Mapping[str, Sequence[Any]] | None = None,
         priority: int = 0,
@@ -130,8 +131,8 @@ def findable(fields: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(fields)
     for name in _PATHS:
         value = found.get(name)
-        if isinstance(value, (str, Path)) and (
-            name != "graph" or Path(value).expanduser().exists() or "/" in str(value)
+        if isinstance(value, (str, os.PathLike)) and (
+            name != "graph" or Path(value).expanduser().exists() or "/" in os.fsdecode(value)
         ):
             found[name] = str(Path(value).expanduser().resolve())
     for name in _CODE:

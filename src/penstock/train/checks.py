@@ -2,6 +2,7 @@
 
 from penstock.errors import PenstockError
 from penstock.train.job import Job
+from penstock.train.number_losses import NUMBER_LOSSES
 from penstock.train.shuffling import SHUFFLINGS
 from penstock.train.tasks import Task
 
@@ -15,6 +16,7 @@ def check_job(job: Job, task: Task, has_validation: bool) -> None:
     _check_validation(job, has_validation)
     _check_reuse(job)
     _check_class_weights(job, task)
+    _check_number_loss(job, task)
 
 
 def _check_metric(task: Task) -> None:
@@ -61,6 +63,15 @@ def _check_class_weights(job: Job, task: Task) -> None:
         raise PenstockError(
             "class_weights weigh the task's own loss, and `loss` replaces it: weigh classes there, or leave out one.",
             code="conflicting-options",
+        )
+
+
+def _check_number_loss(job: Job, task: Task) -> None:
+    """Losses that have names are of numbers."""
+    if job.loss in NUMBER_LOSSES and not task.name.endswith("-regression"):
+        raise PenstockError(
+            f"Loss {job.loss!r} is for regression, and the task is {task.name}: leave out `loss`, or set `task`.",
+            code="unsupported-combination",
         )
 
 

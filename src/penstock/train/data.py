@@ -83,8 +83,9 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
     labelled = [nodes for nodes in graph.nodes.values() if options.label in nodes.fields]
     if labelled:
         return "node-regression" if _are_numbers(labelled[0].fields[options.label]) else "node-classification"
-    if any(options.label in edges.fields for edges in graph.edges.values()):
-        return "edge-classification"
+    kinds = {edge_key(kind): edges for kind, edges in graph.edges.items() if options.label in edges.fields}
+    if kinds:
+        return task_of_edges(kinds.get(options.edge_type or "", next(iter(kinds.values()))).fields[options.label])
     if options.label != DataOptions.model_fields["label"].default:
         raise PenstockError(
             f"Neither vertices nor edges have a field {options.label!r} to learn: set `label` or `task`.",
@@ -93,6 +94,11 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
     if options.edge_type is None and sum(bool(edges.held_out) for edges in graph.edges.values()) > 1:
         return "knowledge-graph-completion"
     return "link-prediction"
+
+
+def task_of_edges(labels: Array) -> Task:
+    """What labels of edges ask for where the job does not say: a class, or a number, for each edge."""
+    return "edge-regression" if _are_numbers(labels) else "edge-classification"
 
 
 def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> EdgeType:

@@ -7,7 +7,12 @@ from pydantic import BeforeValidator, Field
 from penstock.graph.documents import StrictDocument, split_commas
 
 Task = Literal[
-    "node-classification", "node-regression", "link-prediction", "edge-classification", "knowledge-graph-completion"
+    "node-classification",
+    "node-regression",
+    "link-prediction",
+    "edge-classification",
+    "edge-regression",
+    "knowledge-graph-completion",
 ]
 
 

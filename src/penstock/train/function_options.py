@@ -21,7 +21,9 @@ class FunctionOptions(StrictDocument):
     """Code of your own, each FILE.py:NAME or PACKAGE.MODULE:NAME (docs/callbacks.md)."""
 
     loss: str | None = Field(
-        None, description="called with outputs and labels in place of the task's loss; returns a number for each row"
+        None,
+        description="called with outputs and labels in place of the task's loss; returns a number for each row. For"
+        " regression mse (the default), mae or huber name losses too",
     )
     metrics: Annotated[list[str], BeforeValidator(split_commas)] = Field(
         [], description="further metrics, each called with outputs and labels (NumPy arrays); returns a number"

@@ -1,5 +1,6 @@
 """The job: all settings of a run in one flat document. Each part is defined beside the code that uses it."""
 
+import os
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -140,7 +141,8 @@ PARTS: dict[str, type[StrictDocument]] = {
 
 
 def make_job(fields: dict[str, Any], where: str = "the job") -> Job:
-    """A checked job; the first mistake is a sentence that names `where` it stands."""
+    """A checked job; the first mistake is a sentence that names `where` it stands. Paths may be `os.PathLike`."""
+    fields = {name: os.fsdecode(each) if isinstance(each, os.PathLike) else each for name, each in fields.items()}
     for name in fields:
         if name not in Job.model_fields:
             close = get_close_matches(str(name), Job.model_fields, 1, 0.5)

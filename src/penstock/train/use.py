@@ -231,10 +231,11 @@ def _of_vertices(session: Session, task: NodeTask, split: str | None, progress: 
     return pa.table({"id": original_ids(nodes, rows), **_answers(task, out)})
 
 
-def _answers(task: NodeTask, out: torch.Tensor) -> dict[str, Any]:
-    if task.name == "node-regression":
+def _answers(task: NodeTask | EdgeTask, out: torch.Tensor) -> dict[str, Any]:
+    """Columns with what a model says: numbers, or classes and their probabilities."""
+    if task.learned.classes == 0:
         return {"prediction": pa.array(out[:, 0].numpy())}
-    if task.multi_label:
+    if task.learned.multi_label:
         chosen = [np.flatnonzero(row).tolist() for row in (out > 0).numpy()]
         shares = _list_column(out.sigmoid().numpy())
         return {"prediction": pa.array(chosen, pa.list_(pa.int32())), "probability": shares}
@@ -280,13 +281,9 @@ def _of_edges(session: Session, task: EdgeTask, split: str | None, progress: Pro
     positions = np.arange(session.graph.edges[task.edge_type].count) if split is None else task.items_of(split)
     _refuse_nothing(len(positions), split, "edges")
     parts = []
-    for sources, destinations, logits in task.classify(session.inference(), positions, progress):
-        best = logits.softmax(1).max(1)
-        answers = {
-            "prediction": _named(best.indices, task.learned.words),
-            "probability": pa.array(best.values.numpy()),
-        }
-        parts.append(pa.table({**_ends(session.graph, task.edge_type, sources, destinations), **answers}))
+    for sources, destinations, logits in task.outputs(session.inference(), positions, progress):
+        ends = _ends(session.graph, task.edge_type, sources, destinations)
+        parts.append(pa.table({**ends, **_answers(task, logits)}))
     return pa.concat_tables(parts)
 
 

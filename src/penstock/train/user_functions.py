@@ -17,12 +17,14 @@ from penstock.train.callback_table import callback_location
 from penstock.train.code_at_fault import code_at_fault
 from penstock.train.job import Job
 from penstock.train.metrics import METRICS, Metric
+from penstock.train.number_losses import NUMBER_LOSSES
 
 _ALL_TASKS = (
     "node-classification",
     "node-regression",
     "link-prediction",
     "edge-classification",
+    "edge-regression",
     "knowledge-graph-completion",
 )
 
@@ -111,7 +113,7 @@ def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool
     if not training:
         return UserFunctions(metrics=own)
     loss = given.loss
-    if loss is None and job.loss is not None:
+    if loss is None and job.loss is not None and job.loss not in NUMBER_LOSSES:
         loss = imported_callable(job.loss)
     named = [(name, imported_callable(callback_location(name))) for name in job.callbacks]
     called = (*named, *((name_of(each), each) for each in given.callbacks or ()))

@@ -161,11 +161,12 @@ def test_a_module_of_the_users(tmp_path, monkeypatch):
         torch.testing.assert_close(values, weights(tmp_path / "cut")[name], rtol=1e-3, atol=1e-4)
 
 
-def test_edges_with_classes(tmp_path):
+@pytest.mark.parametrize("task", ["edge-classification", "edge-regression"])
+def test_edges_with_classes_and_numbers(tmp_path, task):
     graph = community_graph(300)
     (edges,) = graph.edges.values()
     edges.fields["y"] = (edges.indices % 3).astype(np.int64)
-    job = {**FEW, "task": "edge-classification", "evaluate_every": 1}
+    job = {**FEW, "task": task, "evaluate_every": 1}
     trained(graph, tmp_path / "cpu", **job, device="cpu")
     trained(graph, tmp_path / "gpu", **job, device="cuda")
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)

@@ -14,6 +14,7 @@ from training_graphs import (
     labelled_edges,
     lines_of,
     lists_of,
+    numbered_edges,
     trained,
     typed_graph,
 )
@@ -22,6 +23,7 @@ ROUNDING = 2e-5
 WHOLE = {"sampler": "whole", "layers": 2, "epochs": 5, "evaluate_every": 0, "hidden": 16, "rank_against": 20}
 LINKS = {"task": "link-prediction"}
 EDGES = {"task": "edge-classification", "label": "kind"}
+NUMBERS = {"task": "edge-regression", "label": "score"}
 
 
 def losses(run):
@@ -37,7 +39,7 @@ def reference(graph, run, monkeypatch, seed=0, **fields):
     share, make = fields.pop("supervision", 0.3), tasks.make_batch_source
 
     def supervised(job, graph, training, excluding=False):
-        kind = tasks.choose_edge_type(graph, job, job.label if job.task == "edge-classification" else None)
+        kind = tasks.choose_edge_type(graph, job, None if job.task == "link-prediction" else job.label)
         found = supervise(graph, kind, training, share, seed, find_reverse(graph, kind))
         return make(job, graph, found.positions, excluding)
 
@@ -88,6 +90,15 @@ def test_links_between_several_types(tmp_path, monkeypatch, fields):
     fields = {**{name: each for name, each in fields.items() if name != "bins"}, "embedding": 8, **LINKS}
     expected = losses(reference(graph, tmp_path / "one", monkeypatch, **fields).path)
     found = losses(trained(graph, tmp_path / "whole", **{**WHOLE, **fields, "bins": bins}).path)
+    np.testing.assert_allclose(found, expected, rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("loss, bins", [("mse", 1), ("huber", 3)])
+def test_numbers_of_edges(tmp_path, monkeypatch, loss, bins):
+    fields = {**NUMBERS, "loss": loss}
+    expected = losses(reference(numbered_edges(), tmp_path / "one", monkeypatch, **fields).path)
+    found = losses(trained(numbered_edges(), tmp_path / "whole", **{**WHOLE, **fields, "bins": bins}).path)
+    assert np.all(np.isfinite(found))
     np.testing.assert_allclose(found, expected, rtol=ROUNDING)
 
 

@@ -22,7 +22,7 @@ from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher, Reverse, find_reverse, split_and_tell, supervise
 from penstock.sampling.registry import sampler_entry
 from penstock.train.batch_source import check_sampler_supports
-from penstock.train.data import choose_edge_type
+from penstock.train.data import choose_edge_type, task_of_edges
 from penstock.train.data_options import Task as TaskName
 from penstock.train.edge_times import EdgeTimes, edge_times, seed_field
 from penstock.train.job import Job
@@ -42,6 +42,9 @@ def make_parted_edge_task(
     kind = choose_edge_type(graph, job, None if links else job.label)
     columns = [] if job.time is None else [job.time, seed_field(job)]
     whole = _relations_around(parts, graph, kind, None if links else job.label, columns)
+    if not links and job.task == "auto" and job.label in whole.edges[kind].fields:
+        # Of a cut graph only the names of edges' fields are known until one of them is read.
+        name = task_of_edges(whole.edges[kind].fields[job.label])
     times = _times(parts, graph, job, edge_times(job, whole, kind))
     if links and times is not None:
         check_no_held_out(whole, kind)
@@ -55,7 +58,7 @@ def make_parted_edge_task(
     share = None
     if setup.layout.world > 1:
         share = EdgeSplit(new[kind[2]], setup.layout.shares, setup.task.rank)
-    data = None if links else labelled_edges(graph, kind, job, None, reverse, times)
+    data = None if links else labelled_edges(graph, kind, job, name, None, reverse, times)
     training = data.splits["train"] if data is not None else _training_edges(job, graph.edges[kind].count, times)
     if sampler_entry(job.sampler).supervision_apart:
         training = _supervised(parts, whole, graph, kind, reverse, training, job, new)

@@ -35,7 +35,7 @@ from penstock.train.session import Session
 from penstock.train.tasks import NodeTask, Task
 from penstock.train.user_functions import UserFunctions, functions_of
 
-_ON_EDGES = ("link-prediction", "edge-classification", "knowledge-graph-completion")
+_ON_EDGES = ("link-prediction", "edge-classification", "edge-regression", "knowledge-graph-completion")
 
 
 def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerGroup]:

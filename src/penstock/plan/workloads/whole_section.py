@@ -166,7 +166,7 @@ class CountedRun:
 
 def _read_by_loss(graph: Graph, task: str, offsets: dict[str, int]) -> Array:
     """Numbers of the training vertices, type after type; all vertices where edges are trained on."""
-    if task in ("link-prediction", "edge-classification"):
+    if task in ("link-prediction", "edge-classification", "edge-regression"):
         return np.arange(graph.num_nodes)
     split = {name: nodes.splits.get("train") for name, nodes in graph.nodes.items()}
     found = [np.asarray(rows) + offsets[name] for name, rows in split.items() if rows is not None]

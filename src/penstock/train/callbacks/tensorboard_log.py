@@ -1,5 +1,6 @@
 """Curves for TensorBoard."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from penstock.train.job import Job
 class TensorBoard:
     """Writes every epoch's numbers for TensorBoard, into the run's folder `tensorboard` unless `folder` is given."""
 
-    def __init__(self, folder: str | Path | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -24,7 +25,7 @@ class TensorBoard:
 
     def on_start(self, run: Path, job: Job) -> None:
         """Open the log, with the job as a text."""
-        self._writer = self._writer_of(str(self._folder or run / "tensorboard"))
+        self._writer = self._writer_of(os.fspath(self._folder or run / "tensorboard"))
         fields = job.model_dump(mode="json")
         self._writer.add_text("job", "\n".join(f"    {name}: {value}" for name, value in fields.items()))
 

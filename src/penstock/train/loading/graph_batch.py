@@ -193,9 +193,9 @@ class GraphBatch:
 
     @property
     def edge_label(self) -> Tensor:
-        """For each of those pairs its class, or for link prediction 1.0 for an edge and 0.0 for a negative."""
+        """For each of those pairs its class or number; for link prediction 1.0 for an edge, 0.0 for a negative."""
         labels = self._of_edges("edge_label")
-        found: Tensor = labels["classes"] if "classes" in labels else labels["true"]
+        found: Tensor = labels["true"] if "true" in labels else labels["values"]
         return found
 
     @property
@@ -239,8 +239,8 @@ class GraphBatch:
         labels = self._batch.labels
         if not isinstance(labels, dict):
             raise PenstockError(
-                f"The batch's seeds are vertices, so it has no {what}: use y, or set task to link-prediction or"
-                " edge-classification.",
+                f"The batch's seeds are vertices, so it has no {what}: use y, or set task to link-prediction,"
+                " edge-classification or edge-regression.",
                 code="unsupported-combination",
             )
         return labels

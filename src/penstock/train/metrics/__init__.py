@@ -31,7 +31,7 @@ __all__ = [
 _CLASSES = ("node-classification", "edge-classification")
 _SCORED = (*_CLASSES, "link-prediction")
 _LINKS = ("link-prediction", "knowledge-graph-completion")
-_NUMBERS = ("node-regression",)
+_NUMBERS = ("node-regression", "edge-regression")
 
 
 def _hits(k: int) -> Metric:

@@ -50,8 +50,8 @@ def make_task(
     """
     if name == "link-prediction":
         return _link_task(graph, job, learned, split, functions)
-    if name == "edge-classification":
-        return _edge_task(graph, job, learned, split, functions)
+    if name in ("edge-classification", "edge-regression"):
+        return _edge_task(name, graph, job, learned, split, functions)
     if name == "knowledge-graph-completion":
         return _triple_task(graph, job, learned, split, functions)
     if learned is not None:
@@ -120,11 +120,11 @@ def _triple_task(
 
 
 def _edge_task(
-    graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
+    name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
 ) -> tuple[Task, Graph]:
     kind = choose_edge_type(graph, _about(job, learned), job.label)
     times = edge_times(job, graph, kind)
-    data = labelled_edges(graph, kind, job, learned, times=times)
+    data = labelled_edges(graph, kind, job, name, learned, times=times)
     if learned is not None:
         few = _few(job, graph, graph.edges[kind].count)
         return EdgeTask(graph, data, few, job, functions=functions, times=times), graph

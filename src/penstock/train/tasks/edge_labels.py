@@ -1,4 +1,4 @@
-"""Labels of edges and which of them are for training."""
+"""Labels of edges, classes or numbers, and which of them are for training."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,20 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.links import find_reverse, split_positions
 from penstock.sampling.links.reverse import Reverse
-from penstock.train.data_options import DataOptions
+from penstock.train.data_options import DataOptions, Task
 from penstock.train.edge_times import EdgeTimes
 from penstock.train.learned_labels import LearnedLabels, check_classes, check_learned, recoded
 
 
 @dataclass(eq=False)
 class LabelledEdges:
-    """The edges of one type: a class for each (-1: none), positions of the splits, and the relation's reverse.
+    """The edges of one type: a label for each (-1 or NaN: none), positions of the splits, and the relation's reverse.
 
-    `problem` says why outputs cannot be compared with the labels.
+    `classes` is 0 where labels are numbers. `problem` says why outputs cannot be compared with the labels.
     """
 
     edge_type: EdgeType
+    task: Task
     labels: Array
     splits: dict[str, Array]
     classes: int
@@ -35,13 +36,14 @@ class LabelledEdges:
     def learned(self) -> LearnedLabels:
         """What a run remembers of them."""
         kind = edge_key(self.edge_type)
-        return LearnedLabels("edge-classification", kind, self.field, self.classes, words=self.words)
+        return LearnedLabels(self.task, kind, self.field, self.classes, words=self.words)
 
 
 def labelled_edges(
     graph: Graph,
     kind: EdgeType,
     options: DataOptions,
+    task: Task,
     learned: LearnedLabels | None,
     reverse: Reverse | None = None,
     times: EdgeTimes | None = None,
@@ -56,22 +58,26 @@ def labelled_edges(
     if learned is None:
         if field not in edges.fields:
             raise PenstockError(f"The edges have no field {field!r} to learn: set `label`.", code="field-missing")
-        labels = np.asarray(edges.fields[field])
-        classes = _count_classes(labels, field, kind)
-        check_classes(classes, labels, options, f"edges {edge_key(kind)}")
-        found = LabelledEdges(kind, labels, {}, classes, reverse, field, edges.categories.get(field))
+        labels = _column(edges.fields[field])
+        found = LabelledEdges(kind, task, labels, {}, 0, reverse, field)
+        if task == "edge-regression":
+            _check_numbers(labels, field, kind)
+        else:
+            found.classes = _count_classes(labels, field, kind)
+            found.words = edges.categories.get(field)
+            check_classes(found.classes, labels, options, f"edges {edge_key(kind)}")
     else:
         check_learned(learned, options)
         known = (learned.classes, reverse, learned.field or field, learned.words)
         if field in edges.fields:
-            labels, problem = recoded(np.asarray(edges.fields[field]), edges.categories.get(field), learned)
+            labels, problem = recoded(_column(edges.fields[field]), edges.categories.get(field), learned)
         else:
             labels, problem = np.full(edges.count, -1), f"The edges have no labels {field!r} to compare with."
-        found = LabelledEdges(kind, labels, {}, *known, problem)
+        found = LabelledEdges(kind, learned.task, labels, {}, *known, problem)
     found.splits = {name: np.empty(0, np.int64) for name in SPLITS}
     if found.problem is None:
         first, second, third = options.split_ratio
-        eligible = np.flatnonzero(found.labels >= 0)
+        eligible = np.flatnonzero(_known(found))
         if times is not None and options.split != "ratio":
             found.splits = times.splits((first, second, third), eligible)
             return found
@@ -81,11 +87,34 @@ def labelled_edges(
     return found
 
 
+def _column(labels: Array) -> Array:
+    """Labels; a matrix of one column is no matrix."""
+    labels = np.asarray(labels)
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+
+
+def _known(found: LabelledEdges) -> Array:
+    """Whether each edge has a label; losses are computed in float32, and what is infinite there is not known."""
+    if found.labels.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.asarray(np.isfinite(found.labels.astype(np.float32, copy=False)))
+    return np.asarray(found.labels != -1 if found.classes == 0 else found.labels >= 0)
+
+
+def _check_numbers(labels: Array, field: str, kind: EdgeType) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iubf":
+        raise PenstockError(
+            f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}: regression needs one number"
+            " for each edge.",
+            code="wrong-type",
+        )
+
+
 def _count_classes(labels: Array, field: str, kind: EdgeType) -> int:
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise PenstockError(
             f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}, which cannot be classes: give"
-            " one integer for each edge.",
+            " one integer for each edge, or use task edge-regression for numbers.",
             code="wrong-type",
         )
     classes = int(labels.max()) + 1 if len(labels) else 0

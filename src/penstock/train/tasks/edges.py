@@ -1,7 +1,6 @@
-"""Edge classification: a class for each edge, from both its ends."""
+"""Edge classification and regression: a class, or a number, for each edge, from both its ends."""
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from penstock.train.edge_times import EdgeTimes
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
+from penstock.train.number_losses import number_loss
 from penstock.train.tasks.edge_labels import LabelledEdges
 from penstock.train.tasks.ends import (
     EndRows,
@@ -40,13 +40,11 @@ from penstock.train.tasks.ends import (
 from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
-_REPORTED = ("accuracy", "macro-f1", "micro-f1")
+_REPORTED = {"edge-classification": ("accuracy", "macro-f1", "micro-f1"), "edge-regression": ("mae", "rmse")}
 
 
 class EdgeTask:
-    """Learns a field of one relation's edges. In training an edge is not in the neighbourhood it is classified from."""
-
-    name: Literal["edge-classification"] = "edge-classification"
+    """Learns a field of one relation's edges. In training an edge is not in the neighbourhood it is judged from."""
 
     def __init__(
         self,
@@ -60,17 +58,18 @@ class EdgeTask:
     ) -> None:
         """`share`, where several workers train: this one's edges of a batch; `times`, where edges go by time."""
         self._graph, self._data, self._batches, self._share, self.times = graph, data, batches, share, times
-        self._kind = self.edge_type = data.edge_type
+        self.name, self._kind = data.task, data.edge_type
+        self.edge_type = data.edge_type
         self.learned, self._width = data.learned(), job.hidden
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.messages, self.redraws = batches.messages, False
-        self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes)
+        self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes or 1)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
-        self._metrics = reported_metrics(self.metric, _REPORTED, functions)
+        self._metrics = reported_metrics(self.metric, _REPORTED[data.task], functions)
         self._loss, self.has_own_loss = functions.loss, functions.loss is not None
         training = data.splits["train"]
-        self._weights = NO_WEIGHTS
-        if len(training):
+        self._number_loss, self._weights = number_loss(job.loss), NO_WEIGHTS
+        if len(training) and data.classes:
             self._weights = loss_weights(job.class_weights, data.labels[training], data.classes, data.words)
         own_times = None if times is None else times.values
         self._batcher = EdgeBatcher(graph, self._kind, reverse=data.reverse, times=own_times)
@@ -81,7 +80,7 @@ class EdgeTask:
         return sample_ends(self._batcher, self._batches, planned, self._share, self.times)
 
     def examples(self, planned: Planned) -> Batch:
-        """Edges and their classes."""
+        """Edges and their labels."""
         batch = examples_of(self._batcher, planned, self._share)
         self.label(batch)
         return batch
@@ -100,16 +99,16 @@ class EdgeTask:
         return pair_bytes(items, self.out)
 
     def label(self, batch: Batch) -> None:
-        """The edges' classes, and their ends as rows of the batch's seeds."""
+        """The edges' classes or numbers, and their ends as rows of the batch's seeds."""
         links = batch.links
         ends = {"rows": links.source_rows.astype(np.int64), "columns": links.destination_rows.astype(np.int64)}
-        batch.labels = {**ends, "classes": self._data.labels[links.edges].astype(np.int64)}
+        batch.labels = {**ends, "values": self._labels_of(links.edges)}
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
-        """The cross-entropy of a batch."""
+        """The cross-entropy of a batch, or how far its numbers are off."""
         sources, destinations = end_rows(out, self._kind, self.out, batch.labels["rows"])
         logits = self.head(sources[batch.labels["rows"]], destinations[batch.labels["columns"]])
-        losses = self._losses(logits, batch.labels["classes"])
+        losses = self._losses(logits, batch.labels["values"])
         whole = batch.links.whole
         return mean_of_batch(losses, None if whole is None else whole.positives)
 
@@ -125,14 +124,14 @@ class EdgeTask:
         for split, some in positions.items():
 
             def logits_of(part: slice, some: Array = some) -> Array:
-                none = np.empty((0, self.learned.classes), np.float32)
-                return np.concatenate([none, *(each.numpy() for _, _, each in self._classified(rows, some[part]))])
+                none = np.empty((0, self.learned.classes or 1), np.float32)
+                return np.concatenate([none, *(each.numpy() for _, _, each in self._judged(rows, some[part]))])
 
             logits = inference.in_parts(len(some), logits_of)
-            classes = torch.from_numpy(self._data.labels[some].astype(np.int64))
-            self.losses[split] = float(self._losses(torch.from_numpy(logits), classes).mean())
-            labels = self._data.labels[some]
-            found[split] = {metric.name: metric.compute(logits, labels) for metric in self._metrics}
+            labels = torch.from_numpy(self._labels_of(some))
+            self.losses[split] = float(self._losses(torch.from_numpy(logits), labels).mean())
+            given = logits if self.learned.classes else logits[:, 0]
+            found[split] = {metric.name: metric.compute(given, self._data.labels[some]) for metric in self._metrics}
         return found
 
     def items_of(self, split: str) -> Array:
@@ -142,21 +141,29 @@ class EdgeTask:
             raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}", code="split-missing")
         return splits[split]
 
-    def classify(
+    def outputs(
         self, inference: Inference, positions: Array, progress: Progress = SILENT
     ) -> Iterator[tuple[Array, Array, torch.Tensor]]:
-        """Sources, destinations and logits of the edges at some positions, some at a time."""
+        """Sources, destinations and logits, or numbers [edges, 1], of the edges at some positions, some at a time."""
         rows = end_rows_of(self._graph, self._kind, self.times, inference, progress)
-        yield from self._classified(rows, positions)
+        yield from self._judged(rows, positions)
 
-    def _classified(self, rows: EndRows, positions: Array) -> Iterator[tuple[Array, Array, torch.Tensor]]:
+    def _judged(self, rows: EndRows, positions: Array) -> Iterator[tuple[Array, Array, torch.Tensor]]:
         for some in pair_blocks(len(positions), self._width):
             links = self._batcher.batch(positions[some], BatchKey(0, 0, 0))
             with torch.no_grad():
                 logits = self.head(*rows.of(links)).float().cpu()
             yield links.source, links.destination, logits
 
-    def _losses(self, logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    def _labels_of(self, positions: Array) -> Array:
+        """Labels as losses take them: int64 classes, or float32."""
+        return self._data.labels[positions].astype(np.int64 if self.learned.classes else np.float32)
+
+    def _losses(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if not self.learned.classes:
+            out = out[:, 0]
         if self._loss is not None:
-            return own_losses(self._loss, logits, classes)
-        return functional.cross_entropy(logits, classes, self._weights.on(logits.device), reduction="none")
+            return own_losses(self._loss, out, labels)
+        if not self.learned.classes:
+            return self._number_loss(out, labels)
+        return functional.cross_entropy(out, labels, self._weights.on(out.device), reduction="none")

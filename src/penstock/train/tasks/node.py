@@ -18,6 +18,7 @@ from penstock.train.job import Job
 from penstock.train.labels import Labelled
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import Metric, default_metric
+from penstock.train.number_losses import number_loss
 from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
@@ -43,7 +44,7 @@ class NodeTask:
         kind = "multi-label" if data.multi_label else data.task
         self._metrics = reported_metrics(self.metric, _REPORTED[kind], functions)
         self._loss, self.has_own_loss = functions.loss, functions.loss is not None
-        self._weights = self._class_weights(job)
+        self._number_loss, self._weights = number_loss(job.loss), self._class_weights(job)
         self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
@@ -82,7 +83,7 @@ class NodeTask:
         return self._typed(self._data.labels[vertices])
 
     def loss(self, out: torch.Tensor | dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
-        """Cross-entropy, binary cross-entropy a label, squared error, or a loss of the user's."""
+        """Cross-entropy, binary cross-entropy a label, a distance of numbers, or a loss of the user's."""
         if isinstance(out, dict):
             if not len(batch.labels):
                 # A worker's share of a small batch may have no seeds, and the model then gives no rows.
@@ -138,7 +139,7 @@ class NodeTask:
         if self._loss is not None:
             return self._loss(out, labels)
         if self.name == "node-regression":
-            return functional.mse_loss(out, labels, reduction="none")
+            return self._number_loss(out, labels)
         weights = self._weights.on(out.device)
         if self._data.multi_label:
             return functional.binary_cross_entropy_with_logits(out, labels, pos_weight=weights, reduction="none")
