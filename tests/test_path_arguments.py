@@ -37,7 +37,7 @@ def test_every_path_argument(tmp_path, kind):
     assert opened.evaluate("val", graph=at("graph")) == opened.evaluate("val")
     assert not opened.compare(at("run")).settings
     assert opened.export(at("exported")) == tmp_path / "exported"
-    assert next(iter(ps.loader(at("graph"), **{"fanouts": [2], "batch_size": 10}))).batch_size == 10
+    assert next(iter(ps.loader(at("graph"), fanouts=[2], batch_size=10))).batch_size == 10
     out = ps.infer(at("graph"), run.model())
     assert torch.is_tensor(out) and len(out) == 60
     ps.explain(at("run"), vertex=0).page(at("page.html"))
