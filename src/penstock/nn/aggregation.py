@@ -17,7 +17,7 @@ from penstock.nn.device.gather import Scale
 from penstock.nn.device.rectified import Rectified
 from penstock.nn.device.rows import TableRows
 from penstock.nn.first_rows import AggregatedRows
-from penstock.nn.kernels import gather_max, gather_sum, scatter_winners
+from penstock.nn.kernels import add_sums, gather_max, gather_sum, scatter_winners
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
@@ -270,6 +270,16 @@ def gather_rows(
 
     run_chunks(work, row_chunks(indptr, rows.shape[1]))
     return result
+
+
+def add_to_rows(rows: Array, indptr: Array, indices: Array, weights: Array, x: Tensor, out: Tensor) -> None:
+    """Add to some rows of `out`, each named once, the sums of weights[e] * x[j] over their lists' entries."""
+    given, to = as_rows(x), array_of(out)
+
+    def work(_: int, first: int, last: int) -> None:
+        add_sums(rows, indptr, indices, weights, given, to, first, last)
+
+    run_chunks(work, row_chunks(indptr, given.shape[1]))
 
 
 class _Max(torch.autograd.Function):

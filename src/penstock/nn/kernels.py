@@ -71,6 +71,27 @@ def gather_sum(
             e += 1
 
 
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def add_sums(
+    rows: Array, indptr: Array, indices: Array, weights: Array, x: Array, out: Array, first: int, last: int
+) -> None:
+    """out[rows[i]] += sum over its edges e of weights[e] * x[j], j being the source row of e; no row is named twice."""
+    width = x.shape[1]
+    for i in range(first, last):
+        row, e, stop = rows[i], indptr[i], indptr[i + 1]
+        while e + 4 <= stop:
+            j0, j1, j2, j3 = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
+            c0, c1, c2, c3 = weights[e], weights[e + 1], weights[e + 2], weights[e + 3]
+            for f in range(width):
+                out[row, f] += (c0 * x[j0, f] + c1 * x[j1, f]) + (c2 * x[j2, f] + c3 * x[j3, f])
+            e += 4
+        while e < stop:
+            j0, c0 = indices[e], weights[e]
+            for f in range(width):
+                out[row, f] += c0 * x[j0, f]
+            e += 1
+
+
 @njit(nogil=True, cache=True)
 def gather_max(indptr: Array, indices: Array, x: Array, out: Array, winner: Array, first: int, last: int) -> None:
     """out[i] = the largest x[j] of each column, the first among equals; winner[i] = its row j, or -1 and 0 if none."""

@@ -89,6 +89,10 @@ class OrderCosts(StrictDocument):
         """Predicted seconds of A (X W), with the gradients that are asked for."""
         return self._products(sizes, sizes.src) + self._lists(sizes, sizes.width_out, sizes.training)
 
+    def gather_seconds(self, src: int, dst: int, edges: int, width: int) -> float:
+        """Predicted seconds of sums over lists of rows, without gradients."""
+        return self._seconds("aggregate", {"src": src, "dst": dst, "edges": edges, "width": width})
+
     def _lists(self, sizes: LayerSizes, width: int, backward: bool) -> float:
         given = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width}
         names = ["aggregate", *(["aggregate_backward", "transpose"] if backward else [])]

@@ -81,13 +81,18 @@ class LevelGradients:
         if rows is None and node_type not in self._values:
             self._values[node_type] = gradients
             return
-        if node_type not in self._values:
-            shape = self._counts[node_type], gradients.shape[1]
-            self._values[node_type] = torch.zeros(shape, dtype=gradients.dtype, device=self._device)
+        known = self.all(node_type, gradients)
         if rows is None:
-            self._values[node_type] += gradients
+            known += gradients
         else:
-            self._values[node_type].index_add_(0, rows, gradients)
+            known.index_add_(0, rows, gradients)
+
+    def all(self, node_type: str, like: Tensor) -> Tensor:
+        """The gradients of all rows, to add to; zeros as wide as others of the level where there are none yet."""
+        if node_type not in self._values:
+            shape = self._counts[node_type], like.shape[1]
+            self._values[node_type] = torch.zeros(shape, dtype=like.dtype, device=self._device)
+        return self._values[node_type]
 
     def take(self, work: Any, x: Mapping[str, Any]) -> None:
         """Add what the backward pass of a bin (`PreparedBin`) left in the rows that it read."""

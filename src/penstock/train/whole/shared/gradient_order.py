@@ -1,11 +1,14 @@
 """Gradients added in a fixed order, whenever they become known: sums then have the same bits in every run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Parameter
 
+from penstock.nn.first_rows import AggregatedRows
 from penstock.train.whole.levels import LevelGradients
+from penstock.train.whole.shared.rows_in_place import RowsInPlace
 
 
 class Contribution(LevelGradients):
@@ -13,11 +16,19 @@ class Contribution(LevelGradients):
 
     def __init__(self) -> None:
         self._added: list[tuple[str, Tensor | None, Tensor]] = []
+        self._in_place: list[tuple[str, RowsInPlace, AggregatedRows]] = []
         self._parameters: list[tuple[Parameter, Tensor]] = []
 
     def add(self, node_type: str, rows: Tensor | None, gradients: Tensor) -> None:
         """Keep gradients of some rows."""
         self._added.append((node_type, rows, gradients))
+
+    def take(self, work: Any, x: Mapping[str, Any]) -> None:
+        """Keep what the backward pass of a bin (`BinTask`) left in what it read."""
+        if work.in_place is None:
+            super().take(work, x)
+        else:
+            self._in_place += [(name, work.in_place, read) for name, read in x.items()]
 
     def take_from(self, parameters: Iterable[Parameter]) -> None:
         """Take the gradients that parameters have, which have none afterwards."""
@@ -30,6 +41,8 @@ class Contribution(LevelGradients):
         """Add all that was kept."""
         for node_type, rows, gradients in self._added:
             below.add(node_type, rows, gradients)
+        for node_type, lists, read in self._in_place:
+            lists.add_gradients(node_type, read, below)
         for parameter, gradient in self._parameters:
             known = sums.get(parameter)
             sums[parameter] = gradient if known is None else known.add_(gradient)

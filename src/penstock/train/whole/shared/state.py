@@ -58,12 +58,14 @@ class StepState:
         self.workers.mail.wait()
         self._waited(began)
 
-    def fetch(self, number: int, task: Any) -> dict[str, Tensor]:
+    def fetch(self, number: int, task: Any) -> dict[str, Any]:
         """The rows that a bin reads."""
         if number == 0:
             return self._inputs(task)
         level = self.levels[number]
         assert level is not None
+        if task.in_place is not None:
+            return {kind: task.in_place.aggregated(level.kept(kind)) for kind in task.places}
         x = {kind: level.read(kind, places).detach() for kind, places in task.places.items()}
         return {kind: rows.requires_grad_() for kind, rows in x.items()}
 
