@@ -34,6 +34,25 @@ def test_both_ways_and_to_oneself(meeting: Meeting) -> None:
     assert a.channel("a").call(Message("echo")).body["sender"] == "a"
 
 
+def test_a_handler_at_once_needs_no_thread_of_its_own(meeting: Meeting, security: str) -> None:
+    a, b = meeting("a", "b", security=security)
+    ran = []
+
+    def put_away(message: Message, sender: str) -> Message:
+        ran.append((message.body["n"], message.arrays[0].sum(), threading.current_thread().name))
+        if message.body["n"] == 1:
+            raise PenstockError("There is no room for it.", code="invalid-value")
+        return Message("heard", {"n": message.body["n"]})
+
+    b.serve("rows", put_away, at_once=True)
+    rows = np.ones(200_000, np.float32)
+    calls = [a.channel("b").start(Message("rows", {"n": n}, (rows,))) for n in range(3)]
+    assert [calls[n].result().body["n"] for n in (0, 2)] == [0, 2]
+    with pytest.raises(RemoteError, match="no room"):
+        calls[1].result()
+    assert ran == [(n, 200_000, "wire-b") for n in range(3)]
+
+
 def test_many_threads_on_one_channel(meeting: Meeting) -> None:
     a, b = meeting("a", "b", handler_threads=3, security="token")
     b.serve("echo", echo)

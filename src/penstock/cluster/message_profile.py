@@ -32,7 +32,7 @@ def measure_messages(repeats: int) -> Iterator[tuple[int, float]]:
             to[: len(rows)] = torch.from_numpy(rows)
             return Message("heard")
 
-        reader.serve("rows", receive)
+        reader.serve("rows", receive, at_once=True)
         for count in _ROWS:
             places = torch.arange(0, 2 * count, 2)
 

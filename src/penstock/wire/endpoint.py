@@ -48,12 +48,14 @@ class Endpoint:
         self._closed = False
         self._exchange.loop.start()
 
-    def serve(self, kind: str, handler: Handler) -> None:
+    def serve(self, kind: str, handler: Handler, at_once: bool = False) -> None:
         """Have requests of a kind answered by `handler(request, sender)`: by a message, or by parts one by one.
 
-        Handlers run in the post's threads, may be called twice for one call, and may raise: the caller is told.
+        Handlers run in the post's threads, may be called twice for one call, and may raise: the caller is told. One
+        that only puts away what came, and never waits, may run `at_once` in the thread that owns the sockets: waking
+        another one takes longer than such a handler does.
         """
-        self._serving.register(kind, handler)
+        self._serving.register(kind, handler, at_once)
 
     def meet(self, name: str, address: str) -> None:
         """Say where a peer is now. Its channels connect there, and what it has not answered is asked again."""

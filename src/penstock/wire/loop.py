@@ -72,8 +72,12 @@ class EventLoop:
         rest: float | None = 0.0
         try:
             while rest is not None:
-                for key, events in self._selector.select(rest):
+                found = self._selector.select(rest)
+                # Who asks for a look meanwhile has it below, and need not wake anybody.
+                self._awake = True
+                for key, events in found:
                     self._happened(key, events)
+                self._awake = False
                 self._obey()
                 rest = self._next_rest()
         finally:
@@ -119,7 +123,6 @@ class EventLoop:
         # Heard before commands are obeyed: one that comes in between wakes again.
         with suppress(BlockingIOError):
             self._near.recv(64)
-        self._awake = False
 
     def _log(self, what: str) -> None:
         log.exception("%s: %s; the wire goes on.", self._thread.name, what)

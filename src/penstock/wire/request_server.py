@@ -31,6 +31,7 @@ class RequestServer:
         """`put` lets a message leave; with `cuts` what is large leaves in slices."""
         self._name, self._put, self._cuts = name, put, cuts
         self._handlers: dict[str, Handler] = {}
+        self._at_once: set[str] = set()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._under_way: set[tuple[Route, int]] = set()
         self._inbox = 0
@@ -43,9 +44,10 @@ class RequestServer:
         for thread in self._threads:
             thread.start()
 
-    def register(self, kind: str, handler: Handler) -> None:
-        """From now on requests of that kind are the handler's."""
+    def register(self, kind: str, handler: Handler, at_once: bool = False) -> None:
+        """From now on requests of that kind are the handler's; `at_once`: who calls `request` runs it."""
         self._handlers[kind] = handler
+        (self._at_once.add if at_once else self._at_once.discard)(kind)
 
     def request(self, asked: ReceivedRequest) -> None:
         """Have it answered, unless the same request came over the same connection and is being answered."""
@@ -55,7 +57,11 @@ class RequestServer:
                 return
             self._under_way.add(key)
             self._inbox += asked.size
-        self._again(asked, lambda: self._begin(asked))
+        step = self._counted(asked, lambda: self._begin(asked))
+        if asked.received.message.kind in self._at_once:
+            self._do(step)
+        else:
+            self._work.put(step)
 
     def full(self) -> bool:
         """Whether so much waits that no more should be read."""
@@ -78,10 +84,13 @@ class RequestServer:
 
     def _run(self) -> None:
         while (step := self._work.get()) is not None and not self._closing:
-            try:
-                step()
-            except Exception:
-                log.exception("%s: an answer failed.", self._name)
+            self._do(step)
+
+    def _do(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception:
+            log.exception("%s: an answer failed.", self._name)
 
     def _begin(self, asked: ReceivedRequest) -> None:
         with self._lock:
@@ -98,7 +107,11 @@ class RequestServer:
             answer.fail(error)
 
     def _again(self, asked: ReceivedRequest, step: Callable[[], None]) -> None:
-        """Have a step of an answer done, and its time counted."""
+        """Have a step of an answer done by a thread."""
+        self._work.put(self._counted(asked, step))
+
+    def _counted(self, asked: ReceivedRequest, step: Callable[[], None]) -> Callable[[], None]:
+        """The step, its time counted."""
 
         def counted() -> None:
             began = time.thread_time()
@@ -110,7 +123,7 @@ class RequestServer:
                 with self._lock:
                     self._seconds[asked.sender] = self._seconds.get(asked.sender, 0.0) + spent
 
-        self._work.put(counted)
+        return counted
 
     def _wanted(self) -> bool:
         return self._closing or not self._work.empty()

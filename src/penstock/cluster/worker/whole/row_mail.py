@@ -56,7 +56,7 @@ class RowInbox:
         """and of those that had not been received before."""
         self.waited_s = 0.0
         """Seconds that this worker has had nothing to do but wait for rows."""
-        member.endpoint.serve("rows", self._receive)
+        member.endpoint.serve("rows", self._receive, at_once=True)
 
     def begin_round(self, generation: int) -> None:
         """Drop what came in earlier rounds; some of this one may be here already."""
