@@ -14,16 +14,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from forks import ForkedTask
-from interpreted_kernels import remember_builtins, remember_types
+from forks import ForkedTask, fork_warm_program
+from interpreted_kernels import broadcast_less, remember_types, replace_language_once
 from penstock.cluster.launch import local
+from penstock.service.workers import pool
 
 if not torch.cuda.is_available():
     # Read by Triton when it is imported: kernels then run on the host, on the host's tensors.
     os.environ["TRITON_INTERPRET"] = "1"
     if importlib.util.find_spec("triton") is not None:
-        remember_builtins()
+        replace_language_once()
         remember_types()
+        broadcast_less()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts background jobs so, and programs under test would inherit it: some are interrupted on purpose.
@@ -36,7 +38,7 @@ settings.register_profile("long", settings.get_profile("penstock"), max_examples
 settings.load_profile("penstock")
 
 
-PROGRAM = local.LocalProcess
+PROGRAM, WARM_PROGRAM = local.LocalProcess, pool.start_warm_program
 ONE_AFTER_THE_OTHER = ("tests/system/", "tests/cluster/launch/", "tests/benchmarks/")
 """Tests that look at what is left on the whole machine, or leave it for others to see: never two at a time."""
 LONGEST = (*ONE_AFTER_THE_OTHER, "tests/train/", "tests/cli/", "tests/test_", "tests/nn/")
@@ -68,9 +70,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
 @pytest.fixture(scope="session", autouse=True)
 def tasks_are_forked():
-    """Clusters of this process start their tasks as forks, which saves each seconds of importing."""
+    """Clusters and services of this process start theirs as forks, which saves each seconds of importing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "LocalProcess", ForkedTask)
+        patch.setattr(pool, "start_warm_program", fork_warm_program)
         yield
 
 
@@ -78,6 +81,14 @@ def tasks_are_forked():
 def tasks_are_programs(tasks_are_forked, monkeypatch):
     """Clusters start their tasks as they do outside tests: as programs that import what they need."""
     monkeypatch.setattr(local, "LocalProcess", PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def warm_program_is_program(tasks_are_forked):
+    """Services start their warm program as they do outside tests: it imports what it needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "start_warm_program", WARM_PROGRAM)
+        yield
 
 
 @pytest.fixture

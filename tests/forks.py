@@ -5,6 +5,7 @@ getting Numba ready take. The process is started on first use and ends with the 
 threads when it forks.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -20,15 +21,25 @@ from pathlib import Path
 from threading import Lock
 from typing import NoReturn
 
-import numpy as np
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
 
 from penstock.cli import main as run_the_command_line
 from penstock.cluster.launch import local
 from penstock.cluster.tasks.__main__ import main as run_task
 from penstock.graph.output_files import open_bytes
+from penstock.service.workers import pool, warm
 
 _LONGEST = 1 << 20
 """Bytes of a request or an answer."""
+
+
+_IMPORTED = (
+    *("penstock.cli.data", "penstock.cli.partition", "penstock.cli.train", "penstock.train.run"),
+    *(f"penstock.cluster.tasks.{task}" for task in ("sampler", "server", "store", "worker")),
+    *("penstock.nn.layers.entries", "cryptography.hazmat.backends.openssl.backend", "encodings.idna"),
+)
+"""What tasks and commands import, some of it only when they need it."""
 
 
 class ForkingProcess:
@@ -40,7 +51,8 @@ class ForkingProcess:
         """Forks. Each began a session, in which stays what it starts itself; one that is found empty is forgotten."""
 
     def start(self, words, files, folder=None, environment=None) -> int:
-        """Fork a program: `words` are its name and its arguments, `files` its three standard ones. Its number."""
+        """Fork a program: `words` are its name and its arguments, `files` its three standard ones, and what else it is
+        given. Its number."""
         environment = dict(os.environ if environment is None else environment)
         request = {"words": words, "folder": str(folder or Path.cwd()), "environment": environment}
         fork = self._ask(request, files)
@@ -93,61 +105,11 @@ def running_forks() -> list[int]:
     return _known[0].running() if _known else []
 
 
-class ForkedTask:
-    """Stands for penstock.cluster.launch.local.LocalProcess: a task of a cluster."""
+class Fork:
+    """A process that was forked for this one, as subprocess.Popen shows it."""
 
-    trouble = ""
-
-    def __init__(self, setup, log: Path, folder: Path | None = None) -> None:
-        reading, writing = os.pipe()
-        self._writing = os.fdopen(writing, "wb")
-        try:
-            with open_bytes(log, "ab") as out:
-                self.pid = forking_process().start(["task"], [reading, out.fileno(), out.fileno()], folder)
-        except BaseException:
-            self._writing.close()
-            raise
-        finally:
-            os.close(reading)
-        self._status: int | None = None
-        with suppress(BrokenPipeError):
-            self._writing.write(setup.model_dump_json().encode() + b"\n")
-            self._writing.flush()
-
-    def poll(self) -> int | None:
-        """The exit status, or None while the process runs."""
-        if self._status is None:
-            self._status = forking_process().poll(self.pid)
-            if self._status is not None:
-                with suppress(OSError):
-                    self._writing.close()
-        return self._status
-
-    def wait(self) -> int:
-        """Its exit status, when it has ended."""
-        while (status := self.poll()) is None:
-            time.sleep(0.01)
-        return status
-
-    def kill(self) -> None:
-        """End the process at once."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self.wait()
-
-
-class ForkedProgram:
-    """A program that runs: what subprocess.Popen shows of one, with its output as text.
-
-    Its words are `penstock` and its arguments, or `python` and the text of a script.
-    """
-
-    def __init__(self, words, cwd=None, env=None) -> None:
-        self.args, self.returncode = list(map(str, words)), None
-        self._said = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 (closed by communicate)
-        with Path(os.devnull).open("rb") as nothing:
-            files = [each.fileno() for each in (nothing, *self._said)]
-            self.pid = forking_process().start(self.args, files, cwd, env)
+    def __init__(self, words, files, folder=None, environment=None) -> None:
+        self.pid, self.returncode = forking_process().start(words, files, folder, environment), None
 
     def poll(self) -> int | None:
         """The exit status, or None while it runs."""
@@ -172,6 +134,59 @@ class ForkedProgram:
                 self.kill()
             time.sleep(0.005)
         return self.returncode
+
+
+def fork_warm_program(requests: int) -> Fork:
+    """Stands for penstock.service.workers.pool.start_warm_program."""
+    with Path(os.devnull).open("r+b") as nothing:
+        return Fork(["warm"], [nothing.fileno(), 1, 2, requests])
+
+
+class ForkedTask(Fork):
+    """Stands for penstock.cluster.launch.local.LocalProcess: a task of a cluster."""
+
+    trouble = ""
+
+    def __init__(self, setup, log: Path, folder: Path | None = None) -> None:
+        reading, writing = os.pipe()
+        self._writing = os.fdopen(writing, "wb")
+        try:
+            with open_bytes(log, "ab") as out:
+                super().__init__(["task"], [reading, out.fileno(), out.fileno()], folder)
+        except BaseException:
+            self._writing.close()
+            raise
+        finally:
+            os.close(reading)
+        with suppress(BrokenPipeError):
+            self._writing.write(setup.model_dump_json().encode() + b"\n")
+            self._writing.flush()
+
+    def poll(self) -> int | None:
+        """The exit status, or None while the process runs."""
+        if super().poll() is not None:
+            with suppress(OSError):
+                self._writing.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        """End the process at once."""
+        super().kill()
+        self.wait()
+
+
+class ForkedProgram(Fork):
+    """A program that runs: what subprocess.Popen shows of one, with its output as text.
+
+    Its words are `penstock` and its arguments, or `python` and the text of a script.
+    """
+
+    def __init__(self, words, cwd=None, env=None) -> None:
+        self.args = list(map(str, words))
+        self._said = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 (closed by communicate)
+        with Path(os.devnull).open("rb") as nothing:
+            files = [each.fileno() for each in (nothing, *self._said)]
+            super().__init__(self.args, files, cwd, env)
 
     def said(self) -> tuple[str, str]:
         """What it has said so far on stdout and stderr."""
@@ -200,22 +215,26 @@ def forked_command(*arguments, cwd=None, env=None, timeout=300) -> subprocess.Co
 
 
 def _import_everything() -> None:
-    """Import what tasks and commands import, and load one kernel, for which Numba gets ready for all others."""
-    import penstock.cli.data
-    import penstock.cli.partition
-    import penstock.cli.train
-    import penstock.train.run
-    from penstock.cluster.tasks import sampler, server, store, worker
-    from penstock.partition.owners import split_by_owner
+    """Import what tasks and commands import, and load kernels."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    warm.import_everything()
+    _load_kernels()
 
-    assert penstock.cli.train and sampler and server and store and worker
-    split_by_owner(np.zeros(1, np.int64), np.array([0, 1]))
+
+def _load_kernels() -> None:
+    """Load all that Numba has compiled before of the kernels that were imported: each fork would load some of it."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("penstock.")]
+    for kernel in {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}:
+        if isinstance(kernel._cache, FunctionCache):
+            for types, *_ in kernel._cache._cache_file._load_index():
+                kernel.compile(types)
 
 
 def _serve(requests: socket.socket, sessions: bool) -> None:
     """Fork on request until nobody is left to ask; whether forks begin sessions of their own."""
     while True:
-        data, files, _, _ = socket.recv_fds(requests, _LONGEST, 3)
+        data, files, _, _ = socket.recv_fds(requests, _LONGEST, 4)
         if not data:
             return
         request = json.loads(data)
@@ -236,17 +255,17 @@ def _become(words: list[str], folder: str, environment: dict[str, str], files: l
     """What happens in a fork from its beginning to its end."""
     status = 1
     try:
-        if session:
+        if session or words[0] == "warm":
             os.setsid()
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        for own, given in enumerate(files):
+        for own, given in enumerate(files[:3]):
             os.dup2(given, own)
-        for given in files:
+        for given in files[:3]:
             os.close(given)
         sys.stdin, sys.argv = os.fdopen(0, closefd=False), words
-        status = run_task() if words[0] == "task" else _program_status(words)
+        status = _program_status(words, files[3:])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -255,7 +274,12 @@ def _become(words: list[str], folder: str, environment: dict[str, str], files: l
         os._exit(status)
 
 
-def _program_status(words: list[str]) -> int:
+def _program_status(words: list[str], more: list[int]) -> int:
+    if words[0] == "task":
+        return run_task()
+    if words[0] == "warm":
+        warm.run(*more)
+        return 0
     with _tasks_forked_from_here():
         try:
             if words[0] == "python":
@@ -278,7 +302,7 @@ def _tasks_forked_from_here() -> Iterator[None]:
         os._exit(0)
     theirs.close()
     _known.append(ForkingProcess(ours))
-    local.LocalProcess = ForkedTask
+    local.LocalProcess, pool.start_warm_program = ForkedTask, fork_warm_program
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
-def pool():
+def pool(warm_program_is_program):
     """One warm program for all tests of this file: it takes seconds to import."""
     found = WarmPool()
     yield found

@@ -69,6 +69,13 @@ class TaskProcess:
         self._entry = self._reports = None
 
 
+def start_warm_program(requests: int) -> subprocess.Popen[bytes]:
+    """The warm program, which is asked through the socket of this number."""
+    # -P: what lies in the working folder must not stand in for an installed module.
+    command = [sys.executable, "-P", "-m", "penstock.service.workers.warm", str(requests)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[requests], start_new_session=True)
+
+
 class WarmPool:
     """Starts tasks as forks of a warm program, which is started on first use and again when it was killed."""
 
@@ -82,11 +89,7 @@ class WarmPool:
             self.close()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             with theirs:
-                # -P: what lies in the working folder must not stand in for an installed module.
-                command = [sys.executable, "-P", "-m", "penstock.service.workers.warm", str(theirs.fileno())]
-                self._program = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
-                )
+                self._program = start_warm_program(theirs.fileno())
             self._socket = ours
 
     def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> TaskProcess:

@@ -21,11 +21,16 @@ LONGEST = 64 << 10
 def main() -> None:
     """Fork on request until the service is gone; the only argument is the number of the socket."""
     import_everything()
+    run(int(sys.argv[1]))
+
+
+def run(requests: int) -> None:
+    """Fork on request through the socket of this number, until the service is gone."""
     # Nobody asks how forks ended: what they have to say they have reported themselves.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Ctrl-C in the service's terminal is the service's to hear.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=requests))
 
 
 def import_everything() -> None:
