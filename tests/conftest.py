@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from forks import ForkedTask, fork_warm_program
-from interpreted_kernels import broadcast_less, remember_types, replace_language_once
+from interpreted_kernels import launch_faster
 from penstock.cluster.launch import local
 from penstock.service.workers import pool
 
@@ -23,9 +23,7 @@ if not torch.cuda.is_available():
     # Read by Triton when it is imported: kernels then run on the host, on the host's tensors.
     os.environ["TRITON_INTERPRET"] = "1"
     if importlib.util.find_spec("triton") is not None:
-        replace_language_once()
-        remember_types()
-        broadcast_less()
+        launch_faster()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts background jobs so, and programs under test would inherit it: some are interrupted on purpose.

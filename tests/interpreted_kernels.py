@@ -1,9 +1,11 @@
 """Triton's interpreter as tests use it: one launch at a time, with less to do at each."""
 
 import dataclasses
+import functools
+import inspect
 import math
 import threading
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import torch
 
@@ -48,7 +50,15 @@ def overflow_unchecked(monkeypatch):
     monkeypatch.setattr(interpreter.interpreter_builder, "options", options)
 
 
-def remember_types() -> None:
+def launch_faster() -> None:
+    """Let the interpreter do less at each launch; what kernels compute stays what it is."""
+    _replace_language_once()
+    _remember_arguments()
+    _remember_types()
+    _broadcast_less()
+
+
+def _remember_types() -> None:
     """Make what describes a type once for each type, or when it is asked for, not for each value of each launch."""
     from triton import language
     from triton.runtime import interpreter
@@ -92,7 +102,7 @@ def remember_types() -> None:
     interpreter._get_np_dtype = numpy_type
 
 
-def replace_language_once() -> None:
+def _replace_language_once() -> None:
     """Replace the language's functions by the interpreter's at the first launch, and leave them so.
 
     The interpreter replaces them at each launch and whenever a kernel calls another, and puts them back after a launch.
@@ -118,7 +128,23 @@ def replace_language_once() -> None:
     interpreter._patch_attr, interpreter._patch_lang = patch_attr, patch_lang
 
 
-def broadcast_less() -> None:
+def _remember_arguments() -> None:
+    """Look at what arguments a kernel takes once, not at every launch."""
+    from triton.runtime import interpreter
+
+    spec_of = functools.cache(inspect.getfullargspec)
+
+    def call_arguments(kernel, *given, **named):
+        spec = spec_of(kernel)
+        defaults = spec.defaults or ()
+        usual = dict(zip(spec.args[len(spec.args) - len(defaults) :], defaults, strict=True))
+        return usual | dict(zip(spec.args, given, strict=False)) | named
+
+    known = {"getfullargspec": spec_of, "getcallargs": call_arguments}
+    interpreter.inspect = SimpleNamespace(**{**vars(inspect), **known})
+
+
+def _broadcast_less() -> None:
     """Return two blocks of the same shape as they are, without comparing them size by size."""
     from triton.language.semantic import TritonSemantic
 

@@ -53,7 +53,7 @@ def graph():
 @pytest.fixture(scope="module")
 def learned_along_pinned(graph):
     """What is learned from rows that take the pinned path alone, by whether steps are captured."""
-    alone = {"feature_paths": ["pinned"], "placement": {**PINNED, "cache_rows": 0}}
+    alone = {"feature_paths": ["pinned"], "placement": {**PINNED, "cache_rows": 0}, "epochs": 1}
     return functools.cache(lambda capture: learned(session_of(graph, **alone, capture=capture)))
 
 
@@ -74,7 +74,7 @@ def learned_along_any(graph):
 )
 def test_losses_are_bit_equal_whatever_path_rows_took(graph, learned_along_pinned, capture, paths, placement):
     right = learned_along_pinned(capture)
-    session = session_of(graph, feature_paths=paths, placement=placement, capture=capture)
+    session = session_of(graph, feature_paths=paths, placement=placement, capture=capture, epochs=1)
     assert session.execution.placed.is_divided and session.execution.placed.is_captured == capture
     assert_same_bits(learned(session), right)
     came = session.execution.facts()["feature_paths"]
