@@ -38,6 +38,7 @@ from penstock.nn.stored_numbers import readable
 from penstock.nn.table_aggregation import shared_aggregation, table_lists
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
+from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import cheapest_orders
 from penstock.sampling import NeighbourSampler
 from penstock.store.device.host_threads import HostThreads
@@ -241,6 +242,8 @@ def predicted(model: CostModel | None, kind: BatchKind | None, session: Session,
     if model is None or kind is None or work is None or session.placed is None:
         return None
     residence, placed = session.placed.decision.residence, session.placed
+    if placed.decision.gathers:
+        work = rows_of_place(on_host=False, gathers=True)
     drawn = "cuda" if placed.sample is not None or placed.is_captured else "cpu"
     order = cheapest_orders(model, kind, "cuda")
     choice = ExecutionChoice("cuda", drawn, residence.features, way, order, residence.cache_rows)  # type: ignore[arg-type]

@@ -93,8 +93,13 @@ def rung():
     return rung_of(made_graph(60, 4), 16, (3, 2), 0, 8, 6)
 
 
+OF_THE_HOST = ["host_gather", "host_aggregate", "pinned_read"]
+"""What is measured for a GPU and runs without one."""
+
+
 @pytest.mark.parametrize(
-    "name", [name for name, entry in OPERATORS.items() if entry.prepare and "cpu" in entry.devices]
+    "name",
+    [name for name, entry in OPERATORS.items() if entry.prepare and ("cpu" in entry.devices or name in OF_THE_HOST)],
 )
 def test_every_operator_runs_and_its_work_is_counted(rung, name):
     entry = OPERATORS[name]
@@ -237,6 +242,29 @@ def test_a_changed_machine_has_no_profile_yet(tmp_path, monkeypatch):
         assert operator_cache.cached_profile(HERE.model_copy(update=change)) is None
     path.write_text(path.read_text().replace('"version": 3', '"version": 2'))
     assert operator_cache.cached_profile(HERE) is None
+
+
+def test_a_profile_of_an_earlier_release_is_completed(tmp_path, monkeypatch):
+    """What it has is kept, and only what it lacks is measured."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    earlier, machine = operator_profile(rate=3.0, machine=this_machine()), this_machine()
+    lacking = {"loss", "gather"}
+    known = earlier.model_copy(update={"fits": [fit for fit in earlier.fits if fit.name not in lacking]})
+    path = operator_cache.cached_path(machine)
+    path.parent.mkdir(parents=True)
+    write_profile(known, path)
+    monkeypatch.setattr(
+        profiles, "made_ladder", lambda progress: [rung_of(made_graph(60, 4), 8, (3,), 0, 8, 6)] * RUNGS
+    )
+    monkeypatch.setattr(profiles, "seconds_of_runs", lambda run, device: (1.0, [1.0] * 5))
+    found = profiles.machine_profile()
+    assert found.fits[: len(known.fits)] == known.fits
+    assert {fit.name for fit in found.fits[len(known.fits) :]} == lacking
+    assert {point.name for point in found.operators} == lacking
+    kept = read_profile(path).fits
+    assert [fit.name for fit in kept] == [fit.name for fit in found.fits]
+    monkeypatch.setattr(profiles, "made_ladder", None)
+    assert profiles.machine_profile().fits == kept
 
 
 def test_the_model_of_this_machine_or_the_one_that_is_named(tmp_path, monkeypatch):

@@ -3,10 +3,9 @@
 import pytest
 
 from operator_profiles import HERE, operator_profile
-from penstock.cost import operator_cache, other_programs
 from penstock.cost import operator_profile as profiles
+from penstock.cost import other_programs
 from penstock.cost.ladder import RUNGS, made_graph, rung_of, rungs_on
-from penstock.cost.machine import this_machine
 from penstock.cost.operators import OPERATORS
 from penstock.cost.other_programs import CpuTimes, cpu_times, others_warning, share_of_others
 from penstock.cost.profile import read_profile, write_profile
@@ -70,14 +69,3 @@ def test_a_graph_refines_a_profile(quick, tmp_path):
 def test_a_graph_of_several_types_refines_nothing():
     with refused("unsupported-combination --graph type"):
         profiles.machine_profile(graph=typed_graph())
-
-
-def test_a_profile_of_fewer_operators_is_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
-    machine = this_machine()
-    whole = operator_profile(machine=machine)
-    path = operator_cache.cached_path(machine)
-    path.parent.mkdir(parents=True)
-    write_profile(whole.model_copy(update={"fits": whole.fits[1:]}), path)
-    monkeypatch.setattr(profiles, "measure_machine", lambda *given: whole)
-    assert profiles.machine_profile() == whole == operator_cache.cached_profile(machine)

@@ -38,42 +38,48 @@ def machine_profile(refit: bool = False, graph: Graph | None = None, progress: P
             " another graph, or leave out --graph.",
             code="unsupported-combination",
         )
-    found = None if refit or graph is not None else cached_profile(machine)
-    if found is None or _lacks_operators(found):
-        found = measure_machine(machine, graph, progress)
-        path = cached_path(machine)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_profile(found, path)
+    known = None if refit or graph is not None else cached_profile(machine)
+    lacking = [] if known is None else lacking_operators(known)
+    if known is not None and not lacking:
+        return known
+    found = measure_machine(machine, graph, progress) if known is None else completed(known, lacking, progress)
+    path = cached_path(machine)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_profile(found, path)
     return found
 
 
-def _lacks_operators(profile: Profile) -> bool:
-    """Whether it is of a release that had fewer operators."""
+def lacking_operators(profile: Profile) -> list[tuple[Operator, str]]:
+    """Operators, each with its device, that a profile of an earlier release does not have."""
     known = {(fit.name, fit.device) for fit in profile.fits}
-    devices = {fit.device for fit in profile.fits}
-    return any((name, each) not in known for name, entry in OPERATORS.items() for each in entry.devices & devices)
+    devices = [device for device in ("cpu", "cuda") if any(fit.device == device for fit in profile.fits)]
+    pairs = [(entry, device) for device in devices for entry in OPERATORS.values() if device in entry.devices]
+    return [(entry, device) for entry, device in pairs if (entry.name, device) not in known]
+
+
+@freed_memory_kept()
+def completed(known: Profile, lacking: list[tuple[Operator, str]], progress: Progress = SILENT) -> Profile:
+    """A machine's profile with operators that it lacks; what it has is not measured again."""
+    assert known.machine is not None
+    start = time.perf_counter()
+    rungs, held_out = _ladder(progress)
+    points, fits = _measured(lacking, rungs, held_out, known.machine, progress)
+    seconds = (known.seconds or 0.0) + time.perf_counter() - start
+    more = {"operators": [*known.operators, *points], "fits": [*known.fits, *fits], "seconds": seconds}
+    return known.model_copy(update=more)
 
 
 @freed_memory_kept()
 def measure_machine(machine: Machine, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
     """Measure and fit every operator on every device that there is."""
     start, times = time.perf_counter(), cpu_times()
-    with progress.step("Making graphs", RUNGS, "graphs"):
-        rungs, held_out = made_ladder(progress), [place in HELD_OUT for place in range(RUNGS)]
+    rungs, held_out = _ladder(progress)
     if graph is not None:
         more = list(rungs_on(graph))
         rungs, held_out = rungs + more, held_out + [place % 3 == 2 for place in range(len(more))]
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    points: list[OperatorCost] = []
-    fits: list[FittedOperator] = []
     pairs = [(entry, device) for device in devices for entry in OPERATORS.values() if device in entry.devices]
-    with progress.step("Measuring operators", len(pairs), "operators"):
-        for entry, device in pairs:
-            progress.status(f"{entry.name} on {device}")
-            measured, fit = measure_operator(entry, rungs, held_out, device, machine)
-            points += measured
-            fits.append(fit)
-            progress.advance(1)
+    points, fits = _measured(pairs, rungs, held_out, machine, progress)
     skipped = [] if "cuda" in devices else ["cuda: this machine has no GPU that torch can use"]
     job = {} if graph is None else {"graph": graph.name}
     found = Profile(mode=MODE, job=job, operators=points, machine=machine, fits=fits, skipped=skipped)
@@ -82,6 +88,27 @@ def measure_machine(machine: Machine, graph: Graph | None = None, progress: Prog
     others, seconds = share_of_others(times, cpu_times()), time.perf_counter() - start
     said = {"others": others, "warnings": others_warning(others)}
     return found.model_copy(update={"fits": fits, "seconds": seconds, **said})
+
+
+def _ladder(progress: Progress) -> tuple[list[Rung], list[bool]]:
+    """The rungs, and which of them are held out."""
+    with progress.step("Making graphs", RUNGS, "graphs"):
+        return made_ladder(progress), [place in HELD_OUT for place in range(RUNGS)]
+
+
+def _measured(
+    pairs: list[tuple[Operator, str]], rungs: list[Rung], held_out: list[bool], machine: Machine, progress: Progress
+) -> tuple[list[OperatorCost], list[FittedOperator]]:
+    """Operators on their devices: every measurement, and the fitted rates."""
+    points, fits = list[OperatorCost](), list[FittedOperator]()
+    with progress.step("Measuring operators", len(pairs), "operators"):
+        for entry, device in pairs:
+            progress.status(f"{entry.name} on {device}")
+            measured, fit = measure_operator(entry, rungs, held_out, device, machine)
+            points += measured
+            fits.append(fit)
+            progress.advance(1)
+    return points, fits
 
 
 def measure_operator(

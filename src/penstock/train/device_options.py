@@ -9,7 +9,7 @@ from penstock.graph.documents import StrictDocument, first_problem, parse_yaml, 
 
 Where = Literal["auto", "device", "pinned", "host"]
 RowPath = Literal["cache", "pinned", "gathered"]
-_EVERY_PATH: tuple[RowPath, ...] = ("cache", "pinned", "gathered")
+_EVERY_PATH: frozenset[RowPath] = frozenset({"cache", "pinned", "gathered"})
 
 
 def _auto_or_list(value: object) -> object:
@@ -33,7 +33,7 @@ class DeviceOptions(StrictDocument):
         "auto", description="auto, or any of {topology, features, cache_rows, cache_by} (docs/devices.md)"
     )
     feature_paths: Annotated[Literal["auto"] | list[RowPath], BeforeValidator(_auto_or_list)] = Field(
-        ["cache", "pinned"],
+        "auto",
         description="how rows of features in pinned memory reach the device: auto (every path, divided by what reads"
         " take), or some of cache, pinned and gathered (docs/devices.md)",
     )
@@ -95,7 +95,7 @@ class DeviceOptions(StrictDocument):
     @property
     def row_paths(self) -> frozenset[RowPath]:
         """The paths that rows of features in pinned memory may take."""
-        return frozenset(_EVERY_PATH if isinstance(self.feature_paths, str) else self.feature_paths)
+        return _EVERY_PATH if isinstance(self.feature_paths, str) else frozenset(self.feature_paths)
 
     @property
     def placed(self) -> Placement:

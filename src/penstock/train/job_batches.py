@@ -3,13 +3,16 @@
 from functools import cache
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from penstock.cost.operators import OPERATORS, Rung
 from penstock.cost.step_prediction import LAYER_CALLS, counted_block
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.graph.csr import offsets_of
+from penstock.graph.graph import Graph
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import model_options
 from penstock.nn.zoo.layer_ends import layer_widths
@@ -22,11 +25,28 @@ from penstock.train.session import Session
 
 _DRAWN = 4
 """Batches that are counted."""
+_COUNTED = 1 << 25
+"""Neighbours that tell which vertices are in the most lists: enough, and counted within seconds."""
+_RUN = 1 << 14
+"""Neighbours that are counted one after the other, since lists may lie in a file."""
+_KINDS: "WeakKeyDictionary[Graph, dict[str, BatchKind]]" = WeakKeyDictionary()
+"""The kinds that are known of each graph, by what a job says of its batches."""
 
 
 def kind_of_batches(session: Session) -> BatchKind:
-    """The mean of a job's first batches; jobs whose operators are not all known are refused."""
+    """The mean of a job's first batches; jobs whose operators are not all known are refused.
+
+    Several decisions ask for it, and drawing from a large graph takes seconds: it is found once.
+    """
     _check_known(session)
+    job, known = session.job, _KINDS.setdefault(session.graph, {})
+    key = job.model_dump_json(exclude={"placement", "first_layer", "feature_paths", "order", "groups"})
+    if key not in known:
+        known[key] = _counted_kind(session)
+    return known[key]
+
+
+def _counted_kind(session: Session) -> BatchKind:
     job, task, graph = session.job, session.task, session.graph
     schedule = Schedule(task.items, task.batch_size, job.seed)
     drawn: list[MiniBatch[Any]] = []
@@ -50,7 +70,7 @@ def kind_of_batches(session: Session) -> BatchKind:
         heads=job.heads,
         has_orders=entry.linear(job),
         own_rows=entry.aggregates(job) != "normalised",
-        hit_rate=_hit_rates(session, drawn),
+        hit_rate=_hit_rates(graph, drawn),
     )
 
 
@@ -88,18 +108,26 @@ def _sample_sizes(session: Session, batch: MiniBatch[Block], fanouts: tuple[int,
     return OPERATORS["sample"].sizes(rung)
 
 
-def _hit_rates(session: Session, drawn: list[MiniBatch[Any]]) -> Any:
+def _hit_rates(graph: Graph, drawn: list[MiniBatch[Any]]) -> Any:
     """By the rows of a cache, the share of the drawn batches' reads that vertices in the most lists have."""
-    (edges,) = session.graph.edges.values()
+    (edges,), count = graph.edges.values(), graph.num_nodes
     read = np.concatenate([next(iter(batch.vertices.values())) for batch in drawn])
 
     @cache
     def hit_rate(rows: int) -> float:
         if not rows:
             return 0.0
-        counts = np.diff(offsets_of(edges.indices, session.graph.num_nodes))
-        cached = np.zeros(session.graph.num_nodes, bool)
-        cached[by_counts(counts, rows)] = True
+        cached = np.zeros(count, bool)
+        cached[by_counts(np.diff(offsets_of(some_neighbours(edges.indices), count)), rows)] = True
         return float(cached[read].mean())
 
     return hit_rate
+
+
+def some_neighbours(indices: Array) -> Array:
+    """Neighbours from all parts of the lists: all of them, or runs at equal distances where there are many."""
+    runs = _COUNTED // _RUN
+    if len(indices) <= _COUNTED:
+        return indices
+    starts = np.linspace(0, len(indices) - _RUN, runs).astype(np.int64)
+    return np.concatenate([indices[start : start + _RUN] for start in starts])

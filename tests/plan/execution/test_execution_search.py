@@ -9,6 +9,7 @@ from penstock.cost.model import CostModel
 from penstock.cost.step_prediction import BlockSizes, step_work
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, Space, mean_blocks, predict, search
 from penstock.plan.execution.batch_operators import batch_operators
+from penstock.plan.execution.first_layer import rows_along_paths
 from penstock.plan.execution.host_share import DivisionRates, balanced_share, predicted_rates, rows_read
 from penstock.plan.execution.lanes import CORES, DOWN, GPU, UP
 from penstock.plan.execution.search import PlannedWay, cheapest_orders, choices
@@ -153,9 +154,32 @@ def test_small_kernels_keep_one_core_busy():
     assert (model.cores("sample", {}), model.cores("dense", {})) == (1.0, 2.0)
 
 
+def test_rows_along_two_paths_come_sooner_than_along_either():
+    """A host that gathers rows about as fast as the bus carries them, for steps that are captured."""
+    model = CostModel(gpu_profile(rate=1e-12, of_gpu={"pinned_read": 1e-9, "host_gather": 3e-9, "copy_up": 1e-12}))
+    pinned = ExecutionChoice("cuda", "cuda", "pinned", "device", ORDER)
+    alone, gathered = seconds(model, pinned), seconds(model, replace(pinned, features="host", first_layer="gather"))
+    both = predict(model, KIND, pinned, rows_along_paths).seconds
+    assert both < 0.8 * min(alone, gathered)
+    half = replace(pinned, cache_rows=500_000)
+    assert predict(model, KIND, half, rows_along_paths).seconds < both
+    operators = batch_operators(model, KIND, pinned, rows_along_paths)
+    assert [each.name for each in operators.gather] == ["host_gather"]
+    assert operators.gather[0].seconds == pytest.approx(operators.transfer[-1].seconds, rel=0.05)
+
+
+def test_slots_are_filled_by_all_threads_of_the_host():
+    model = CostModel(gpu_profile())
+    host = ExecutionChoice("cuda", "cuda", "host", "aggregate", ORDER)
+    filled = batch_operators(model, KIND, host, PLANNED["aggregate"].work).gather
+    assert [(each.name, each.lane.cores) for each in filled] == [("host_aggregate", 2.0), ("host_gather", 2.0)]
+    launched = batch_operators(model, KIND, replace(host, launched=True), PLANNED["aggregate"].work).gather
+    assert [each.name for each in launched] == ["aggregate_table", "gather"]
+
+
 def test_a_division_ends_together_and_before_either_side_alone():
     """A host that adds up rows about as fast as the bus carries them: half of the batch each."""
-    model = CostModel(gpu_profile(rate=1e-12, aggregate_table=3e-9, of_gpu={"pinned_read": 1e-9}))
+    model = CostModel(gpu_profile(rate=1e-12, of_gpu={"host_aggregate": 3e-9, "pinned_read": 1e-9}))
     ways = {name: PLANNED[name] for name in ("device", "divided")}
     space = replace(SPACE, ways=ways, devices=("cuda",), sampled_by=("cuda",), features=(("pinned", 0),), groups=(1,))
     found = {each.choice.first_layer: each.predicted for each in search(model, KIND, space).alternatives}

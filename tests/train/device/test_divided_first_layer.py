@@ -106,7 +106,7 @@ def test_features_that_both_cannot_read_are_refused(features):
     with refused("unsupported-combination first_layer divided pinned features"):
         placed_session(community_graph(80), placement={"features": features})
     with refused("unsupported-combination feature_paths gathered divided"):
-        placed_session(community_graph(80), feature_paths="auto")
+        placed_session(community_graph(80), feature_paths="pinned,gathered")
 
 
 def block_of(lists):

@@ -1,5 +1,8 @@
 """What a measured machine decides by its operator profile, with made profiles; without one the rules decide as ever."""
 
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
 import pytest
 import torch
 
@@ -10,6 +13,7 @@ from penstock.cost.profile import write_profile
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution.feature_place import fastest_place, knows_transfers
 from penstock.sampling.device.room import Room
+from penstock.train import job_batches
 from penstock.train.assembly import session_of
 from penstock.train.decided_by import OPERATOR_PROFILE, RULE
 from penstock.train.device.decision import decide, presampled_room
@@ -73,7 +77,7 @@ class SmallSteps:
 
     method, untraced = "traced", ""
 
-    def working(self, room, captured, in_place, features=None):
+    def working(self, room, captured, in_place, features=None, gathers=False):
         return loaded_working(NOTHING, None, 0, 1, 0, torch.float32)
 
     def predicted(self, decision):
@@ -98,7 +102,18 @@ def on_gpu():
     return session_of(make_job({**FIELDS, "device": "auto", "capture": True}), torch.device("cpu"), graph)
 
 
+def test_rows_that_come_along_every_path_stay_pinned(on_gpu, measured):
+    """The host gathers as many of them as is fastest, so that nothing is gained by keeping them elsewhere."""
+    assert on_gpu.job.feature_paths == "auto"
+    ruled = decision_of(on_gpu)
+    measured(gpu_profile(of_gpu={"pinned_read": 1e-6}))
+    decided = decision_of(on_gpu)
+    assert (decided.residence, decided.captured) == (ruled.residence, ruled.captured)
+    assert decided.decided_by == OPERATOR_PROFILE
+
+
 def test_features_lie_where_batches_are_fastest(on_gpu, measured):
+    on_gpu.job = on_gpu.job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     ruled = decision_of(on_gpu)
     assert (ruled.residence.features, ruled.decided_by) == ("pinned", RULE)
     measured(gpu_profile(of_gpu={"pinned_read": 1e-6}))
@@ -119,6 +134,21 @@ def test_a_cache_that_serves_more_reads_is_faster(session):
     assert (best.cache_rows, usual.cache_rows) == (kind.table_rows, 0)
     assert best.seconds < usual.seconds
     assert knows_transfers(model) and not knows_transfers(CostModel(operator_profile()))
+
+
+def test_hit_rates_are_found_by_some_of_the_neighbours(session, monkeypatch):
+    kind = kind_of_batches(session)
+    rows = kind.table_rows // 4
+    exact = kind.hit_rate(rows)
+    monkeypatch.setattr(job_batches, "_COUNTED", session.graph.num_edges // 2)
+    monkeypatch.setattr(job_batches, "_RUN", 16)
+    monkeypatch.setattr(job_batches, "_KINDS", WeakKeyDictionary())
+    found = kind_of_batches(session)
+    assert found.hit_rate(rows) == pytest.approx(exact, abs=0.1)
+    assert replace(found, hit_rate=None) == replace(kind, hit_rate=None)
+    assert kind_of_batches(session) is found
+    (edges,) = session.graph.edges.values()
+    assert len(job_batches.some_neighbours(edges.indices)) < len(edges.indices)
 
 
 def test_who_draws_is_predicted(on_gpu, measured):

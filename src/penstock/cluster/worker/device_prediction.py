@@ -86,9 +86,11 @@ class _SharedTrace(TracedMemory):
         super().__init__(session, alone, shares)
         self._summed, self.validated = summed, validated
 
-    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
+    def working(
+        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
+    ) -> Working:
         """See `decision.MemoryModel`."""
-        found = super().working(room, captured, in_place, features)
+        found = super().working(room, captured, in_place, features, gathers)
         return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
 
     def predicted(self, decision: Decision) -> int:

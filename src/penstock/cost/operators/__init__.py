@@ -9,6 +9,7 @@ from penstock.cost.operators.attention import ATTEND, ATTEND_BACKWARD, SCORES, S
 from penstock.cost.operators.elementwise import ADD, COLUMN_SUM, RELU_DROP, RELU_DROP_BACKWARD
 from penstock.cost.operators.entry import Operator, Rung
 from penstock.cost.operators.gather import GATHER
+from penstock.cost.operators.host_rows import HOST_AGGREGATE, HOST_GATHER
 from penstock.cost.operators.products import DENSE, DENSE_INPUT_GRADIENT, DENSE_WEIGHT_GRADIENT
 from penstock.cost.operators.reduction import ALL_REDUCE
 from penstock.cost.operators.sampling import SAMPLE
@@ -40,6 +41,8 @@ OPERATORS: dict[str, Operator] = {
         COPY_UP,
         COPY_DOWN,
         PINNED_READ,
+        HOST_GATHER,
+        HOST_AGGREGATE,
         ALL_REDUCE,
     )
 }

@@ -27,11 +27,11 @@ def _sizes(rung: Rung) -> dict[str, float]:
 def _whole(rung: Rung) -> int:
     """Edges of lists that are no longer than the fan-out: they are copied, not drawn."""
     (edges,) = rung.graph.edges.values()
-    lengths, vertices = np.diff(edges.indptr), rung.batch.vertices[rung.batch.node_type]
+    vertices = rung.batch.vertices[rung.batch.node_type]
     found = 0
     for block in rung.batch.blocks:
-        taken = np.diff(block.indptr)
-        found += int(taken[taken == lengths[vertices[: block.num_dst]]].sum())
+        taken, lists = np.diff(block.indptr), vertices[: block.num_dst]
+        found += int(taken[taken == edges.indptr[lists + 1] - edges.indptr[lists]].sum())
     return found
 
 

@@ -32,6 +32,8 @@ class BatchKind:
     """Whether the first layer reads its destinations' own rows beside what it aggregates."""
     host_share: float = 0.5
     """Of the first block's edges, where host and device divide them."""
+    gathered_share: float = 0.5
+    """Of the rows that no cache has, those that the host gathers, where host and device divide them."""
     hit_rate: Callable[[int], float] = lambda rows: 0.0
     """The share of reads that a cache of so many of the hottest rows serves."""
 
@@ -44,6 +46,11 @@ class BatchKind:
     def width(self) -> int:
         """Numbers of a row."""
         return self.widths[0][0]
+
+    @property
+    def stored_width(self) -> float:
+        """Words of four bytes of a row as it is stored."""
+        return self.width * self.number_bytes / 4
 
     @property
     def list_bytes(self) -> float:

@@ -8,7 +8,7 @@ from penstock.cost.operators import OPERATORS
 from penstock.cost.step_prediction import STEP, Call, calls_by_layer
 from penstock.plan.execution.batch_kind import BatchKind
 from penstock.plan.execution.choice import ExecutionChoice
-from penstock.plan.execution.first_layer import FirstLayerWork, WayWork
+from penstock.plan.execution.first_layer import FirstLayerWork, WayWork, row_calls
 from penstock.plan.execution.host_share import balanced_share, predicted_rates
 from penstock.plan.execution.lanes import CORES, DOWN, GPU, UP, Lane
 
@@ -50,17 +50,34 @@ class BatchOperators:
 def batch_operators(model: CostModel, kind: BatchKind, choice: ExecutionChoice, way: WayWork) -> BatchOperators:
     """The operators of a batch; one that was not measured where the choice needs it is refused with a sentence."""
     work = way(_divided(model, kind))
-    prices = _Prices(model, choice, choice.captured and not work.ahead)
+    filled = choice.can_be_filled and bool(work.filled) and model.knows("host_gather", "cuda")
+    prices = _Prices(model, choice, filled or (choice.captured and not work.ahead))
     sample = [prices.priced(Call("sample", kind.sample), choice.sampled_by, "sample")]
-    gather = [prices.priced(call, "cpu", "gather") for call in work.ahead]
-    transfer = _transfer(prices, kind, choice, work)
+    if filled:
+        gather = [prices.filled(call) for call in work.filled]
+    else:
+        gather = [prices.priced(call, "cpu", "gather") for call in work.ahead]
+    gathered = _gathered_rows(kind, choice, work)
+    if gathered:
+        gather += [prices.filled(call) for call in row_calls(kind, gathered)]
+    transfer = _transfer(prices, kind, choice, work, gathered)
     return BatchOperators(sample, gather, transfer, _compute(prices, kind, choice, work))
 
 
 def _divided(model: CostModel, kind: BatchKind) -> BatchKind:
-    """The kind of batch with the host's share that makes host and device end together, where both are known."""
-    rates = predicted_rates(model, kind.blocks[0], kind.width, kind.table_rows)
-    return kind if rates is None else replace(kind, host_share=balanced_share(kind.blocks[0], rates))
+    """The kind of batch with the host's shares that make host and device end together, where both are known."""
+    rates = predicted_rates(model, kind.blocks[0], kind.width, kind.table_rows, kind.number_bytes)
+    if rates is None:
+        return kind
+    share = kind.gathered_share if rates.gather is None else rates.device / (rates.device + rates.gather)
+    return replace(kind, host_share=balanced_share(kind.blocks[0], rates), gathered_share=share)
+
+
+def _gathered_rows(kind: BatchKind, choice: ExecutionChoice, work: FirstLayerWork) -> float:
+    """Rows of pinned features that the host gathers beside the device."""
+    if choice.features != "pinned":
+        return 0.0
+    return work.gathered_share * (1 - kind.hit_rate(choice.cache_rows)) * kind.rows
 
 
 class _Prices:
@@ -79,6 +96,11 @@ class _Prices:
             return BatchOperator(call.operator, Lane(lane, (CORES,), cores), seconds)
         return BatchOperator(call.operator, Lane(f"GPU {lane}", (GPU,)), seconds)
 
+    def filled(self, call: Call) -> BatchOperator:
+        """An operator of all threads of the host, for slots of captured steps."""
+        seconds = self.model.seconds(*call, "cuda")
+        return BatchOperator(call.operator, Lane("fill", (CORES,), float(self.model.machine.cores)), seconds)
+
     def in_step(self, call: Call, device: str) -> BatchOperator:
         """An operator of a step: as much longer than alone as steps were measured to take, where they were."""
         made = self.priced(call, device, "compute")
@@ -94,20 +116,22 @@ class _Prices:
         return [BatchOperator(operator, Lane(lane, (resource,)), seconds)]
 
 
-def _transfer(prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: FirstLayerWork) -> list[BatchOperator]:
+def _transfer(
+    prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: FirstLayerWork, gathered: float
+) -> list[BatchOperator]:
     """What brings a batch to the device: copies of what the host has made, and rows that the device reads itself."""
     drawn_elsewhere = choice.sampled_by != choice.device
-    copied = work.bytes_up + drawn_elsewhere * kind.list_bytes
+    copied = work.bytes_up + drawn_elsewhere * kind.list_bytes + 4 * kind.stored_width * gathered
     made = prices.copied("copy_up", copied, UP, "copy up")
     if choice.features == "host":
         return made
     hits = 1.0 if choice.features == "device" else kind.hit_rate(choice.cache_rows)
-    sizes = {"width": kind.width, "table_rows": kind.table_rows}
+    sizes = {"width": kind.stored_width, "table_rows": kind.table_rows}
     rows = kind.rows if work.device_rows is None else work.device_rows
     if hits:
         made.append(prices.priced(Call("gather", {**sizes, "rows": hits * rows}), "cuda", "read"))
     if hits < 1:
-        call = Call("pinned_read", {**sizes, "rows": (1 - hits) * rows})
+        call = Call("pinned_read", {**sizes, "rows": (1 - hits) * rows - gathered})
         read = prices.priced(call, "cuda", "read")
         made.append(read._replace(lane=Lane("GPU pinned read", (UP,))))
     return [*made, *(prices.priced(call, "cuda", "read") for call in work.on_device)]

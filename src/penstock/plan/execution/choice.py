@@ -43,7 +43,11 @@ class ExecutionChoice:
     """Whether a device's steps are launched one by one, although they could be captured."""
 
     @property
+    def can_be_filled(self) -> bool:
+        """Whether a device's steps can be captured if the host fills their slots."""
+        return self.device == self.sampled_by == "cuda" and self.groups == 1 and not self.launched
+
+    @property
     def captured(self) -> bool:
         """Whether a device's steps can be captured: it draws, and reads features by itself."""
-        on_device = self.device == self.sampled_by == "cuda" and self.features != "host"
-        return on_device and self.groups == 1 and not self.launched
+        return self.can_be_filled and self.features != "host"

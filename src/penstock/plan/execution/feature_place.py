@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from penstock.cost.model import CostModel
 from penstock.plan.execution.batch_kind import BatchKind
 from penstock.plan.execution.choice import Device, ExecutionChoice, Features
-from penstock.plan.execution.first_layer import rows_gathered, rows_read_by_device
+from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.prediction import predict
 from penstock.plan.execution.search import cheapest_orders
 
@@ -30,13 +30,18 @@ def knows_transfers(model: CostModel) -> bool:
 
 
 def fastest_place(
-    model: CostModel, kind: BatchKind, sampled_by: Device, places: Sequence[tuple[Features, int]]
+    model: CostModel,
+    kind: BatchKind,
+    sampled_by: Device,
+    places: Sequence[tuple[Features, int]],
+    gathers: bool = False,
 ) -> tuple[FeaturePlace, FeaturePlace]:
     """The place that a GPU's batches are predicted to be fastest with, and the usual one, which is the first.
 
     The usual one is taken unless another is clearly faster. On the host rows are gathered and copied; pinned ones are
-    read by the GPU.
+    read by the GPU, or some of them gathered as well (`gathers`).
     """
+    gathers = gathers and model.knows("host_gather", "cuda")
     order = cheapest_orders(model, kind, "cuda")
     found = list[FeaturePlace]()
     for features, rows in places:
@@ -44,7 +49,7 @@ def fastest_place(
         choice = ExecutionChoice(
             "cuda", sampled_by, features, "gather" if on_host else "device", order, cache_rows=rows
         )
-        way = rows_gathered if on_host else rows_read_by_device
+        way = rows_of_place(on_host, gathers)
         found.append(FeaturePlace(features, rows, predict(model, kind, choice, way).seconds))
     usual, best = found[0], min(found, key=lambda each: each.seconds)
     return (best if _WORTH * best.seconds < usual.seconds else usual), usual

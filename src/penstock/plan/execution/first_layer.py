@@ -36,9 +36,27 @@ class FirstLayerWork:
     """Rows that a device reads by itself where features are pinned; None: all of the batch."""
     on_device: tuple[Call, ...] = ()
     """By the device, when the rows that it reads are there."""
+    filled: tuple[Call, ...] = ()
+    """What all threads of the host do instead of `ahead`, where they fill the slots of captured steps."""
+    gathered_share: float = 0.0
+    """Of the rows of pinned features that no cache has, those that the host gathers while the device reads the others.
+    """
 
 
 WayWork = Callable[[BatchKind], FirstLayerWork]
+
+
+def row_calls(kind: BatchKind, rows: float) -> tuple[Call, ...]:
+    """All threads of the host gather so many rows for a device."""
+    return (Call("host_gather", {"rows": rows, "width": kind.stored_width}),)
+
+
+def _sum_calls(kind: BatchKind, share: float, own: float) -> tuple[Call, ...]:
+    """All threads of the host add up a share of the first layer's lists, and gather `own` rows."""
+    block = kind.blocks[0]
+    sizes = {"src": share * block.src, "edges": share * block.edges, "dst": share * block.dst}
+    sums = Call("host_aggregate", {**sizes, "width": kind.stored_width})
+    return (sums, *row_calls(kind, own)) if own else (sums,)
 
 
 def rows_read_by_device(kind: BatchKind) -> FirstLayerWork:
@@ -46,9 +64,22 @@ def rows_read_by_device(kind: BatchKind) -> FirstLayerWork:
     return FirstLayerWork()
 
 
+def rows_of_place(on_host: bool, gathers: bool) -> WayWork:
+    """How a device gets rows as they are: `gathers` says whether the host gathers some of those that are pinned."""
+    if on_host:
+        return rows_gathered
+    return rows_along_paths if gathers else rows_read_by_device
+
+
+def rows_along_paths(kind: BatchKind) -> FirstLayerWork:
+    """Of pinned rows, the device reads some by itself while the host gathers the others, so that both end together."""
+    return FirstLayerWork(gathered_share=kind.gathered_share)
+
+
 def rows_gathered(kind: BatchKind) -> FirstLayerWork:
     """The host gathers the rows of all vertices."""
-    return FirstLayerWork((_gather(kind, kind.rows),), kind.number_bytes * kind.rows * kind.width)
+    size = kind.number_bytes * kind.rows * kind.width
+    return FirstLayerWork((_gather(kind, kind.rows),), size, filled=row_calls(kind, kind.rows))
 
 
 def rows_aggregated(kind: BatchKind) -> FirstLayerWork:
@@ -57,7 +88,13 @@ def rows_aggregated(kind: BatchKind) -> FirstLayerWork:
     known = {name: size for name, size in block._asdict().items() if size is not None}
     sums = Call("aggregate_table", {**known, "width": kind.width, "table_rows": kind.table_rows})
     ahead = (sums, _gather(kind, own)) if own else (sums,)
-    return FirstLayerWork(ahead, 4.0 * (block.dst + own) * kind.width, "aggregate", frozenset({"aggregate"}))
+    return FirstLayerWork(
+        ahead,
+        (4.0 * block.dst + kind.number_bytes * own) * kind.width,
+        "aggregate",
+        frozenset({"aggregate"}),
+        filled=_sum_calls(kind, 1.0, own),
+    )
 
 
 def rows_divided(kind: BatchKind) -> FirstLayerWork:
@@ -74,6 +111,7 @@ def rows_divided(kind: BatchKind) -> FirstLayerWork:
         frozenset({"aggregate"}),
         device_rows=read,
         on_device=(Call("aggregate", {**parts[1], "src": read, "width": kind.width}),),
+        filled=_sum_calls(kind, share, 0.0),
     )
 
 

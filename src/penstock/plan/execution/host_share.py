@@ -17,6 +17,8 @@ class DivisionRates(NamedTuple):
     """Seconds for each edge whose row the host adds up."""
     device: float
     """Seconds for each row that the device reads."""
+    gather: float | None = None
+    """Seconds for each row that the host gathers, where that is known."""
 
 
 def balanced_share(block: BlockSizes, rates: DivisionRates) -> float:
@@ -35,12 +37,19 @@ def rows_read(block: BlockSizes, share: float) -> float:
     return block.dst + (1 - share) * max(0, block.src - block.dst)
 
 
-def predicted_rates(model: CostModel, block: BlockSizes, width: int, table_rows: int) -> DivisionRates | None:
-    """By the cost model; None where it does not know both sides."""
-    if not model.knows("aggregate_table") or not model.knows("pinned_read", "cuda") or not block.edges:
+def predicted_rates(
+    model: CostModel, block: BlockSizes, width: int, table_rows: int, number_bytes: int = 4
+) -> DivisionRates | None:
+    """By the cost model, for a table of numbers of so many bytes; None where it does not know both sides."""
+    if not model.knows("pinned_read", "cuda") or not block.edges:
         return None
-    sizes = {"width": float(width), "table_rows": float(table_rows)}
+    stored = {"width": width * number_bytes / 4, "rows": float(block.src)}
+    device = model.seconds("pinned_read", {**stored, "table_rows": float(table_rows)}, "cuda") / block.src
     known = {name: float(size) for name, size in block._asdict().items() if size is not None}
-    host = model.seconds("aggregate_table", {**known, **sizes})
-    device = model.seconds("pinned_read", {**sizes, "rows": float(block.src)}, "cuda")
-    return DivisionRates(host / block.edges, device / block.src)
+    if model.knows("host_gather", "cuda") and model.knows("host_aggregate", "cuda"):
+        gather = model.seconds("host_gather", stored, "cuda") / block.src
+        return DivisionRates(model.seconds("host_aggregate", {**known, **stored}, "cuda") / block.edges, device, gather)
+    if not model.knows("aggregate_table"):
+        return None
+    sizes = {**known, "width": float(width), "table_rows": float(table_rows)}
+    return DivisionRates(model.seconds("aggregate_table", sizes) / block.edges, device)

@@ -6,6 +6,7 @@ takes in what one thread allocates, while a pipeline has several, and as long as
 releases of torch give no memory back that two streams have used.
 """
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,14 +123,38 @@ def captured(graph: Any, pool: Any, stream: "torch.cuda.Stream | None") -> Itera
     """Record what is launched in it as a graph; other runs of the process go on meanwhile."""
     own = current_streams()
     if own is None:
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
+        with nothing_collected(), torch.cuda.graph(graph, pool=pool, stream=stream):
             yield
         return
     with (
         CAPTURING,
+        nothing_collected(),
         torch.cuda.graph(graph, pool=pool, stream=stream or own.capturing, capture_error_mode="thread_local"),
     ):
         yield
 
 
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """No thread collects garbage meanwhile: an earlier run's page-locked memory may be part of it, and whoever frees
+    that waits for the device, which ends a capture with an error."""
+    global _uncollected, _collected_before
+    with _COLLECTION:
+        if not _uncollected:
+            _collected_before = gc.isenabled()
+            gc.disable()
+        _uncollected += 1
+    try:
+        yield
+    finally:
+        with _COLLECTION:
+            _uncollected -= 1
+            if not _uncollected and _collected_before:
+                gc.enable()
+
+
+_COLLECTION = threading.Lock()
+_uncollected = 0
+"""Captures under way."""
+_collected_before = True
 _streams: ContextVar[RunStreams | None] = ContextVar("_streams", default=None)

@@ -44,7 +44,9 @@ class ReservedMemory:
             raise PenstockError(f"reserve is {share}: give a share from 0 to 1.", code="value-out-of-range")
         self._job, self._vertices, self._reserved = job, vertices, int(share * device_memory_of(device)[1])
 
-    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
+    def working(
+        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
+    ) -> Working:
         """See `decision.MemoryModel`."""
         job = self._job
         ahead = job.transfer_depth + 1

@@ -16,7 +16,7 @@ from penstock.pipeline.schedule import BatchPlan, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.feature_place import FeaturePlace, fastest_place, knows_transfers
-from penstock.plan.residence import Place
+from penstock.plan.residence import NoRoomError, Place
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.device.room import Room, largest_room, room_for
 from penstock.train.decided_by import OPERATOR_PROFILE, RULE
@@ -55,6 +55,8 @@ class Decision:
     """What decided who draws, where the job leaves it open."""
     captured_by: str = RULE
     """What decided whether steps are captured, where the job leaves it open."""
+    gathers: bool = False
+    """Whether the host gathers rows of pinned features, beside those that the device reads by itself."""
 
 
 class MemoryModel(Protocol):
@@ -65,10 +67,12 @@ class MemoryModel(Protocol):
     untraced: str
     """Why no trace could be had; empty where it could."""
 
-    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
+    def working(
+        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
+    ) -> Working:
         """What it takes beside topology and features, if steps are done in this way.
 
-        `features`: where they lie, where that is known.
+        `features`: where they lie, where that is known; `gathers`: whether the host gathers rows of pinned ones.
         """
 
     def predicted(self, decision: Decision) -> int:
@@ -91,10 +95,13 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
     can_draw = not on_host and (job.sample_on != "host" or filled)
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
+    if job.feature_paths == "auto" and not isinstance(schedule, Schedule):
+        # Slots of workers' shares are not filled by the host.
+        job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     room = presampled_room(job, graph, schedule) if can_draw else None
     in_place = not uncaptured and layer_entry(job.model).reads_in_place(job) and _in_place(job)
-    working, residence = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
+    working, residence, gathers = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
     model, decided_by, faster = measured_model(), RULE, list[str]()
     if model is not None and isinstance(session, Session) and _is_open(session, residence) and knows_transfers(model):
         decided_by = OPERATOR_PROFILE
@@ -102,7 +109,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
         if best is not usual:
             faster = [_why_faster(best, usual)]
             job = job.model_copy(update={"placement": _with_place(job, best)})
-            working, residence = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
+            working, residence, gathers = _fitting(session, job, memory, room, not uncaptured, in_place, on_host)
     captured = not uncaptured and can_capture(job, residence.topology, residence.features)
     drawn_by = captured_by = RULE
     # Workers of a cluster, whose batches are shares, must not decide each for itself.
@@ -112,13 +119,13 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
         drawn_by = RULE if compared is None else OPERATOR_PROFILE
         if compared is not None and compared.takes_other:
             on_host, room, captured, in_place = [_predicted("the host draws", compared)], None, False, False
-            working, residence = _fitting(session, job, memory, None, False, False, on_host)
+            working, residence, gathers = _fitting(session, job, memory, None, False, False, on_host)
     if steps is not None and job.capture == "auto" and captured and room is not None:
         compared = steps.launched(residence, room)
         captured_by = RULE if compared is None else OPERATOR_PROFILE
         if compared is not None and compared.takes_other:
             uncaptured, captured, in_place = [_predicted("steps are launched", compared)], False, False
-            working, residence = _fitting(session, job, memory, room, False, False, on_host)
+            working, residence, gathers = _fitting(session, job, memory, room, False, False, on_host)
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     in_place = in_place and captured and residence.features == "device"
@@ -129,7 +136,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
         why.append(untraced_sentence(memory.untraced))
     decision = Decision(
         residence, working, room, captured, in_place, why, predicted_by=memory.method, untraced=memory.untraced,
-        decided_by=decided_by, drawn_by=drawn_by, captured_by=captured_by,
+        decided_by=decided_by, drawn_by=drawn_by, captured_by=captured_by, gathers=gathers,
     )  # fmt: skip
     return replace(decision, predicted_bytes=memory.predicted(decision) + inputs.device_table_bytes)
 
@@ -156,12 +163,13 @@ def _uncaptured_by_wish(job: Job) -> list[str]:
 def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
     """Why the host cannot fill the slots of captured steps, where the job's first layer asks it to."""
     job, inputs = session.job, session.inputs
-    way = WAYS[job.first_layer]
+    way, shares = WAYS[job.first_layer], not isinstance(schedule, Schedule)
     if not (way.on_host or way.on_both):
-        return []
+        asked = job.feature_paths != "auto" and "gathered" in job.row_paths
+        return ["the host gathers rows for workers' shares of batches (feature_paths)"] if asked and shares else []
     if way.filler is None:
         return [f"the host computes in every step (first_layer {job.first_layer})"]
-    if not isinstance(schedule, Schedule):
+    if shares:
         return [f"the host reads features for workers' shares of batches (first_layer {job.first_layer})"]
     tables = [session.graph.nodes[name].fields[field] for name, field in inputs.fields.items()]
     return [reason for table in tables for reason in way.filler.reasons_against(job, table)]
@@ -201,24 +209,61 @@ def _fitting(
     captured: bool,
     in_place: bool,
     on_host: list[str],
-) -> tuple[Working, Residence]:
-    """The working memory and the places that go together: what is read in place lies on the device, what is captured
-    is not on the host, but for features that the host itself brings."""
+) -> tuple[Working, Residence, bool]:
+    """The working memory and the places that go together, and whether the host gathers rows of pinned features.
+
+    It does where the job allows it; where that is left open and its buffers have no room, it does not.
+    """
+    given = session, job, memory, room, captured, in_place, on_host
+    try:
+        return _fitting_with(gathers_rows(job), *given)
+    except NoRoomError:
+        if job.feature_paths != "auto":
+            raise
+        return _fitting_with(False, *given)
+
+
+_MOST_CACHED = 0.8
+"""Share of the rows on the device from which on the host's turn in every batch is not worth the few that are left."""
+
+
+def gathers_rows(job: Job) -> bool:
+    """Whether the host may gather rows of pinned features: it does nothing else with them."""
+    way = WAYS[job.first_layer]
+    return "gathered" in job.row_paths and not way.on_host and not way.on_both
+
+
+def _fitting_with(
+    gathers: bool,
+    session: Placeable,
+    job: Job,
+    memory: MemoryModel,
+    room: Room | None,
+    captured: bool,
+    in_place: bool,
+    on_host: list[str],
+) -> tuple[Working, Residence, bool]:
+    """What is read in place lies on the device, what is captured is not on the host, but for features that the host
+    itself brings."""
     inputs, graph = session.inputs, session.graph
     ways = [(True, True)] * in_place + [(True, False)] * captured + [(False, False)]
     needed = read_place(job)
     place: Place | None = None if needed == "auto" else needed
     for is_captured, reads_in_place in ways:
-        working = memory.working(room, is_captured and room is not None, reads_in_place, place)
+        filled = gathers and place == "pinned"
+        working = memory.working(room, is_captured and room is not None, reads_in_place, place, gathers=filled)
         residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
         possible = not is_captured or can_capture(job, residence.topology, residence.features)
         if (not reads_in_place or residence.features == "device") and possible:
             break
-    if residence.features == "pinned" and "gathered" in job.row_paths:
+    if residence.features == "pinned" and gathers and place != "pinned":
         # Rows that the host gathers have buffers on the device, which a cache leaves room for.
-        working = memory.working(room, is_captured and room is not None, False, "pinned")
+        working = memory.working(room, is_captured and room is not None, False, "pinned", gathers=True)
         residence = _decided(job, graph, inputs.fields, working, on_host, inputs.device)
-    return working, residence
+    rows = sum(len(graph.nodes[name].fields[field]) for name, field in inputs.fields.items())
+    if job.feature_paths == "auto" and residence.cache_rows > _MOST_CACHED * rows and gathers:
+        return _fitting_with(False, session, job, memory, room, captured, in_place, on_host)
+    return working, residence, gathers and residence.features == "pinned"
 
 
 def _is_open(session: Session, residence: Residence) -> bool:
@@ -231,8 +276,12 @@ def _is_open(session: Session, residence: Residence) -> bool:
 def _fastest(model: CostModel, session: Session, residence: Residence) -> tuple[FeaturePlace, FeaturePlace]:
     """The fastest place of features beside a device, and the usual one: pinned, with a cache of all that fits."""
     drawn_by: Device = "cpu" if residence.topology == "host" or not model.knows("sample", "cuda") else "cuda"
-    places: list[tuple[Features, int]] = [("pinned", residence.cache_rows), ("pinned", 0), ("host", 0)]
-    return fastest_place(model, kind_of_batches(session), drawn_by, list(dict.fromkeys(places)))
+    places: list[tuple[Features, int]] = [("pinned", residence.cache_rows), ("pinned", 0)]
+    gathers = gathers_rows(session.job)
+    if not gathers:
+        # Otherwise the host gathers pinned rows, as many of them as is fastest.
+        places.append(("host", 0))
+    return fastest_place(model, kind_of_batches(session), drawn_by, list(dict.fromkeys(places)), gathers)
 
 
 def _with_place(job: Job, place: FeaturePlace) -> dict[str, Any]:
@@ -317,7 +366,7 @@ def read_place(job: Job) -> Where:
             " features.",
             code="unsupported-combination",
         )
-    if way.on_both and "gathered" in job.row_paths:
+    if way.on_both and "gathered" in job.row_paths and job.feature_paths != "auto":
         raise PenstockError(
             f"feature_paths has the host gather rows, and first_layer {job.first_layer} has it aggregate them: leave"
             " gathered out of feature_paths.",

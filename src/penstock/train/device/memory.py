@@ -41,7 +41,9 @@ class TrialMemory:
         """`untraced` says why there is no trace."""
         self._session, self._step, self.untraced = session, step, untraced
 
-    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
+    def working(
+        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
+    ) -> Working:
         """See `decision.MemoryModel`."""
         session, job = self._session, self._session.job
         task: Any = session.task

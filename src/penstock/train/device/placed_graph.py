@@ -90,8 +90,8 @@ def _put_tables(
     placed: Placed, job: Job, graph: Graph, fields: dict[str, str], schedule: BatchPlan, progress: Progress
 ) -> None:
     """Copy features to where the device reads them."""
-    several = placed.decision.residence.features == "pinned" and "gathered" in job.row_paths
-    paths = _host_paths(placed, job, None if "pinned" in job.row_paths else 0.0) if several else None
+    share = None if "pinned" in job.row_paths else 0.0
+    paths = _host_paths(placed, job, share) if placed.decision.gathers else None
     for name, field_name in fields.items():
         array = graph.nodes[name].fields[field_name]
         with memory_for(FEATURES):

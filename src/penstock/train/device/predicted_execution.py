@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.plan import Residence
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
 from penstock.plan.execution.choice import Device
-from penstock.plan.execution.first_layer import rows_gathered, rows_read_by_device
+from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import cheapest_orders
 from penstock.sampling.device.room import Room
 from penstock.train.job_batches import kind_of_batches, unknown_of
@@ -64,7 +64,8 @@ class PredictedExecution:
         )
         depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
         try:
-            way = rows_gathered if on_host else rows_read_by_device
+            gathers = captured and "gathered" in job.row_paths and self._model.knows("host_gather", "cuda")
+            way = rows_of_place(on_host, gathers)
             return predict(self._model, kind, choice, way, depths).seconds
         except PenstockError as error:
             if error.code != "missing-data":

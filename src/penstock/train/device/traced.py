@@ -60,7 +60,9 @@ class TracedMemory:
             self._largest = largest_batch(self._session, self._drawn, batches)
         return self._largest
 
-    def working(self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None) -> Working:
+    def working(
+        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
+    ) -> Working:
         """What is reserved beside topology and features.
 
         Where nothing is said these are on the device, as far as the job allows it.
@@ -73,7 +75,8 @@ class TracedMemory:
         # Nothing is captured that is on the host; a way that is asked about all the same is not taken.
         captured = captured and can_capture(job, topology, features)
         residence = Residence(topology, features, 0, 0, 0, [])
-        found = self.traced(Decision(residence, Working(0, row_type(job), {}), room, captured, in_place, []))
+        working = Working(0, row_type(job), {})
+        found = self.traced(Decision(residence, working, room, captured, in_place, [], gathers=gathers))
         parts = {name: size for name, size in found.categories.items() if name not in (FEATURES, TOPOLOGY)}
         graph = found.allocated - sum(parts.values())
         return Working(found.reserved - graph, row_type(job), parts)
@@ -87,7 +90,7 @@ class TracedMemory:
         """What a run takes with everything where it was decided to be."""
         residence = decision.residence
         places = residence.topology, residence.features, residence.cache_rows
-        key = *places, decision.room, decision.captured, decision.in_place
+        key = *places, decision.room, decision.captured, decision.in_place, decision.gathers
         if key not in self._known:
             largest = None if decision.captured else self.largest
             self._known[key] = device_peak(traced_run(self._session, decision, self._schedule, largest, self.validated))

@@ -83,7 +83,7 @@ def _staged(session: Session, decision: Decision) -> int:
     filler, slots = WAYS[job.first_layer].filler, HostFilledSteps.slots_in_turn
     if filler is not None and decision.captured:
         return slots * filler.host_bytes(room, width, number)
-    if decision.residence.features != "pinned" or "gathered" not in job.row_paths:
+    if not decision.gathers:
         return 0
     return (slots if decision.captured else job.transfer_threads) * gathered_bytes(room, width, number)
 
