@@ -48,6 +48,17 @@ def group_of(test: str) -> str:
     return "machine" if test.startswith(ONE_AFTER_THE_OTHER) else test.partition("::")[0]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and collected stays: Python's garbage collection need not look at it, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests as they begin."""
     items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])

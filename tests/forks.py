@@ -5,6 +5,7 @@ getting Numba ready take. The process is started on first use and ends with the 
 threads when it forks.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -312,4 +313,5 @@ def _tasks_forked_from_here() -> Iterator[None]:
 
 if __name__ == "__main__":
     _import_everything()
+    gc.freeze()  # A fork need not look at what it shares with others.
     _serve(socket.socket(fileno=int(sys.argv[1])), sessions=True)
