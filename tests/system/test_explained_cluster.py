@@ -61,7 +61,7 @@ def assert_same_run(run, other):
 def test_explanations_are_made(whole):
     result = facts_of(whole)["result"]
     found = result["explanations"]
-    assert found["made"] >= 3 and found["bytes_pulled"] > 0 and found["score_bytes_sent"] > 0
+    assert found["every"] == 4 and found["made"] >= 3 and found["bytes_pulled"] > 0 and found["score_bytes_sent"] > 0
     assert sum(found["scores_histogram"]) == found["explained_rows"] <= 40 < found["halo_rows"]
     sent, every = found["columns_sent"]["node"], found["columns_in_all"]["node"]
     assert sent == (every + 1) // 2
@@ -107,6 +107,15 @@ def test_an_explainer_that_is_killed_or_paused_is_replaced(place, whole, how):
         found = run_on(hurried, graph, folder / f"disturbed-{how}", **EXPLAINED)
     assert hit
     assert_same_run(found.path, whole)
+
+
+@pytest.mark.long
+def test_explanations_are_as_rare_as_the_arithmetic_says(place, tmp_path):
+    _, graph, cluster = place
+    told = explanations_of(run_on(cluster, graph, tmp_path / "rare", **{**EXPLAINED, "explain_every": "auto"}))
+    # 15 seeds for each worker, and the 4 that each draws at the first hop: 75 rows, less those that repeat.
+    assert 5 * (250 + 40) / (0.03 * 75) < told["every"] < 5 * (250 + 40) / (0.03 * 50)
+    assert told["made"] == 0
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,17 @@
 
 from pydantic import Field
 
-from penstock.graph.documents import StrictDocument
+from penstock.graph.documents import AutoCount, StrictDocument
 
 
 class ExplainOptions(StrictDocument):
     """How explanations choose what is sent between machines. Other samplers refuse these fields."""
 
-    explain_every: int = Field(30, ge=1, description="explained: steps between two explanations of the model")
+    explain_every: AutoCount = Field(
+        30,
+        description="explained: steps between two explanations of the model; auto: 30, and more where explaining would"
+        " take more than 3 % of a worker's processor time by arithmetic (docs/explained.md)",
+    )
     explain_delay: int = Field(
         10, ge=0, description="explained: steps from taking an explanation's weights until it is in force"
     )
@@ -19,7 +23,7 @@ class ExplainOptions(StrictDocument):
         description="explained: masks are found when ten steps change their loss by less than this share of the first;"
         " 0: only after all steps",
     )
-    explain_rows: int = Field(1024, ge=1, description="explained: remote rows that one explanation reads at most")
+    explain_rows: int = Field(256, ge=1, description="explained: remote rows that one explanation reads at most")
     remote_bias: float = Field(
         0.1,
         ge=0,

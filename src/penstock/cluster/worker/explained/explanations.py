@@ -1,5 +1,6 @@
 """A worker's explanations: halo rows in, scores and columns out, in a thread that feeds the explainer process."""
 
+import math
 import queue
 import threading
 from typing import Any
@@ -19,6 +20,7 @@ from penstock.nn import ModelOptions
 from penstock.pipeline.row_reader import Reading, RowReader
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.block import MiniBatch
+from penstock.sampling.explained.budget import steps_between
 from penstock.sampling.explanation import Explanation, largest_columns, scores_of
 from penstock.sampling.key import BatchKey
 from penstock.store.parts import ColumnSelection, PartedRowSource
@@ -63,7 +65,8 @@ class Explanations:
         job, failure = session.job, parts.member.setup.cluster.failure
         self._parts, self._session, self._seed = parts, session, job.seed
         self._batches = Schedule(session.task.items, session.task.batch_size, job.seed).batches
-        self._schedule = ExplanationSchedule(job.explain_every, job.explain_delay, self._enqueue)
+        self._every = job.explain_every or _steps_between(parts, session)
+        self._schedule = ExplanationSchedule(self._every, job.explain_delay, self._enqueue)
         self._store = parts.new_store()
         self._client = ExplainerClient(described_model(session), failure.patience, failure.start_patience)
         self._queue: queue.SimpleQueue[tuple[int, Weights] | None] = queue.SimpleQueue()
@@ -124,6 +127,7 @@ class Explanations:
         counts, _ = np.histogram(np.concatenate([*scores, np.empty(0)]), _BINS, (0.0, 1.0))
         columns = {} if newest is None else {name: len(each) for name, each in newest.columns.items()}
         return {
+            "every": self._every,
             "made": self._spent["made"],
             "seconds": round(seconds, 3),
             "processor_seconds": round(self._spent["processor_seconds"], 3),
@@ -155,8 +159,8 @@ class Explanations:
 
     def _needed_at(self, version: int) -> int:
         """The turn of the first batch that an explanation is in force for: nothing that it reads is needed before."""
-        job = self._session.job
-        return batch_order(*divmod(version * job.explain_every + job.explain_delay, self._batches))
+        delay = self._session.job.explain_delay
+        return batch_order(*divmod(version * self._every + delay, self._batches))
 
     def _explained(self, version: int, weights: Weights) -> Explanation:
         if self._halo is None:
@@ -198,6 +202,17 @@ class Explanations:
         if name not in self._kept:
             self._kept[name] = self._store.source(field).read(vertices)
         return self._kept[name]
+
+
+def _steps_between(parts: Parts, session: Session) -> int:
+    """Steps between two explanations where the job leaves them open; the same on all workers."""
+    job, partition = session.job, parts.partition
+    vertices = sum(partition.book.count(name) for name in partition.book.node_types)
+    ranges = partition.document.edge_ranges
+    edges = math.inf if ranges is None else sum(each[-1] for each in ranges.values())
+    seeds = session.task.batch_size / len(parts.member.setup.layout.shares)
+    graph = job.fanouts, len(session.graph.edges), edges / max(1, vertices), vertices
+    return steps_between(seeds, *graph, job.explain_rows, job.explain_steps)
 
 
 def described_model(session: Session) -> dict[str, Any]:
