@@ -1,6 +1,7 @@
 """`ps.Run` held in Python: its model, metrics, predictions, embeddings, history and comparison."""
 
 import inspect
+import pickle
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -156,8 +157,21 @@ def test_train_names_every_field_of_a_job():
             known = None if name in ("metrics", "callbacks") else field.get_default()
             assert parameters[name].default == known
             assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        assert f"    {name}: " in ps.api.train.__doc__
+        assert f"    {name}: " in inspect.getdoc(ps.train)
     assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+
+
+@pytest.mark.parametrize("name", ["train", "explain", "memory"])
+def test_modules_that_are_called_show_what_they_call(name):
+    called, function = getattr(ps, name), getattr(ps.api, name)
+    assert inspect.signature(called) == inspect.signature(function)
+    assert called.__doc__ == function.__doc__ and function.__doc__
+    assert pickle.loads(pickle.dumps(called)) is called
+
+
+def test_partitions_show_themselves(tmp_path):
+    partition = ps.cut(community_graph(60), ps.Cut(parts=2), tmp_path / "parts")
+    assert repr(partition) == f"Partition({str(tmp_path / 'parts')!r}, 2 parts, nodes {{node: 60}})"
 
 
 def test_progress_in_a_notebook(monkeypatch, tmp_path):

@@ -11,12 +11,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 from weakref import WeakSet
 
+from penstock.callable_module import make_callable
 from penstock.errors import PenstockError
 
 _MB = 1 << 20
@@ -198,11 +196,4 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))
 
 
-class _CallableModule(ModuleType):
-    """`ps.memory(...)` is the sentence users want to write, and this module has that name: calling it predicts."""
-
-    def __call__(self, *given: Any, **fields: Any) -> Any:
-        return import_module("penstock.api").memory(*given, **fields)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+make_callable(__name__)

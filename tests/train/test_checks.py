@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from penstock.graph.convert import load
 from penstock.train.batch_source import check_sampler_supports
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
@@ -18,6 +19,16 @@ def check(graph, has_validation=True, **fields):
     plain = job.model_copy(update={"weight": None, "time": None, "sampler": "neighbour"})
     task, _ = make_task(choose_task(graph, job), graph, plain)
     check_job(job, task, has_validation)
+
+
+def test_relations_among_one_type_are_learned_together(tmp_path):
+    """As files of triples give them, with nothing held out; a relation that is named is learned alone."""
+    lines = [f"n{i}\tbefore\tn{i + 1}\nn{i + 1}\tafter\tn{i}\n" for i in range(20)]
+    (tmp_path / "triples.tsv").write_text("".join(lines))
+    graph = load(tmp_path / "triples.tsv")
+    assert choose_task(graph, make_job({})) == "knowledge-graph-completion"
+    assert choose_task(graph, make_job({"edge_type": "entity__before__entity"})) == "link-prediction"
+    assert choose_task(typed_graph(), make_job({"label": "y"})) == "node-classification"
 
 
 @pytest.fixture(scope="module")

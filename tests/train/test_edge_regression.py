@@ -99,7 +99,7 @@ def test_named_losses_of_vertices(tmp_path):
         ({"class_weights": "balanced"}, "unsupported-combination class_weights"),
         ({"label": "wide"}, "wrong-type wide regression"),
         ({"label": "kind", "metric": "accuracy"}, "unsupported-combination accuracy"),
-        ({"label": "nothing"}, "option-missing nothing"),
+        ({"label": "nothing"}, "field-missing nothing"),
         ({"task": "edge-classification"}, "wrong-type score edge-regression"),
     ],
 )

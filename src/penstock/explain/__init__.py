@@ -5,21 +5,9 @@ a function from masks to outputs. `neighbourhood` is the batch of one vertex wit
 its output rests on, and `explanation` holds that with the user's ids. Runs and pages are known to the folders above.
 """
 
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import Any
-
+from penstock.callable_module import make_callable
 from penstock.explain.mask_optimiser import FoundMasks, Mask, MaskOptions, optimise_masks, target_of
 
 __all__ = ["FoundMasks", "Mask", "MaskOptions", "optimise_masks", "target_of"]
 
-
-class _CallableModule(ModuleType):
-    """`ps.explain(...)` is the sentence users want to write, and this package has that name: calling it explains."""
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return import_module("penstock.api").explain(*given, **named)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+make_callable(__name__)

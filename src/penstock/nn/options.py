@@ -8,6 +8,7 @@ from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem, or_plugin
 from penstock.nn.layer_table import LAYERS, PLUGINS, layer_entry
 from penstock.nn.order_costs import CostsByDevice, Order
+from penstock.nn.scorer_table import SCORERS
 
 
 def _listed(value: object) -> object:
@@ -18,7 +19,16 @@ def _listed(value: object) -> object:
 if TYPE_CHECKING:
     ModelName = str
 else:
-    ModelName = Annotated[Literal[tuple(LAYERS)], or_plugin(PLUGINS)]
+    ModelName = Annotated[Literal[tuple(LAYERS)], or_plugin(PLUGINS), BeforeValidator(lambda value: _no_scorer(value))]
+
+
+def _no_scorer(value: object) -> object:
+    """Other libraries call a scorer of triples a model: say where it goes here."""
+    if isinstance(value, str) and value in SCORERS and value not in LAYERS:
+        raise ValueError(
+            f"{value} is a scorer: set `scorer` to it, and `model` to embedding or an encoder such as rgcn"
+        )
+    return value
 
 
 class ModelOptions(StrictDocument):

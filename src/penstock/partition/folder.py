@@ -18,6 +18,7 @@ from penstock.graph.schema import EdgeType, edge_key, file_name, read_document
 from penstock.notebook_html import html_table
 from penstock.partition.document import DOCUMENT, PartitionDocument, read_partition_document
 from penstock.partition.owners import Book
+from penstock.quantities import counted
 
 
 class Partition:
@@ -45,6 +46,10 @@ class Partition:
     def has_part(self, index: int) -> bool:
         """Whether a part's folder is on this machine."""
         return (part_folder(self.path, index) / GRAPH_DOCUMENT).is_file()
+
+    def __repr__(self) -> str:
+        held = ", ".join(f"{name}: {info.count:,}" for name, info in self.document.node_types.items())
+        return f"Partition({str(self.path)!r}, {counted(self.parts, 'parts')}, nodes {{{held}}})"
 
     def _repr_html_(self) -> str:
         names = list(self.document.node_types)

@@ -16,13 +16,14 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
+from penstock.quantities import counted
 from penstock.sampling.key import BatchKey
 
 if TYPE_CHECKING:
     from penstock.sampling.explanation import Explanation
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Block:
     """One layer of one batch. Destination rows are the first `num_dst` source rows.
 
@@ -44,6 +45,9 @@ class Block:
     edge_weight: Any = None
     ages: Any = None
 
+    def __repr__(self) -> str:
+        return f"Block({self.num_src:,} -> {self.num_dst:,} rows, {self.num_edges:,} edges)"
+
     @property
     def num_dst(self) -> int:
         """Rows that the layer computes."""
@@ -64,7 +68,7 @@ class Block:
         return np.repeat(np.arange(self.num_dst, dtype=self.indices.dtype), np.diff(self.indptr))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TypedBlock:
     """One layer of one batch of a heterogeneous graph: a block for every relation that has edges in it.
 
@@ -75,6 +79,10 @@ class TypedBlock:
     relations: dict[EdgeType, Block]
     num_src: dict[str, int]
     num_dst: dict[str, int]
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name}: {count:,} -> {self.num_dst[name]:,}" for name, count in self.num_src.items())
+        return f"TypedBlock({{{rows}}} rows, {self.num_edges:,} edges of {counted(len(self.relations), 'relations')})"
 
     @property
     def num_edges(self) -> int:

@@ -7,26 +7,6 @@ the host or `device/` on a GPU; `layerwise/` is exact inference. `run_folder`, `
 write.
 """
 
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import Any
+from penstock.callable_module import make_callable
 
-
-class _CallableModule(ModuleType):
-    """`ps.train(...)` is the sentence users want to write, and this package has that name: calling it trains."""
-
-    def __call__(self, *given: Any, **fields: Any) -> Any:
-        return import_module("penstock.api").train(*given, **fields)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A module is sent by its name: functions that call it travel to other processes, as Ray's and Dask's do."""
-        return import_module, (self.__name__,)
-
-    @property
-    def __signature__(self) -> Any:
-        """That of the function: every field of a job by its name."""
-        return import_module("penstock.api").train.__signature__
-
-
-sys.modules[__name__].__class__ = _CallableModule
+make_callable(__name__)

@@ -91,8 +91,11 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
             f"Neither vertices nor edges have a field {options.label!r} to learn: set `label` or `task`.",
             code="field-missing",
         )
-    if options.edge_type is None and sum(bool(edges.held_out) for edges in graph.edges.values()) > 1:
-        return "knowledge-graph-completion"
+    if options.edge_type is None and len(graph.edges) > 1:
+        holding = sum(bool(edges.held_out) for edges in graph.edges.values())
+        # Several relations among the vertices of one type, as files of triples give them, are learned together.
+        if holding > 1 or (holding == 0 and len(graph.nodes) == 1):
+            return "knowledge-graph-completion"
     return "link-prediction"
 
 
@@ -111,6 +114,12 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
         return kinds[options.edge_type]
     fit = [kind for kind, edges in graph.edges.items() if (field in edges.fields if field else edges.held_out)]
     fit = fit or ([] if field else list(graph.edges))
+    if field and not fit:
+        fields = sorted({name for edges in graph.edges.values() for name in edges.fields})
+        known = f"{nearest(field, fields)}" if fields else ": they have no fields at all."
+        raise PenstockError(
+            f"No edges have a field {field!r} to learn (set `label` or `task`){known}", code="field-missing"
+        )
     if len(fit) != 1:
         what = f"a field {field!r}" if field else "edges to predict"
         raise PenstockError(

@@ -306,6 +306,9 @@ def test_orders_and_reused_batches():
 def test_a_batch_says_what_it_is_and_moves():
     batch = next(iter(ps.loader(community_graph(), **FEW)))
     assert "16 seeds" in repr(batch)
+    assert batch.num_edges == batch.edge_index.shape[1] and batch.num_nodes_dict == {"node": batch.num_nodes}
+    inner = batch.blocks[-1]
+    assert repr(inner) == f"Block({inner.num_src} -> 16 rows, {inner.num_edges} edges)"
     assert batch.to("cpu") is batch
     assert batch.edge_index.device.type == "cpu"
     moved = batch.to("meta")

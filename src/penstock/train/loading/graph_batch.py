@@ -15,6 +15,7 @@ from penstock.graph.schema import EdgeType
 from penstock.nn.adapter import by_relation, merged_edge_rows, merged_edges, merged_relations
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.quantities import counted
 from penstock.sampling.block import Block, TypedBlock, merge_values, new_rows
 from penstock.sampling.device.block import host_block, on_device
 
@@ -98,6 +99,17 @@ class GraphBatch:
     def num_nodes(self) -> int:
         """Rows of all node types."""
         return sum(map(len, self._batch.vertices.values()))
+
+    @property
+    def num_nodes_dict(self) -> dict[str, int]:
+        """Rows by node type."""
+        return {name: len(rows) for name, rows in self._batch.vertices.items()}
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of `edge_index`, or of all of `edge_index_dict`."""
+        found = self._merged()
+        return sum(each.shape[1] for each in (found.values() if isinstance(found, dict) else [found]))
 
     @property
     def y(self) -> Tensor | None:
@@ -223,7 +235,7 @@ class GraphBatch:
 
     def __repr__(self) -> str:
         what = "edges" if self._batch.links is not None else "seeds"
-        sizes = f"{self.batch_size:,} {what}, {self.num_nodes:,} vertices, {len(self._batch.blocks)} layers"
+        sizes = f"{self.batch_size:,} {what}, {self.num_nodes:,} vertices, {counted(len(self._batch.blocks), 'layers')}"
         return f"GraphBatch({sizes}, epoch {self.epoch}, batch {self.number})"
 
     def _only(self, what: str) -> str:
