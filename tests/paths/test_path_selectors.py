@@ -20,13 +20,15 @@ from penstock.paths import (
     selector_named,
     shipped_applications,
     simulate_paths,
+    simulation,
     with_metrics,
     workload_shares,
 )
+from penstock.paths.chunk_selector import ChunkSelector
 from penstock.paths.decisions import complete_chunk, decide_chunk
 from penstock.paths.dependencies import nothing_in_progress
 from penstock.paths.optimum import optimal_choices
-from penstock.paths.rules.selector_state import new_state
+from penstock.paths.rules.selector_state import BEHIND, new_state
 from penstock.paths.selectors import Selector
 from refusals import refused
 
@@ -105,8 +107,34 @@ def test_leo_smooth_knows_the_queue_of_a_chunk_and_forgets_it_with_time():
     deciding = Deciding("leo-smooth", two_paths()[1])
     chunk = deciding.choose(count=10)
     # A request takes 2 us on the one place of `fast`, and 5 us on each of two places of `slow`.
-    assert chunk.count(FAST) == 6
+    assert chunk.count(FAST) == 5
     assert deciding.choose(now=1.0) != [FAST] or deciding.choose(now=30.0) == [FAST]
+
+
+def test_chunks_of_one_transfer_go_where_each_ends_soonest():
+    """The sixth on the fast path ends after 12 us, and would end after 15 on the slow one."""
+    deciding = Deciding("leo-smooth", two_paths()[1])
+    deciding.state.settings[BEHIND] = 0.0
+    assert deciding.choose(count=10).count(FAST) == 6
+    chunks = ChunkSelector([0, 2], [0, 1], guess_us=1.0, forget_us=1e6, clock=lambda: 0.0)
+    assert sorted(chunks.choose(np.zeros(4, np.int32)).paths.tolist()) == [0, 0, 1, 1]
+
+
+def test_a_stream_of_requests_is_faster_if_each_thinks_of_those_behind_it(monkeypatch):
+    """Each request by itself would rather wait for the fast path, and so all would wait."""
+    application = find_application("all-reduce")
+    table = build_routes(application, find_hardware(application.hardware))
+    _, mix = workload_shares(application, "chunks-256k")
+    sequence = draw_sequence(application, "chunks-256k", 0.9 * highest_rate(table, mix), 5000, 0)
+    ours = simulate_paths(table, sequence, "leo-smooth", 0).latencies
+
+    def selfish(*given):
+        state = new_state(*given)
+        state.settings[BEHIND] = 0.0
+        return state
+
+    monkeypatch.setattr(simulation, "new_state", selfish)
+    assert ours.mean() < 0.9 * simulate_paths(table, sequence, "leo-smooth", 0).latencies.mean()
 
 
 def test_leo_smooth_leaves_a_path_that_is_slower_than_profiled_and_tries_it_again():

@@ -1,5 +1,7 @@
 """The programming interface: a key-value store over paths in this process and over the wire."""
 
+import os
+import socket
 import sys
 import threading
 from contextlib import suppress
@@ -7,9 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from penstock.paths import SELECTORS
-from penstock.paths.service import InProcessPath, Responder, SharedRegion, WirePath, init, serve_wire
+from penstock.paths.service import (
+    DeviceRegion,
+    InProcessPath,
+    Responder,
+    SharedRegion,
+    SocketPath,
+    SocketServer,
+    WirePath,
+    init,
+    serve_wire,
+    socket_path,
+)
 from penstock.paths.service.address_order import AddressOrder
 from penstock.paths.service.message_format import (
     HEADER_BYTES,
@@ -183,6 +197,60 @@ def test_memory_is_read_and_written_past_the_application():
     assert not path.exists()
     with refused("file-not-found"):
         SharedRegion(64, path)
+
+
+def test_a_store_over_sockets_of_this_host(tmp_path):
+    responder = Store(SHAPE).responder()
+    requester, paths = init(SHAPE.table, threads=3), []
+    with SocketServer(tmp_path / "acc", responder, "acc"), SocketServer(tmp_path / "cpu", responder, "cpu"):
+        assert (tmp_path / "acc").stat().st_mode & 0o777 == 0o600
+        for role in ("acc", "cpu"):
+            paths.append(SocketPath(tmp_path / role, timeout=20))
+            requester.register_communication(paths[-1], role)
+        with requester:
+            for key in range(12):
+                requester.send("put", key.to_bytes(8, "little") + value_of(key, 1, SHAPE.value_bytes), key)
+            answers = [requester.recv(20) for _ in range(12)]
+        assert all(answer.error is None and answer.path == "cpu" for answer in answers)
+        with refused("not-permitted free"):
+            SocketServer(tmp_path / "acc", responder, "acc")
+    assert not (tmp_path / "acc").exists()
+    with pytest.raises(OSError):
+        paths[0](b"anybody?")
+    for path in paths:
+        path.close()
+
+
+def test_what_a_socket_announces_is_bounded(tmp_path):
+    server = SocketServer(tmp_path / "acc", Responder(SHAPE.hardware), "acc")
+    with server, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.settimeout(20)
+        raw.connect(str(tmp_path / "acc"))
+        raw.sendall(b"\xff\xff\xff\xff")
+        assert raw.recv(1) == b"", "the connection is ended"
+
+
+def test_another_users_process_is_refused(tmp_path, monkeypatch):
+    with SocketServer(tmp_path / "acc", Responder(SHAPE.hardware), "acc"):
+        monkeypatch.setattr(socket_path.os, "geteuid", lambda: os.getuid() + 1)
+        with refused("not-permitted user"):
+            SocketPath(tmp_path / "acc")(b"hello")
+
+
+def test_memory_of_a_device_is_read_and_written_by_copies():
+    tensor = torch.zeros(64, dtype=torch.uint8)
+    responder, region = Responder(SHAPE.hardware), DeviceRegion(tensor)
+    responder.register_memory(region.read, "read", "table")
+    responder.register_memory(region.write, "write", "table")
+    far = init(SHAPE.table)
+    far.register_communication(InProcessPath(responder, "acc"), "acc")
+    far.write("table", 8, b"abcd")
+    far.write("table", 0, b"")
+    assert far.read("table", 7, 6) == b"\0abcd\0" and bytes(tensor[8:12].tolist()) == b"abcd"
+    with refused("value-out-of-range 60"):
+        region.read(60, 5)
+    with refused("shape-mismatch uint8"):
+        DeviceRegion(torch.zeros(4))
 
 
 def test_sending_waits_while_too_much_is_in_progress():

@@ -16,7 +16,7 @@ from penstock.graph.hashing import key_of
 from penstock.paths.decisions import complete_chunk, decide_chunk
 from penstock.paths.dependencies import nothing_in_progress
 from penstock.paths.route_table import NETWORK, Routes
-from penstock.paths.rules.selector_state import HALF_LIFE, new_state
+from penstock.paths.rules.selector_state import BEHIND, HALF_LIFE, new_state
 from penstock.paths.selectors import selector_named
 
 _SELECTOR = "leo-smooth"
@@ -57,6 +57,8 @@ class ChunkSelector:
         self._rule = selector_named(_SELECTOR)[0].rule
         self._state = new_state(self._routes, _IN_PROGRESS, key_of(0, "row paths"))
         self._state.settings[HALF_LIFE] = forget_us
+        # A transfer ends with the last of its chunks: each goes where it ends soonest.
+        self._state.settings[BEHIND] = 0.0
         self._table, self._requests = nothing_in_progress(1), 0
         self._free = list(range(_IN_PROGRESS))
 

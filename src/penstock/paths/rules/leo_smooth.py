@@ -1,8 +1,12 @@
 """`leo-smooth`, ours: k * toll + base, with k from the table of requests in progress and corrected by measurements.
 
 Every node and link has the queue that requests have made so far, whichever path they took, so paths that share a link
-share its queue; it drains with time. What completions took beyond that is averaged with decaying weights: deviations
-within a band are ignored, and an old measurement is forgotten, so that a path that was slow is tried again.
+share its queue; it drains with time. A queue counts twice: a request waits in it, and those that come while it drains
+wait for the request. Counted once, as each request by itself would like it, fast paths are filled until they are as
+slow as the others. Chunks of one transfer count it once: a transfer ends with the last of them.
+
+What completions took beyond that is averaged with decaying weights: deviations within a band are ignored, and an old
+measurement is forgotten, so that a path that was slow is tried again.
 """
 
 import math
@@ -11,7 +15,7 @@ import numpy as np
 
 from penstock.graph.inline_kernels import inner
 from penstock.paths.route_table import COMMON, Routes
-from penstock.paths.rules.selector_state import HALF_LIFE, NEWEST, TOLERANCE, SelectorState
+from penstock.paths.rules.selector_state import BEHIND, HALF_LIFE, NEWEST, TOLERANCE, SelectorState
 
 _EXCESS, _MEASURED_AT = 0, 1
 """Columns of `paths`: microseconds beyond what was expected, averaged; when that was measured last."""
@@ -19,12 +23,12 @@ _EXCESS, _MEASURED_AT = 0, 1
 
 @inner
 def choose(routes: Routes, state: SelectorState, kind: int, now: float) -> int:
-    """The path of a request type on which a request is expected to take least."""
+    """The path of a request type on which a request is expected to cost least: itself, and those behind it."""
     best, least = -1, np.inf
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
         cost = routes.end_to_end[path] + _excess(state, path, now)
         for visit in range(routes.first[path], routes.first[path + 1]):
-            cost += _wait(routes, state, visit, now)
+            cost += (1.0 + state.settings[BEHIND]) * _wait(routes, state, visit, now)
         if cost < least:
             best, least = path, cost
     return best

@@ -18,17 +18,21 @@ class SelectorState(NamedTuple):
     weights: Array  # float64 [paths]: shares of a fixed division
     choices: Array  # int32 [requests]: a path for each request, decided before
     key: Array  # uint64 [1]: of random choices
-    settings: Array  # float64 [4]: tolerance, weight of a new measurement, microseconds in which one is half forgotten
+    settings: Array  # float64 [4]: tolerance, weight of a new measurement, microseconds in which one is half forgotten,
+    # and of a queue's length what a request delays those behind it by, all together
 
 
-TOLERANCE, NEWEST, HALF_LIFE = 0, 1, 2
+TOLERANCE, NEWEST, HALF_LIFE, BEHIND = 0, 1, 2, 3
 """Places in `settings`."""
+_ALL_BEHIND = 1.0
+"""Work of s in a queue of w delays each request that arrives while w drains by s; at a resource that is fully used
+these are w / s."""
 
 
 def new_state(routes: Routes, requests: int, key: np.uint64) -> SelectorState:
     """A state in which nothing has been measured; up to `requests` requests may be in progress at once."""
     paths = len(routes.base)
-    settings = np.array([0.05, 0.125, 20.0 * float(routes.end_to_end.max()), 0.0])
+    settings = np.array([0.05, 0.125, 20.0 * float(routes.end_to_end.max()), _ALL_BEHIND])
     return SelectorState(
         np.zeros((paths, 4)),
         np.zeros(len(routes.capacity)),
