@@ -37,13 +37,17 @@ def choose(routes: Routes, state: SelectorState, kind: int, now: float) -> int:
 @inner
 def assign(routes: Routes, state: SelectorState, path: int, slot: int, now: float) -> None:
     """Enter a request into the queues of its path; `slot` is its place in the table of requests in progress."""
-    apart = routes.distinct[path]
+    apart, longest, slowest = routes.distinct[path], 0.0, -1
     for visit in range(routes.first[path], routes.first[path + 1]):
         if routes.flags[visit] & COMMON == 0:
             apart += _wait(routes, state, visit, now)
+            if routes.service[visit] > longest:
+                longest, slowest = routes.service[visit], visit
+    # A path that was slower than profiled serves those behind more slowly too: it is tried again with few.
+    slower = max(_excess(state, path, now), 0.0)
     for visit in range(routes.first[path], routes.first[path + 1]):
         resource = routes.resource[visit]
-        work = routes.service[visit] / routes.capacity[resource]
+        work = (routes.service[visit] + (slower if visit == slowest else 0.0)) / routes.capacity[resource]
         state.free[resource] = max(state.free[resource], now) + work
     state.expected[slot] = apart
 
