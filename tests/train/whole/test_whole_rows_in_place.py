@@ -7,9 +7,9 @@ from test_whole_exact import EPOCHS, graph_for, in_float64
 
 from penstock.nn.aggregation import add_to_rows
 from penstock.sampling.block import Block
+from penstock.train.whole import rows_in_place
 from penstock.train.whole.levels import LevelGradients
-from penstock.train.whole.shared import shared_step
-from penstock.train.whole.shared.rows_in_place import RowsInPlace
+from penstock.train.whole.rows_in_place import RowsInPlace
 from whole_threads import train_in_threads
 
 WHOLE = {"sampler": "whole", "layers": 3, "hidden": 16, "dropout": 0.2, "lr": 0.01, "threads": 1}
@@ -32,30 +32,22 @@ def test_losses_of_bins_that_copy_rows(monkeypatch, fields):
     graph, made = graph_for(fields["model"]), []
     # Statistics of batches are kept in float32.
     exact = {} if "norm" in fields else {"prepare": in_float64}
-    real = shared_step.RowsInPlace
+    real = rows_in_place.RowsInPlace
 
     def counted(*given):
         made.append(real(*given))
         return made[-1]
 
     def losses(in_place):
-        monkeypatch.setattr(shared_step, "is_cheaper_in_place", lambda *given: in_place)
+        monkeypatch.setattr(rows_in_place, "is_cheaper_in_place", lambda *given: in_place)
         workers, _ = train_in_threads(graph, 3, EPOCHS, **exact, bins=3, **WHOLE, **fields)
         return workers[0][0]
 
-    monkeypatch.setattr(shared_step, "RowsInPlace", counted)
+    monkeypatch.setattr(rows_in_place, "RowsInPlace", counted)
     copied = losses(False)
     assert not made
     np.testing.assert_allclose(losses(True), copied, rtol=1e-9 if exact else 1e-4)
     assert len(made) == 3 * 2 * 3  # workers, layers behind the first, bins
-
-
-def test_one_bin_copies(monkeypatch):
-    def never(*given):
-        raise AssertionError("one bin reads every row once")
-
-    monkeypatch.setattr(shared_step, "RowsInPlace", never)
-    train_in_threads(graph_for("gcn"), 2, 1, model="gcn", bins=1, **WHOLE)
 
 
 @pytest.mark.parametrize("what", ["normalised", "mean", "sum"])

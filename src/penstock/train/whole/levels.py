@@ -97,7 +97,9 @@ class LevelGradients:
     def take(self, work: Any, x: Mapping[str, Any]) -> None:
         """Add what the backward pass of a bin (`PreparedBin`) left in the rows that it read."""
         for name, rows in x.items():
-            if rows.grad is not None:
+            if work.in_place is not None:
+                work.in_place.add_gradients(name, rows, self)
+            elif rows.grad is not None:
                 self.add(name, work.places[name], rows.grad)
 
     def clear(self) -> None:

@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.pipeline.schedule import Schedule
@@ -18,6 +17,7 @@ from penstock.train.whole.memory import Decision
 from penstock.train.whole.passes import LayerPasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
+from penstock.train.whole.rows_in_place import read_in_place
 
 _DIVISIONS = (2, 6, 18)
 """Numbers of bins that a layer is divided into: sizes differ ninefold."""
@@ -64,6 +64,10 @@ def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
         passes = LayerPasses(session, planned.key.purpose("dropout"), step.constant)
         below: KeptLevel | None = None
         for layer, works in enumerate(step.bins):
+            if layer:
+                # As workers' bins do.
+                last = layer == layers - 1 and job.jump == "none"
+                read_in_place(session, works, session.task.out if last else job.hidden)
             measured = _MeasuredLayer(session, step, passes, layer, below)
             for place in sorted({round(each) for each in np.linspace(0, len(works) - 1, _MEASURED)}):
                 yield measured.measure(works[place], repeats)
@@ -92,14 +96,15 @@ class _MeasuredLayer:
             above = LevelGradients(self._counts[number + 1], self._device)
             for name, rows in known.out.items():
                 above.add(name, None, rows.new_ones(self._counts[number + 1][name], rows.shape[1]))
-            for name, rows in known.x.items():
+            read = {name: getattr(rows, "neighbours", rows) for name, rows in known.x.items()}
+            for name, rows in read.items():
                 if rows.requires_grad:
                     below.add(name, None, rows.new_zeros(self._counts[number][name], rows.shape[1]))
             resumed = _now(self._device)
             self._passes.backward(number, work, known, self._fetch, above, below)
             seconds.append((computed - began, _now(self._device) - resumed))
             self._widths = {name: rows.shape[1] for name, rows in known.out.items()}
-            width_in = max(rows.shape[1] for rows in known.x.values())
+            width_in = max(rows.shape[1] for rows in read.values())
         self._session.optimiser.zero_grad(set_to_none=True)
         forward, backward = (min(each) for each in zip(*seconds[1:], strict=True))
         counts = work.num_rows, int(work.block.num_edges), work.num_inputs
@@ -113,10 +118,12 @@ class _MeasuredLayer:
             level.write(name, slice(0, count), torch.randn(count, width, device=self._device))
         return level
 
-    def _fetch(self, number: int, work: PreparedBin) -> dict[str, Tensor]:
+    def _fetch(self, number: int, work: PreparedBin) -> dict[str, Any]:
         below = self._below
         if below is None:
             return self._step.inputs(work)
+        if work.in_place is not None:
+            return {name: work.in_place.aggregated(below.kept(name)) for name in below.types}
         known = {name: places for name, places in work.places.items() if name in below.types}
         return {name: below.read(name, places).detach().requires_grad_() for name, places in known.items()}
 

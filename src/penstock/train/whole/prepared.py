@@ -17,6 +17,7 @@ from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import Sum
 from penstock.train.whole.plan import Bin, WholePlan
+from penstock.train.whole.rows_in_place import RowsInPlace
 
 
 @dataclass(eq=False)
@@ -26,6 +27,8 @@ class PreparedBin(Bin):
     places: dict[str, Tensor | None] = field(default_factory=dict)
     row_names: dict[str, Tensor] = field(default_factory=dict)
     """`names`, where dropout reads them."""
+    in_place: RowsInPlace | None = None
+    """How it reads the level below where it stands; None: it reads copies of rows."""
 
 
 class PreparedStep:

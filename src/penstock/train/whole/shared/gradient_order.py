@@ -8,7 +8,7 @@ from torch.nn import Parameter
 
 from penstock.nn.first_rows import AggregatedRows
 from penstock.train.whole.levels import LevelGradients
-from penstock.train.whole.shared.rows_in_place import RowsInPlace
+from penstock.train.whole.rows_in_place import RowsInPlace
 
 
 class Contribution(LevelGradients):

@@ -13,10 +13,10 @@ from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.prepared import normalised_layers
+from penstock.train.whole.rows_in_place import read_in_place
 from penstock.train.whole.shared.cut_plan import CutPlan
 from penstock.train.whole.shared.interfaces import CutLists, Rows
 from penstock.train.whole.shared.loss_rows import LossRowSource
-from penstock.train.whole.shared.rows_in_place import RowsInPlace, aggregated_in_place, is_cheaper_in_place
 from penstock.train.whole.shared.sent_sums import RowLists, SentSums
 from penstock.train.whole.shared.tasks import BinTask, make_tasks
 
@@ -44,9 +44,9 @@ class SharedStep:
         self._session, self.plan, self.decision, self.loss_rows = session, plan, decision, loss_rows
         self.device, self._cut = session.inputs.device, cut
         self.tasks = make_tasks(plan, self.device)
-        self._computed = next(session.learned.parameters()).dtype
-        for number in range(1, plan.layers):
-            self._read_in_place(number)
+        for number, tasks in enumerate(self.tasks[1:], 1):
+            last = number == plan.layers - 1 and session.job.jump == "none"
+            read_in_place(session, tasks, session.task.out if last else session.job.hidden)
         self.sent_rows = [
             [
                 {kind: torch.from_numpy(rows).to(self.device) for kind, rows in group.rows.items()}
@@ -77,21 +77,8 @@ class SharedStep:
         self._returned_names: dict[tuple[int, int, str], Array] = {}
         self._kept_inputs: dict[BinTask, dict[str, Tensor]] = {}
         self._all_inputs: dict[str, Tensor] = {}
+        self._computed = next(session.learned.parameters()).dtype
         self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else self._computed
-
-    def _read_in_place(self, number: int) -> None:
-        """Let bins of a layer read the level below where it stands, if the job can and several would copy rows."""
-        session, tasks = self._session, self.tasks[number]
-        what = aggregated_in_place(session)
-        if what is None or len(tasks) < 2:
-            return
-        blocks: list[Any] = [task.block for task in tasks]
-        out = session.task.out if number == self.plan.layers - 1 and session.job.jump == "none" else session.job.hidden
-        if is_cheaper_in_place(session, blocks, session.job.hidden, out):
-            for task in tasks:
-                (places,) = task.inputs.values()
-                assert places is not None
-                task.in_place = RowsInPlace(what, task.block, places, self._computed)
 
     def level(self, number: int) -> KeptLevel:
         """Room for a level's rows. The last one is read at once, by the loss."""

@@ -9,7 +9,6 @@ from penstock.graph.arrays import Array
 from penstock.train.whole.prepared import PreparedBin, prepared_bin
 from penstock.train.whole.shared.cut_plan import CutBin, CutLevel, CutPlan
 from penstock.train.whole.shared.interfaces import Rows
-from penstock.train.whole.shared.rows_in_place import RowsInPlace
 
 
 @dataclass(eq=False)
@@ -27,8 +26,6 @@ class BinTask(PreparedBin):
     """Groups received for the level below that it reads, by their place in the level's list."""
     above: frozenset[int] = frozenset()
     """Bins of the layer above that read its rows."""
-    in_place: RowsInPlace | None = None
-    """How it reads the level below where it stands; None: it reads copies of rows."""
     readers: tuple[int, ...] = ()
     """Groups sent of its level that hold rows of it, by their place in the level's list: by rank, then number."""
 

@@ -1,12 +1,12 @@
-"""Bins of one layer that read the level below where it stands, so that a row that several of them read is not copied,
-transformed, and its gradient copied once for each of them.
+"""Bins of a layer behind the first that read the level below where it stands: a row that several of them read is not
+copied and transformed, nor its gradient copied, for each of them.
 
 A bin aggregates rows of the whole level, and its layer is given aggregates in place of rows. The gradients of these are
 added to the level's rows along the same lists, turned round. This is for layers that aggregate linearly, on the host.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,7 +60,20 @@ class RowsInPlace:
             gradients.add(kind, self._own, x.own.grad)
 
 
-def aggregated_in_place(session: Session) -> Aggregation | None:
+def read_in_place(session: Session, bins: Sequence[Any], out: int) -> None:
+    """Let the bins (`PreparedBin`) of a layer behind the first, of width `out`, read rows where they stand, if that is
+    predicted to be cheaper."""
+    what, width = _aggregated_in_place(session), session.job.hidden
+    if what is None or not bins or not is_cheaper_in_place(session, [each.block for each in bins], width, out):
+        return
+    dtype = next(session.learned.parameters()).dtype
+    for work in bins:
+        (places,) = work.inputs.values()
+        rows = np.arange(work.block.num_src) if places is None else places
+        work.in_place = RowsInPlace(what, work.block, rows, dtype)
+
+
+def _aggregated_in_place(session: Session) -> Aggregation | None:
     """What layers behind the first aggregate of rows where they stand; None: bins need rows of their own."""
     job, model = session.job, session.model
     plain = session.graph.is_homogeneous and session.inputs.device.type == "cpu" and getattr(model, "layerwise", False)
