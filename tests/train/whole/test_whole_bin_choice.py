@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.nn.order_costs import shipped_order_costs
 from penstock.train.whole.memory import LayerSize
 from penstock.train.whole.shared.bin_choice import RATES, best_number, bins_by_cost
 from training_graphs import community_graph
@@ -38,6 +39,18 @@ def test_more_bins_the_more_there_is_to_hide():
 def test_fewer_bins_the_more_workers_get_messages():
     found = [bins_by_cost(SIZES, [0, 100_000], world, 1e8, RATES["cpu"]) for world in (2, 8, 64)]
     assert found == sorted(found, reverse=True) and found[0] > found[-1]
+
+
+def test_a_slower_machine_has_more_to_hide_messages_behind():
+    """Costs of operators stand for the stated rates of what is computed."""
+    shipped = shipped_order_costs()["cpu"]
+
+    def found(times):
+        rates = {name: {kind: times * rate for kind, rate in of.items()} for name, of in shipped.rates.items()}
+        costs = shipped.model_copy(update={"rates": rates})
+        return bins_by_cost(SIZES, [0, 100_000], 4, 1e8, RATES["cpu"], costs)
+
+    assert found(0.001) == 1 < found(0.3) < found(1)
 
 
 def test_a_small_graph_has_one_bin():

@@ -132,7 +132,9 @@ class SharedWholeExecution(SharedExecution):
             return decision
         # Inputs are received once, and then kept.
         received = [0, *(each.received for each in levels[1:-1])]
-        several = bins_by_cost(sizes, received, self._workers.world, self._workers.bandwidth, RATES[device.type])
+        costs = (job.order_costs or {}).get("cpu") if device.type == "cpu" else None
+        world, bandwidth = self._workers.world, self._workers.bandwidth
+        several = bins_by_cost(sizes, received, world, bandwidth, RATES[device.type], costs)
         return replace(decision, bins=[max(number, several) for number in decision.bins])
 
 
