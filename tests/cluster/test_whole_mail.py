@@ -93,9 +93,24 @@ def test_who_waits_for_a_lost_worker_meets_again(two):
         two.mails[0].wait()
 
 
-@pytest.mark.parametrize("arrays", [(), (np.zeros(2, np.float32),), (np.zeros((2, 2), np.int64),)])
+@pytest.mark.parametrize(("pieces", "messages"), [(1000, 1), (64, 4)])
+def test_small_arrays_travel_together(two, monkeypatch, pieces, messages):
+    """Those of 48, 0, 24 and 96 bytes; the last one is cut where 64 bytes are sent at a time."""
+    monkeypatch.setattr(row_mail, "_PIECE", pieces)
+    rows = [np.full((count, 3), count, np.float32) for count in (4, 0, 2, 8)]
+    two.mails[0].post(1, TAG, rows)
+    assert len(two.mails[0]._sent) == messages
+    two.mails[0].end()
+    found = taken(two.mails[1], 0, TAG)
+    assert all(np.array_equal(*pair) for pair in zip(found, rows, strict=True))
+
+
+ROWS = np.zeros((2, 2), np.float32)
+
+
+@pytest.mark.parametrize("arrays", [(), (np.zeros(2, np.float32),), (np.zeros((2, 2), np.int64),), (ROWS, ROWS)])
 def test_what_is_no_array_of_rows_is_refused(two, arrays):
-    body = {"generation": 1, "epoch": 0, "batch": 0, **TAG._asdict(), "pieces": 1, "array": 0, "first": 0}
+    body = {"generation": 1, "epoch": 0, "batch": 0, **TAG._asdict(), "pieces": 1, "places": [[0, 0]]}
     channel = two.members[1].endpoint.channel("worker-0", "rows", 0)
     with refused("malformed-message worker-1"):
         channel.call(Message("rows", body, arrays), 5.0)

@@ -19,7 +19,9 @@ from penstock.wire import Message, PendingCall
 _LOOK = 0.5
 """Seconds between two checks whether the round is still valid."""
 _PIECE = 16 << 20
-"""Bytes of an array that are sent at a time."""
+"""Bytes of rows that are sent at a time: large arrays are sent in pieces, small ones together."""
+_TOGETHER = 32
+"""Pieces in a message, at most."""
 
 
 class _Key(NamedTuple):
@@ -91,13 +93,14 @@ class RowInbox:
 
     def _receive(self, message: Message, sender: str) -> Message:
         kind, _, rank = sender.partition("-")
-        body = message.body
-        rows = message.arrays[0] if len(message.arrays) == 1 else np.empty(0)
+        body, places = message.body, message.body["places"]
         if kind != "worker" or not rank.isdecimal() or int(rank) >= self._world:
             raise PenstockError(f"{sender} may not send rows: only workers may.", code="not-permitted")
-        if rows.ndim != 2 or rows.dtype not in (np.float32, np.float64):
+        if not message.arrays or len(places) != len(message.arrays) or not all(map(_are_rows, message.arrays)):
+            shapes = ", ".join(f"{rows.dtype} {rows.shape}" for rows in message.arrays) or "nothing"
             raise PenstockError(
-                f"{sender} sent {rows.dtype} {rows.shape}: send one array of rows of numbers.", code="malformed-message"
+                f"{sender} sent {shapes} for {len(places)} places: send an array of rows of numbers for each.",
+                code="malformed-message",
             )
         generation, position = int(body["generation"]), (int(body["epoch"]), int(body["batch"]))
         key = _Key(position, int(rank), Tag(bool(body["backward"]), int(body["level"]), int(body["group"])))
@@ -105,12 +108,12 @@ class RowInbox:
             self._turn_to(generation)
             if generation == self._generation and position >= self._position:
                 arriving = self._groups.setdefault(key, _Arriving(int(body["pieces"])))
-                place = int(body["array"]), int(body["first"])
-                self.received += rows.nbytes
-                if place not in arriving.found:
-                    self.minimum += rows.nbytes
-                # What came over the wire is a view of the message.
-                arriving.found[place] = np.array(rows)
+                for (number, first), rows in zip(places, message.arrays, strict=True):
+                    self.received += rows.nbytes
+                    if (number, first) not in arriving.found:
+                        self.minimum += rows.nbytes
+                    # What came over the wire is a view of the message.
+                    arriving.found[int(number), int(first)] = np.array(rows)
                 self._arrived += 1
                 self.changed.notify_all()
         return Message("heard")
@@ -138,14 +141,15 @@ class WireRowMail:
         self._inbox.begin_step(position)
 
     def post(self, rank: int, tag: Tag, rows: Sequence[Array]) -> None:
-        """Send rows in pieces; the wire's own thread encrypts and sends them."""
-        pieces = [piece for number, array in enumerate(rows) for piece in _pieces(number, array)]
+        """Send rows in as few messages as they fit; the wire's own thread encrypts and sends them."""
+        messages = _messages([piece for number, array in enumerate(rows) for piece in _pieces(number, array)])
         body = {"generation": self._generation(), "epoch": self._position.epoch, "batch": self._position.batch}
-        body |= {**tag._asdict(), "pieces": len(pieces)}
+        body |= {**tag._asdict(), "pieces": sum(map(len, messages))}
         channel = self._member.endpoint.channel(f"worker-{rank}", "rows", 0)
         with within_kind(ROWS):
-            for number, first, piece in pieces:
-                sent = Message("rows", {**body, "array": number, "first": first}, (piece,))
+            for pieces in messages:
+                places = [[number, first] for number, first, _ in pieces]
+                sent = Message("rows", {**body, "places": places}, tuple(piece for *_, piece in pieces))
                 self._sent.append(channel.start(sent, self._patience))
 
     def take(self, rank: int, tag: Tag) -> list[Array] | None:
@@ -169,6 +173,28 @@ class WireRowMail:
             call.result()
 
 
-def _pieces(number: int, array: Array) -> list[tuple[int, int, Array]]:
+def _are_rows(array: Array) -> bool:
+    return array.ndim == 2 and array.dtype in (np.float32, np.float64)
+
+
+_Piece = tuple[int, int, Array]
+"""(number of its array, first row, rows)."""
+
+
+def _messages(pieces: list[_Piece]) -> list[list[_Piece]]:
+    """Pieces that are sent together, in order."""
+    found: list[list[_Piece]] = []
+    room = 0
+    for piece in pieces:
+        size = piece[2].nbytes
+        if not found or size > room or len(found[-1]) == _TOGETHER:
+            found.append([])
+            room = _PIECE
+        found[-1].append(piece)
+        room -= size
+    return found
+
+
+def _pieces(number: int, array: Array) -> list[_Piece]:
     step = max(1, _PIECE // max(1, array[:1].nbytes))
     return [(number, first, array[first : first + step]) for first in range(0, max(1, len(array)), step)]
