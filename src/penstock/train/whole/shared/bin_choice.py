@@ -44,7 +44,7 @@ class Rates(NamedTuple):
     """and bytes of messages that a processor handles in a second at each end."""
 
 
-RATES = {"cpu": Rates(4e9, 2e10, 2e-3, 6e-4, 1e9), "cuda": Rates(3e11, 1e13, 6e-4, 4e-4, 1e9)}
+RATES = {"cpu": Rates(4e9, 2e10, 3e-3, 6e-4, 1e9), "cuda": Rates(3e11, 1e13, 6e-4, 4e-4, 1e9)}
 """By type of device."""
 
 
