@@ -4,7 +4,9 @@ The same PyG modules (GraphSAGE, GATv2, GINE with edge features), the same graph
 seed; an epoch is a loop over all training vertices with forward, backward and Adam. Loops take turns, so that both have
 the same machine. PyG needs pyg-lib or torch-sparse; of its numbers of worker processes (`--workers`) the fastest
 counts. `loop` is an epoch's work without a loader: the same modules on batches that were kept, which no loader can be
-faster than. Accuracies are of whole-graph outputs on the validation split.
+faster than. `by layer` (on the CPU) are the same modules called once for each of `batch.blocks`, so that a layer
+computes only the rows that the next one reads; PyG's NeighborLoader gives no blocks. Accuracies are of whole-graph
+outputs on the validation split.
 Run: python benchmarks/loader.py [--device cuda] [--models sage gatv2 gine] [--nodes 100000] [--epochs 3] [--json]
 """
 
@@ -26,6 +28,7 @@ from products_graph import BATCH, products, show
 
 WIDTH = 8
 """Numbers that each edge carries."""
+BY_LAYER = "penstock, by layer"
 
 
 def main() -> None:
@@ -65,6 +68,16 @@ class Net(nn.Module):
                 x = functional.relu(x)
         return x
 
+    def by_layer(self, x: Tensor, blocks: list[Any]) -> Tensor:
+        """Rows of the seeds: every layer computes the destination rows of its block."""
+        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            ends = torch.from_numpy(np.stack([block.indices, block.destinations()]).astype(np.int64))
+            both = x, x[: block.num_dst]
+            x = layer(both, ends, block.edge_attr) if self.edges else layer(both, ends)
+            if number < len(self.layers) - 1:
+                x = functional.relu(x)
+        return x
+
 
 def sage(widths: list[int]) -> Net:
     from torch_geometric.nn import SAGEConv
@@ -97,12 +110,14 @@ def measured(graph: Graph, model: str, args: argparse.Namespace) -> list[dict[st
     """Seconds of an epoch of each loop, and what the model has learned."""
     wants_edges = MODELS[model]([1, 1]).edges
     loops: dict[str, Iterable[Any]] = {"penstock": ours(graph, wants_edges, args)}
+    if args.device == "cpu":
+        loops[BY_LAYER] = ours(graph, wants_edges, args)
     loops |= {f"PyG, {workers} workers": theirs(graph, wants_edges, workers, args) for workers in args.workers}
     nets = {name: made(graph, model, args) for name in loops}
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     for _ in range(args.epochs):
         for name, batches in loops.items():
-            seconds[name].append(epoch(nets[name], batches, args.device))
+            seconds[name].append(epoch(nets[name], batches, args.device, name == BY_LAYER))
     kept = Kept(loops["penstock"])
     seconds["loop"] = [epoch(made(graph, model, args), kept, args.device) for _ in range(2)]
     best = {name: min(each[1:] or each) for name, each in seconds.items()}
@@ -160,6 +175,7 @@ def theirs(graph: Graph, wants_edges: bool, workers: int, args: argparse.Namespa
         shuffle=True,
         num_workers=workers,
         persistent_workers=workers > 0,
+        pin_memory=args.device != "cpu",
     )
 
 
@@ -175,13 +191,16 @@ def as_pyg(graph: Graph, wants_edges: bool) -> Any:
     return Data(x=torch.from_numpy(np.array(graph.x, np.float32)), edge_index=ends, y=labels, **fields)
 
 
-def epoch(net: Trained, batches: Iterable[Any], device: str) -> float:
+def epoch(net: Trained, batches: Iterable[Any], device: str, by_layer: bool = False) -> float:
     """Seconds of a loop over all batches."""
     net.module.train()
     began = time.perf_counter()
     for batch in batches:
         batch = batch.to(device)
-        out = net.module(batch.x, batch.edge_index, batch.edge_attr if net.module.edges else None)
+        if by_layer:
+            out = net.module.by_layer(batch.x, batch.blocks)
+        else:
+            out = net.module(batch.x, batch.edge_index, batch.edge_attr if net.module.edges else None)
         loss = functional.cross_entropy(out[: batch.batch_size], batch.y[: batch.batch_size])
         net.optimiser.zero_grad()
         loss.backward()

@@ -316,6 +316,19 @@ def test_a_batch_says_what_it_is_and_moves():
     assert "7 batches" in repr(ps.loader(community_graph(), **FEW))
 
 
+def test_pygs_layers_on_blocks_give_what_they_give_on_all_edges():
+    """Of whole neighbourhoods, so that both ways read the same edges."""
+    convolutions = pytest.importorskip("torch_geometric.nn")
+    graph = community_graph()
+    layers = [convolutions.SAGEConv(graph.x.shape[1], 8), convolutions.SAGEConv(8, 3)]
+    batch = next(iter(ps.loader(graph, fanouts=[-1, -1], batch_size=16)))
+    whole, rows = batch.x, batch.x
+    for layer, block in zip(layers, batch.blocks, strict=True):
+        ends = torch.from_numpy(np.stack([block.indices, block.destinations()]).astype(np.int64))
+        rows, whole = layer((rows, rows[: block.num_dst]), ends), layer(whole, batch.edge_index)
+    torch.testing.assert_close(rows, whole[:16])
+
+
 def ends_of(batch, kind):
     """The original numbers of the ends of a batch's edges."""
     sources, ends = batch.edge_index_dict[kind]
