@@ -19,7 +19,7 @@ from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.memory import memory_over_time
 from penstock.plan.placement import PLACEMENTS, Budget
-from penstock.plan.replica_changes import replica_changes
+from penstock.plan.replica_changes import replica_changes, tried_again, with_seats
 from penstock.plan.transport_changes import transport_advice, transport_changes
 from penstock.plan.workloads import PlannedRun, workload_entry
 from penstock.progress import Progress
@@ -66,6 +66,12 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
         progress.note(note)
     trials = _trials(run, choices, budget, progress, threads)
     best = min(trials, key=lambda trial: trial.iteration_s)
+    if cluster.replicas and entry.uses_replicas:
+        # Shares of replicas were those of workers where the cluster file has them.
+        section = {"mode": profile.mode, **entry.set_up(with_seats(planned, best)).model_dump(mode="json")}
+        run = comparison_of(cluster, profile, section, choices.seed)
+        again = tried_again(run, best)
+        trials, best = [again if trial is best else trial for trial in trials], again
     fewer = Budget(max(1, (budget.steps or 10_000) // _FEWER), budget.seconds, (budget.simulations or 0) // _FEWER)
     changes = changes_of(run, best, fewer, choices.seed, progress, threads)
     sending = transport_changes(planned, best, choices.seed)

@@ -52,14 +52,24 @@ def _busiest_part(planned: PlannedRun, best: Trial) -> int:
 
 def change_by(what: str, planned: PlannedRun, other: PlannedRun, best: Trial, seed: int) -> Change:
     """What another run in the place of the planned one takes, its tasks where the best trial has them."""
-    where = dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
-    seats = tuple(where[f"worker-{rank}"] for rank in range(planned.profile.workers))
+    seated = with_seats(other, best)
     entry = workload_entry(planned.profile.mode)
-    workload = entry.build(other.profile, entry.set_up(replace(other, seats=seats)))
+    workload = entry.build(seated.profile, entry.set_up(seated))
     run = Comparison(workload, machines_of(other.cluster, planned.profile.rate), seed)
-    seconds = run.trial(replace(best.placed, machine_of=_as_placed(run, best)), best.flows).iteration_s
+    seconds = tried_again(run, best).iteration_s
     gain = 1 - seconds / best.iteration_s if best.iteration_s else 0.0
     return Change(what=what, iteration_s=seconds, gain=gain)
+
+
+def with_seats(planned: PlannedRun, best: Trial) -> PlannedRun:
+    """The run with its workers where a trial has them: what comes from replicas depends on who is beside them."""
+    where = dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
+    return replace(planned, seats=tuple(where[f"worker-{rank}"] for rank in range(planned.profile.workers)))
+
+
+def tried_again(run: Comparison, best: Trial) -> Trial:
+    """Another workload with every task where a trial has it."""
+    return run.trial(replace(best.placed, machine_of=_as_placed(run, best)), best.flows)
 
 
 def _as_placed(run: Comparison, best: Trial) -> Array:

@@ -59,7 +59,9 @@ def replica_shares(
                     continue
                 if "owner" in _allowed(cluster) or not held:
                     places[-1] = part
-                chosen = min(places, key=lambda number: (carried[places[number]] + size) / rates[places[number]])
+                chosen = min(
+                    places, key=lambda number: (carried[places[number]] + size / _CHUNKS) / rates[places[number]]
+                )
                 carried[places[chosen]] += size / _CHUNKS
                 if chosen >= 0:
                     shares[chosen, rank] += 1 / _CHUNKS
