@@ -104,7 +104,11 @@ def cases() -> list[Case]:
         fields = {"first_layer": "divided", "placement": on_device, "host_share": share}
         found.append(Case(f"papers-share-{share:g}", "papers", fields))
     device: dict[str, Any] = {"first_layer": "device", "feature_paths": ["cache", "pinned"]}
-    cached = {"pinned": device, "paths": {**device, "feature_paths": "auto"}, "divided": {"first_layer": "divided"}}
+    cached = {
+        "pinned": device,
+        "paths": {**device, "feature_paths": ["cache", "pinned", "gathered"]},
+        "divided": {"first_layer": "divided"},
+    }
     for name, fields in cached.items():
         for start, share in (("cached", 0.5), ("cached90", 0.9)):
             found.append(Case(f"{start}-{name}", "papers", {**fields, "placement": PINNED | on_device}, cached=share))

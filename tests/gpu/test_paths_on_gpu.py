@@ -18,6 +18,8 @@ from training_graphs import InterruptAfter, assert_same_state, community_graph, 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
 FEW = {"fanouts": [5, 3], "hidden": 16, "batch_size": 32, "epochs": 3, "evaluate_every": 0, "device": "cuda"}
 PINNED = {"features": "pinned"}
+EVERY = ["cache", "pinned", "gathered"]
+"""All paths by name: `auto` leaves out gathering where the device has most of the rows, as it has of these graphs."""
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def losses(run):
 
 @pytest.mark.parametrize("capture", [True, False])
 @pytest.mark.parametrize(
-    ("paths", "rows"), [(["gathered"], 0), (["pinned", "gathered"], 0), (["cache", "gathered"], 150), ("auto", 150)]
+    ("paths", "rows"), [(["gathered"], 0), (["pinned", "gathered"], 0), (["cache", "gathered"], 150), (EVERY, 150)]
 )
 def test_losses_are_bit_equal_whatever_path_rows_took(capture, paths, rows, small_chunks, tmp_path):
     graph = community_graph(400)
@@ -44,7 +46,7 @@ def test_losses_are_bit_equal_whatever_path_rows_took(capture, paths, rows, smal
     assert_same_state(*learned)
     came = run.result["feature_paths"]
     assert all(each["rows"] > 0 and each["bytes"] > 0 and each["seconds"] > 0 for each in came.values())
-    assert {"pinned", "gathered", "cache"} >= set(came) >= ({"gathered"} if paths != "auto" else {"cache", "gathered"})
+    assert {"pinned", "gathered", "cache"} >= set(came) >= ({"gathered"} if paths != EVERY else {"cache", "gathered"})
     json.dumps(came)
 
 
@@ -55,13 +57,13 @@ def test_a_batch_that_lacks_room_is_read_again(small_chunks, tmp_path, monkeypat
     graph, job = community_graph(400), {**FEW, "placement": PINNED}
     trained(graph, tmp_path / "roomy", **job)
     monkeypatch.setattr(decision, "presampled_room", lambda *_: Room((32, 96, 200), (128, 256)))
-    trained(graph, tmp_path / "tight", **job, feature_paths="auto")
+    trained(graph, tmp_path / "tight", **job, feature_paths=EVERY)
     for one, other in zip(losses(tmp_path / "tight"), losses(tmp_path / "roomy"), strict=True):
         assert one == pytest.approx(other, rel=1e-3)
 
 
 def test_an_interrupted_run_ends_with_the_same_weights(small_chunks, tmp_path, monkeypatch):
-    graph, job = community_graph(400), {**FEW, "checkpoint_steps": 5, "placement": PINNED, "feature_paths": "auto"}
+    graph, job = community_graph(400), {**FEW, "checkpoint_steps": 5, "placement": PINNED, "feature_paths": EVERY}
     trained(graph, tmp_path / "whole", **job)
     monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(3))
     trained(graph, tmp_path / "cut", **job)
@@ -75,7 +77,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(small_chunks, tmp_path, m
 def test_device_memory_is_predicted_with_the_buffers_of_the_paths(tmp_path):
     graph = community_graph(20_000, degree=12)
     job = {**FEW, "batch_size": 512, "hidden": 64, "epochs": 1, "placement": PINNED}
-    for name, paths in (("pinned", ["pinned"]), ("auto", "auto")):
+    for name, paths in (("pinned", ["pinned"]), ("every", EVERY)):
         result = trained(graph, tmp_path / name, **job, feature_paths=paths).result
         assert result["device_predicted_mb"] == pytest.approx(result["device_peak_mb"], rel=0.25, abs=16), name
 

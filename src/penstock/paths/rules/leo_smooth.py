@@ -20,6 +20,9 @@ from penstock.paths.rules.selector_state import BEHIND, HALF_LIFE, NEWEST, TOLER
 _EXCESS, _MEASURED_AT = 0, 1
 """Columns of `paths`: microseconds beyond what was expected, averaged; when that was measured last."""
 
+_RECOVERED = 0.5
+"""Weight of a measurement that is below what slow ones have let expect."""
+
 
 @inner
 def choose(routes: Routes, state: SelectorState, kind: int, now: float) -> int:
@@ -59,7 +62,9 @@ def observe(routes: Routes, state: SelectorState, path: int, slot: int, apart: f
     if abs(deviation) <= state.settings[TOLERANCE] * routes.distinct[path]:
         deviation = 0.0
     before = _excess(state, path, now)
-    state.paths[path, _EXCESS] = before + state.settings[NEWEST] * (deviation - before)
+    # A path that was slow and is fast again is believed sooner than one that becomes slow.
+    weight = state.settings[NEWEST] if deviation >= before or before <= 0.0 else _RECOVERED
+    state.paths[path, _EXCESS] = before + weight * (deviation - before)
     state.paths[path, _MEASURED_AT] = now
 
 
