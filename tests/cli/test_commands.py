@@ -288,7 +288,11 @@ def test_starting_does_not_import_torch():
 
 @pytest.mark.parametrize("features", [0, pytest.param(128, marks=pytest.mark.long)])
 def test_memory_of_writing_parts_is_bounded(features, tmp_path):
-    """Peak memory over that of an idle command stays within twice the graph's own size, features or not."""
+    """Peak memory over that of an idle command stays within twice the graph's own size, features or not.
+
+    Lists that are read and parts that are written are mapped, which is twice the graph; threads and what they allocate
+    differ by some megabytes from run to run.
+    """
     rng = np.random.default_rng(0)
     from penstock import EdgeSet, NodeSet
     from penstock.graph.csr import build_lists
@@ -304,5 +308,5 @@ def test_memory_of_writing_parts_is_bounded(features, tmp_path):
         for name in ("small", "big")
     }
     grown = (peaks["big"]["peak_rss_mb"] - peaks["small"]["peak_rss_mb"]) * (1 << 20)
-    assert grown < 2 * big.nbytes
+    assert grown < 2 * big.nbytes + (8 << 20)
     assert Path(peaks["big"]["path"]).is_dir()
