@@ -9,6 +9,7 @@ from torch import nn
 
 import penstock as ps
 from forks import forked_command
+from in_process import command
 from penstock.pipeline.schedule import START, Schedule
 from penstock.quantities import parsed_bytes
 from penstock.sampling.sampler_table import SAMPLERS
@@ -254,7 +255,7 @@ def test_a_whole_graph_that_is_too_large_is_refused_with_what_would_fit():
         assert fitting_forecast(changed, graph, device="cuda", device_memory=memory).device_bytes == remedy.device_bytes
 
 
-def test_the_api_and_the_command_say_the_same(tmp_path):
+def test_the_api_and_the_command_say_the_same(tmp_path, monkeypatch, capsys):
     graph = community_graph(600)
     graph.save(tmp_path / "graph")
     found = ps.memory(graph, "sage", device="cuda", **SMALL)
@@ -271,12 +272,11 @@ def test_the_api_and_the_command_say_the_same(tmp_path):
     assert told["device_memory"]["reserved"] == found.device_reserved
     assert set(told) == {"device", "device_memory", "host_memory", "moment", "method", "reason", "seconds", "why"}
     assert told["method"] == "traced" and told["host_memory"]["resident"] > 0
-    plain = forked_command("memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", *flags)
-    assert plain.returncode == 0 and "device weights:" in plain.stdout and "Peak: " in plain.stdout
-    small = forked_command(
-        "memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", "--device-memory", "100MB", "--json", *flags
-    )
-    assert small.returncode == 2 and json.loads(small.stderr.splitlines()[-1])["code"] == "out-of-memory"
+    asked = ["memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", *flags]
+    code, plain, _ = command(monkeypatch, capsys, *asked)
+    assert code == 0 and "device weights:" in plain and "Peak: " in plain
+    code, _, refused_with = command(monkeypatch, capsys, *asked, "--device-memory", "100MB", "--json")
+    assert code == 2 and json.loads(refused_with.splitlines()[-1])["code"] == "out-of-memory"
 
 
 def test_sizes_are_read_and_written_as_people_do():
