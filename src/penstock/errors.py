@@ -80,8 +80,15 @@ def known_code(text: object) -> Code:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence: the known name that was probably meant, or all of them."""
     known = list(known)
-    close = get_close_matches(name, known, 1)
-    return f": did you mean {close[0]!r}?" if close else f": use one of {', '.join(known)}."
+    close = nearest_name(name, known)
+    return f": did you mean {close!r}?" if close else f": use one of {', '.join(known)}."
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant, whatever is written in capitals; None where nothing is near."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), by_lower, 1)
+    return by_lower[close[0]] if close else None
 
 
 def _rebuilt(kind: type[PenstockError], args: tuple[Any, ...], state: dict[str, Any]) -> PenstockError:

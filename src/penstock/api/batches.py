@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from penstock.api.opened_graph import opened
 from penstock.train.loading.batch_loader import BatchLoader
 from penstock.train.loading.options import make_loader_job
@@ -16,7 +18,7 @@ def loader(
     fanouts: Sequence[int | dict[str, int]] = (15, 10),
     batch_size: int = 1024,
     shuffle: bool | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     seed: int = 0,
     rank: int = 0,
     world: int = 1,
@@ -39,7 +41,7 @@ def loader(
     given = {
         "fanouts": fanouts if isinstance(fanouts, int | str) else list(fanouts),
         "batch_size": batch_size,
-        "device": device,
+        "device": str(device),
         "seed": seed,
         **fields,
     }

@@ -13,7 +13,6 @@ from penstock.errors import PenstockError
 from penstock.explain.explanation import Explanation
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions
-from penstock.progress import SILENT
 from penstock.report import write_explanation_page
 from penstock.train.build import make_session
 from penstock.train.data import IN_MEMORY
@@ -21,7 +20,6 @@ from penstock.train.explain_run import ExplainOptions, explain_session
 from penstock.train.job import make_job
 from penstock.train.run_context import generators_kept
 from penstock.train.session import Session
-from penstock.train.use import open_session
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ def explain(
             code="conflicting-options",
         )
     else:
-        folder = run.path if isinstance(run, Run) else Run.open(run).path
-        session = open_session(folder, given, module, SILENT, trust_module)
+        held = run if isinstance(run, Run) else Run.open(run)
+        session = held.session(given, module, trust_module)
     return VertexExplanation(**vars(explain_session(session, vertex, node_type, options)))
 
 

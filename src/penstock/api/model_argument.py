@@ -19,5 +19,6 @@ def checked_model(model: Any) -> torch.nn.Module | None:
             code="wrong-type",
         )
     raise PenstockError(
-        f"The model is a {type(model).__name__}: give the name of a model, or a torch.nn.Module.", code="wrong-type"
+        f"The model is of type {type(model).__name__}: give the name of a model, or a torch.nn.Module.",
+        code="wrong-type",
     )

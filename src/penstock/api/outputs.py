@@ -34,7 +34,7 @@ def infer(
     fanouts: Sequence[int | dict[str, int]] | None = None,
     batch_size: int = 1024,
     features: str = "x",
-    device: str = "auto",
+    device: str | torch.device = "auto",
     memory_mb: int = 512,
     edge_features: str | Sequence[str] = (),
     edge_weight: str | None = None,
@@ -53,11 +53,11 @@ def infer(
     carried = {"edge_features": edge_features if isinstance(edge_features, str) else list(edge_features)}
     options: dict[str, Any] = {**carried, "edge_weight": edge_weight, "features": features}
     if fanouts is not None:
-        return _sampled(given, module, name, {**options, "fanouts": fanouts, "batch_size": batch_size}, device)
+        return _sampled(given, module, name, {**options, "fanouts": fanouts, "batch_size": batch_size}, str(device))
     job = make_job({**options, "inference_mb": memory_mb}, "ps.infer")
     ready, layerwise = prepared(given, job), bool(getattr(model, "layerwise", False))
     job = with_edge_fields(job, {kind: edges.fields for kind, edges in ready.edges.items()})
-    inputs = Inputs(ready, job, chosen_device(device), learnable=False)
+    inputs = Inputs(ready, job, chosen_device(str(device)), learnable=False)
     inputs.carry_edges(job, ready, None, own_module=not layerwise)
     if missing := [each for each in ready.nodes if each not in inputs.fields]:
         raise PenstockError(

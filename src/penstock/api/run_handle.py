@@ -11,8 +11,7 @@ import torch
 from penstock.api.history import History
 from penstock.api.opened_graph import opened
 from penstock.api.run_comparison import RunComparison
-from penstock.errors import PenstockError, nearest
-from penstock.graph.data import SPLITS
+from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn.adapter import Adapted
 from penstock.notebook_html import html_table
@@ -21,7 +20,7 @@ from penstock.train.export.exported import export_session
 from penstock.train.job import Job, job_defaults
 from penstock.train.run_folder import METRICS, RunFolder
 from penstock.train.session import Session
-from penstock.train.use import embeddings, open_session, predictions, predictions_of
+from penstock.train.use import embeddings, no_such_split, open_session, predictions, predictions_of
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 
 
@@ -105,15 +104,16 @@ class Run:
 
     def model(self) -> torch.nn.Module:
         """The best model, in evaluation mode: one of `ps.nn`, or a copy of the module that was trained."""
-        model = self._session().model
+        model = self.session().model
         return (model.module if isinstance(model, Adapted) else model).eval()
 
     def evaluate(self, split: str = "test", graph: Any = None) -> dict[str, float]:
         """Metrics of a split (train, val or test), by exact inference; `graph` stands for the run's own."""
-        found = self._session(graph).evaluate([split])
+        if not isinstance(split, str):
+            raise PenstockError(f"split is {split!r}: give one name, such as 'test'.", code="wrong-type")
+        found = self.session(graph).evaluate([split])
         if split not in found:
-            hint = nearest(split, SPLITS) if split not in SPLITS else ": choose another."
-            raise PenstockError(f"The data has no split {split!r} to evaluate{hint}", code="split-missing")
+            raise no_such_split(split)
         return found[split]
 
     def predict(self, ids: Any = None, *, split: str | None = None, graph: Any = None) -> Any:
@@ -123,30 +123,36 @@ class Run:
         """
         if ids is not None and split is not None:
             raise PenstockError("Give ids or a split to predict, not both.", code="conflicting-options")
-        session = self._session(graph)
+        session = self.session(graph)
         return predictions(session, split) if ids is None else predictions_of(session, ids)
 
     def embed(self, node_type: str | None = None, graph: Any = None) -> torch.Tensor:
         """[vertices, width]: what the model knows of each vertex before its last step, in the order of the graph."""
-        return embeddings(self._session(graph), node_type)[1].cpu()
+        return embeddings(self.session(graph), node_type)[1].cpu()
 
     def export(
         self, folder: str | os.PathLike[str], to: str = "torch", *, force: bool = False, graph: Any = None
     ) -> Path:
         """Write the best model as a PyTorch module that needs no Penstock; `to` is torch, program or onnx."""
-        export_session(self._session(graph), Path(folder), to, force)
+        export_session(self.session(graph), Path(folder), to, force)
         return Path(folder)
 
     def compare(self, other: "Run | str | os.PathLike[str]") -> RunComparison:
         """Settings in which two runs differ, and their figures side by side; `other` is a run or its folder."""
         if not isinstance(other, Run | str | os.PathLike):
             raise PenstockError(
-                f"A run cannot be compared with a {type(other).__name__}: give another run, or its folder.",
+                f"A {type(other).__name__} cannot be compared with a run: give another run, or its folder.",
                 code="wrong-type",
             )
         second = other if isinstance(other, Run) else Run.open(other)
         sides = [(str(run.path), run.job.model_dump(mode="json"), run.val, run.test) for run in (self, second)]
         return RunComparison(*sides)
+
+    def session(self, graph: Any = None, module: torch.nn.Module | None = None, trust_module: bool = False) -> Session:
+        """The run's best model with its task and its graph; the arguments stand for what the run was opened with."""
+        given = self._graph if graph is None else opened(graph)
+        used = deepcopy(self._module) if module is None else module
+        return open_session(self.path, given, used, trust_module=self._trusted or trust_module, given=self._given)
 
     @property
     def page(self) -> Path | None:
@@ -169,8 +175,3 @@ class Run:
             (name, self.result[name]) for name in ("epochs", "best_epoch", "seconds", "device") if name in self.result
         ]
         return html_table(f"Run {self.path}", [("state", self.state), *facts, *scores])
-
-    def _session(self, graph: Any = None) -> Session:
-        given = self._graph if graph is None else opened(graph)
-        module = deepcopy(self._module)
-        return open_session(self.path, given, module, trust_module=self._trusted, given=self._given)

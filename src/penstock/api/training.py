@@ -64,6 +64,8 @@ def train(
     progress = shown_in_notebooks() if progress is None else progress
     given, named = split_functions(loss, metrics, callbacks)
     fields = {**fields, **named, **_stopping(early_stop)}
+    if isinstance(fields.get("device"), torch.device):
+        fields["device"] = str(fields["device"])
     if resume is not None and (Path(resume) / CLUSTER).exists():
         from penstock.cluster.run import resume_cluster_run
 

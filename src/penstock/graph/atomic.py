@@ -81,7 +81,8 @@ def check_target(target: Path, force: bool) -> None:
         return
     if not force:
         raise PenstockError(
-            f"{target} exists already: add --force to replace it, or name another folder.", code="file-exists"
+            f"{target} exists already: add --force (force=True in Python) to replace it, or name another folder.",
+            code="file-exists",
         )
     if not any(_is_ours(target / name) for name in _DOCUMENTS):
         raise PenstockError(

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,7 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest_name
 from penstock.plugins import has_plugin
 
 
@@ -291,8 +290,8 @@ def _names_of_documents(kind: type[BaseModel]) -> set[str]:
 def _meant(word: str, known: Iterable[str]) -> str:
     """The known word that was probably meant, or all of them; `nearest` as a remark."""
     known = list(known)
-    close = get_close_matches(word, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
+    close = nearest_name(word, known)
+    return f"did you mean {close!r}?" if close else f"use one of {', '.join(known)}"
 
 
 def _check_form(raw: Any, path: Path, form: str, version: int, remedy: str) -> None:

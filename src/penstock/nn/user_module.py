@@ -38,10 +38,10 @@ def build_user_module(name: str, inputs: Widths, outputs: int) -> torch.nn.Modul
     return made
 
 
-def imported_callable(name: str) -> Callable[..., Any]:
-    """The function or class at FILE.py:NAME or PACKAGE.MODULE:NAME."""
+def imported_callable(name: str, what: str = "Module") -> Callable[..., Any]:
+    """The function or class at FILE.py:NAME or PACKAGE.MODULE:NAME; `what` it is begins a refusal's sentence."""
     place, _, attribute = name.rpartition(":")
-    found = _imported(place, name)
+    found = _imported(place, name, what)
     target = getattr(found, attribute, None)
     if not callable(target):
         known = [each for each in vars(found) if not each.startswith("_")]
@@ -57,10 +57,10 @@ def user_module_location(name: str) -> str:
     return f"{Path(place).resolve()}{colon}{attribute}" if place.endswith(".py") else name
 
 
-def _imported(place: str, name: str) -> ModuleType:
+def _imported(place: str, name: str, what: str) -> ModuleType:
     if not place:
         raise PenstockError(
-            f"Module {name!r} does not say where it is: write FILE.py:NAME or PACKAGE.MODULE:NAME.",
+            f"{what} {name!r} does not say where it is: write FILE.py:NAME or PACKAGE.MODULE:NAME.",
             code="invalid-value",
         )
     try:
@@ -70,9 +70,9 @@ def _imported(place: str, name: str) -> ModuleType:
             f"{place} does not exist: give the module's file the same path on every machine.", code="file-not-found"
         ) from None
     except Exception as error:
-        what = " ".join(str(error).split())[:200]
+        said = " ".join(str(error).split())[:200]
         raise PenstockError(
-            f"{place} could not be imported ({type(error).__name__}: {what}): correct it.", code="user-code-failed"
+            f"{place} could not be imported ({type(error).__name__}: {said}): correct it.", code="user-code-failed"
         ) from error
 
 

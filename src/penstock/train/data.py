@@ -86,6 +86,7 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
     kinds = {edge_key(kind): edges for kind, edges in graph.edges.items() if options.label in edges.fields}
     if kinds:
         return task_of_edges(kinds.get(options.edge_type or "", next(iter(kinds.values()))).fields[options.label])
+    _refuse_dropped(graph, options.label)
     if options.label != DataOptions.model_fields["label"].default:
         raise PenstockError(
             f"Neither vertices nor edges have a field {options.label!r} to learn: set `label` or `task`.",
@@ -97,6 +98,17 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
         if holding > 1 or (holding == 0 and len(graph.nodes) == 1):
             return "knowledge-graph-completion"
     return "link-prediction"
+
+
+def _refuse_dropped(graph: Graph, label: str) -> None:
+    """Refuse to learn links in place of labels that another library's object had, and that are no field of a graph."""
+    for name in graph.origin.get("dropped", []):
+        if name == label or name.endswith(f"].{label}"):
+            raise PenstockError(
+                f"The graph was loaded without {name!r}, which is not an array with one row for each vertex or edge:"
+                " give labels as such an array, or set `task`, to link-prediction for example.",
+                code="shape-mismatch",
+            )
 
 
 def task_of_edges(labels: Array) -> Task:

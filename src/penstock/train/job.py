@@ -21,6 +21,7 @@ from penstock.train.data_options import DataOptions
 from penstock.train.device_options import DeviceOptions
 from penstock.train.function_options import FunctionOptions
 from penstock.train.link_options import LinkOptions
+from penstock.train.other_names import OTHER_NAMES
 from penstock.train.triple_options import TripleOptions
 from penstock.train.whole_options import WholeOptions
 
@@ -145,7 +146,8 @@ def make_job(fields: dict[str, Any], where: str = "the job") -> Job:
     fields = {name: os.fsdecode(each) if isinstance(each, os.PathLike) else each for name, each in fields.items()}
     for name in fields:
         if name not in Job.model_fields:
-            close = get_close_matches(str(name), Job.model_fields, 1, 0.5)
+            known = OTHER_NAMES.get(str(name))
+            close = [known] if known else get_close_matches(str(name), Job.model_fields, 1, 0.5)
             hint = f"did you mean {close[0]!r}?" if close else "docs/job.md lists them all."
             raise PenstockError(f"{where} has an unknown field {name!r}: {hint}", code="unknown-name")
     try:

@@ -10,6 +10,7 @@ from penstock.graph.data import SPLITS, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.splits import splits_by_ratio
+from penstock.quantities import counted
 from penstock.train.data_options import DataOptions, Task
 from penstock.train.learned_labels import LearnedLabels, check_classes, check_learned, recoded
 
@@ -41,8 +42,8 @@ class Labelled:
         unknown = rows[~_known(self)[rows]]
         if len(unknown):
             raise PenstockError(
-                f"{len(unknown):,} vertices of split {split!r} have no known label {self.field!r}, the first is"
-                f" {unknown[0]}: remove them from the split, or label them.",
+                f"Split {split!r} has {counted(len(unknown), 'vertices')} without a known label {self.field!r}, first"
+                f" vertex {unknown[0]}: remove such vertices from the split, or label them.",
                 code="missing-data",
             )
         if self.multi_label and not np.isin(self.labels[rows], (0, 1)).all():
@@ -144,7 +145,8 @@ def _count_classes(labels: Array, name: str) -> int:
     if labels.dtype.kind == "f":
         if not np.all(np.isfinite(labels)) or np.any(labels != np.round(labels)):
             raise PenstockError(
-                f"Labels {name!r} are {labels.dtype}, which cannot be classes: use task node-regression.",
+                f"Labels {name!r} are {labels.dtype}, and not all are whole numbers: number classes from 0, with -1 for"
+                " no label, or use task node-regression.",
                 code="wrong-type",
             )
         labels = labels.astype(np.int64)

@@ -42,8 +42,11 @@ def make_optimiser(
         **(_ON_DEVICE.get(job.optimiser, {}) if device is not None and is_gpu(device) else {}),
         **job.optimiser_options,
     }
+    learned = list(parameters)
+    if not learned:
+        raise PenstockError("The model has no parameters: give one that has weights to learn.", code="invalid-value")
     try:
-        optimiser: torch.optim.Optimizer = eager(chosen)(list(parameters), **options)
+        optimiser: torch.optim.Optimizer = eager(chosen)(learned, **options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise PenstockError(
             f"Optimiser {job.optimiser} does not take {options}: {error}.", code="invalid-value"

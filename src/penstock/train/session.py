@@ -108,6 +108,12 @@ class Session:
         In float16 gradients are computed larger, lest the small ones vanish, and then divided; a step in which one has
         become infinite is left out.
         """
+        if not loss.requires_grad:
+            raise PenstockError(
+                "The model's outputs have no gradient, so nothing can be learned: give it parameters that require"
+                " gradients, and leave out detach() and torch.no_grad() in its forward.",
+                code="user-code-failed",
+            )
         if self.job.compute_type != "float16" or not is_gpu(self.inputs.device):
             loss.backward()  # type: ignore[no-untyped-call]
             return skip
@@ -192,7 +198,8 @@ class Session:
         except (RuntimeError, KeyError, TypeError, AttributeError) as error:
             short = " ".join(str(error).split())[:200]
             raise PenstockError(
-                f"{where} holds another model's weights ({short}): give the model it was trained with.",
+                f"{where} holds the weights of another model ({short}): use the graph and the model that the run was"
+                " trained with.",
                 code="mismatched-inputs",
             ) from None
         self.inputs.restore(state["tables"])
@@ -208,6 +215,7 @@ def model_at_fault() -> Iterator[None]:
     except Exception as error:
         what = " ".join(str(error).split())[:300]
         raise PenstockError(
-            f"The model failed on a first small batch ({type(error).__name__}: {what}): correct it.",
+            f"The model failed on a first small batch ({type(error).__name__}: {what}): correct it; a module of your"
+            " own is called as forward(x, edge_index).",
             code="user-code-failed",
         ) from error

@@ -11,7 +11,7 @@ from pyarrow import compute
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.data import NodeSet
+from penstock.graph.data import SPLITS, NodeSet
 from penstock.graph.graph import Graph
 from penstock.partition import open_partition, stitch
 from penstock.progress import SILENT, Progress
@@ -43,10 +43,14 @@ def evaluate_run(
     session = open_session(path, graph, module, progress, trust_module, unchecked)
     found = session.evaluate(splits, progress)
     if missing := [split for split in splits if split not in found]:
-        raise PenstockError(
-            f"The run's data has no split {missing[0]!r} to evaluate: choose another.", code="split-missing"
-        )
+        raise no_such_split(missing[0])
     return found
+
+
+def no_such_split(split: str) -> PenstockError:
+    """The error of a split that the data does not have, or that holds nothing."""
+    hint = nearest(split, SPLITS) if split not in SPLITS else ": choose another."
+    return PenstockError(f"The data has no split {split!r} to evaluate{hint}", code="split-missing")
 
 
 def predict_run(
@@ -187,10 +191,21 @@ def _columns_of_pairs(ids: Any) -> list[list[Any]]:
 def _rows_with(nodes: NodeSet, ids: Any, node_type: str) -> Array:
     """The vertices with some of the user's ids."""
     known, flat = original_ids(nodes, np.arange(nodes.count)), np.asarray(ids)
+    if flat.ndim == 0:
+        meant = f"split={ids!r}" if isinstance(ids, str) and ids in SPLITS else f"[{ids!r}]"
+        raise PenstockError(
+            f"{ids!r} is not a list of ids of {node_type!r} vertices: give {meant}.", code="shape-mismatch"
+        )
     if flat.ndim != 1 or not len(flat):
         raise PenstockError(
             f"The ids of {node_type!r} vertices have shape {flat.shape}: give a list of one id or more.",
             code="shape-mismatch",
+        )
+    if flat.dtype.kind == "b":
+        raise PenstockError(
+            f"The ids of {node_type!r} vertices are a mask: give the ids themselves, mask.nonzero() of a graph without"
+            " ids of its own, or name a split.",
+            code="wrong-type",
         )
     try:
         asked = pa.array(flat).cast(known.type)
@@ -307,6 +322,11 @@ def _list_column(values: Array) -> pa.Array:
 
 def _chosen_type(graph: Graph, asked: str | None, session: Session) -> str:
     if asked is not None:
+        if not isinstance(asked, str):
+            raise PenstockError(
+                f"node_type is {asked!r}: give the name of a type; embeddings of some vertices are rows of the result.",
+                code="wrong-type",
+            )
         if asked not in graph.nodes:
             raise PenstockError(f"There is no node type {asked!r}{nearest(asked, graph.nodes)}", code="unknown-name")
         return asked

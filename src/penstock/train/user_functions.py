@@ -78,7 +78,13 @@ class UserLoss:
                 f"Loss {self.name} returned a {type(losses).__name__}: it must return a tensor.",
                 code="user-code-failed",
             )
-        if losses.dim() and losses.shape[0] != outputs.shape[0]:
+        if outputs.requires_grad and not losses.requires_grad:
+            raise PenstockError(
+                f"Loss {self.name} returned a tensor without a gradient: compute it from the outputs with torch's"
+                " functions, without detach() or item().",
+                code="user-code-failed",
+            )
+        if losses.dim() > 1 or (losses.dim() == 1 and losses.shape[0] != outputs.shape[0]):
             raise PenstockError(
                 f"Loss {self.name} returned shape {tuple(losses.shape)} for {outputs.shape[0]} rows: return one number"
                 " for each row, or their mean.",
@@ -102,7 +108,13 @@ def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool
 
     Where a model is only used (`training` is False), its run's loss and callbacks are not.
     """
-    metrics = {_last(name): imported_callable(name) for name in job.metrics}
+    for name in set(job.metrics) & set(METRICS):
+        raise PenstockError(
+            f"`metrics` names {name!r}, which is one of Penstock's: leave it out, or set `metric` to it to choose the"
+            " best model by it. Functions of your own are FILE.py:NAME.",
+            code="duplicate",
+        )
+    metrics = {_last(name): imported_callable(name, "Metric") for name in job.metrics}
     metrics |= {name_of(each): each for each in given.metrics or ()}
     if len(metrics) < len(job.metrics) + len(given.metrics or ()):
         raise PenstockError("Two of `metrics` have the same name: rename one of them.", code="duplicate")
@@ -114,8 +126,20 @@ def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool
         return UserFunctions(metrics=own)
     loss = given.loss
     if loss is None and job.loss is not None and job.loss not in NUMBER_LOSSES:
-        loss = imported_callable(job.loss)
-    named = [(name, imported_callable(callback_location(name))) for name in job.callbacks]
+        loss = imported_callable(job.loss, "Loss")
+    if isinstance(loss, type):
+        raise PenstockError(
+            f"The loss is the class {loss.__name__}: give a function, or an object such as {loss.__name__}().",
+            code="wrong-type",
+        )
+    for each in given.callbacks or ():
+        if not callable(each):
+            raise PenstockError(
+                f"Callback {each!r} cannot be called: give a function that takes an epoch's result, or an object with"
+                " __call__.",
+                code="wrong-type",
+            )
+    named = [(name, imported_callable(callback_location(name), "Callback")) for name in job.callbacks]
     called = (*named, *((name_of(each), each) for each in given.callbacks or ()))
     return UserFunctions(None if loss is None else UserLoss(name_of(loss), loss), own, called)
 
@@ -164,7 +188,8 @@ def _metric(name: str, function: Callable[..., Any]) -> Metric:
             found = function(outputs) if labels is None else function(outputs, labels)
         value = np.asarray(found)
         if value.size != 1 or value.dtype.kind not in "fiub":
-            raise PenstockError(f"Metric {name} returned {found!r}: it must return a number.", code="user-code-failed")
+            shown = repr(found) if value.size == 1 else f"a {type(found).__name__} of shape {value.shape}"
+            raise PenstockError(f"Metric {name} returned {shown}: it must return a number.", code="user-code-failed")
         return float(value.reshape(()))
 
     return Metric(name, better, _ALL_TASKS, compute, "ranks")

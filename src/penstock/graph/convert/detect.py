@@ -54,7 +54,7 @@ def _recognised(source: Any, options: dict[str, Any]) -> Graph:
         if library in _LIBRARIES and hasattr(source, _LIBRARIES[library][0]):
             return _convert(_LIBRARIES[library][1], source, options)
     raise PenstockError(
-        f"{_kind_of(source)} is not a graph that Penstock can load: give {_UNDERSTOOD}.",
+        f"{_kind_of(source)} is not a graph that Penstock can load: {_remedy(source)}.",
         code="wrong-type",
     )
 
@@ -98,6 +98,12 @@ def _from_file(path: Path, options: dict[str, Any]) -> Graph:
             f"{path} describes tables: make a graph of them with `penstock data import {path} --out FOLDER`.",
             code="wrong-file",
         )
+    if path.suffix in (".pt", ".pth", ".pkl", ".pickle"):
+        raise PenstockError(
+            f"{path} may hold code, which Penstock does not run: read it yourself, for example with torch.load, and"
+            " give the object to ps.load.",
+            code="wrong-file",
+        )
     raise PenstockError(
         f"{path} is not a graph that Penstock can load: give {_UNDERSTOOD}; tables need a spec and `penstock data"
         " import`.",
@@ -125,6 +131,15 @@ def _convert(converter: Callable[..., Graph], source: Any, options: dict[str, An
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise PenstockError(f"Option {option!r} does not apply to this source: {takes}.", code="unknown-name")
     return converter(source, **options)
+
+
+def _remedy(source: Any) -> str:
+    """What to give instead of an object that is no graph: the graphs that it holds, or is made of, where it does."""
+    if isinstance(source, list | tuple) or any(base.__name__ == "Dataset" for base in type(source).__mro__):
+        return f"give one graph of it, such as dataset[0]; Penstock loads {_UNDERSTOOD}"
+    if isinstance(source, dict) or hasattr(source, "dtype"):
+        return f"make a PyG Data of your arrays, Data(x=..., edge_index=...); Penstock loads {_UNDERSTOOD}"
+    return f"give {_UNDERSTOOD}"
 
 
 def _kind_of(source: Any) -> str:

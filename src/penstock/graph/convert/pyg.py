@@ -101,7 +101,7 @@ class StoreReader:
 
     def _node_set(self, values: dict[str, Any], count: int, where: str) -> NodeSet:
         ids = _ids(values.pop("n_id", None), count, f"{where}.n_id")
-        fields = self._fields(values, count, where)
+        fields = self._fields(values, count, where, f"{count:,} vertices")
         splits = take_masks(fields, self.split)
         return NodeSet(count, fields, splits, ids)
 
@@ -113,11 +113,14 @@ class StoreReader:
             pairs = to_array(values.pop(key), f"{where}.{key}")
             name = key.removeprefix(HELD_OUT).removesuffix("_index")
             held_out[name] = pair_array(pairs[0], pairs[1], source.count, destination.count, f"{where}.{key}")
-        fields = self._fields(values, edge_index.shape[1], where)
+        # A `Data` keeps what vertices and edges have in one place; what has the length of neither comes here.
+        edges = f"{edge_index.shape[1]:,} edges"
+        there_are = f"{source.count:,} vertices and {edges}" if where == "data" else edges
+        fields = self._fields(values, edge_index.shape[1], where, there_are)
         label = f"{where}.edge_index"
         return edge_set(edge_index[0], edge_index[1], source.count, destination.count, label, fields, held_out)
 
-    def _fields(self, values: dict[str, Any], count: int, where: str) -> dict[str, Array]:
+    def _fields(self, values: dict[str, Any], count: int, where: str, there_are: str) -> dict[str, Array]:
         fields = {}
         for key, value in values.items():
             rows = _rows(key, value)
@@ -125,8 +128,7 @@ class StoreReader:
                 fields[key] = to_array(value, f"{where}.{key}")
             elif key in _NEVER_DROPPED:
                 raise PenstockError(
-                    f"{where}.{key} has {rows or 0:,} rows, which is neither the number of vertices nor that of edges:"
-                    " correct it.",
+                    f"{where}.{key} has {rows or 0:,} rows where there are {there_are}: give it as many rows.",
                     code="shape-mismatch",
                 )
             else:

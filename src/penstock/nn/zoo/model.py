@@ -93,7 +93,7 @@ class GraphModel(LayeredModel):
 
     def forward(self, blocks: Sequence[Block], x: Any) -> Tensor:
         """[seeds, out] of a batch's blocks, outermost first, and its vertices' features."""
-        check_depth(self.num_layers, len(blocks))
+        check_blocks(self.num_layers, blocks)
         seeds, outputs = blocks[-1].num_dst, list[Tensor]()
         rows: Any = self.prepare(x)
         for i, block in enumerate(blocks):
@@ -120,11 +120,18 @@ class GraphModel(LayeredModel):
         return self._reads_in_place and options.activation == "relu" and not options.residual and options.jump == "none"
 
 
-def check_depth(layers: int, blocks: int) -> None:
-    """Refuse a batch that was sampled for another depth."""
-    if layers != blocks:
+def check_blocks(layers: int, blocks: Any) -> None:
+    """Refuse tensors, with which PyG's models are called, and a batch that was sampled for another depth."""
+    if isinstance(blocks, Tensor | dict):
         raise PenstockError(
-            f"A model of {layers} layers was given {blocks} blocks: give as many fan-outs as layers.",
+            "Models of ps.nn are called with the blocks of a batch, model(batch.blocks, batch.x), and not with"
+            " (x, edge_index): use ps.infer(graph, model) for a whole graph, or run.export for a module that takes"
+            " (x, edge_index).",
+            code="wrong-type",
+        )
+    if layers != len(blocks):
+        raise PenstockError(
+            f"A model of {layers} layers was given {len(blocks)} blocks: give as many fan-outs as layers.",
             code="shape-mismatch",
         )
 

@@ -12,7 +12,7 @@ from penstock.nn.layer_table import LAYERS, layer_entry
 from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.layer_ends import Join, LayerEnd, layer_widths
-from penstock.nn.zoo.model import LayeredModel, check_depth
+from penstock.nn.zoo.model import LayeredModel, check_blocks
 from penstock.sampling.block import Block, TypedBlock
 
 Rows = dict[str, Tensor]
@@ -104,7 +104,7 @@ class TypedModel(LayeredModel):
 
     def forward(self, blocks: Sequence[TypedBlock | Block], x: Rows | Tensor) -> Rows | Tensor:
         """[seeds, out] by type, of a batch's blocks, outermost first, and its vertices' features."""
-        check_depth(self.num_layers, len(blocks))
+        check_blocks(self.num_layers, blocks)
         outputs, x = [], self.prepare(x)
         for i, block in enumerate(blocks):
             x = self.layer(i, block, x)

@@ -10,6 +10,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
 from penstock.train.data_options import DataOptions
 from penstock.train.job import Job
+from penstock.train.other_names import OTHER_NAMES
 
 _OF_DATA = set(DataOptions.model_fields) - {"graph", "split"}
 _OF_SAMPLERS = set(SamplerOptions.model_fields)
@@ -21,17 +22,8 @@ LOADER_FIELDS = frozenset(_OF_DATA | _OF_SAMPLERS | _OF_LINKS | _OF_BATCHES | _O
 """Fields of a job that `ps.loader` takes by their names. Those left out are of the model and of its training."""
 
 
-_OF_OTHERS = {
-    "num_neighbors": "fanouts",
-    "input_nodes": "split",
-    "num_workers": "sample_threads",
-    "neg_sampling_ratio": "negatives_per_edge",
-    "neg_sampling": "negatives",
-    "time_attr": "time",
-    "edge_label_time": "seed_time",
-    "weight_attr": "weight",
-}
-"""What loaders of PyG call them."""
+_OF_OTHERS = {**OTHER_NAMES, "input_nodes": "split"}
+"""What loaders of PyG call them; a job's `split` is another thing."""
 
 
 class LoaderJob(Job):
@@ -53,7 +45,8 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
     for name in fields:
         if name not in LOADER_FIELDS:
             why = "is a field of training, not of batches" if name in Job.model_fields else "is unknown"
-            hint = f": use {_OF_OTHERS[name]}." if name in _OF_OTHERS else nearest(name, sorted(LOADER_FIELDS))
+            other = _OF_OTHERS.get(name, name)
+            hint = f": use {other}." if other in (*LOADER_FIELDS, "split") else nearest(name, sorted(LOADER_FIELDS))
             raise PenstockError(f"ps.loader: {name!r} {why}{hint}", code="unknown-name")
     if fields.get("sampler") == "whole":
         raise PenstockError(

@@ -95,16 +95,19 @@ def _numbers(chosen: Any, count: int) -> Array:
     """Vertex numbers of numbers or of a mask."""
     rows = np.asarray(chosen)
     if rows.dtype.kind == "b" and rows.shape == (count,):
-        return np.flatnonzero(rows)
+        rows = np.flatnonzero(rows)
+    if rows.shape == (0,):
+        raise PenstockError("ps.loader was given no vertices: give at least one.", code="missing-data")
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise PenstockError(
             f"The vertices given to ps.loader are {rows.dtype} {rows.shape}: give their numbers, or a mask of"
             f" {count:,}.",
             code="wrong-type",
         )
-    if len(rows) and (rows.min() < 0 or rows.max() >= count):
+    outside = rows[(rows < 0) | (rows >= count)]
+    if len(outside):
         raise PenstockError(
-            f"A vertex given to ps.loader is outside 0..{count - 1}: numbers are rows of the graph.",
+            f"Vertex {outside[0]} was given to ps.loader, but only 0 to {count - 1} exist: give rows of the graph.",
             code="id-out-of-range",
         )
     return rows.astype(np.int64)
