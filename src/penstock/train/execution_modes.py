@@ -96,10 +96,13 @@ def _loaded(session: Session, placed: "Placed | None", group: WorkerGroup | None
 
 def _device(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
     # Triton is imported where there is a device for it.
-    from penstock.train.device.execution import DeviceExecution
+    from penstock.train.device.execution import DeviceExecution, TripleExecution
+    from penstock.train.device.triple_steps import reasons_against_capture
 
     assert placed is not None
-    return DeviceExecution(session, placed)
+    # Triples need no graph on the device, so placing one does not decide this.
+    kind = DeviceExecution if reasons_against_capture(session) else TripleExecution
+    return kind(session, placed)
 
 
 def _captured(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:

@@ -64,17 +64,17 @@ class TripleBatcher:
         known: KnownTriples,
     ) -> None:
         self.triples, self.entities, self.negatives, self.ends = triples, entities, negatives, tuple(ends)
-        self._relations, self._known = list(relations), known
+        self._relations, self.known = list(relations), known
         self._sends = bool(edge_types)
         self._reverses = [reverse_of(kind, edge_types) for kind in relations]
-        self._weights = weight_sums(triples, entities, negatives.power)
+        self.weights = weight_sums(triples, entities, negatives.power)
 
     def batch(self, positions: Array, key: BatchKey) -> TripleBatch:
         """The batch of the triples at some positions."""
         chosen = self.triples.at(np.ascontiguousarray(positions, np.int64))
         corrupted = {
             end: self.negatives.draw(
-                chosen, end, self.entities, self._known, self._weights, key.purpose(f"negatives/{end}")
+                chosen, end, self.entities, self.known, self.weights, key.purpose(f"negatives/{end}")
             )
             for end in self.ends
         }

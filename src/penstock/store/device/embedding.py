@@ -62,6 +62,17 @@ class DeviceEmbeddingTable:
         for each, new in zip(self._table, some, strict=True):
             each.index_copy_(0, places, new)
 
+    @property
+    def on_device(self) -> list[Tensor]:
+        """The rows, then their moments, as they lie there: what captured steps read and change."""
+        return self._table
+
+    def rates(self, steps: int) -> Array:
+        """The rates of so many steps from the next one on, float32."""
+        if self.optimiser == "adagrad":
+            return np.full(steps, self.rate, np.float32)
+        return np.array([self.rate * correction(self.steps + 1 + step) for step in range(steps)], np.float32)
+
     def state(self) -> dict[str, Array | int]:
         """Everything a checkpoint must hold, as an `EmbeddingTable` has it."""
         rows, *moments = (np.asarray(each.cpu().numpy()) for each in self._table)

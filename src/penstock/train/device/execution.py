@@ -10,6 +10,7 @@ from penstock.train.device.captured import CapturedSteps
 from penstock.train.device.device_sampling import Shared
 from penstock.train.device.host_filled_steps import HostFilledSteps
 from penstock.train.device.placed import Placed
+from penstock.train.device.triple_steps import TripleSteps
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
@@ -60,6 +61,16 @@ class DeviceExecution(LoadedExecution):
             **self.placed.path_facts(),
             **self.group_facts(),
         }
+
+
+class TripleExecution(DeviceExecution):
+    """Steps on triples are captured once and replayed; batches that are asked for one by one are the host's."""
+
+    name = "captured triples"
+
+    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
+        """In bursts: the loop sees the weights when it has to."""
+        return TripleSteps(self._session, self.placed.device, schedule, start, pause, recorder)
 
 
 class CapturedExecution(DeviceExecution):

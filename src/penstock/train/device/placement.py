@@ -1,5 +1,7 @@
 """Where a session's graph goes on a device: decided by what its steps are predicted to need, and carried out."""
 
+from dataclasses import replace
+
 from penstock.pipeline.schedule import Schedule
 from penstock.progress import SILENT, Progress
 from penstock.train.decided_by import TIMED
@@ -10,6 +12,7 @@ from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.device.traced import TracedMemory
 from penstock.train.device.trial import tried_steps
+from penstock.train.device.triple_steps import CAPTURED_TRIPLES, reasons_against_capture
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.trace.libraries import measure_libraries
@@ -26,6 +29,8 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
         return bring_batches(session, Placed.of(job, device, nothing_placed(job)))
     schedule = Schedule(task.items, task.batch_size, job.seed)
     decision = _decided(session, schedule)
+    if not reasons_against_capture(session):
+        decision = replace(decision, why=[*decision.residence.why, CAPTURED_TRIPLES])
     placed = place_as_decided(session, decision, schedule, progress)
     open_fields = {"sample_on": (job.sample_on, decision.drawn_by), "capture": (job.capture, decision.captured_by)}
     session.decided_by |= {name: by for name, (value, by) in open_fields.items() if value == "auto"}

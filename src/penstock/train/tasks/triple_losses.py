@@ -5,12 +5,13 @@ and gives one number for each triple.
 """
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.nn.scorers import RelationScorer
+from penstock.nn.scorers import End, RelationScorer
 from penstock.train.triple_options import TripleOptions
 
 TripleLoss = Callable[[Tensor, Tensor, TripleOptions], Tensor]
@@ -35,6 +36,44 @@ def _margin(true: Tensor, false: Tensor, options: TripleOptions) -> Tensor:
 
 TRIPLE_LOSSES: dict[str, TripleLoss] = {"bce": _logistic, "softmax": _cross_entropy, "margin": _margin}
 """By the job's `link_loss`."""
+
+
+class TripleRows(NamedTuple):
+    """The rows of some triples' ends when one of them is replaced, and their relations' numbers."""
+
+    kept: Tensor
+    own: Tensor
+    relation: Tensor
+    end: End
+    """The end that is replaced."""
+
+
+def loss_by_triple(
+    scorer: RelationScorer,
+    options: TripleOptions,
+    link_loss: str,
+    rows: TripleRows,
+    against: Callable[[Tensor], Tensor],
+    own_column: Tensor | None = None,
+) -> Tensor:
+    """The loss of each triple, its regulariser with it; `against` gives the scores of queries with their negatives.
+
+    With `own_column`, the negatives hold each triple's own end too, in that column. Cross-entropy then needs no other
+    score of it, and the other losses leave it out.
+    """
+    queries = scorer.query(rows.kept, rows.relation, rows.end)
+    scores = against(queries)
+    if own_column is not None and link_loss == "softmax":
+        each = functional.cross_entropy(scores, own_column, reduction="none")
+    else:
+        if own_column is not None:
+            scores = scores.scatter(1, own_column[:, None], -torch.inf)
+        each = TRIPLE_LOSSES[link_loss](scorer.match(queries, rows.own), scores, options)
+    if options.regularisation:
+        vectors, _ = scorer.relation_rows(rows.relation, rows.end)
+        penalties = regulariser(options.regulariser, scorer, (rows.kept, vectors, rows.own))
+        each = each + options.regularisation * penalties
+    return each
 
 
 def _weights(false: Tensor, options: TripleOptions) -> Tensor:

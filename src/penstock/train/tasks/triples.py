@@ -19,6 +19,7 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.links.known import End
 from penstock.sampling.triples import (
+    DrawnEntities,
     Entities,
     KnownTriples,
     TripleBatch,
@@ -37,7 +38,7 @@ from penstock.train.learned_labels import LearnedLabels
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import Rows, mean_of_batch, pair_blocks
 from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
-from penstock.train.tasks.triple_losses import TRIPLE_LOSSES, regulariser
+from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 TripleShare = Callable[[TripleBatch], Array]
@@ -92,7 +93,7 @@ class TripleTask:
         )
         known = KnownTriples(triples, self.entities.count)
         sends = list(graph.edges) if job.has_layers else []
-        self._batcher = TripleBatcher(triples, self.entities, self.relations, sends, policy, _ENDS[job.corrupt], known)
+        self.batcher = TripleBatcher(triples, self.entities, self.relations, sends, policy, _ENDS[job.corrupt], known)
         self._all: KnownTriples | None = None
 
     def sample(self, planned: Planned) -> Batch:
@@ -110,13 +111,13 @@ class TripleTask:
 
     def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
         """Each worker has the triples that lead to its own vertices."""
-        links = self._batcher.batch(planned.seeds, planned.key)
+        links = self.batcher.batch(planned.seeds, planned.key)
         ranks = np.empty(len(links), np.int64)
         low, _ = self.entities.limits(links.triples.relation, "destination")
         for number in np.unique(links.triples.relation):
             some = np.flatnonzero(links.triples.relation == number)
             ranks[some] = owners(self.relations[number][2], links.triples.tail[some] - low[some])
-        return [_bare(self._batcher.share(links, np.flatnonzero(ranks == rank))) for rank in range(world)]
+        return [_bare(self.batcher.share(links, np.flatnonzero(ranks == rank))) for rank in range(world)]
 
     def readable(self, items: Array) -> dict[str, Array]:
         """Every entity: negatives are drawn among them."""
@@ -124,8 +125,8 @@ class TripleTask:
 
     def loss_bytes(self, items: int) -> int:
         """Scores of each triple and what stands against it, with gradients, and the rows of both."""
-        k = self._batcher.negatives.per_triple(self.entities.count)
-        return 4 * len(self._batcher.ends) * (4 * items * k + 8 * self.out * items)
+        k = self.batcher.negatives.per_triple(self.entities.count)
+        return 4 * len(self.batcher.ends) * (4 * items * k + 8 * self.out * items)
 
     def label(self, batch: Batch) -> None:
         """Rows of the batch's entities, by which the loss finds them."""
@@ -134,27 +135,29 @@ class TripleTask:
             "head": links.rows(links.triples.head),
             "tail": links.rows(links.triples.tail),
             "relation": links.triples.relation,
-            **{
-                end: {"rows": links.rows(drawn.entities), "masked": drawn.masked}
-                for end, drawn in links.corrupted.items()
-            },
+            **{end: self._labelled(links, drawn) for end, drawn in links.corrupted.items()},
         }
+
+    def _labelled(self, links: TripleBatch, drawn: DrawnEntities) -> dict[str, Array]:
+        """What is drawn by its rows; these are left out where they are all of the batch's, in their order."""
+        every = drawn.entities.shape == (1, len(links.numbers)) and not self.batcher.negatives.k
+        return {"masked": drawn.masked} if every else {"rows": links.rows(drawn.entities), "masked": drawn.masked}
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
         """The mean over the triples and the ends that are replaced."""
-        scorer, job, given = self._scorer, self._job, batch.labels
+        scorer, job, given = self.scorer, self._job, batch.labels
         rows = self._joined(out, given["head"])
         ends = {"source": rows[given["head"]], "destination": rows[given["tail"]]}
         losses = torch.zeros(len(given["head"]), device=rows.device)
-        for end in self._batcher.ends:
-            own, kept = ends[end], ends["source" if end == "destination" else "destination"]
-            queries = scorer.query(kept, given["relation"], end)
-            scores = self._against(queries, rows, given[end], batch.links.corrupted[end].group)
-            each = TRIPLE_LOSSES[job.link_loss](scorer.match(queries, own), scores, job)
-            if job.regularisation:
-                vectors, _ = scorer.relation_rows(given["relation"], end)
-                each = each + job.regularisation * regulariser(job.regulariser, scorer, (kept, vectors, own))
-            losses = losses + each / len(self._batcher.ends)
+        for end in self.batcher.ends:
+            kept = ends["source" if end == "destination" else "destination"]
+            given_end, group = given[end], batch.links.corrupted[end].group
+
+            def against(queries: torch.Tensor, drawn: Any = given_end, group: int = group) -> torch.Tensor:
+                return self._against(queries, rows, drawn, group)
+
+            near = TripleRows(kept, ends[end], given["relation"], end)
+            losses = losses + loss_by_triple(scorer, job, job.link_loss, near, against) / len(self.batcher.ends)
         whole = batch.links.whole
         return mean_of_batch(losses, None if whole is None else whole.positives)
 
@@ -189,12 +192,13 @@ class TripleTask:
         head, relation, tail = (torch.from_numpy(each).to(rows.device) for each in triples)
         with torch.no_grad():
             for some in pair_blocks(triples.total, self.out):
-                query = self._scorer.query(rows[head[some]], relation[some], "destination")
-                scores[some] = self._scorer.match(query, rows[tail[some]]).float().cpu()
+                query = self.scorer.query(rows[head[some]], relation[some], "destination")
+                scores[some] = self.scorer.match(query, rows[tail[some]]).float().cpu()
         return np.asarray(scores.numpy())
 
     @property
-    def _scorer(self) -> RelationScorer:
+    def scorer(self) -> RelationScorer:
+        """The head: what makes scores of rows."""
         return cast(RelationScorer, self.head)
 
     def _build_scorer(self) -> torch.nn.Module:
@@ -209,8 +213,8 @@ class TripleTask:
         return build_scorer(job.scorer, self.out, len(self.relations), settings)
 
     def _links(self, planned: Planned) -> TripleBatch:
-        links = self._batcher.batch(planned.seeds, planned.key)
-        return links if self._share is None else self._batcher.share(links, self._share(links))
+        links = self.batcher.batch(planned.seeds, planned.key)
+        return links if self._share is None else self.batcher.share(links, self._share(links))
 
     def _excluded(self, links: TripleBatch) -> dict[EdgeType, Array] | Array:
         if not self._graph.is_homogeneous:
@@ -226,12 +230,13 @@ class TripleTask:
 
     def _against(self, queries: torch.Tensor, rows: torch.Tensor, drawn: dict[str, Any], group: int) -> torch.Tensor:
         """Scores [triples, k] of queries with what is drawn for each group of them; minus infinity does not count."""
-        groups, k = drawn["rows"].shape
+        groups, k = drawn["rows"].shape if "rows" in drawn else (1, len(rows))
         missing = groups * group - len(queries)
         if missing:
             queries = torch.nn.functional.pad(queries, (0, 0, 0, missing))
-        candidates = rows[drawn["rows"].view(-1)].view(groups, k, -1)
-        scores = self._scorer.compare(queries.view(groups, group, -1), candidates).view(-1, k)
+        # Every entity is a row of the batch then, and gathering all of them would copy the table.
+        candidates = rows[drawn["rows"].view(-1)].view(groups, k, -1) if "rows" in drawn else rows[None]
+        scores = self.scorer.compare(queries.view(groups, group, -1), candidates).view(-1, k)
         scores = scores[: len(scores) - missing]
         if not len(drawn["masked"]):
             return scores
@@ -249,8 +254,8 @@ class TripleTask:
     def _ranks(self, inference: Inference, rows: torch.Tensor, triples: Triples) -> Array:
         def score(kept: Array, relation: Array, end: End, low: int, high: int) -> torch.Tensor:
             near = rows[torch.from_numpy(kept).to(rows.device)]
-            queries = self._scorer.query(near, torch.from_numpy(relation).to(rows.device), end)
-            return self._scorer.compare(queries, rows[low:high])
+            queries = self.scorer.query(near, torch.from_numpy(relation).to(rows.device), end)
+            return self.scorer.compare(queries, rows[low:high])
 
         def some_ranks(some: slice) -> Array:
             chosen, known = triples.at(some), self._known_triples()
@@ -263,7 +268,7 @@ class TripleTask:
         """Those of all splits, put in order when they are first asked for."""
         if self._all is None:
             every = [self.items_of_split(split) for split in SPLITS]
-            self._all = KnownTriples(Triples.joined([self._batcher.triples, *every]), self.entities.count)
+            self._all = KnownTriples(Triples.joined([self.batcher.triples, *every]), self.entities.count)
         return self._all
 
 

@@ -1,0 +1,108 @@
+"""Steps on triples as a device does them, by itself: the host's losses and rows, and the same bits after an interruption."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+
+from device_steps import bursts, schedule_of
+from knowledge_graph import SCORER_CASES, TRIPLES, family_graph, shop_graph
+from penstock.pipeline.schedule import START, Position
+from penstock.train.build import make_session
+from penstock.train.job import make_job
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+]
+HOST = torch.device("cpu")
+FEW = {"scorer": "distmult", "device": "cpu", "threads": 1, "epochs": 2, "task": "knowledge-graph-completion", "seed": 3}
+CASES = {
+    **SCORER_CASES,
+    "by-degree": {"scorer": "distmult", "negatives": "joint", "negatives_per_edge": 5, "negatives_group": 16,
+                  "negatives_power": 0.75, "regulariser": "l2", "regularisation": 0.1},
+    "tails": {"scorer": "complex", "corrupt": "destination", "negatives_per_edge": 3, "filtered": False},
+    "all-logistic": {"scorer": "transe", "distance": 2, "negatives": "all", "link_loss": "bce", "adversarial": 0.5},
+    "unfiltered": {"scorer": "distmult", "filtered": False, "embedding_optimiser": "adagrad", "optimiser": "Adagrad",
+                   "negatives": "all", "link_loss": "softmax"},
+}  # fmt: skip
+
+
+def session_of(graph=None, **fields):
+    from penstock.store.device.embedding import DeviceEmbeddingTable
+
+    session = make_session(make_job({**FEW, **TRIPLES, **fields}), family_graph(24) if graph is None else graph)
+    session.inputs.tables = {name: DeviceEmbeddingTable(t, HOST) for name, t in session.inputs.tables.items()}
+    return session
+
+
+def captured(session, start=START, until=None, pause=3):
+    from penstock.train.device.triple_steps import TripleSteps
+
+    schedule, done = schedule_of(session), []
+    with TripleSteps(session, HOST, schedule, start, bursts(schedule, pause), lambda *_: None) as steps:
+        for some in steps:
+            done += some
+            if until is not None and len(done) >= until:
+                break
+        assert set(steps.times()) == {"sample", "compute"}
+    return done
+
+
+def loaded(session):
+    done = []
+    with session.execution.steps(schedule_of(session), START, lambda _: 1, lambda *_: None) as steps:
+        for some in steps:
+            done += some
+    return done
+
+
+def learned(session):
+    (table,) = session.inputs.tables.values()
+    return [table.rows.copy(), *(np.copy(each.detach().numpy()) for each in session.learned.state_dict().values())]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_and_rows_are_those_of_the_pipeline(name):
+    ours, theirs = session_of(**CASES[name]), session_of(**CASES[name])
+    found, expected = captured(ours), loaded(theirs)
+    assert [(s.position, s.examples, s.last) for s in found] == [(s.position, s.examples, s.last) for s in expected]
+    np.testing.assert_allclose([s.loss for s in found], [s.loss for s in expected], rtol=1e-4)
+    for a, b in zip(learned(ours), learned(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-2, atol=2e-4)
+    (own,), (other,) = ours.inputs.tables.values(), theirs.inputs.tables.values()
+    assert own.steps == other.steps == len(found)
+
+
+@pytest.mark.parametrize("name", ["complex", "rotate"])
+def test_a_run_that_was_interrupted_has_the_same_bits(name):
+    whole, parts = session_of(**CASES[name]), session_of(**CASES[name])
+    expected = captured(whole)
+    first = captured(parts, until=3)
+    again = session_of(**CASES[name])
+    again.learned.load_state_dict(parts.learned.state_dict())
+    again.optimiser.load_state_dict(parts.optimiser.state_dict())
+    again.inputs.restore(parts.inputs.state())
+    rest = captured(again, Position(0, len(first)), pause=2)
+    assert [s.loss for s in first + rest] == [s.loss for s in expected]
+    assert all(np.array_equal(a, b) for a, b in zip(learned(again), learned(whole), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"capture": False}, "capture"),
+        ({"clip": 1.0}, "clipped"),
+        ({"optimiser": "RMSprop"}, "RMSprop"),
+        ({"input_dropout": 0.1}, "dropped"),
+    ],
+)
+def test_what_cannot_be_captured_is_said(fields, word):
+    from penstock.train.device.triple_steps import reasons_against_capture
+
+    assert reasons_against_capture(session_of()) == []
+    (reason,) = reasons_against_capture(session_of(**fields))
+    assert word in reason
+    reasons = reasons_against_capture(session_of(shop_graph()))
+    assert any("several types" in each for each in reasons)
