@@ -35,8 +35,8 @@ def draw_entities(
 ):
     """Entities [groups, k] that stand against the triples of a group: what counts for none of them is drawn again.
 
-    `queries` are the triples' numbers with entity 0, `own` the ends that are replaced, `total` how many triples the batch
-    has. `sums` are sums of the entities' weights.
+    `queries` are the triples' numbers with entity 0, `own` the ends that are replaced, `total` how many triples the
+    batch has. `sums` are sums of the entities' weights.
     """
     g = tl.program_id(0)
     j = tl.program_id(1) * B + tl.arange(0, B)

@@ -26,8 +26,8 @@ _LISTED = 256
 
 @dataclass(eq=False)
 class DeviceTripleBatch:
-    """Triples of a batch, `counts` says which are real. By end: `drawn` entities [groups, k], None where all stand against
-    all triples; and `masked` [triples, k], which of them do not count, None where all do."""
+    """Triples of a batch, `counts` says which are real. By end: `drawn` entities [groups, k], None where all stand
+    against all triples; and `masked` [triples, k], which of them do not count, None where all do."""
 
     head: Tensor
     relation: Tensor

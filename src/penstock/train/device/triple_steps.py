@@ -1,4 +1,4 @@
-"""Steps on triples captured once and replayed: batches, negatives and rows are the device's, the host only asks for more.
+"""Steps on triples captured once and replayed: batches, negatives and rows are the device's, without the host.
 
 For models without layers, whose rows lie on the device. The first steps are launched one by one, so that kernels
 compile and libraries allocate what they keep; then one step is captured, and every later one is a replay of it. Losses
@@ -56,7 +56,9 @@ def reasons_against_capture(session: Session) -> list[str]:
         "batches are used again, or drawn in groups": job.reuse_batches or job.groups != 1,
         "compute_type is float16": job.compute_type == "float16",
         f"optimiser {job.optimiser} is not known to do the same in every step": job.optimiser not in _ALIKE,
-        "optimiser_options change the step": bool(set(job.optimiser_options) - {"betas", "eps", "momentum", "nesterov"}),
+        "optimiser_options change the step": bool(
+            set(job.optimiser_options) - {"betas", "eps", "momentum", "nesterov"}
+        ),
         "optimiser Adagrad has a decay": job.optimiser == "Adagrad" and bool(job.weight_decay),
     }
     return [reason for reason, holds in reasons.items() if holds]
@@ -66,7 +68,13 @@ class TripleSteps:
     """Does the steps of a schedule from a position on, in bursts."""
 
     def __init__(
-        self, session: Session, device: torch.device, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder
+        self,
+        session: Session,
+        device: torch.device,
+        schedule: Schedule,
+        start: Position,
+        pause: Pause,
+        recorder: Recorder,
     ) -> None:
         self._session, self._schedule, self._pause, self._position = session, schedule, pause, start
         self._task, self._device = cast(TripleTask, session.task), device
@@ -180,7 +188,9 @@ class TripleSteps:
     def _loss(self, batch: DeviceTripleBatch, read: Tensor, dense: Tensor | None) -> Tensor:
         """The mean over the triples that are real and the ends that are replaced."""
         size, job, scorer = len(batch.head), self._session.job, self._task.scorer
-        parts = list(torch.split(read, [size, size, *(each.numel() for each in batch.drawn.values() if each is not None)]))
+        parts = list(
+            torch.split(read, [size, size, *(each.numel() for each in batch.drawn.values() if each is not None)])
+        )
         ends: dict[End, Tensor] = {"source": parts[0], "destination": parts[1]}
         total = torch.zeros(size, device=self._device)
         for place, end in enumerate(batch.drawn):
@@ -213,11 +223,10 @@ class TripleSteps:
         """The step of the rows that real triples have read."""
         from penstock.store.device.row_steps import launch_row_steps
 
-        real = [batch.counts, batch.counts]
-        for drawn in batch.drawn.values():
-            if drawn is not None:
-                # A group is real if its first triple is.
-                real.append(batch.counts[:: batch.group].repeat_interleave(drawn.shape[1]))
+        drawn = [each for each in batch.drawn.values() if each is not None]
+        # A group is real if its first triple is.
+        groups = batch.counts[:: batch.group]
+        real = [batch.counts, batch.counts, *(groups.repeat_interleave(each.shape[1]) for each in drawn)]
         beyond = len(self._table.on_device[0])
         counted = torch.where(torch.cat(real), ids, beyond).to(torch.int32)
         if dense is not None:
