@@ -76,7 +76,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(small_chunks, tmp_path, m
 
 @pytest.mark.parametrize("paths", [["pinned"], EVERY], ids=["pinned", "every"])
 def test_device_memory_is_predicted_with_the_buffers_of_the_paths(paths, tmp_path):
-    # One run for each test: the matrix library keeps the workspaces of a run until they are cleared before the next test.
+    # One run for each test: the matrix library keeps a run's workspaces until they are cleared before the next test.
     graph = community_graph(20_000, degree=12)
     job = {**FEW, "batch_size": 512, "hidden": 64, "epochs": 1, "placement": PINNED}
     result = trained(graph, tmp_path / "run", **job, feature_paths=paths).result
