@@ -28,7 +28,7 @@ test: env lint
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Further whole runs on clusters of every kind, the rest of large products of cases, and ten times as many examples of every
-# property: about twenty minutes on two cores.
+# property: about twenty-five minutes on two cores.
 test-long: env
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile=long
