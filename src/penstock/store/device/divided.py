@@ -147,6 +147,12 @@ class ReadingPool:
         with self._lock:
             self._idle.append(reading)
 
+    def release(self) -> None:
+        """Free the memory that nobody uses."""
+        with self._lock:
+            self._idle.clear()
+        self.paths.release()
+
 
 class Reading:
     """Memory with which one batch's rows are read, and the batch's passage: listed, begun, finished."""

@@ -54,6 +54,11 @@ class HostPaths:
             self._staging = torch.empty(size, dtype=torch.uint8, device=self.device)
         return self._staging[:size]
 
+    def release(self) -> None:
+        """Free the staging memory; it is made anew when it is needed."""
+        with self.copy_lock:
+            self._staging = self._staging[:0].clone()
+
     def launched(self, span: Span, gathered: float = 0.0) -> None:
         """Rows are on their way: they are counted when they have arrived, with the seconds of gathering them before."""
         with self._lock:

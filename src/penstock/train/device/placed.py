@@ -48,12 +48,19 @@ class Placed:
     sample: "Callable[[Planned], Batch] | None" = None
     fill: SlotFill | None = None
     """How the host fills the slots of captured steps; None: the device reads features by itself."""
+    wish: Any = "auto"
+    """The placement that the job asks for."""
+    fills: dict[str, SlotFill | None] = field(default_factory=dict)
+    """By `first_layer`, the fills that were made: what one has found out of its paths is not lost to another's trial.
+    """
 
     @classmethod
     def of(cls, job: Job, device: torch.device, decision: Decision) -> Self:
         """For a job, with nothing put anywhere yet."""
         fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
-        return cls(device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why])
+        return cls(
+            device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why], wish=job.placement
+        )
 
     @property
     def is_captured(self) -> bool:

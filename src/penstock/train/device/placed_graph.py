@@ -27,7 +27,8 @@ from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable
 from penstock.store.hot_rows import by_counts
 from penstock.store.source import RowSource
 from penstock.traced import is_traced, memory_for
-from penstock.train.device.decision import Decision, stored_type
+from penstock.train.device.decision import Decision
+from penstock.train.device.fitting import stored_type, way_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.gathered_slots import GatheredSlots
@@ -59,7 +60,7 @@ def bring_batches(session: Placeable, placed: Placed) -> Placed:
     if way.on_both or way.on_host:
         for name, table in placed.tables.items():
             if isinstance(table, PinnedTable):
-                sources[name] = SharedTable(table)
+                sources[name] = SharedTable(table.below if isinstance(table, DividedTable) else table)
     inputs.carrier = DeviceCarrier(
         placed.device, sources, placed.decision.working.row_type, inputs.scale, inputs.reader, inputs.edges
     )
@@ -83,7 +84,18 @@ def _put(
         _put_tables(placed, job, graph, fields, schedule, progress)
     if placed.decision.captured:
         with memory_for(BATCHES):
-            placed.fill = _slot_fill(placed, job, graph, fields)
+            placed.fill = placed.fills[job.first_layer] = _slot_fill(placed, job, graph, fields)
+
+
+def fill_by_job(session: Placeable, placed: Placed) -> None:
+    """Let captured steps have their inputs as the session's job says now, with everything where it lies."""
+    name = session.job.first_layer
+    if placed.fill is not None:
+        placed.fill.release()
+    if name not in placed.fills:
+        placed.fills[name] = _slot_fill(placed, session.job, session.graph, session.inputs.fields)
+    placed.fill = placed.fills[name]
+    bring_batches(session, placed)
 
 
 def _put_tables(
@@ -103,11 +115,14 @@ def _put_tables(
 
 def _slot_fill(placed: Placed, job: Job, graph: Graph, fields: dict[str, str]) -> SlotFill | None:
     """How the host fills slots of captured steps; None where it does not."""
-    row_type, filler = placed.decision.working.row_type, WAYS[job.first_layer].filler
+    row_type, filler = placed.decision.working.row_type, way_of(job, placed.decision.residence.features).filler
     ((name, field_name),) = fields.items()
     table: Any = placed.tables.get(name)
     if filler is None:
         return GatheredSlots(table.readings, row_type) if placed.is_divided else None
+    if isinstance(table, DividedTable):
+        # The paths of its rows are those of another way.
+        table = table.below
     stored = graph.nodes[name].fields[field_name]
     dtype = torch.from_numpy(np.empty(0, stored.dtype)).dtype if table is None else table.dtype
     rows = readable(stored) if table is None else host_view(table.table)

@@ -17,8 +17,9 @@ from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.sampling.device.room import Room, largest_room
 from penstock.traced import memory_for
 from penstock.train.device.captured import CapturedSteps
-from penstock.train.device.decision import Decision, can_capture
+from penstock.train.device.decision import Decision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
+from penstock.train.device.fitting import can_capture
 from penstock.train.device.memory import Working, row_type
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided

@@ -9,6 +9,8 @@ from penstock.train.session import Session
 
 FEWEST = 8
 """Batches of a trial, of which the first quarter fills the pipeline and is not counted."""
+ENOUGH = 60
+"""Batches that a finalist is tried on at most, unless it says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class Finalist:
     """Seconds of a batch, where the cost model knows its operators."""
     batches: int = FEWEST
     """That a trial must train at least."""
+    enough: int = ENOUGH
+    """More of them are not trained."""
 
 
 @dataclass(frozen=True)

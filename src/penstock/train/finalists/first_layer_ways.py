@@ -5,11 +5,16 @@ from typing import Any
 from penstock.cost.model import CostModel
 from penstock.pipeline.row_reader import PlainReading
 from penstock.pipeline.schedule import Schedule
-from penstock.train.finalists.finalist import Finalist, OpenField
+from penstock.plan.execution.choice import Features
+from penstock.plan.execution.first_layer import rows_aggregated, rows_of_place
+from penstock.train.finalists.finalist import ENOUGH, FEWEST, Finalist, OpenField
 from penstock.train.finalists.predicted_steps import PredictedSteps, closest
+from penstock.train.finalists.trial import BURST
 from penstock.train.first_layer.way import FirstLayerWay, reasons_against
 from penstock.train.first_layer.ways import WAYS, first_layer_reader
 from penstock.train.session import Session
+
+_FEWEST_CAPTURED, _ENOUGH_CAPTURED = 3 * BURST, 9 * BURST
 
 
 def _is_open(session: Session) -> bool:
@@ -18,10 +23,15 @@ def _is_open(session: Session) -> bool:
 
 def _others(session: Session) -> list[FirstLayerWay]:
     """What can be done instead of `auto`: on the host what gives the same bits, beside a GPU what the host reads."""
-    on_host = session.inputs.device.type == "cpu"
-    if session.placed is not None and session.placed.decision.residence.features != "host":
+    placed, on_host = session.placed, session.inputs.device.type == "cpu"
+    if placed is not None and placed.is_captured:
+        # Triton is imported where there is a device for it.
+        from penstock.train.device.other_ways import other_ways
+
+        return other_ways(session, placed)
+    if placed is not None and placed.decision.residence.features != "host":
         return []
-    if on_host and _impossible(WAYS["auto"], session):
+    if on_host and placed is None and _impossible(WAYS["auto"], session):
         # Rows are then read as they are in any case.
         return []
     return [
@@ -34,19 +44,29 @@ def _impossible(way: FirstLayerWay, session: Session) -> list[str]:
 
 
 def _finalists(session: Session, model: CostModel) -> list[Finalist]:
-    if session.inputs.device.type == "cpu" and not _aggregates(session):
+    placed = session.placed
+    if placed is None and not _aggregates(session):
         return [Finalist("auto")]
     steps = PredictedSteps(session, model)
-    found = []
-    for name, way in {"auto": _auto(session), **{way.name: way for way in _others(session)}}.items():
-        predicted = None if way.planned is None else steps.seconds(way.planned, way.name)
-        found.append(Finalist(name, predicted))
+    # Captured steps are timed in bursts, and host and device try several shares of their work meanwhile.
+    length = (_FEWEST_CAPTURED, _ENOUGH_CAPTURED) if placed is not None and placed.is_captured else (FEWEST, ENOUGH)
+    found = [Finalist("auto", _seconds_of_auto(session, steps), *length)]
+    for way in _others(session):
+        assert way.planned is not None
+        features: Features = "pinned" if way.on_both else "host"
+        found.append(Finalist(way.name, steps.seconds(way.planned, way.name, features=features), *length))
     return closest(found)
 
 
-def _auto(session: Session) -> FirstLayerWay:
-    """The way that `auto` takes for the batches of a session."""
-    return WAYS["aggregate" if session.inputs.device.type == "cpu" else "gather"]
+def _seconds_of_auto(session: Session, steps: PredictedSteps) -> float | None:
+    """Predicted for what `auto` does."""
+    placed = session.placed
+    if placed is None:
+        return steps.seconds(rows_aggregated, "aggregate")
+    residence, gathers = placed.decision.residence, placed.decision.gathers
+    way = rows_of_place(residence.features == "host", gathers)
+    name = "gather" if residence.features == "host" else "device"
+    return steps.seconds(way, name, features=residence.features, cache_rows=residence.cache_rows)
 
 
 def _aggregates(session: Session) -> bool:
@@ -59,13 +79,18 @@ def _aggregates(session: Session) -> bool:
 
 
 def _take(session: Session, value: Any) -> None:
-    session.job = session.job.model_copy(update={"first_layer": value})
-    session.inputs.read_by(first_layer_reader(session.job, session.graph, session.model, session.inputs))
-    if session.placed is not None:
+    placed = session.placed
+    if placed is None:
+        session.job = session.job.model_copy(update={"first_layer": value})
+    else:
         # Triton is imported where there is a device for it.
-        from penstock.train.device.placed_graph import bring_batches
+        from penstock.train.device.other_ways import job_with
+        from penstock.train.device.placed_graph import bring_batches, fill_by_job
 
-        bring_batches(session, session.placed)
+        session.job = job_with(session.job, placed, value)
+    session.inputs.read_by(first_layer_reader(session.job, session.graph, session.model, session.inputs))
+    if placed is not None:
+        (fill_by_job if placed.is_captured else bring_batches)(session, placed)
 
 
 FIRST_LAYER = OpenField("first_layer", _is_open, _finalists, _take)

@@ -6,7 +6,7 @@ from penstock.cost.model import CostModel
 from penstock.errors import PenstockError
 from penstock.nn.order_costs import Order
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
-from penstock.plan.execution.choice import Device
+from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import WayWork
 from penstock.plan.execution.search import cheapest_orders
 from penstock.train.finalists.finalist import Finalist
@@ -20,7 +20,7 @@ _MOST = 3
 
 
 class PredictedSteps:
-    """Batches of a session that reads features on the host, as the cost model sees them."""
+    """Batches of a session, as the cost model sees them."""
 
     def __init__(self, session: Session, model: CostModel) -> None:
         self._session, self._model = session, model
@@ -36,9 +36,15 @@ class PredictedSteps:
         return tuple(own if own != "auto" else best for own, best in zip(given, cheapest, strict=True))
 
     def seconds(
-        self, way: WayWork, first_layer: str, orders: Sequence[Order] | None = None, groups: int | None = None
+        self,
+        way: WayWork,
+        first_layer: str,
+        orders: Sequence[Order] | None = None,
+        groups: int | None = None,
+        features: Features = "host",
+        cache_rows: int = 0,
     ) -> float | None:
-        """Of a batch; None where the cost model does not know all operators."""
+        """Of a batch whose features lie somewhere; None where the cost model does not know all operators."""
         if self._kind is None:
             return None
         job = self._session.job
@@ -47,11 +53,13 @@ class PredictedSteps:
         choice = ExecutionChoice(
             self._device,
             self._drawn_by,
-            "host",
+            features,
             first_layer,
             known,
+            cache_rows,
             sample_threads=job.sample_threads,
             groups=max(1, job.groups) if groups is None else groups,
+            launched=self._session.placed is not None and not self._session.placed.is_captured,
         )
         depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
         try:
@@ -63,12 +71,15 @@ class PredictedSteps:
 
     @property
     def _device(self) -> Device:
-        return "cpu" if self._session.inputs.device.type == "cpu" else "cuda"
+        return "cpu" if self._session.placed is None else "cuda"
 
     @property
     def _drawn_by(self) -> Device:
         placed = self._session.placed
-        return "cpu" if placed is None or placed.sample is None else "cuda"
+        if placed is None:
+            return "cpu"
+        # Captured steps draw for themselves where the device has the lists.
+        return "cuda" if placed.sample is not None or (placed.is_captured and placed.topology is not None) else "cpu"
 
 
 def closest(finalists: Sequence[Finalist]) -> list[Finalist]:

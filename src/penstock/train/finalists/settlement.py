@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from penstock.cost.machine_model import machine_model
 from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.stages import StageError
@@ -19,8 +21,6 @@ from penstock.train.session import Session
 
 _SHARE = 100
 """One batch in so many of a run may be trained for trials."""
-_MOST = 60
-"""Batches that each finalist is tried on at most."""
 _WORTH = 1.02
 """How much slower the first finalist must be than another, if that is taken."""
 
@@ -84,7 +84,8 @@ def _settled(session: Session, entry: OpenField, left: int, progress: Progress) 
     if len(finalists) < 2:
         return Settled(usual, by, reason="There is one finalist.")
     fewest = max(each.batches for each in finalists)
-    batches = min(max(_MOST, fewest), left // len(finalists))
+    enough = max(each.enough for each in finalists)
+    batches = min(max(enough, fewest), left // len(finalists))
     if batches < fewest:
         return Settled(usual, by, reason=_too_short(left, len(finalists) * fewest))
     return _timed(session, entry, finalists, batches, progress)
@@ -108,6 +109,8 @@ def _timed(session: Session, entry: OpenField, finalists: list[Finalist], batche
     except StageError as error:
         # The run meets the same batch, and ends with a sentence of its own and a log.
         reason = f"A trial failed in stage {error.stage!r}."
+    except torch.OutOfMemoryError:
+        reason = "A trial did not fit the device's memory."
     finally:
         entry.take(session, chosen)
         session.execution = choose_execution(session, session.placed)

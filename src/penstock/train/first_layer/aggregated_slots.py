@@ -180,6 +180,10 @@ class AggregatedSlots:
         """See `SlotFill.give_back`."""
         self._idle.append(filling)
 
+    def release(self) -> None:
+        """See `SlotFill.release`."""
+        self._idle.clear()
+
     def _made(self) -> Filling:
         return AggregatedFilling(self)
 

@@ -111,6 +111,11 @@ class DividedSlots(AggregatedSlots):
                 self.workspace = torch.empty((edges + rows, self.width), dtype=torch.float32, device=device)
                 self.steps = torch.arange(edges, dtype=torch.int32, device=device)
 
+    def release(self) -> None:
+        """See `SlotFill.release`."""
+        super().release()
+        self.workspace, self.steps = self.workspace[:0].clone(), self.steps[:0].clone()
+
     def _made(self) -> Filling:
         return DividedFilling(self)
 

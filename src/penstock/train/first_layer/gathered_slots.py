@@ -73,6 +73,10 @@ class GatheredSlots:
         assert isinstance(filling, RowFilling)
         self._readings.give_back(filling.reading)
 
+    def release(self) -> None:
+        """See `SlotFill.release`."""
+        self._readings.release()
+
 
 def gathered_slots(parts: FillParts) -> GatheredSlots:
     """Of a table that the host alone reads."""

@@ -60,6 +60,9 @@ class SlotFill(Protocol):
     def give_back(self, filling: Filling) -> None:
         """The memory may be used again. What was launched with it may still be under way."""
 
+    def release(self) -> None:
+        """Free the memory that nobody uses: slots are filled in another way for now."""
+
 
 class FillParts(NamedTuple):
     """What a fill is made from."""

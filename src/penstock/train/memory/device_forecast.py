@@ -8,13 +8,13 @@ import torch
 from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
 from penstock.train.batch_source import layers_of
-from penstock.train.device.decision import Decision, decide, stored_type
+from penstock.train.device.decision import Decision, decide
+from penstock.train.device.fitting import stored_type, way_of
 from penstock.train.device.host_filled_steps import HostFilledSteps
 from penstock.train.device.memory import TrialMemory
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution_modes import needs_placement
 from penstock.train.first_layer.gathered_slots import gathered_bytes
-from penstock.train.first_layer.ways import WAYS
 from penstock.train.layerwise.reach import Reach
 from penstock.train.memory.host_trial import tried_on_host
 from penstock.train.session import Session
@@ -80,7 +80,7 @@ def _staged(session: Session, decision: Decision) -> int:
     tables = [graph.nodes[name].fields[field] for name, field in inputs.fields.items()]
     width = max(table.size // max(1, len(table)) for table in tables)
     number = max(stored_type(job, table).itemsize for table in tables)
-    filler, slots = WAYS[job.first_layer].filler, HostFilledSteps.slots_in_turn
+    filler, slots = way_of(job, decision.residence.features).filler, HostFilledSteps.slots_in_turn
     if filler is not None and decision.captured:
         return slots * filler.host_bytes(room, width, number)
     if not decision.gathers:

@@ -199,7 +199,7 @@ class WholeExecution(LoadedExecution):
         # Triton is imported where there is a device for it.
         from penstock.store.device.copies import to_device
         from penstock.store.device.tables import ResidentTable
-        from penstock.train.device.decision import stored_type
+        from penstock.train.device.fitting import stored_type
 
         session, inputs = self._session, self._session.inputs
         elsewhere = {

@@ -107,7 +107,7 @@ class InPlaceStep(PreparedStep):
     def _input_type(self) -> torch.dtype:
         """On a device, of the features."""
         # Triton is imported where there is a device for it.
-        from penstock.train.device.decision import stored_type
+        from penstock.train.device.fitting import stored_type
 
         session = self._session
         return stored_type(session.job, session.graph.nodes[self._name].fields[session.inputs.fields[self._name]])
