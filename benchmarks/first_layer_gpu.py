@@ -44,7 +44,7 @@ from penstock.sampling import NeighbourSampler
 from penstock.store.device.host_threads import HostThreads
 from penstock.store.rows import shared_gather
 from penstock.train.build import make_session
-from penstock.train.device import placed_graph
+from penstock.train.device import fitting, placed_graph
 from penstock.train.device_memory import assumed_memory
 from penstock.train.finalists.settlement import settle
 from penstock.train.first_layer.ways import WAYS
@@ -99,6 +99,7 @@ def cases() -> list[Case]:
         Case("papers-divided", "papers", {"first_layer": "divided", "placement": on_device}),
         Case("papers-auto", "papers", {"first_layer": "auto", "feature_paths": ["cache", "pinned"]}, limit=24),
         Case("papers-auto-paths", "papers", {"first_layer": "auto", "feature_paths": "auto"}, limit=24),
+        Case("papers-auto-host", "papers", {"first_layer": "auto", "placement": {"features": "host"}}, limit=24),
     ]
     for share in (0.2, 0.35, 0.5, 0.65):
         fields = {"first_layer": "divided", "placement": on_device, "host_share": share}
@@ -162,11 +163,19 @@ class Kept:
         usual = {name: getattr(placed_graph, name) for name in ("to_pinned", "one_copy")}
         for name, make in usual.items():
             setattr(placed_graph, name, self._once(name, make))
+        available = fitting.available_mb
+        # What is pinned already need not be pinned again.
+        fitting.available_mb = lambda: available() + self._pinned_bytes // (1 << 20)
         try:
             yield
         finally:
+            fitting.available_mb = available
             for name, make in usual.items():
                 setattr(placed_graph, name, make)
+
+    @property
+    def _pinned_bytes(self) -> int:
+        return sum(made.nbytes for (name, *_), made in self._made.items() if name == "to_pinned")
 
     def _once(self, name: str, make: Callable[..., Any]) -> Callable[..., Any]:
         def copied(array: Any, device: torch.device, dtype: Any = None, **more: Any) -> Any:
@@ -352,6 +361,7 @@ class Bench:
                     "host_share": getattr(fill, "host_share", None),
                     "device_share": getattr(getattr(getattr(fill, "paths", None), "division", None), "share", None),
                     "first_layer": chosen,
+                    "settled": session.settled.get("first_layer"),
                     "device_peak_mb": facts.get("device_peak_mb"),
                     "loss_error": float(np.max(np.abs(np.array(losses) - known[: len(losses)]))),
                     "why": placement.get("why", [""])[-1],

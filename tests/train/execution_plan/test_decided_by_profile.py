@@ -120,7 +120,7 @@ def test_features_lie_where_batches_are_fastest(on_gpu, measured):
     moved = decision_of(on_gpu)
     assert (moved.residence.features, moved.decided_by) == ("host", OPERATOR_PROFILE)
     assert any("operator profile" in sentence for sentence in moved.why)
-    assert not moved.captured
+    assert moved.captured
     measured(gpu_profile(of_gpu={"copy_up": 1e-6}))
     kept = decision_of(on_gpu)
     assert (kept.residence, kept.captured, kept.decided_by) == (ruled.residence, ruled.captured, OPERATOR_PROFILE)

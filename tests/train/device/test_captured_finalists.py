@@ -1,0 +1,129 @@
+"""`first_layer: auto` beside a device: rows of the host fill captured steps, and other captured ways are timed."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+
+from device_steps import learned, placed_session
+from interpreted_kernels import device_with_free_memory
+from penstock.pipeline.schedule import Schedule
+from penstock.train.decided_by import TIMED
+from penstock.train.finalists import settlement
+from penstock.train.finalists.settlement import settle
+from penstock.train.finalists.trial import BURST, seconds_of_batches
+from penstock.train.kept_state import state_kept
+from training_graphs import community_graph, stored_as
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the host stands for a device"),
+]
+FEW = {"fanouts": [3, 2], "hidden": 8, "batch_size": 16, "epochs": 1, "device": "cpu", "threads": 2, "dropout": 0.2}
+ON_HOST, PINNED = {"features": "host"}, {"features": "pinned"}
+
+
+@pytest.fixture(autouse=True)
+def _made_device(monkeypatch):
+    """The host stands for a device with plenty of memory, and every run is long enough for trials."""
+    device_with_free_memory(monkeypatch, lambda: 1 << 40)
+    monkeypatch.setattr(settlement, "_SHARE", 0.01)
+
+
+def session_of(graph, **fields):
+    session = placed_session(graph, {**FEW, **fields})
+    session.placed = session.execution.placed
+    return session
+
+
+def timed_by(monkeypatch, seconds):
+    """Let batches take what the job's first layer says; returns the fields that were tried."""
+    tried = []
+
+    def timed(session, batches):
+        fill = session.placed.fill
+        tried.append((session.job.first_layer, None if fill is None else type(fill).__name__))
+        return seconds[session.job.first_layer]
+
+    monkeypatch.setattr(settlement, "seconds_of_batches", timed)
+    return tried
+
+
+def test_features_on_the_host_fill_captured_steps_without_being_asked_to():
+    graph = stored_as(np.float16, 100)
+    auto = session_of(graph, placement=ON_HOST)
+    assert auto.placed.is_captured and auto.job.first_layer == "auto"
+    assert any("captured once" in sentence for sentence in auto.placed.why)
+    gathered, found = session_of(graph, first_layer="gather"), learned(auto)
+    for name, values in learned(gathered)[1].items():
+        assert torch.equal(found[1][name], values)
+    assert set(auto.execution.facts()["feature_paths"]) == {"gathered"}
+
+
+def test_features_that_must_be_converted_are_copied_for_launched_steps():
+    placed = session_of(stored_as(np.float64, 100), placement=ON_HOST).placed
+    assert not placed.is_captured and placed.fill is None
+
+
+@pytest.mark.parametrize(
+    ("placement", "fields", "finalists"),
+    [
+        (ON_HOST, {}, ["auto", "aggregate"]),
+        (PINNED, {}, ["auto", "aggregate", "divided"]),
+        (PINNED, {"model": "gcn"}, ["auto", "aggregate"]),
+        (PINNED, {"input_dropout": 0.1}, []),
+        ({"features": "device"}, {}, []),
+    ],
+    ids=str,
+)
+def test_captured_ways_are_finalists(placement, fields, finalists, monkeypatch):
+    seconds = {"auto": 2.0, "aggregate": 1.0, "divided": 1.5}
+    session, tried = session_of(community_graph(100), placement=placement, **fields), timed_by(monkeypatch, seconds)
+    settle(session)
+    assert list(dict.fromkeys(name for name, _ in tried)) == finalists
+    assert session.job.first_layer == ("aggregate" if finalists else "auto")
+    assert session.execution.placed.is_captured
+    if finalists:
+        assert session.decided_by["first_layer"] == TIMED and type(session.placed.fill).__name__ == "AggregatedSlots"
+        # A run that goes on, or is started again, reads features from where these were timed.
+        assert session.job.placed.features == placement["features"]
+
+
+def test_the_usual_way_is_as_it_was_behind_the_trials(monkeypatch):
+    session = session_of(community_graph(100), placement={"features": "pinned", "cache_rows": 30})
+    fill, job = session.placed.fill, session.job
+    tried = timed_by(monkeypatch, {"auto": 1.0, "aggregate": 2.0, "divided": 2.0})
+    settle(session)
+    assert len(tried) >= 3 and session.placed.fill is fill and session.job == job
+
+
+@pytest.mark.parametrize("value", ["aggregate", "divided"])
+def test_a_way_that_is_taken_learns_as_if_the_job_had_asked_for_it(value, monkeypatch):
+    graph, fields = community_graph(100), {"placement": {"features": "pinned", "cache_rows": 0}, "host_share": 0.5}
+    slow = dict.fromkeys(("auto", "aggregate", "divided"), 2.0)
+    session = session_of(graph, **fields)
+    timed_by(monkeypatch, {**slow, value: 1.0})
+    settle(session)
+    found, asked = learned(session), learned(session_of(graph, first_layer=value, **fields))
+    for name, values in asked[1].items():
+        torch.testing.assert_close(found[1][name], values, rtol=1e-5, atol=1e-6)
+
+
+def test_a_trial_of_captured_steps_times_bursts():
+    session = session_of(community_graph(100), placement=ON_HOST, batch_size=1)
+    batches = Schedule(session.task.items, session.task.batch_size, session.job.seed).batches
+    assert batches > 2 * BURST
+    readings = iter([0.0, 100.0, 100.0 + 2 * BURST, 100.0 + 3 * BURST])
+    with state_kept(session):
+        # The first burst is not counted, and of the others the fastest is.
+        assert seconds_of_batches(session, 2 * BURST + 1, clock=lambda: next(readings)) == pytest.approx(1.0)
+
+
+def test_a_way_that_has_no_room_on_the_device_is_no_finalist(monkeypatch):
+    session = session_of(community_graph(100), placement=PINNED)
+    monkeypatch.setattr("penstock.train.device.other_ways.device_memory_of", lambda _: (1 << 10, 1 << 10))
+    tried = timed_by(monkeypatch, {"auto": 1.0})
+    settle(session)
+    assert not tried and session.job.first_layer == "auto"
