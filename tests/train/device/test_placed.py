@@ -86,7 +86,7 @@ def assert_close(a, b):
         ({"features": "pinned"}, True),
         ({"features": "pinned", "cache_rows": 40}, True),
         ({"features": "pinned", "cache_rows": 40, "cache_by": "degree"}, True),
-        ({"features": "host"}, False),
+        ({"features": "host"}, True),
         ({"topology": "host"}, False),
         ({"topology": "pinned", "features": "pinned"}, True),
     ],
