@@ -2,18 +2,22 @@
 
 Trains each model with each seed on a knowledge graph, in slices of `--seconds`: called again, it goes on where it
 stopped. Prints the test figures beside the published ones, memory, and the time of filtered ranking beside a plain
-loop in torch over the same triples. `--width` and `--epochs` make the recipes smaller than the published ones.
+loop in torch over the same triples. `--width` and `--epochs` make the recipes smaller than the published ones, and
+`--set` changes any field. With `--within`, a run that is not done after so many seconds ends with the epoch that it is in, and
+has its figures too. `--out` is a file with one line of JSON for each run, written when it ends.
 Run: python benchmarks/knowledge_graphs.py [--data ../shared/data/fb15k-237.npz] [--only complex,rotate] [--seeds 3]
      [--width 100] [--epochs 20] [--seconds 500] [--runs runs/knowledge-graphs] [--ranking] [--json]
+     [--device cuda] [--within 90] [--set regularisation=0.01] [--out figures.jsonl]
 """
 
 import argparse
 import json
+import math
 import signal
 import sys
 import time
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -35,6 +39,7 @@ from penstock.sampling.triples import (
     relations_of,
     training_triples,
 )
+from penstock.train.callbacks.calls import EpochResult
 from penstock.train.recipes import recipes_for
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "fb15k-237.npz"
@@ -62,6 +67,19 @@ class Slice(Progress):
             signal.raise_signal(signal.SIGINT)
 
 
+class EndsAt:
+    """A callback that ends a run with the first epoch after a time."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+
+    def __call__(self, epoch: EpochResult) -> bool:
+        """Whether the time is over."""
+        if epoch.val:
+            print(json.dumps({"epoch": epoch.epoch, **epoch.numbers}), file=sys.stderr, flush=True)
+        return time.monotonic() > self.until
+
+
 def fields_of(name: str, seed: int, width: int | None, epochs: int | None) -> dict[str, Any]:
     """The job of a model: its recipe's, or a smaller one."""
     fields = RECIPES[name].fields(seed)
@@ -71,13 +89,32 @@ def fields_of(name: str, seed: int, width: int | None, epochs: int | None) -> di
     return fields if epochs is None else {**fields, "epochs": epochs}
 
 
-def run_slice(graph: Graph, path: Path, fields: dict[str, Any], until: float) -> Run:
+def run_slice(graph: Graph, path: Path, fields: dict[str, Any], until: float, within: float) -> Run:
     """A run, started or gone on with, until it is finished or its time is over."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    ends = EndsAt(time.monotonic() + within)
     if not (path / "run.json").exists():
-        return train(graph, run=str(path), checkpoint_minutes=2.0, progress=Slice(until), **fields)
+        made = {"run": str(path), "checkpoint_minutes": 2.0, **fields}
+        return train(graph, progress=Slice(until), callbacks=[ends], **made)
     found = Run.open(path)
-    return found if found.state == "finished" else train(graph, resume=path, progress=Slice(until))
+    return found if found.state == "finished" else train(graph, resume=path, progress=Slice(until), callbacks=[ends])
+
+
+def figures_of(run: Run, name: str, seed: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """What a finished run came to."""
+    result = _facts(run)["result"]
+    seconds = result["epoch_seconds"]
+    return {
+        "model": name,
+        "seed": seed,
+        "test": run.test,
+        "val": run.val,
+        "epochs": result["epochs"],
+        "epoch_seconds": median(seconds),
+        "all_epochs_seconds": sum(seconds),
+        "device_peak_mb": result["device_peak_mb"],
+        "fields": fields,
+    }
 
 
 def _facts(run: Run) -> Any:
@@ -146,6 +183,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/knowledge-graphs"))
     parser.add_argument("--ranking", action="store_true", help="measure the ranking alone")
     parser.add_argument("--triples", type=int, default=1000)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds for each run")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="another value of a field")
+    parser.add_argument("--name", default="", help="of the runs' folders, where fields are changed")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     if not asked.data.exists():
@@ -157,8 +199,13 @@ def main() -> None:
         runs = []
         for seed in range(asked.seeds):
             if time.monotonic() < until:
-                fields = fields_of(name, seed, asked.width, asked.epochs)
-                runs.append(run_slice(graph, asked.runs / f"{name}-{asked.width or 'full'}-{seed}", fields, until))
+                changes = {"device": asked.device, **dict(given.split("=", 1) for given in asked.set)}
+                fields = {**fields_of(name, seed, asked.width, asked.epochs), **changes}
+                path = asked.runs / f"{name}-{asked.width or 'full'}{asked.name}-{seed}"
+                runs.append(run_slice(graph, path, fields, until, asked.within))
+                if asked.out and runs[-1].state == "finished":
+                    with asked.out.open("a") as out:
+                        out.write(json.dumps(figures_of(runs[-1], name + asked.name, seed, fields)) + "\n")
         done = [run for run in runs if run.state == "finished"]
         figures = {key: round(mean(run.test[key] for run in done), 4) for key in (done[0].test if done else ())}
         memory = max((_facts(run)["result"]["peak_rss_mb"] for run in done), default=None)

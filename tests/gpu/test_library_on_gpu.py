@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import penstock as ps
-from knowledge_graph import SCORER_CASES, TRIPLES, family_graph
+from knowledge_graph import SCORER_CASES, SOFTMAX, TRIPLES, family_graph
 from training_graphs import carrying_graph, community_graph, lines_of, trained, typed_graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]
@@ -57,6 +57,33 @@ def test_the_first_layer_divided_with_the_host(tmp_path, way, model, features):
 @pytest.mark.parametrize("name", SCORER_CASES)
 def test_triples(tmp_path, name):
     assert_the_hosts(family_graph(), tmp_path, rtol=1e-3, epochs=4, evaluate_every=0, **TRIPLES, **SCORER_CASES[name])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"scorer": "distmult", "negatives": "joint", "negatives_group": 16, "negatives_power": 0.75, "filtered": False},
+        {"scorer": "complex", "optimiser": "Adagrad", "embedding_optimiser": "adagrad", "capture": False, **SOFTMAX},
+        {"scorer": "complex", "optimiser": "Adagrad", "embedding_optimiser": "adagrad", "filtered": False, **SOFTMAX},
+        {"scorer": "rotate", "optimiser": "Adagrad", "schedule": "StepLR", "schedule_options": {"step_size": 1}},
+    ],
+    ids=str,
+)
+def test_triples_captured_and_launched(tmp_path, fields):
+    fields = {**TRIPLES, "batch_size": 24, "epochs": 5, "evaluate_every": 0, **fields}
+    assert_the_hosts(family_graph(), tmp_path, rtol=1e-3, **fields)
+    (why,) = [trained(family_graph(), tmp_path / "why", **fields, device="cuda").result["placement"]["why"]]
+    assert any("Batches of triples are drawn on the device" in each for each in why) == fields.get("capture", True)
+
+
+@pytest.mark.parametrize("name", ["complex", "rotate"])
+def test_a_captured_run_of_triples_that_goes_on_has_the_same_bits(tmp_path, name):
+    fields = {**TRIPLES, "batch_size": 24, "evaluate_every": 0, **SCORER_CASES[name], "device": "cuda"}
+    whole = trained(family_graph(), tmp_path / "whole", epochs=4, **fields)
+    first = trained(family_graph(), tmp_path / "parts", epochs=2, **fields)
+    again = ps.train(family_graph(), resume=first.path, epochs=4, progress=False)
+    assert losses(again) == losses(whole)
+    assert again.test == whole.test
 
 
 def test_an_encoder_of_triples(tmp_path):

@@ -15,6 +15,7 @@ from penstock.train.job import make_job
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself is tested in test_library_on_gpu"),
 ]
 HOST = torch.device("cpu")
 FEW = {
