@@ -3,8 +3,8 @@
 Trains each model with each seed on a knowledge graph, in slices of `--seconds`: called again, it goes on where it
 stopped. Prints the test figures beside the published ones, memory, and the time of filtered ranking beside a plain
 loop in torch over the same triples. `--width` and `--epochs` make the recipes smaller than the published ones, and
-`--set` changes any field. With `--within`, a run that is not done after so many seconds ends with the epoch that it is in, and
-has its figures too. `--out` is a file with one line of JSON for each run, written when it ends.
+`--set` changes any field. With `--within`, a run that is not done after so many seconds ends with the epoch that it is
+in, and has its figures too. `--out` is a file with one line of JSON for each run, written when it ends.
 Run: python benchmarks/knowledge_graphs.py [--data ../shared/data/fb15k-237.npz] [--only complex,rotate] [--seeds 3]
      [--width 100] [--epochs 20] [--seconds 500] [--runs runs/knowledge-graphs] [--ranking] [--json]
      [--device cuda] [--within 90] [--set regularisation=0.01] [--out figures.jsonl]
