@@ -12,7 +12,8 @@ that system, which itself is not run here:
   intra      what the host does of the first layer and the order of products are decided by prediction and timing
   inter      batches are drawn in groups by all processors
   intra+inter  both
-Every line is printed when it ends, and the file is written anew.
+Every line is printed when it ends, and the file is written anew. Lines that the file has already are not measured
+again, and none is begun after `--limit` seconds: the rest can be measured by another call.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def rate_of(graph: Graph, fields: dict[str, Any], seconds: float, device: str) -
     with session_of(job, graph) as session:
         if "first_layer" in fields:
             settle(session)
-        rate, _, stages = measured(session, seconds)
+        rate, _, stages = measured(session, seconds, warm_seconds=seconds)
         return {"batches_per_second": round(rate, 2), "execution": session.execution.name, "stages": stages}
 
 
@@ -97,8 +98,19 @@ def of_both(folder: Path, graph: Graph, name: str, fields: dict[str, Any], secon
 class Table:
     """Lines as they come, in a file as well."""
 
-    def __init__(self, out: Path | None) -> None:
-        self._out, self._rows = out, list[dict[str, Any]]()
+    def __init__(self, out: Path | None, limit: float) -> None:
+        self._out, self._end = out, time.perf_counter() + limit
+        known = json.loads(out.read_text())["rows"] if out and out.exists() else []
+        self._rows: list[dict[str, Any]] = known
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no line may be begun any more."""
+        return time.perf_counter() > self._end
+
+    def find(self, line: dict[str, Any]) -> dict[str, Any] | None:
+        """A line with the same fields, from this call or another."""
+        return next((row for row in self._rows if line.items() <= row.items()), None)
 
     def add(self, line: dict[str, Any]) -> None:
         """Print a line and write the file anew."""
@@ -112,12 +124,17 @@ def compare(folder: Path, what: str, args: argparse.Namespace, table: Table) -> 
     """All ways of one graph."""
     graph = Graph.open(folder)
     for name in args.models.split(","):
-        fields, apart = MODELS[name], {}
-        apart["sampling_s"] = drawing_seconds(graph, fields)
+        fields = MODELS[name]
         for way in ("none", *args.ways.split(",")):
-            line = {"graph": what, "model": name, "way": way}
+            line: dict[str, Any] = {"graph": what, "model": name, "way": way}
+            if table.find(line):
+                continue
+            if table.is_over:
+                return
+            began = time.perf_counter()
             try:
                 if way == "none":
+                    apart = {"sampling_s": drawing_seconds(graph, fields)}
                     alone = rate_of(graph, {**fields, **WAYS["host"]}, args.seconds, DEVICE)
                     apart["training_s"] = alone["stages"]["compute"]
                     line |= {each: round(value, 5) for each, value in apart.items()}
@@ -128,7 +145,7 @@ def compare(folder: Path, what: str, args: argparse.Namespace, table: Table) -> 
                     line |= rate_of(graph, {**fields, **WAYS[way]}, args.seconds, DEVICE)
             except (PenstockError, RuntimeError) as error:
                 line["error"] = f"{type(error).__name__}: {error}"
-            table.add(line)
+            table.add({**line, "took_s": round(time.perf_counter() - began, 1)})
 
 
 def main() -> None:
@@ -139,15 +156,18 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.2, help="of each graph")
     parser.add_argument("--seconds", type=float, default=2.0, help="that a configuration is measured for")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/penstock-execution-table"), help="keeps the graphs")
+    parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no line is begun")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only-cpu", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only_cpu:
         print(json.dumps(rate_of(Graph.open(args.only_cpu), MODELS[args.models], args.seconds, "cpu")))
         return
-    table = Table(args.out)
+    table = Table(args.out, args.limit)
     for what in args.graphs.split(","):
         folder = args.folder / f"{what}-{args.scale:g}"
+        if table.is_over:
+            return
         if not (folder / "graph.json").exists():
             make_graph(recipe_named(f"synthetic-{what}").scaled(args.scale), folder)
         compare(folder, what, args, table)

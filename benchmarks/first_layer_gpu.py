@@ -17,6 +17,7 @@ is written anew.
 import argparse
 import gc
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -218,22 +219,28 @@ def session_of(job: Job, graph: Graph) -> Iterator[Session]:
                 torch.cuda.empty_cache()
 
 
-def measured(session: Session, seconds: float) -> tuple[float, list[float], dict[str, Any]]:
-    """Batches a second behind a warm-up, the first losses, and seconds that stages were busy for each batch."""
+def measured(
+    session: Session, seconds: float, warm_seconds: float = math.inf
+) -> tuple[float, list[float], dict[str, Any]]:
+    """Batches a second behind a warm-up, the first losses, and seconds that stages were busy for each batch.
+
+    The warm-up takes no longer than `warm_seconds` once the first batch is done.
+    """
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed)
 
     def pause(position: Position) -> int:
         return min(BURST, schedule.batches - position.batch)
 
     losses, began, count, total = list[float](), 0.0, 0, 0
-    warm = tried_batches(session)
+    warm, first = tried_batches(session), 0.0
     with session.execution.steps(schedule, START, pause, lambda *_: None) as steps:
         for done in steps:
             losses += [step.loss for step in done][: COMPARED - len(losses)] if len(losses) < COMPARED else []
             count, total = count + len(done), total + len(done)
             now = time.perf_counter()
             if not began:
-                if count >= warm:
+                first = first or now
+                if count >= warm or now - first > warm_seconds:
                     began, count = now, 0
             elif now - began > seconds:
                 break
