@@ -4,7 +4,7 @@
 
 synthetic-products is copied so many times, side by side in one graph with as many times the training vertices. The GPU
 is given room for the training and about one copy's topology: with more copies the lists stay in pinned memory, from
-which the GPU draws. `--topology pinned` does not leave that to memory: the lists of several copies are pinned, and those
+which the GPU draws. `--topology pinned` leaves nothing to memory: the lists of several copies are pinned, and those
 of one copy are on the GPU in the first line and pinned in the second. An epoch of n copies should take n times as long
 as that of one (aim: at most 1.05 times that).
 Every line is printed when it ends, and the file is written anew.
