@@ -12,9 +12,9 @@ from in_process import command
 from knowledge_graph import family_graph
 from penstock.api import train
 from penstock.nn import GATLayer
-from penstock.train.export import plain_model
 from penstock.train.export.exported import export_session
 from penstock.train.export.module_specs import part_spec
+from penstock.train.export.plain import loading
 from penstock.train.export.safetensors_file import write_safetensors
 from penstock.train.use import open_session
 from refusals import refused
@@ -117,7 +117,7 @@ def test_every_model_gives_what_exact_inference_gives(tmp_path, case):
     session = trained_session(tmp_path, make(), **fields)
     export_session(session, tmp_path / "out")
     with torch.no_grad():
-        assert_exact(session, plain_model.load(tmp_path / "out")(**arguments(session)))
+        assert_exact(session, loading.load(tmp_path / "out")(**arguments(session)))
 
 
 def test_it_runs_where_there_is_no_penstock(tmp_path):
@@ -133,7 +133,7 @@ def test_it_runs_where_there_is_no_penstock(tmp_path):
 def test_heads_score_pairs(tmp_path):
     session = trained_session(tmp_path, labelled_edges(), task="edge-classification", label="kind", batch_size=100)
     export_session(session, tmp_path / "out")
-    model, task = plain_model.load(tmp_path / "out"), session.task
+    model, task = loading.load(tmp_path / "out"), session.task
     positions = np.arange(20)
     (sources, targets, logits), *_ = task.outputs(session.inference(), positions)
     with torch.no_grad():
@@ -147,7 +147,7 @@ def test_knowledge_graphs(tmp_path, scorer):
     fields = {"model": "embedding", "embedding": 8, "scorer": scorer, "fanouts": [], "batch_size": 50}
     session = trained_session(tmp_path, family_graph(), task="knowledge-graph-completion", **fields)
     export_session(session, tmp_path / "out")
-    model, task = plain_model.load(tmp_path / "out"), session.task
+    model, task = loading.load(tmp_path / "out"), session.task
     triples = task.items_of_split("test")
     with torch.no_grad():
         rows = torch.cat(list(model().values()))
@@ -190,7 +190,7 @@ def test_weights_are_safetensors(tmp_path):
     package = pytest.importorskip("safetensors.torch")
     tensors = {"a": torch.randn(3, 2), "b": torch.arange(3), "c": torch.tensor(2.0).bfloat16(), "d": torch.empty(0, 4)}
     write_safetensors(tmp_path / "w.safetensors", tensors, {"format": "pt"})
-    for read in (package.load_file, plain_model.read_safetensors):
+    for read in (package.load_file, loading.read_safetensors):
         found = read(tmp_path / "w.safetensors")
         assert set(found) == set(tensors)
         assert all(torch.equal(found[name], each) and found[name].dtype == each.dtype for name, each in tensors.items())

@@ -14,8 +14,9 @@ from penstock.nn.zoo.embedding import EmbeddingModel
 from penstock.nn.zoo.layer_ends import LayerEnd, layer_widths
 from penstock.nn.zoo.model import GraphModel
 from penstock.nn.zoo.typed import TypedModel
-from penstock.train.export import plain_model
 from penstock.train.export.module_specs import Spec, end_spec, join_spec, part_spec, renamed_weights
+from penstock.train.export.plain import loading
+from penstock.train.export.plain_source import joined_source
 from penstock.train.export.programs import write_onnx, write_program
 from penstock.train.export.safetensors_file import write_safetensors
 from penstock.train.session import Session
@@ -40,12 +41,12 @@ def export_session(session: Session, folder: Path, to: str = "torch", force: boo
     for number, table in enumerate(session.inputs.tables.values()):
         weights[f"embeddings.{number}"] = torch.from_numpy(table.rows)
     with new_folder(folder, force) as temporary:
-        (temporary / MODEL).write_text(Path(plain_model.__file__).read_text())
+        (temporary / MODEL).write_text(joined_source(), encoding="utf-8")
         write_safetensors(temporary / WEIGHTS, weights, {"format": "pt", "made_by": f"penstock {__version__}"})
         write_whole(temporary / CONFIG, json.dumps(config, indent=1) + "\n")
         more, files = TARGETS[to], [MODEL, WEIGHTS, CONFIG]
         if more is not None:
-            files.append(more(plain_model.load(temporary), session, temporary).name)
+            files.append(more(loading.load(temporary), session, temporary).name)
     return {"path": str(folder), "files": files, "parameters": session.parameters}
 
 

@@ -1,4 +1,4 @@
-"""Descriptions of a model's parts in the words of `plain_model`: what each kind of module is there.
+"""Descriptions of a model's parts in the words of `plain`: what each kind of module is there.
 
 A kind of layer or scorer that is not in these tables has no plain form, and is refused with a sentence.
 """

@@ -1,0 +1,25 @@
+"""The parts of models by name, and how one is built of its description."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from penstock.train.export.plain.attention import Gat, Transformer
+from penstock.train.export.plain.heads import Dot, EdgeClassifier, PairMlp, RelationScorer
+from penstock.train.export.plain.layer_ends import Join, LayerEnd
+from penstock.train.export.plain.layers import Dense, Gcn, Gin, Sage
+from penstock.train.export.plain.typed_layers import OneHotRgcn, Rgcn, TypedDense, TypedGat
+
+PARTS: dict[str, type[nn.Module]] = {
+    each.__name__: each
+    for each in (
+        *(Sage, Gcn, Gin, Gat, Transformer, Dense, Rgcn, OneHotRgcn, TypedGat, TypedDense, LayerEnd, Join),
+        *(Dot, PairMlp, EdgeClassifier, RelationScorer),
+    )
+}
+
+
+def build(spec: dict[str, Any], known: Mapping[str, type[nn.Module]] = PARTS) -> Any:
+    """A module of its description: `part` names it, the rest are its arguments."""
+    return known[spec["part"]](**{name: value for name, value in spec.items() if name != "part"})
