@@ -37,6 +37,7 @@ class Inputs:
     def __init__(self, graph: Graph, job: Job, device: torch.device = CPU, learnable: bool = True) -> None:
         """`learnable`: whether types without features get rows that are learned; else a batch has none of theirs."""
         self.device = device
+        _check_schedule(job)
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
         self.fields = {name: job.features for name in graph.nodes if name in having}
         bare = {name: nodes.count for name, nodes in graph.nodes.items() if name not in having and learnable}
@@ -142,6 +143,11 @@ class Inputs:
         """What learnable rows take of the device."""
         return sum(table.bytes for table in self.tables.values() if isinstance(table, DeviceEmbeddingTable))
 
+    def set_rate(self, rate: float) -> None:
+        """Let learnable rows take their next steps at this rate."""
+        for table in self.tables.values():
+            table.rate = rate
+
     def learned_rows(self, batch: Batch, x: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """The learnable rows of a batch whose gradients are to be clipped: a vertex's gradient is then in one row."""
         rows = {name: x[name] for name in self.tables if name in x}
@@ -210,6 +216,15 @@ def _require_room(counts: Mapping[str, int], job: Job) -> None:
         size = 4 * count * job.embedding * (1 + MOMENTS[job.embedding_optimiser])
         what = f"Embeddings of {count:,} vertices {name!r} with their optimiser"
         require_memory(size, what, "check the vertex count, lower `embedding`, or train on a cluster")
+
+
+def _check_schedule(job: Job) -> None:
+    """Rates that change belong to steps that are done at once, which those of a decay are not."""
+    if job.embedding_schedule and (job.schedule is None or job.embedding_decay):
+        raise PenstockError(
+            "embedding_schedule needs a `schedule`, and no embedding_decay: set the one, or leave out the other.",
+            code="conflicting-options",
+        )
 
 
 def _table(name: str, count: int, job: Job) -> EmbeddingTable:

@@ -54,6 +54,7 @@ class Loop:
         job, train_state = self.session.job, self.train_state
         if train_state.done:
             return {}
+        self.session.follow_schedule()
         if train_state.step == 0:
             self.save()
             if "epochs" in self.session.decided and (note := epochs_note(job.epochs, self.schedule.batches)):
@@ -175,6 +176,7 @@ class Loop:
         # A validation only because the run ends steers nothing: with more epochs it would not have been.
         value = val.get(session.task.metric.name) if regular else None
         step_schedule(session.schedule, value, session.task.metric.better)
+        session.follow_schedule()
         if value is not None and self._shuffling.waits_for_elbow and train_state.shuffled_from is None:
             train_state.val_curve.append(value)
             if past_elbow(train_state.val_curve, session.task.metric.better):

@@ -162,6 +162,12 @@ class Session:
             cause = self.inputs.non_finite()
             raise NotFinite(str(error) if cause is None else f"An output is NaN because {cause}.") from error
 
+    def follow_schedule(self) -> None:
+        """Let embeddings be learned at the rate of this moment, where the job's schedule is theirs too."""
+        if self.job.embedding_schedule:
+            factor = float(self.optimiser.param_groups[0]["lr"]) / self.job.lr
+            self.inputs.set_rate(self.job.embedding_lr * factor)
+
     def label_facts(self) -> dict[str, Any]:
         """What run.json keeps of the labels: task, type, field, classes and their words."""
         return self.task.learned.facts()

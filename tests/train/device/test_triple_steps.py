@@ -98,6 +98,23 @@ def test_a_run_that_was_interrupted_has_the_same_bits(name):
     assert all(np.array_equal(a, b) for a, b in zip(learned(again), learned(whole), strict=True))
 
 
+def test_rates_of_an_epoch_are_those_at_its_beginning():
+    """Embeddings whose rate follows the schedule learn nothing more once it is zero."""
+    from penstock.train.device.triple_steps import TripleSteps
+
+    fields = {"schedule": "StepLR", "schedule_options": {"step_size": 1, "gamma": 0.0}, "embedding_schedule": True}
+    session = session_of(**fields)
+    schedule, seen = schedule_of(session), []
+    with TripleSteps(session, HOST, schedule, START, bursts(schedule, 100), lambda *_: None) as steps:
+        for some in steps:
+            if not some[-1].last:
+                continue
+            seen.append(learned(session)[0])
+            session.schedule.step()
+            session.follow_schedule()
+    assert len(seen) == 2 and np.array_equal(*seen)
+
+
 @pytest.mark.parametrize(
     ("fields", "word"),
     [

@@ -91,10 +91,10 @@ class TripleSteps:
         self._recorded: Recorded | None = None
         self._recorded_with: list[Any] = []
         self._launched, self._most = 0, _FIRST_BURST
+        self._filled = -1
         self._clock, self._computing = Stopwatch(device, recorder), Lane.computing(device)
 
     def __enter__(self) -> Self:
-        self._fill()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,15 +120,17 @@ class TripleSteps:
         return self._clock.times()
 
     def _fill(self) -> None:
-        """Make the epoch of the position ready."""
+        """Make the epoch of the position ready, when its first burst begins: rates may have changed since the last."""
         epoch, batch = self._position
-        if self._schedule.epochs is None or epoch < self._schedule.epochs:
-            self._triples.fill(self._schedule.seed, epoch, self._schedule.order_key(epoch), batch)
-            rates = torch.from_numpy(self._table.rates(self._schedule.batches - batch))
-            self._rates[batch:] = rates.to(self._device)
+        self._triples.fill(self._schedule.seed, epoch, self._schedule.order_key(epoch), batch)
+        rates = torch.from_numpy(self._table.rates(self._schedule.batches - batch))
+        self._rates[batch:] = rates.to(self._device)
+        self._filled = epoch
 
     def _burst(self, many: int) -> list[Step]:
         epoch, first = self._position
+        if epoch != self._filled:
+            self._fill()
         self._clock.start(self._computing)
         for number in range(first, first + many):
             self._clock.around("compute", Position(epoch, number), self._computing, self._launch)
@@ -136,8 +138,6 @@ class TripleSteps:
         self._clock.read()
         ended = first + many == self._schedule.batches
         self._position = Position(epoch + 1, 0) if ended else Position(epoch, first + many)
-        if ended:
-            self._fill()
         return [self._step(epoch, first + place, loss) for place, loss in enumerate(losses)]
 
     def _step(self, epoch: int, batch: int, loss: float) -> Step:
