@@ -12,7 +12,13 @@ ROUNDING = 1e-4
 TRIPLES = {"model": "embedding", "embedding": 8, "batch_size": 37, "epochs": 2, "corrupt": "both", "scorer": "complex"}
 SHARED = {"negatives": "joint", "negatives_per_edge": 9, "link_loss": "softmax", "inverse_relations": True}
 ALL = {"negatives": "all", "link_loss": "softmax", "regulariser": "n3", "regularisation": 0.01}
-OWN = {"scorer": "rotate", "negatives_per_edge": 4, "adversarial": 1.0, "negatives_power": 0.75}
+OWN = {
+    "scorer": "rotate",
+    "negatives_per_edge": 4,
+    "adversarial": 1.0,
+    "negatives_power": 0.75,
+    "triple_weights": "frequency",
+}
 
 
 def both(graph, folder, parts, cluster, **fields):

@@ -25,6 +25,11 @@ class TripleOptions(StrictDocument):
         9.0, ge=0, description="transe, rotate: a score is margin minus distance; and of link_loss margin"
     )
     distance: int = Field(1, ge=1, le=2, description="transe: the norm that measures distances, 1 or 2")
+    triple_weights: Literal["none", "frequency"] = Field(
+        "none",
+        description="frequency: triples whose head or tail is common with its relation count less, by the root of how"
+        " often it is (Sun et al., 2019)",
+    )
     regulariser: Literal["none", "l2", "n3"] = Field(
         "none", description="sum of squares or cubes of the absolute values of a triple's embeddings"
     )

@@ -31,6 +31,7 @@ CASES = {
     "by-degree": {"scorer": "distmult", "negatives": "joint", "negatives_per_edge": 5, "negatives_group": 16,
                   "negatives_power": 0.75, "regulariser": "l2", "regularisation": 0.1},
     "tails": {"scorer": "complex", "corrupt": "destination", "negatives_per_edge": 3, "filtered": False},
+    "weighted": {"scorer": "rotate", "triple_weights": "frequency", "negatives": "joint", "negatives_per_edge": 8},
     "all-logistic": {"scorer": "transe", "distance": 2, "negatives": "all", "link_loss": "bce", "adversarial": 0.5},
     "unfiltered": {"scorer": "distmult", "filtered": False, "embedding_optimiser": "adagrad", "optimiser": "Adagrad",
                    "negatives": "all", "link_loss": "softmax"},

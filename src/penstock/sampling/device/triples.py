@@ -36,6 +36,8 @@ class DeviceTripleBatch:
     drawn: dict[End, Tensor | None]
     masked: dict[End, Tensor | None]
     group: int
+    positions: Tensor
+    """Of the triples among all that are learned from."""
 
     def end(self, end: End) -> Tensor:
         """The entities at one end."""
@@ -102,7 +104,7 @@ class DeviceTriples:
         total = (self._count - number * size).clamp(max=size)
         head, relation, tail = (column.index_select(0, positions) for column in self._triples)
         group = min(self._negatives.group or size, size)
-        batch = DeviceTripleBatch(head, relation, tail, self._places < total, {}, {}, group)
+        batch = DeviceTripleBatch(head, relation, tail, self._places < total, {}, {}, group, positions)
         keys = self.keys.index_select(0, number)[0]
         for place, end in enumerate(self._ends):
             other: End = "source" if end == "destination" else "destination"

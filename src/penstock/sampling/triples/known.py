@@ -40,6 +40,12 @@ class KnownTriples:
         keys, sought = self._index[end].keys, self.keys(relation, kept)
         return np.searchsorted(keys, sought, "left"), np.searchsorted(keys, sought, "right")
 
+    def occurrences(self, triples: Triples) -> Array:
+        """How many true triples share each triple's relation and head, and how many its relation and tail, summed."""
+        first, last = self.bounds(triples.relation, triples.head, "destination")
+        before, behind = self.bounds(triples.relation, triples.tail, "source")
+        return np.asarray(last - first + behind - before)
+
     def contains(self, triples: Triples) -> Array:
         """Whether each triple is true."""
         first, last = self.bounds(triples.relation, triples.head, "destination")

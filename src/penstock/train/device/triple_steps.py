@@ -88,6 +88,8 @@ class TripleSteps:
         self._losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         self._rates = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         self._every = torch.arange(batcher.entities.count, dtype=torch.int32, device=device)
+        weights = self._task.weights_of(batcher.triples) if self._task.weighs else None
+        self._weights = None if weights is None else torch.from_numpy(weights).to(device)
         self._recorded: Recorded | None = None
         self._recorded_with: list[Any] = []
         self._launched, self._most = 0, _FIRST_BURST
@@ -204,6 +206,8 @@ class TripleSteps:
             own = batch.end(end) if dense is not None else None
             total = total + loss_by_triple(scorer, job, job.link_loss, near, against, own)
         real = batch.counts
+        if self._weights is not None:
+            total = total * self._weights.index_select(0, batch.positions)
         return (total * real).sum() / (real.sum() * len(batch.drawn))
 
     def _against(self, queries: Tensor, candidates: Tensor, batch: DeviceTripleBatch, end: End) -> Tensor:

@@ -94,7 +94,18 @@ class TripleTask:
         known = KnownTriples(triples, self.entities.count)
         sends = list(graph.edges) if job.has_layers else []
         self.batcher = TripleBatcher(triples, self.entities, self.relations, sends, policy, _ENDS[job.corrupt], known)
+        self._mean_weight = float(np.mean(_frequency_weights(known, triples))) if self.weighs else 1.0
         self._all: KnownTriples | None = None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether some triples count more than others."""
+        return self._job.triple_weights != "none"
+
+    def weights_of(self, triples: Triples) -> Array:
+        """How much each triple counts in the loss, float32; 1 in the mean over all training triples."""
+        found = _frequency_weights(self.batcher.known, triples) / self._mean_weight
+        return found.astype(np.float32)
 
     def sample(self, planned: Planned) -> Batch:
         """Triples with their negatives, and the neighbourhoods of all their entities."""
@@ -136,6 +147,7 @@ class TripleTask:
             "tail": links.rows(links.triples.tail),
             "relation": links.triples.relation,
             **{end: self._labelled(links, drawn) for end, drawn in links.corrupted.items()},
+            **({"weight": self.weights_of(links.triples)} if self.weighs else {}),
         }
 
     def _labelled(self, links: TripleBatch, drawn: DrawnEntities) -> dict[str, Array]:
@@ -158,6 +170,8 @@ class TripleTask:
 
             near = TripleRows(kept, ends[end], given["relation"], end)
             losses = losses + loss_by_triple(scorer, job, job.link_loss, near, against) / len(self.batcher.ends)
+        if self.weighs:
+            losses = losses * given["weight"]
         whole = batch.links.whole
         return mean_of_batch(losses, None if whole is None else whole.positives)
 
@@ -275,3 +289,8 @@ class TripleTask:
 def _bare(links: TripleBatch) -> MiniBatch[Any]:
     """A batch of triples without neighbourhoods."""
     return MiniBatch(links.nodes, links.nodes, [], links=links)
+
+
+def _frequency_weights(known: KnownTriples, triples: Triples) -> Array:
+    """As RotatE's authors have them: a triple is never rarer than three others with its head, and with its tail."""
+    return np.asarray(1 / np.sqrt(known.occurrences(triples) + 6.0))
