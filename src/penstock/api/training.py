@@ -66,22 +66,13 @@ def train(
     fields = {**fields, **named, **_stopping(early_stop)}
     if isinstance(fields.get("device"), torch.device):
         fields["device"] = str(fields["device"])
-    if resume is not None and (Path(resume) / CLUSTER).exists():
-        from penstock.cluster.run import resume_cluster_run
-
-        _refuse_objects(given, "A resumed cluster run")
-        if set(fields) - _RESUMED or job is not None or cluster is not None or graph is not None:
-            raise PenstockError(
-                "A resumed run keeps its job, its graph and its cluster: only epochs may be changed.",
-                code="conflicting-options",
-            )
-        said = fields.get("epochs"), progress, trust_module, fields.get("module")
-        return _reported(resume_cluster_run(Path(resume), *said), progress)
     if resume is not None:
         if set(fields) - _RESUMED or job is not None:
             raise PenstockError("A resumed run keeps its job: only epochs may be changed.", code="conflicting-options")
-        opened = None if graph is None else opened_graph(graph)
         said = fields.get("epochs"), progress, trust_module, fields.get("module")
+        if (Path(resume) / CLUSTER).exists():
+            return _resumed_on_cluster(Path(resume), [cluster, graph], given, *said)
+        opened = None if graph is None else opened_graph(graph)
         return _reported(resume_run(Path(resume), opened, module, *said, given), progress, opened, module, given)
     if plan is not None:
         _refuse_objects(given, "A plan's run")
@@ -129,6 +120,26 @@ def _refuse_objects(given: GivenFunctions, what: str) -> None:
             f' {argument}="FILE.py:NAME".',
             code="unsupported-combination",
         )
+
+
+def _resumed_on_cluster(
+    run: Path,
+    others: list[Any],
+    given: GivenFunctions,
+    epochs: Any,
+    progress: Progress,
+    trust_module: bool,
+    module: str | None,
+) -> Run:
+    from penstock.cluster.run import resume_cluster_run
+
+    _refuse_objects(given, "A resumed cluster run")
+    if any(each is not None for each in others):
+        raise PenstockError(
+            "A resumed run keeps its job, its graph and its cluster: only epochs may be changed.",
+            code="conflicting-options",
+        )
+    return _reported(resume_cluster_run(run, epochs, progress, trust_module, module), progress)
 
 
 def _planned(

@@ -109,21 +109,37 @@ def simulate_command(
         )
         simulate_trace_of_jobs(workload, policy, chart, as_json)
         return
-    from penstock.cli.simulate_input import TraceSubject, subject_of, swept_simulations
-
     _check_options(policy, timeline or [], out_coflows)
     check_chart(chart, sweep)
     if sweep:
+        from penstock.cli.simulate_input import swept_simulations
+
         refuse_with_sweep(compare=compare, timeline=timeline, out_coflows=out_coflows)
         rows = computed_rows(swept_simulations(workload, sweep, policy, iterations, queues))
         show_sweep(rows, SIMULATED_COLUMNS, workload.stem, as_json, chart)
         return
+    _simulate_workload(workload, policy, iterations, compare, queues, timeline or [], out_coflows, as_json)
+
+
+def _simulate_workload(
+    workload: Path,
+    policy: str | None,
+    iterations: int | None,
+    compare: bool,
+    queues: int | None,
+    timelines: Sequence[Path],
+    out_coflows: Path | None,
+    as_json: bool,
+) -> None:
+    """Simulate what a file holds: a trace of coflows, or a scenario of tasks and flows."""
+    from penstock.cli.simulate_input import TraceSubject, subject_of
+
     subject = subject_of(workload, policy, iterations)
     if isinstance(subject, TraceSubject):
-        refuse_options("a trace of coflows", iterations=iterations, queues=queues, timeline=timeline)
+        refuse_options("a trace of coflows", iterations=iterations, queues=queues, timeline=timelines)
         _simulate_trace(subject, compare, out_coflows, as_json)
     else:
-        _simulate_scenario(subject, workload.stem, compare, queues, timeline or [], out_coflows, as_json)
+        _simulate_scenario(subject, workload.stem, compare, queues, timelines, out_coflows, as_json)
 
 
 def _check_options(policy: str | None, timelines: Sequence[Path], out_coflows: Path | None) -> None:

@@ -6,7 +6,7 @@ resumes such a run gives them again.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -15,18 +15,12 @@ from penstock.errors import PenstockError, nearest
 from penstock.nn.user_module import imported_callable
 from penstock.train.callback_table import callback_location
 from penstock.train.code_at_fault import code_at_fault
+from penstock.train.data_options import Task
 from penstock.train.job import Job
 from penstock.train.metrics import METRICS, Metric
 from penstock.train.number_losses import NUMBER_LOSSES
 
-_ALL_TASKS = (
-    "node-classification",
-    "node-regression",
-    "link-prediction",
-    "edge-classification",
-    "edge-regression",
-    "knowledge-graph-completion",
-)
+_ALL_TASKS: tuple[Task, ...] = get_args(Task)
 
 
 @dataclass(frozen=True)

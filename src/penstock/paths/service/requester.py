@@ -6,7 +6,6 @@ import time
 import zlib
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -19,6 +18,7 @@ from penstock.paths.route_table import COMMON, DEPENDENCIES, NETWORK, RouteTable
 from penstock.paths.rules.selector_state import new_state
 from penstock.paths.selectors import Case, selector_named
 from penstock.paths.service.address_order import AddressOrder
+from penstock.paths.service.closed_on_exit import ClosedOnExit
 from penstock.paths.service.functions import Functions
 from penstock.paths.service.message_format import ASK, READ, WRITE, Request, pack_request, unpack_answer
 
@@ -68,7 +68,7 @@ def init(
     return Requester(table, selector, seed, most_in_progress, threads)
 
 
-class Requester(Functions):
+class Requester(Functions, ClosedOnExit):
     """Any thread may send and receive. Close it, or use it as a context."""
 
     def __init__(self, table: RouteTable, selector: str, seed: int, most_in_progress: int, threads: int) -> None:
@@ -148,11 +148,6 @@ class Requester(Functions):
 
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _begin(self, request: str, message: bytes, address: bytes | int) -> int:
         if request not in self._table.types:

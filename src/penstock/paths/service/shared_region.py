@@ -4,15 +4,14 @@ import mmap
 import os
 import secrets
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from penstock.errors import PenstockError
+from penstock.paths.service.closed_on_exit import ClosedOnExit
 
 _FOLDER = Path("/dev/shm")
 
 
-class SharedRegion:
+class SharedRegion(ClosedOnExit):
     """Bytes in shared memory. Only the user who made it can open it: its file is readable by its owner alone."""
 
     def __init__(self, size: int, path: Path | None = None) -> None:
@@ -55,14 +54,6 @@ class SharedRegion:
         self._map.close()
         if self._made:
             self.path.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check(self, offset: int, size: int) -> None:
         if offset < 0 or size < 0 or offset + size > self.size:

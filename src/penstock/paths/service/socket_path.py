@@ -10,10 +10,9 @@ import struct
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from penstock.errors import PenstockError
+from penstock.paths.service.closed_on_exit import ClosedOnExit
 from penstock.paths.service.responder import Responder
 
 _LENGTH = struct.Struct("!I")
@@ -22,7 +21,7 @@ LARGEST = 1 << 26
 """Bytes of a message at most: a length beyond is not believed."""
 
 
-class SocketPath:
+class SocketPath(ClosedOnExit):
     """A path to a node whose responder listens on a socket; each thread that sends has a connection of its own."""
 
     def __init__(self, path: Path, timeout: float = 30.0) -> None:
@@ -74,7 +73,7 @@ class SocketPath:
         connection.close()
 
 
-class SocketServer:
+class SocketServer(ClosedOnExit):
     """Has messages that come to a socket handled by a responder at one node, a thread for each connection."""
 
     def __init__(self, path: Path, responder: Responder, role: str) -> None:
@@ -102,14 +101,6 @@ class SocketServer:
             for connection in self._open:
                 _shut(connection)
         self.path.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _accept(self) -> None:
         while True:

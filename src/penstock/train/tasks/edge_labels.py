@@ -61,7 +61,7 @@ def labelled_edges(
         labels = _column(edges.fields[field])
         found = LabelledEdges(kind, task, labels, {}, 0, reverse, field)
         if task == "edge-regression":
-            _check_numbers(labels, field, kind)
+            _check_type(labels, "iubf", field, kind, "regression needs one number for each edge")
         else:
             found.classes = _count_classes(labels, field, kind)
             found.words = edges.categories.get(field)
@@ -101,22 +101,17 @@ def _known(found: LabelledEdges) -> Array:
     return np.asarray(found.labels != -1 if found.classes == 0 else found.labels >= 0)
 
 
-def _check_numbers(labels: Array, field: str, kind: EdgeType) -> None:
-    if labels.ndim != 1 or labels.dtype.kind not in "iubf":
+def _check_type(labels: Array, types: str, field: str, kind: EdgeType, needed: str) -> None:
+    """Refuse labels that are not one for each edge, of some of NumPy's kinds of types."""
+    if labels.ndim != 1 or labels.dtype.kind not in types:
         raise PenstockError(
-            f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}: regression needs one number"
-            " for each edge.",
-            code="wrong-type",
+            f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}: {needed}.", code="wrong-type"
         )
 
 
 def _count_classes(labels: Array, field: str, kind: EdgeType) -> int:
-    if labels.ndim != 1 or labels.dtype.kind not in "iub":
-        raise PenstockError(
-            f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}, which cannot be classes: give"
-            " one integer for each edge, or use task edge-regression for numbers.",
-            code="wrong-type",
-        )
+    needed = "classes need one integer for each edge; use task edge-regression for numbers"
+    _check_type(labels, "iub", field, kind, needed)
     classes = int(labels.max()) + 1 if len(labels) else 0
     if classes < 2:
         raise PenstockError(
