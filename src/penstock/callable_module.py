@@ -19,11 +19,11 @@ class CallableModule(ModuleType):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """That of the function."""
+        """The signature of the function, for `inspect` and notebooks."""
         return inspect.signature(_function(self))
 
     def __getattribute__(self, name: str) -> Any:
-        # Asked for by `help` and by notebooks. A module's own docstring is for who reads its source.
+        # `help` and notebooks ask for it; a module's own docstring is for those who read its source.
         return _function(self).__doc__ if name == "__doc__" else super().__getattribute__(name)
 
 
@@ -33,5 +33,5 @@ def make_callable(name: str) -> None:
 
 
 def _function(module: ModuleType) -> Any:
-    """Imported when it is asked for: it lies above the module."""
+    """The function of that name; `penstock.api` is imported at the call, because it lies above these modules."""
     return getattr(import_module("penstock.api"), module.__name__.rpartition(".")[2])

@@ -68,7 +68,7 @@ def with_seats(planned: PlannedRun, best: Trial) -> PlannedRun:
 
 
 def tried_again(run: Comparison, best: Trial) -> Trial:
-    """Another workload with every task where a trial has it."""
+    """The workload with every task on the machine where a trial places it."""
     return run.trial(replace(best.placed, machine_of=_as_placed(run, best)), best.flows)
 
 

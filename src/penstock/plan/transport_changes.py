@@ -82,7 +82,7 @@ def transport_advice(changes: Sequence[Change]) -> str:
 
 
 def _remark(change: Change) -> str:
-    """What is to know of a way beside what it saves."""
+    """A remark on a way to send fewer bytes, beside how much it saves."""
     remarks = {"remote_cache_mb": ", lossless", "sampler: explained": ", changes what is drawn"}
     return next((remark for start, remark in remarks.items() if change.what.startswith(start)), "")
 

@@ -67,7 +67,7 @@ def _check_class_weights(job: Job, task: Task) -> None:
 
 
 def _check_number_loss(job: Job, task: Task) -> None:
-    """Losses that have names are of numbers."""
+    """Refuse a loss of regression (mse, mae, huber) in a task that learns no numbers."""
     if job.loss in NUMBER_LOSSES and not task.name.endswith("-regression"):
         raise PenstockError(
             f"Loss {job.loss!r} is for regression, and the task is {task.name}: leave out `loss`, or set `task`.",

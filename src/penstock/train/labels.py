@@ -107,7 +107,7 @@ def vertices_to_judge(graph: Graph, options: DataOptions, learned: LearnedLabels
 
 
 def _column(labels: Array) -> Array:
-    """Labels; a matrix of one column is no matrix."""
+    """Labels, with a matrix of one column as a vector."""
     labels = np.asarray(labels)
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 

@@ -1,4 +1,4 @@
-"""Losses of regression by name: how far an output may be from its label, and what that costs."""
+"""Losses of regression by name: what the difference between an output and its label costs."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def _huber(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 NUMBER_LOSSES: dict[str, NumberLoss] = {"mse": _squared, "mae": _absolute, "huber": _huber}
-"""By the names that the job field `loss` knows."""
+"""By their names in the job field `loss`."""
 
 
 def number_loss(name: str | None) -> NumberLoss:

@@ -21,7 +21,7 @@ _EXCESS, _MEASURED_AT = 0, 1
 """Columns of `paths`: microseconds beyond what was expected, averaged; when that was measured last."""
 
 _RECOVERED = 0.5
-"""Weight of a measurement that is below what slow ones have let expect."""
+"""Weight of a new measurement that is faster than the average of earlier ones."""
 
 
 @inner
@@ -62,7 +62,7 @@ def observe(routes: Routes, state: SelectorState, path: int, slot: int, apart: f
     if abs(deviation) <= state.settings[TOLERANCE] * routes.distinct[path]:
         deviation = 0.0
     before = _excess(state, path, now)
-    # A path that was slow and is fast again is believed sooner than one that becomes slow.
+    # A path that was slow and is fast again is trusted sooner than one that becomes slow is avoided.
     weight = state.settings[NEWEST] if deviation >= before or before <= 0.0 else _RECOVERED
     state.paths[path, _EXCESS] = before + weight * (deviation - before)
     state.paths[path, _MEASURED_AT] = now

@@ -18,7 +18,7 @@ from penstock.paths.service.responder import Responder
 _LENGTH = struct.Struct("!I")
 _PEER = struct.Struct("iII")
 LARGEST = 1 << 26
-"""Bytes of a message at most: a length beyond is not believed."""
+"""The largest message in bytes; a message that is announced as larger is refused."""
 
 
 class SocketPath(ClosedOnExit):
@@ -42,7 +42,7 @@ class SocketPath(ClosedOnExit):
             raise
         if answer is None:
             self._drop(connection)
-            raise ConnectionError(f"Nobody answers at {self._path} any more.")
+            raise ConnectionError(f"The service at {self._path} has ended the connection.")
         return answer
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class SocketServer(ClosedOnExit):
         threading.Thread(target=self._accept, name=f"paths {role}", daemon=True).start()
 
     def close(self) -> None:
-        """Answer nobody any more, and remove the socket."""
+        """Stop answering, end all connections and remove the socket."""
         # A thread that accepts is woken by this, and not by closing alone.
         _shut(self._listening)
         with self._lock:
@@ -118,7 +118,7 @@ class SocketServer(ClosedOnExit):
             while (message := _receive(connection)) is not None:
                 _send(connection, self._responder.handle(message, self._role))
         except (OSError, PenstockError):
-            # Whoever asked sees that the connection has ended.
+            # The requester sees that the connection has ended.
             pass
         finally:
             with self._lock:
@@ -127,7 +127,7 @@ class SocketServer(ClosedOnExit):
 
 
 def _shut(connection: socket.socket) -> None:
-    # Its other end may have gone.
+    # The peer may have ended the connection.
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -155,6 +155,6 @@ def nothing_collected() -> Iterator[None]:
 
 _COLLECTION = threading.Lock()
 _uncollected = 0
-"""Captures under way."""
+"""How many captures are under way."""
 _collected_before = True
 _streams: ContextVar[RunStreams | None] = ContextVar("_streams", default=None)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 SHARE = 0.03
-"""Of a worker's processor time, what explaining may take by this arithmetic. Drawing by scores takes some more."""
+"""The share of a worker's processor time that explaining may take, by estimate; drawing by scores comes on top."""
 _CALLS = 250
 """Rows of a training step that take as long as the calls of one pass."""
 _LEAST = 30
@@ -35,7 +35,7 @@ def steps_between(
     computed = float(seeds)
     for fanout in fanouts[:-1]:
         computed *= 1 + _drawn(fanout, relations, degree)
-    # Of so many draws, those of different vertices.
+    # The number of different vertices among so many draws.
     computed = max(1.0, -vertices * math.expm1(-computed / max(1, vertices)))
     return max(_LEAST, math.ceil(passes * (_CALLS + rows) / (SHARE * computed)))
 

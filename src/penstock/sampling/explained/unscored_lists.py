@@ -40,7 +40,7 @@ class UnscoredLists:
         self._edges, self._numbers, self._home, self._bias = edges, numbers, numbers.home(part), bias
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """Draws when waited for."""
+        """The draws, once the result is waited for."""
         if edges or readers.exclusion or len(readers.limits):
             raise PenstockError(
                 "Draws by explanations give no edge numbers and leave out no edges: use sampler neighbour.",

@@ -88,7 +88,7 @@ def labelled_edges(
 
 
 def _column(labels: Array) -> Array:
-    """Labels; a matrix of one column is no matrix."""
+    """Labels, with a matrix of one column as a vector."""
     labels = np.asarray(labels)
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 

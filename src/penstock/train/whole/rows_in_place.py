@@ -110,7 +110,7 @@ def _weighted(what: Aggregation, block: Block) -> tuple[Array, Array, Array]:
     weights = weights if scale is None else weights * scale[targets]
     if what == "sum":
         return targets, sources, weights
-    # As GCN's sum is: a vertex reads itself as well.
+    # In GCN's sum a vertex reads itself as well.
     roots, own = 1 / np.sqrt(known_totals(block, block.num_src) + 1), np.arange(block.num_dst)
     weights = np.append(weights * roots[sources] * roots[targets], roots[own] ** 2)
     return np.append(targets, own), np.append(sources, own), weights
