@@ -91,7 +91,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
     if job.feature_paths == "auto" and not isinstance(schedule, Schedule):
-        # The host fills no slots for a worker's share of a batch.
+        # Slots of workers' shares are not filled by the host.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     room = presampled_room(job, graph, schedule) if can_draw else None

@@ -70,7 +70,7 @@ def fitting(session: Placeable, memory: WorkingMemory, asked: Asked) -> Fitted:
 
 
 _MOST_CACHED = 0.8
-"""Where the cache has more than this share of the rows, the host gathers none: the few others are not worth it."""
+"""Share of the rows on the device from which on the host's turn in every batch is not worth the few that are left."""
 
 
 def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathers: bool) -> Fitted:
