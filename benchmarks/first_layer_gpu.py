@@ -321,16 +321,17 @@ class Bench:
     @staticmethod
     def _gathered(batch: Any, rows: Any) -> tuple[list[Callable[[], None]], int]:
         (ids,) = batch.vertices.values()
-        out = np.empty((len(ids), rows.shape[1]), rows.dtype)
-        out.fill(0)
+        # As a device lists them: by number.
+        ids = np.sort(ids)
+        out = np.full((len(ids), rows.shape[1]), 0, rows.dtype)
         return [shared_gather(rows, ids, out, 256)], len(ids) // 256
 
     @staticmethod
     def _aggregated(batch: Any, rows: Any) -> tuple[list[Callable[[], None]], int]:
         (ids,), block = batch.vertices.values(), batch.blocks[0]
         sums, own = (
-            np.zeros((block.num_dst, rows.shape[1]), np.float32),
-            np.zeros((block.num_dst, rows.shape[1]), rows.dtype),
+            np.full((block.num_dst, rows.shape[1]), 0, np.float32),
+            np.full((block.num_dst, rows.shape[1]), 0, rows.dtype),
         )
         lists = table_lists(block, "mean", ids)
         named = lists._replace(indices=ids[block.indices].astype(np.int32), ids=np.empty(0, np.int32))

@@ -101,7 +101,8 @@ OF_THE_HOST = ["host_gather", "host_aggregate", "pinned_read"]
     "name",
     [name for name, entry in OPERATORS.items() if entry.prepare and ("cpu" in entry.devices or name in OF_THE_HOST)],
 )
-def test_every_operator_runs_and_its_work_is_counted(rung, name):
+def test_every_operator_runs_and_its_work_is_counted(rung, name, monkeypatch):
+    monkeypatch.setattr("penstock.cost.operators.host_rows._BYTES", 1 << 20)
     entry = OPERATORS[name]
     run = entry.prepare(rung, torch.device("cpu"))
     run()
@@ -109,6 +110,14 @@ def test_every_operator_runs_and_its_work_is_counted(rung, name):
     amounts = entry.work(entry.sizes(rung), PROCESSOR)
     assert all(np.isfinite(amount) and amount >= 0 for amount in amounts.values())
     assert any(amount > 0 for amount in amounts.values())
+
+
+@pytest.mark.parametrize(("name", "read"), [("host_gather", "rows"), ("host_aggregate", "edges")])
+def test_what_the_host_does_for_a_gpu_is_measured_on_many_rows(rung, name, read):
+    sizes = OPERATORS[name].sizes(rung)
+    assert 1 << 17 <= sizes[read] < 1 << 18 and sizes["width"] == rung.width
+    if name == "host_aggregate":
+        assert sizes["src"] / sizes["dst"] == rung.block.num_src / rung.block.num_dst
 
 
 def test_the_ladder_is_the_same_each_time(rung):
