@@ -44,6 +44,7 @@ from penstock.train.recipes import recipes_for
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "fb15k-237.npz"
 RECIPES = {recipe.model: recipe for recipe in recipes_for("fb15k-237")}
+DONE = ("finished", "stopped-early")
 SMALL: dict[str, dict[str, Any]] = {
     "distmult": {"negatives": "joint", "negatives_per_edge": 1000, "regularisation": 0.005},
     "complex": {"negatives": "joint", "negatives_per_edge": 1000, "regularisation": 0.005},
@@ -97,7 +98,7 @@ def run_slice(graph: Graph, path: Path, fields: dict[str, Any], until: float, wi
         made = {"run": str(path), "checkpoint_minutes": 2.0, **fields}
         return train(graph, progress=Slice(until), callbacks=[ends], **made)
     found = Run.open(path)
-    return found if found.state == "finished" else train(graph, resume=path, progress=Slice(until), callbacks=[ends])
+    return found if found.state in DONE else train(graph, resume=path, progress=Slice(until), callbacks=[ends])
 
 
 def figures_of(run: Run, name: str, seed: int, fields: dict[str, Any]) -> dict[str, Any]:
@@ -203,10 +204,10 @@ def main() -> None:
                 fields = {**fields_of(name, seed, asked.width, asked.epochs), **changes}
                 path = asked.runs / f"{name}-{asked.width or 'full'}{asked.name}-{seed}"
                 runs.append(run_slice(graph, path, fields, until, asked.within))
-                if asked.out and runs[-1].state == "finished":
+                if asked.out and runs[-1].state in DONE:
                     with asked.out.open("a") as out:
                         out.write(json.dumps(figures_of(runs[-1], name + asked.name, seed, fields)) + "\n")
-        done = [run for run in runs if run.state == "finished"]
+        done = [run for run in runs if run.state in DONE]
         figures = {key: round(mean(run.test[key] for run in done), 4) for key in (done[0].test if done else ())}
         memory = max((_facts(run)["result"]["peak_rss_mb"] for run in done), default=None)
         published = (RECIPES[name].published or 0) / 100 if "fb15k-237" in asked.data.name else None

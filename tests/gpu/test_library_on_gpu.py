@@ -81,7 +81,7 @@ def test_a_captured_run_of_triples_that_goes_on_has_the_same_bits(tmp_path, name
     fields = {**TRIPLES, "batch_size": 24, "evaluate_every": 0, **SCORER_CASES[name], "device": "cuda"}
     whole = trained(family_graph(), tmp_path / "whole", epochs=4, **fields)
     first = trained(family_graph(), tmp_path / "parts", epochs=2, **fields)
-    again = ps.train(family_graph(), resume=first.path, epochs=4, progress=False)
+    again = ps.train(family_graph(), resume=first.path, epochs=4)
     assert losses(again) == losses(whole)
     assert again.test == whole.test
 

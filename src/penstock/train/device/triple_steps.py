@@ -24,7 +24,7 @@ from penstock.train.device.stopwatch import Stopwatch
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Step
 from penstock.train.tasks import TripleTask
-from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple
+from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
 
 _LAUNCHED = 3
 """Steps before one is captured."""
@@ -205,10 +205,12 @@ class TripleSteps:
 
             own = batch.end(end) if dense is not None else None
             total = total + loss_by_triple(scorer, job, job.link_loss, near, against, own)
+        total = total / len(batch.drawn)
+        total = total + penalty_by_triple(scorer, job, parts[0], parts[1], batch.relation, tuple(batch.drawn))
         real = batch.counts
         if self._weights is not None:
             total = total * self._weights.index_select(0, batch.positions)
-        return (total * real).sum() / (real.sum() * len(batch.drawn))
+        return (total * real).sum() / real.sum()
 
     def _against(self, queries: Tensor, candidates: Tensor, batch: DeviceTripleBatch, end: End) -> Tensor:
         """Scores [triples, k]; minus infinity does not count."""

@@ -4,7 +4,7 @@ Each loss takes the scores of the true triples [m] and of their negatives [m, k]
 and gives one number for each triple.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -56,7 +56,7 @@ def loss_by_triple(
     against: Callable[[Tensor], Tensor],
     own_column: Tensor | None = None,
 ) -> Tensor:
-    """The loss of each triple, its regulariser with it; `against` gives the scores of queries with their negatives.
+    """The loss of each triple with one end replaced; `against` gives the scores of queries with their negatives.
 
     With `own_column`, the negatives hold each triple's own end too, in that column. Cross-entropy then needs no other
     score of it, and the other losses leave it out.
@@ -64,16 +64,10 @@ def loss_by_triple(
     queries = scorer.query(rows.kept, rows.relation, rows.end)
     scores = against(queries)
     if own_column is not None and link_loss == "softmax":
-        each = functional.cross_entropy(scores, own_column, reduction="none")
-    else:
-        if own_column is not None:
-            scores = scores.scatter(1, own_column[:, None], -torch.inf)
-        each = TRIPLE_LOSSES[link_loss](scorer.match(queries, rows.own), scores, options)
-    if options.regularisation:
-        vectors, _ = scorer.relation_rows(rows.relation, rows.end)
-        penalties = regulariser(options.regulariser, scorer, (rows.kept, vectors, rows.own))
-        each = each + options.regularisation * penalties
-    return each
+        return functional.cross_entropy(scores, own_column, reduction="none")
+    if own_column is not None:
+        scores = scores.scatter(1, own_column[:, None], -torch.inf)
+    return TRIPLE_LOSSES[link_loss](scorer.match(queries, rows.own), scores, options)
 
 
 def _weights(false: Tensor, options: TripleOptions) -> Tensor:
@@ -85,6 +79,20 @@ def _weights(false: Tensor, options: TripleOptions) -> Tensor:
         return counts / counts.sum(1, keepdim=True).clamp(min=1)
 
 
-def regulariser(name: str, scorer: RelationScorer, rows: Iterable[Tensor]) -> Tensor:
-    """For each triple the sum of powers of the absolute values of its rows' numbers."""
-    return torch.stack([scorer.magnitudes(each).pow(_POWERS[name]).sum(-1) for each in rows]).sum(0)
+def penalty_by_triple(
+    scorer: RelationScorer, options: TripleOptions, head: Tensor, tail: Tensor, relation: Tensor, ends: Sequence[End]
+) -> Tensor | float:
+    """For each triple the sum of powers of the absolute values of its rows' numbers, times its weight in the loss.
+
+    Where both ends are replaced and relations have a vector for each, it is the mean over both. Rows are taken
+    together: the numbers are many, and each operation on a few of them costs a launch on a device.
+    """
+    if not options.regularisation:
+        return 0.0
+    vectors = [scorer.relation_rows(relation, end)[0] for end in ends]
+    power, size = _POWERS[options.regulariser], len(head)
+
+    def summed(rows: Sequence[Tensor]) -> Tensor:
+        return scorer.magnitudes(torch.cat(list(rows))).pow(power).sum(-1).view(len(rows), size).sum(0)
+
+    return options.regularisation * (summed([head, tail]) + summed(vectors) / len(ends))

@@ -38,7 +38,7 @@ from penstock.train.learned_labels import LearnedLabels
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import Rows, mean_of_batch, pair_blocks
 from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
-from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple
+from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 TripleShare = Callable[[TripleBatch], Array]
@@ -170,6 +170,8 @@ class TripleTask:
 
             near = TripleRows(kept, ends[end], given["relation"], end)
             losses = losses + loss_by_triple(scorer, job, job.link_loss, near, against) / len(self.batcher.ends)
+        heads, tails = ends["source"], ends["destination"]
+        losses = losses + penalty_by_triple(scorer, job, heads, tails, given["relation"], self.batcher.ends)
         if self.weighs:
             losses = losses * given["weight"]
         whole = batch.links.whole
