@@ -274,3 +274,15 @@ def test_what_is_no_model_or_run_gets_a_sentence(tmp_path):
             wrong()
     with refused("wrong-type NoneType"):
         ps.loader(graph, fanouts=[2]).load_state_dict(None)
+
+
+def test_progress_in_a_script(tmp_path, capsys):
+    job = {**FEW, "epochs": 1}
+    ps.train(community_graph(), run=str(tmp_path / "silent"), **job, progress=False)
+    assert capsys.readouterr().err == ""
+    ps.train(community_graph(), run=str(tmp_path / "shown"), **job, progress=True)
+    assert "epoch 1" in capsys.readouterr().err.lower()
+    with pytest.raises(ps.PenstockError) as refused:
+        ps.train(community_graph(), run=str(tmp_path / "wrong"), **job, progress="yes")
+    assert refused.value.code == "invalid-value"
+    assert not (tmp_path / "wrong").exists()

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from penstock.cli.progress import _BarProgress, _LineProgress
+from penstock.terminal_progress import _BarProgress, _LineProgress
 
 
 def lines_of(capsys, total, done, unit="batches"):

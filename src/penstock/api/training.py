@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from penstock.api.chosen_progress import chosen_progress
 from penstock.api.given_functions import Functions, split_functions
 from penstock.api.model_argument import checked_model
-from penstock.api.notebook_progress import shown_in_notebooks
 from penstock.api.opened_graph import opened as opened_graph
 from penstock.api.run_handle import Run
 from penstock.api.signature import with_job_fields
@@ -36,7 +36,7 @@ def train(
     cluster: str | os.PathLike[str] | None = None,
     plan: str | os.PathLike[str] | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
     job: Job | None = None,
     trust_module: bool = False,
     loss: str | Callable[..., Any] | None = None,
@@ -59,45 +59,84 @@ def train(
     arrays (with ranks, on links) and gives a number; `metric` may name one of them. Each of `callbacks` is called with
     every epoch's result, and ends the run where it returns True. All of them may be functions, or FILE.py:NAME, which
     a cluster needs (docs/callbacks.md). `early_stop` is the job's `patience`, or {"patience": 5, "min_delta": 0.001}.
+    `progress`: True shows bars on a terminal and a line every few seconds elsewhere, False nothing; without it, a
+    notebook shows a line and a script nothing.
     """
     module = checked_model(model)
-    progress = shown_in_notebooks() if progress is None else progress
     given, named = split_functions(loss, metrics, callbacks)
     fields = {**fields, **named, **_stopping(early_stop)}
     if isinstance(fields.get("device"), torch.device):
         fields["device"] = str(fields["device"])
-    if resume is not None:
-        if set(fields) - _RESUMED or job is not None:
-            raise PenstockError("A resumed run keeps its job: only epochs may be changed.", code="conflicting-options")
-        said = fields.get("epochs"), progress, trust_module, fields.get("module")
-        if (Path(resume) / CLUSTER).exists():
-            return _resumed_on_cluster(Path(resume), [cluster, graph], given, *said)
-        opened = None if graph is None else opened_graph(graph)
-        return _reported(resume_run(Path(resume), opened, module, *said, given), progress, opened, module, given)
-    if plan is not None:
-        _refuse_objects(given, "A plan's run")
-        return _planned(Path(plan), [graph, model, cluster, job], fields, force, progress, trust_module)
-    if isinstance(model, str):
-        fields["model"] = model
+    with chosen_progress(progress) as shown:
+        if resume is not None:
+            return _resumed(Path(resume), graph, module, [job, cluster], fields, given, shown, trust_module)
+        if plan is not None:
+            _refuse_objects(given, "A plan's run")
+            return _planned(Path(plan), [graph, model, cluster, job], fields, force, shown, trust_module)
+        if isinstance(model, str):
+            fields["model"] = model
+        return _started(graph, module, cluster, job, fields, given, force, shown)
+
+
+def _resumed(
+    run: Path,
+    graph: Any,
+    module: torch.nn.Module | None,
+    others: list[Any],
+    fields: dict[str, Any],
+    given: GivenFunctions,
+    progress: Progress,
+    trust_module: bool,
+) -> Run:
+    """Go on with a run, on one machine or on its cluster. `others`: arguments that a resumed run has no use for."""
+    said = fields.get("epochs"), progress, trust_module, fields.get("module")
+    changed = set(fields) - _RESUMED or any(each is not None for each in others)
+    if (run / CLUSTER).exists():
+        from penstock.cluster.run import resume_cluster_run
+
+        _refuse_objects(given, "A resumed cluster run")
+        if changed or graph is not None:
+            raise PenstockError(
+                "A resumed run keeps its job, its graph and its cluster: only epochs may be changed.",
+                code="conflicting-options",
+            )
+        return _reported(resume_cluster_run(run, *said), progress)
+    if changed:
+        raise PenstockError("A resumed run keeps its job: only epochs may be changed.", code="conflicting-options")
+    opened = None if graph is None else opened_graph(graph)
+    return _reported(resume_run(run, opened, module, *said, given), progress, opened, module, given)
+
+
+def _started(
+    graph: Any,
+    module: torch.nn.Module | None,
+    cluster: str | os.PathLike[str] | None,
+    job: Job | None,
+    fields: dict[str, Any],
+    given: GivenFunctions,
+    force: bool,
+    progress: Progress,
+) -> Run:
+    """A new run, on one machine or on a cluster."""
     if isinstance(graph, (str, os.PathLike)):
         fields["graph"] = os.fsdecode(graph)
     opened = None if graph is None or isinstance(graph, (str, os.PathLike)) else opened_graph(graph)
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
     chosen = make_job({**(job.model_dump() if job else {}), **fields})
-    if cluster is not None:
-        # Whoever trains on one machine does not wait for the wire to be imported.
-        from penstock.cluster.run import start_cluster_run
+    if cluster is None:
+        return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)
+    # Whoever trains on one machine does not wait for the wire to be imported.
+    from penstock.cluster.run import start_cluster_run
 
-        _refuse_objects(given, "A cluster run")
-        if module is not None:
-            raise PenstockError(
-                "A cluster run cannot use a module object, because processes exchange no pickles: put the code that"
-                ' builds it in a file and pass module="FILE.py:NAME", or name a model of ps.nn.',
-                code="unsupported-combination",
-            )
-        return _reported(start_cluster_run(chosen, os.fsdecode(cluster), force, progress, opened), progress, opened)
-    return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)
+    _refuse_objects(given, "A cluster run")
+    if module is not None:
+        raise PenstockError(
+            "A cluster run cannot use a module object, because processes exchange no pickles: put the code that"
+            ' builds it in a file and pass module="FILE.py:NAME", or name a model of ps.nn.',
+            code="unsupported-combination",
+        )
+    return _reported(start_cluster_run(chosen, os.fsdecode(cluster), force, progress, opened), progress, opened)
 
 
 def _stopping(early_stop: int | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from rich.table import Table
 
 from penstock.cli.inspect import inspect_command
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, ThreadsOption, measured, print_json, short
-from penstock.cli.progress import shown_progress
 from penstock.cli.tables import export_command, import_command
 from penstock.errors import PenstockError
 from penstock.quantities import counted
+from penstock.terminal_progress import shown_progress
 
 data = typer.Typer(
     no_args_is_help=True,

@@ -17,9 +17,9 @@ from penstock.cli.output import (
     measured,
     print_json,
 )
-from penstock.cli.progress import importing, shown_progress
 from penstock.cli.use import GraphOption, RunArgument, opened_graph
 from penstock.quantities import counted
+from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.explain.explanation import Explanation

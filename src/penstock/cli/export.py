@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, measured, print_json
-from penstock.cli.progress import importing, shown_progress
 from penstock.cli.use import GraphOption, RunArgument, opened_graph
+from penstock.terminal_progress import importing, shown_progress
 
 
 def export_command(

@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 
 from penstock.cli.output import JsonOption, print_json
-from penstock.cli.progress import shown_progress
 from penstock.quantities import counted
+from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
     from penstock.graph.inspect import DegreeReport, Inspection

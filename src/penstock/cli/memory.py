@@ -10,8 +10,8 @@ from rich.table import Table
 
 from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import JsonOption, print_json
-from penstock.cli.progress import importing, shown_progress
 from penstock.quantities import parsed_bytes
+from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.train.memory.forecast import MemoryForecast

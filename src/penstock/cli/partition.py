@@ -18,9 +18,9 @@ from penstock.cli.output import (
     print_json,
     short,
 )
-from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
 from penstock.progress import Progress
+from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
     from penstock.graph import Graph

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json
-from penstock.cli.progress import shown_progress
 from penstock.cli.sweep import check_page
 from penstock.errors import PenstockError
 from penstock.quantities import counted
+from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
     from penstock.paths import ApplicationDocument, RouteTable

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, short
-from penstock.cli.progress import importing, shown_progress
 from penstock.cli.sweep import PLANNED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
 from penstock.errors import PenstockError
 from penstock.quantities import counted, percent, signed_percent
+from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.output import print_json
-from penstock.cli.progress import importing, shown_progress
 from penstock.errors import PenstockError
 from penstock.quantities import counted, parsed_bytes, percent
+from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.plan.execution import Alternative

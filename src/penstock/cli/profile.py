@@ -9,9 +9,9 @@ from rich.table import Table
 
 from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, check_new_file, print_json, short
-from penstock.cli.progress import importing, shown_progress
 from penstock.errors import PenstockError
 from penstock.quantities import counted, percent
+from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.cost.profile import OperatorCost, Profile, TransferCost

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.output import ForceOption, JsonOption, measured, print_json
-from penstock.cli.progress import shown_progress
 from penstock.errors import PenstockError
 from penstock.graph.atomic import check_target
 from penstock.progress import Progress
 from penstock.quantities import counted
+from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
     from penstock.graph import Graph

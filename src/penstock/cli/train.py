@@ -9,10 +9,10 @@ from rich.table import Table
 
 from penstock.cli.job_flags import takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_json
-from penstock.cli.progress import importing, shown_progress
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.quantities import counted
+from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.api import Run

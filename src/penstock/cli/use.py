@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, UncheckedOption, measured, print_json
-from penstock.cli.progress import importing, shown_progress
 from penstock.quantities import counted
+from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.graph import Graph
