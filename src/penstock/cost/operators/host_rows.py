@@ -89,12 +89,13 @@ def host_gather_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def host_aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Rows come from memory once; read again they are added from a cache. A row is written for each list."""
+    """Rows come from memory once; read again they are looked up and added from a cache. A row is written for each list."""
     width, first = sizes["width"], min(sizes["src"], sizes["edges"])
     return {
         "calls": 1.0,
         "rows": first,
         "numbers": first * width,
+        "rows_again": sizes["edges"] - first,
         "again": (sizes["edges"] - first) * width,
         "written": sizes["dst"] * width,
     }
