@@ -89,7 +89,7 @@ def host_gather_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def host_aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Rows come from memory once; read again they are looked up and added from a cache. A row is written for each list."""
+    """Rows come from memory once, and are then looked up and added from a cache. A row is written for each list."""
     width, first = sizes["width"], min(sizes["src"], sizes["edges"])
     return {
         "calls": 1.0,
