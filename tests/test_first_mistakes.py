@@ -4,10 +4,11 @@ import pytest
 import torch
 
 import penstock as ps
+from in_process import command
 from refusals import refused
 from training_graphs import SMALL, community_graph
 
-pyg = pytest.importorskip("torch_geometric.data")
+pytest.importorskip("torch_geometric.data")
 
 FEW = {**SMALL, "epochs": 1, "device": "cpu"}
 
@@ -172,3 +173,24 @@ def test_what_holds_graphs_but_is_none(tmp_path):
     (tmp_path / "data.pt").write_bytes(b"PK")
     with refused("wrong-file data.pt torch.load"):
         ps.load(tmp_path / "data.pt")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["--num_neighbors", "5,5"], "--num_neighbors: use --fanouts."),
+        (["--weight-attr", "w"], "use --weight."),
+        (["triples.tsv"], "--graph triples.tsv"),
+    ],
+)
+def test_flags_and_files_of_the_command(tmp_path, monkeypatch, capsys, line, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "triples.tsv").write_text("a\tr\tb\n")
+    code, _, said = command(monkeypatch, capsys, "train", *line)
+    assert code == 2
+    assert expected in said
+
+
+def test_an_unknown_target_of_an_export_is_answered_with_the_nearest(run, tmp_path):
+    with refused("invalid-value 'onx' 'onnx'"):
+        run.export(tmp_path / "out", to="onx")

@@ -160,7 +160,7 @@ def put_in_split(graph):
         (set_labels(lambda y: y.astype(str).astype("S")), ["'y'"]),
         (set_labels(lambda y: np.stack([y, y], 1)), ["'y'", "not all 0 or 1"]),
         (set_labels(lambda y: np.stack([y - 1, y], 1).clip(-1, 1)), ["'y'", "not all 0 or 1"]),
-        (put_in_split, ["1 vertices", "'train'", "'y'", "first is 3"]),
+        (put_in_split, ["1 vertex", "'train'", "'y'", "first is 3"]),
         (lambda g: g.nodes["node"].splits.update(train=np.empty(0, np.int64)), ["training split", "empty"]),
         (lambda g: g.nodes["node"].fields.update(x=np.zeros(200, np.float32)), ["'x'", "row of numbers"]),
     ],
@@ -302,7 +302,7 @@ def test_another_graph_under_the_same_name(graph, tmp_path, refused_command, ans
     shutil.rmtree(tmp_path / "graph")
     community_graph(classes=7).save(tmp_path / "graph")
     assert "not the one that" in refused_command("train", "--resume", run)
-    assert "another model's weights" in refused_command("evaluate", run)
+    assert "the weights of another model" in refused_command("evaluate", run)
 
 
 @pytest.mark.parametrize("harm", ["flipped", "truncated", "empty", "other zip"])

@@ -123,8 +123,16 @@ def run() -> int:
         # Typer carries its own copy of click, so its usage errors are known by their shape, not by their class.
         if not hasattr(error, "format_message"):
             raise
-        print_error(error.format_message(), "usage")
+        print_error(f"{error.format_message()}{_flag_meant(error)}", "usage")
     return 2
+
+
+def _flag_meant(error: Any) -> str:
+    """Behind a usage error about a flag that has the name of an argument of PyG: the flag that is meant."""
+    from penstock.train.other_names import OTHER_NAMES
+
+    name = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    return f": use --{OTHER_NAMES[name].replace('_', '-')}." if name in OTHER_NAMES else ""
 
 
 def _of_system(error: OSError) -> str:

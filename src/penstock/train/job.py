@@ -166,6 +166,10 @@ def job_defaults() -> dict[str, Any]:
 
 def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:
     """The job in a YAML file, with some fields replaced."""
+    if path.is_dir() or path.suffix in (".tsv", ".csv", ".txt", ".npz"):
+        raise PenstockError(
+            f"{path} is not a job file (YAML): if it is the graph, name it with --graph {path}.", code="wrong-file"
+        )
     return make_job({**read_yaml(path, "the job to run"), **(changes or {})}, str(path))
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 from penstock.graph.atomic import new_folder, write_whole
 from penstock.nn.zoo.embedding import EmbeddingModel
 from penstock.nn.zoo.layer_ends import LayerEnd, layer_widths
@@ -35,7 +35,7 @@ FORMAT, VERSION = "penstock-export", 1
 def export_session(session: Session, folder: Path, to: str = "torch", force: bool = False) -> dict[str, Any]:
     """Write the session's model to a folder, which appears whole; returns what it holds."""
     if to not in TARGETS:
-        raise PenstockError(f"A model is exported to {', '.join(TARGETS)}, not to {to!r}.", code="invalid-value")
+        raise PenstockError(f"A model cannot be exported to {to!r}{nearest(to, TARGETS)}", code="invalid-value")
     config = {"format": FORMAT, "version": VERSION, "penstock": __version__, **description(session)}
     weights = renamed_weights(session.learned.state_dict())
     for number, table in enumerate(session.inputs.tables.values()):

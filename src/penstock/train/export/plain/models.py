@@ -27,7 +27,8 @@ class _Model(nn.Module):
             rows: Tensor = self.embeddings[self.embedded.index(name)]
             return rows
         if x is None:
-            raise ValueError(f"The model needs x of {name!r}.")
+            whose = f" of type {name!r}" if name else ""
+            raise ValueError(f"The model needs x, the features of vertices{whose}.")
         return x / not_zero(x.sum(1, keepdim=True)) if self.scaled else x
 
     def edges_of(self, index: Tensor, rows: Any, weight: Tensor | None, attr: Tensor | None) -> Edges:
