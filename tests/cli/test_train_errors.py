@@ -160,7 +160,7 @@ def put_in_split(graph):
         (set_labels(lambda y: y.astype(str).astype("S")), ["'y'"]),
         (set_labels(lambda y: np.stack([y, y], 1)), ["'y'", "not all 0 or 1"]),
         (set_labels(lambda y: np.stack([y - 1, y], 1).clip(-1, 1)), ["'y'", "not all 0 or 1"]),
-        (put_in_split, ["1 vertex", "'train'", "'y'", "first is 3"]),
+        (put_in_split, ["1 vertex", "'train'", "'y'", "vertex 3"]),
         (lambda g: g.nodes["node"].splits.update(train=np.empty(0, np.int64)), ["training split", "empty"]),
         (lambda g: g.nodes["node"].fields.update(x=np.zeros(200, np.float32)), ["'x'", "row of numbers"]),
     ],
