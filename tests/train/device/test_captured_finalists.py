@@ -8,9 +8,13 @@ import torch
 
 from device_steps import learned, placed_session
 from interpreted_kernels import device_with_free_memory
+from operator_profiles import gpu_profile
+from penstock.cost.model import CostModel
 from penstock.pipeline.schedule import Schedule
+from penstock.plan.execution.first_layer import rows_aggregated, rows_read_by_device
 from penstock.train.decided_by import TIMED
 from penstock.train.finalists import settlement
+from penstock.train.finalists.predicted_steps import PredictedSteps
 from penstock.train.finalists.settlement import settle
 from penstock.train.finalists.trial import BURST, seconds_of_batches
 from penstock.train.kept_state import state_kept
@@ -111,7 +115,20 @@ def test_a_way_that_is_taken_learns_as_if_the_job_had_asked_for_it(value, monkey
         torch.testing.assert_close(found[1][name], values, rtol=1e-5, atol=1e-6)
 
 
-def test_a_trial_of_captured_steps_times_bursts():
+def test_what_the_host_fills_is_not_predicted_by_what_one_thread_prepares():
+    session = session_of(community_graph(100), placement=PINNED)
+    profile = gpu_profile()
+    known = PredictedSteps(session, CostModel(profile))
+    assert known.seconds(rows_aggregated, "aggregate") > 0
+    fits = [fit for fit in profile.fits if fit.name != "host_gather"]
+    lacking = PredictedSteps(session, CostModel(profile.model_copy(update={"fits": fits})))
+    assert lacking.seconds(rows_aggregated, "aggregate") is None
+    assert lacking.seconds(rows_read_by_device, "device", features="pinned") > 0
+
+
+def test_a_trial_of_captured_steps_times_bursts(monkeypatch):
+    # Otherwise bursts become shorter where kernels are interpreted slowly.
+    monkeypatch.setattr("penstock.train.device.captured.BURST_SECONDS", 1e9)
     session = session_of(community_graph(100), placement=ON_HOST, batch_size=1)
     batches = Schedule(session.task.items, session.task.batch_size, session.job.seed).batches
     assert batches > 2 * BURST

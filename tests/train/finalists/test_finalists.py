@@ -185,6 +185,10 @@ def test_finalists_that_are_far_slower_are_left_out():
     found = [Finalist("a", 4.0), Finalist("b", 1.0), Finalist("c", 1.7), Finalist("d", 1.2), Finalist("e", 1.1)]
     assert [each.value for each in closest(found)] == ["a", "b", "e"]
     assert [each.value for each in closest([Finalist("a"), Finalist("b")])] == ["a", "b"]
+    assert [each.value for each in closest([Finalist("a", 1.0), Finalist("b", 3.9), Finalist("c", 4.1)], 4.0)] == [
+        "a",
+        "b",
+    ]
 
 
 def test_long_trials_take_turns():

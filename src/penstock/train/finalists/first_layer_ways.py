@@ -8,7 +8,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution.choice import Features
 from penstock.plan.execution.first_layer import rows_aggregated, rows_of_place
 from penstock.train.finalists.finalist import ENOUGH, FEWEST, Finalist, OpenField
-from penstock.train.finalists.predicted_steps import PredictedSteps, closest
+from penstock.train.finalists.predicted_steps import FAR_CAPTURED, PredictedSteps, closest
 from penstock.train.finalists.trial import BURST
 from penstock.train.first_layer.way import FirstLayerWay, reasons_against
 from penstock.train.first_layer.ways import WAYS, first_layer_reader
@@ -48,14 +48,15 @@ def _finalists(session: Session, model: CostModel) -> list[Finalist]:
     if placed is None and not _aggregates(session):
         return [Finalist("auto")]
     steps = PredictedSteps(session, model)
+    captured = placed is not None and placed.is_captured
     # Captured steps are timed in bursts, and host and device try several shares of their work meanwhile.
-    length = (_FEWEST_CAPTURED, _ENOUGH_CAPTURED) if placed is not None and placed.is_captured else (FEWEST, ENOUGH)
+    length = (_FEWEST_CAPTURED, _ENOUGH_CAPTURED) if captured else (FEWEST, ENOUGH)
     found = [Finalist("auto", _seconds_of_auto(session, steps), *length)]
     for way in _others(session):
         assert way.planned is not None
         features: Features = "pinned" if way.on_both else "host"
         found.append(Finalist(way.name, steps.seconds(way.planned, way.name, features=features), *length))
-    return closest(found)
+    return closest(found, FAR_CAPTURED) if captured else closest(found)
 
 
 def _seconds_of_auto(session: Session, steps: PredictedSteps) -> float | None:

@@ -16,6 +16,9 @@ from penstock.train.session import Session
 _FAR = 1.6
 """A finalist that is predicted to take so many times as long as the fastest is not timed. What the cost model predicts
 worst took up to 1.6 times as long as predicted."""
+FAR_CAPTURED = 4.0
+"""The same for captured steps whose slots the host fills: what all of its threads do was up to three times as fast as
+predicted."""
 _MOST = 3
 
 
@@ -48,6 +51,9 @@ class PredictedSteps:
         if self._kind is None:
             return None
         job = self._session.job
+        if self._is_captured and way(self._kind).filled and not self._model.knows("host_gather", "cuda"):
+            # One thread that prepares batches for a pipeline tells nothing of all threads that fill slots.
+            return None
         known = self.orders() if orders is None else tuple(orders)
         assert known is not None
         choice = ExecutionChoice(
@@ -59,7 +65,7 @@ class PredictedSteps:
             cache_rows,
             sample_threads=job.sample_threads,
             groups=max(1, job.groups) if groups is None else groups,
-            launched=self._session.placed is not None and not self._session.placed.is_captured,
+            launched=self._session.placed is not None and not self._is_captured,
         )
         depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
         try:
@@ -68,6 +74,11 @@ class PredictedSteps:
             if error.code != "missing-data":
                 raise
             return None
+
+    @property
+    def _is_captured(self) -> bool:
+        placed = self._session.placed
+        return placed is not None and placed.is_captured
 
     @property
     def _device(self) -> Device:
@@ -79,15 +90,15 @@ class PredictedSteps:
         if placed is None:
             return "cpu"
         # Captured steps draw for themselves where the device has the lists.
-        return "cuda" if placed.sample is not None or (placed.is_captured and placed.topology is not None) else "cpu"
+        return "cuda" if placed.sample is not None or (self._is_captured and placed.topology is not None) else "cpu"
 
 
-def closest(finalists: Sequence[Finalist]) -> list[Finalist]:
-    """The first and those that may be faster: at most three, and none that is predicted to be far slower."""
+def closest(finalists: Sequence[Finalist], far: float = _FAR) -> list[Finalist]:
+    """The first and those that may be faster: at most three, and none that is predicted to take `far` times as long."""
     first, *others = finalists
     known = [each.predicted for each in finalists if each.predicted is not None]
     if known:
-        far = _FAR * min(known)
-        others = [each for each in others if each.predicted is None or each.predicted <= far]
+        most = far * min(known)
+        others = [each for each in others if each.predicted is None or each.predicted <= most]
         others.sort(key=lambda each: -1.0 if each.predicted is None else each.predicted)
     return [first, *others[: _MOST - 1]]
