@@ -16,7 +16,7 @@ def losses(run):
 
 
 def test_a_rate_of_zero_learns_nothing_more(tmp_path):
-    run = trained(family_graph(), tmp_path / "all", **FIELDS, **HALVED, embedding_schedule=True)
+    run = trained(family_graph(), tmp_path / "all", **FIELDS, **HALVED, schedule_of="all")
     apart = trained(family_graph(), tmp_path / "apart", **FIELDS, **HALVED)
     found, other = losses(run), losses(apart)
     assert found[:2] == other[:2]
@@ -24,7 +24,7 @@ def test_a_rate_of_zero_learns_nothing_more(tmp_path):
 
 
 def test_a_run_that_goes_on_has_the_rate_of_its_epoch(tmp_path):
-    fields = {**FIELDS, "schedule": "ExponentialLR", "schedule_options": {"gamma": 0.5}, "embedding_schedule": True}
+    fields = {**FIELDS, "schedule": "ExponentialLR", "schedule_options": {"gamma": 0.5}, "schedule_of": "all"}
     whole = trained(family_graph(), tmp_path / "whole", **fields)
     first = trained(family_graph(), tmp_path / "first", **{**fields, "epochs": 2})
     again = train(family_graph(), resume=first.path, epochs=4)
@@ -33,5 +33,5 @@ def test_a_run_that_goes_on_has_the_rate_of_its_epoch(tmp_path):
 
 @pytest.mark.parametrize("fields", [{}, {**HALVED, "embedding_decay": 0.1}], ids=["no-schedule", "decay"])
 def test_what_cannot_follow_is_refused(tmp_path, fields):
-    with refused("conflicting-options embedding_schedule"):
-        trained(family_graph(), tmp_path / "run", **FIELDS, **fields, embedding_schedule=True)
+    with refused("conflicting-options schedule_of"):
+        trained(family_graph(), tmp_path / "run", **FIELDS, **fields, schedule_of="all")

@@ -40,8 +40,10 @@ class BatchOptions(StrictDocument):
         description="batches that all processors draw together before they are trained on; 1: each beside the training"
         " of others; auto: eight for each processor, or as predicted where this machine was measured",
     )
-    timed_choices: Annotated[list[Literal["first_layer", "groups", "order"]], BeforeValidator(_listed)] = Field(
-        ["first_layer", "groups"],
+    timed_choices: Annotated[
+        list[Literal["feature_paths", "first_layer", "groups", "order"]], BeforeValidator(_listed)
+    ] = Field(
+        ["feature_paths", "first_layer", "groups"],
         description="fields that, where they are auto, are decided by timing some batches before a long run begins:"
-        " first_layer, groups, order; none: predictions and rules decide (docs/execution.md)",
+        " feature_paths, first_layer, groups, order; none: predictions and rules decide (docs/execution.md)",
     )

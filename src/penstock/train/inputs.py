@@ -220,9 +220,9 @@ def _require_room(counts: Mapping[str, int], job: Job) -> None:
 
 def _check_schedule(job: Job) -> None:
     """Rates that change belong to steps that are done at once, which those of a decay are not."""
-    if job.embedding_schedule and (job.schedule is None or job.embedding_decay):
+    if job.schedule_of == "all" and (job.schedule is None or job.embedding_decay):
         raise PenstockError(
-            "embedding_schedule needs a `schedule`, and no embedding_decay: set the one, or leave out the other.",
+            "schedule_of all needs a `schedule`, and no embedding_decay: set the one, or leave out the other.",
             code="conflicting-options",
         )
 

@@ -48,8 +48,10 @@ class TrainOptions(StrictDocument):
     schedule_options: Options = Field({}, description="arguments of the schedule")
     embedding_optimiser: Literal["adam", "adagrad"] = Field("adam", description="for learnable vertex embeddings")
     embedding_lr: float = Field(0.01, gt=0, description="learning rate of vertex embeddings")
-    embedding_schedule: bool = Field(
-        False, description="let `schedule` change embedding_lr as it changes lr, by the same factor; not on clusters"
+    schedule_of: Literal["weights", "all"] = Field(
+        "weights",
+        description="the rates that `schedule` changes: that of the model's weights, or by the same factor that of"
+        " vertex embeddings as well (not on clusters)",
     )
     embedding_decay: float = Field(
         0.0, ge=0, description="L2 penalty of vertex embeddings; weight_decay does not apply to them (docs/training.md)"

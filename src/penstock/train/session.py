@@ -164,7 +164,7 @@ class Session:
 
     def follow_schedule(self) -> None:
         """Let embeddings be learned at the rate of this moment, where the job's schedule is theirs too."""
-        if self.job.embedding_schedule:
+        if self.job.schedule_of == "all":
             factor = float(self.optimiser.param_groups[0]["lr"]) / self.job.lr
             self.inputs.set_rate(self.job.embedding_lr * factor)
 

@@ -37,6 +37,8 @@ def _made_device(monkeypatch):
 
 
 def session_of(graph, **fields):
+    """Paths of rows are not timed, but where a test asks for that."""
+    fields = {"timed_choices": ["first_layer"], **fields}
     session = placed_session(graph, {**FEW, **fields})
     session.placed = session.execution.placed
     return session
@@ -101,6 +103,31 @@ def test_the_usual_way_is_as_it_was_behind_the_trials(monkeypatch):
     tried = timed_by(monkeypatch, {"auto": 1.0, "aggregate": 2.0, "divided": 2.0})
     settle(session)
     assert len(tried) >= 3 and session.placed.fill is fill and session.job == job
+
+
+@pytest.mark.parametrize(("divided", "chosen"), [(1.0, "auto"), (2.0, ["cache", "pinned"])])
+@pytest.mark.parametrize("rows", [0, 30])
+def test_the_device_reads_alone_where_that_is_faster(divided, chosen, rows, monkeypatch):
+    fields = {"placement": {"features": "pinned", "cache_rows": rows}, "timed_choices": ["feature_paths"]}
+    session = session_of(community_graph(100), **fields)
+    tried = []
+
+    def timed(session, batches):
+        tried.append(session.placed.is_divided)
+        assert (session.placed.fill is not None) == session.placed.is_divided
+        return divided if session.placed.is_divided else 1.5
+
+    monkeypatch.setattr(settlement, "seconds_of_batches", timed)
+    settle(session)
+    assert set(tried) == {True, False}
+    assert session.job.feature_paths == chosen and session.decided["feature_paths"] == chosen
+    assert session.placed.decision.gathers == session.placed.is_divided == (chosen == "auto")
+    found, asked = (
+        learned(session),
+        learned(session_of(community_graph(100), **fields, feature_paths=["pinned", "cache"])),
+    )
+    for name, values in asked[1].items():
+        assert torch.equal(found[1][name], values)
 
 
 @pytest.mark.parametrize("value", ["aggregate", "divided"])

@@ -103,7 +103,7 @@ def test_rates_of_an_epoch_are_those_at_its_beginning():
     """Embeddings whose rate follows the schedule learn nothing more once it is zero."""
     from penstock.train.device.triple_steps import TripleSteps
 
-    fields = {"schedule": "StepLR", "schedule_options": {"step_size": 1, "gamma": 0.0}, "embedding_schedule": True}
+    fields = {"schedule": "StepLR", "schedule_options": {"step_size": 1, "gamma": 0.0}, "schedule_of": "all"}
     session = session_of(**fields)
     schedule, seen = schedule_of(session), []
     with TripleSteps(session, HOST, schedule, START, bursts(schedule, 100), lambda *_: None) as steps:

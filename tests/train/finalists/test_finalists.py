@@ -197,7 +197,7 @@ def test_long_trials_take_turns():
 
 def test_fields_that_can_be_timed_are_known_to_the_job():
     assert make_job({"timed_choices": "none"}).timed_choices == []
-    assert set(make_job({"timed_choices": "order,groups,first_layer"}).timed_choices) == set(OPEN_FIELDS)
+    assert set(make_job({"timed_choices": "order,groups,first_layer,feature_paths"}).timed_choices) == set(OPEN_FIELDS)
     with refused("invalid-document timed_choices hidden first_layer"):
         make_job({"timed_choices": "hidden"})
 

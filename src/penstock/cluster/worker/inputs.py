@@ -56,9 +56,9 @@ class PartedInputs(Inputs):
     """Features by new number, pulled from whoever holds them; gradients of embeddings are handed to their owners."""
 
     def __init__(self, graph: CutGraph, parts: Parts, job: Job, device: torch.device = CPU) -> None:
-        if job.embedding_schedule:
+        if job.schedule_of == "all":
             raise PenstockError(
-                "Owners of embeddings keep one rate: leave out embedding_schedule on a cluster.",
+                "Owners of embeddings keep one rate: leave out schedule_of on a cluster.",
                 code="unsupported-combination",
             )
         setup = parts.member.setup

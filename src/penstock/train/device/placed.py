@@ -50,9 +50,11 @@ class Placed:
     """How the host fills the slots of captured steps; None: the device reads features by itself."""
     wish: Any = "auto"
     """The placement that the job asks for."""
-    fills: dict[str, SlotFill | None] = field(default_factory=dict)
-    """By `first_layer`, the fills that were made: what one has found out of its paths is not lost to another's trial.
-    """
+    divided: dict[str, DividedTable] = field(default_factory=dict)
+    """Features of which the host can gather some rows, whether it does or the device reads all of them by itself."""
+    fills: dict[tuple[str, bool], SlotFill | None] = field(default_factory=dict)
+    """By `first_layer` and whether the host gathers rows, the fills that were made: what one has found out of its paths
+    is not lost to another's trial."""
 
     @classmethod
     def of(cls, job: Job, device: torch.device, decision: Decision) -> Self:

@@ -1,5 +1,6 @@
 """A session's graph put where it was decided to be, and found by the pipeline's batches."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,18 +85,26 @@ def _put(
         _put_tables(placed, job, graph, fields, schedule, progress)
     if placed.decision.captured:
         with memory_for(BATCHES):
-            placed.fill = placed.fills[job.first_layer] = _slot_fill(placed, job, graph, fields)
+            placed.fill = placed.fills[job.first_layer, placed.is_divided] = _slot_fill(placed, job, graph, fields)
 
 
 def fill_by_job(session: Placeable, placed: Placed) -> None:
     """Let captured steps have their inputs as the session's job says now, with everything where it lies."""
-    name = session.job.first_layer
+    key = session.job.first_layer, placed.is_divided
     if placed.fill is not None:
         placed.fill.release()
-    if name not in placed.fills:
-        placed.fills[name] = _slot_fill(placed, session.job, session.graph, session.inputs.fields)
-    placed.fill = placed.fills[name]
+    if key not in placed.fills:
+        placed.fills[key] = _slot_fill(placed, session.job, session.graph, session.inputs.fields)
+    placed.fill = placed.fills[key]
     bring_batches(session, placed)
+
+
+def divide_rows(session: Placeable, placed: Placed, gathers: bool) -> None:
+    """Let the host gather some rows of every captured batch, or the device read them all by itself."""
+    placed.decision = replace(placed.decision, gathers=gathers)
+    for name, table in placed.divided.items():
+        placed.tables[name] = table if gathers else table.below
+    fill_by_job(session, placed)
 
 
 def _put_tables(
@@ -110,7 +119,7 @@ def _put_tables(
             _put_features(placed, job, graph, schedule, name, array, progress)
             table = placed.tables[name]
             if paths is not None and isinstance(table, PinnedTable):
-                placed.tables[name] = DividedTable(table, paths)
+                placed.tables[name] = placed.divided[name] = DividedTable(table, paths)
 
 
 def _slot_fill(placed: Placed, job: Job, graph: Graph, fields: dict[str, str]) -> SlotFill | None:

@@ -9,12 +9,10 @@ from penstock.plan.execution.choice import Features
 from penstock.plan.execution.first_layer import rows_aggregated, rows_of_place
 from penstock.train.finalists.finalist import ENOUGH, FEWEST, Finalist, OpenField
 from penstock.train.finalists.predicted_steps import FAR_CAPTURED, PredictedSteps, closest
-from penstock.train.finalists.trial import BURST
+from penstock.train.finalists.trial import CAPTURED_BATCHES
 from penstock.train.first_layer.way import FirstLayerWay, reasons_against
 from penstock.train.first_layer.ways import WAYS, first_layer_reader
 from penstock.train.session import Session
-
-_FEWEST_CAPTURED, _ENOUGH_CAPTURED = 3 * BURST, 9 * BURST
 
 
 def _is_open(session: Session) -> bool:
@@ -49,8 +47,7 @@ def _finalists(session: Session, model: CostModel) -> list[Finalist]:
         return [Finalist("auto")]
     steps = PredictedSteps(session, model)
     captured = placed is not None and placed.is_captured
-    # Captured steps are timed in bursts, and host and device try several shares of their work meanwhile.
-    length = (_FEWEST_CAPTURED, _ENOUGH_CAPTURED) if captured else (FEWEST, ENOUGH)
+    length = CAPTURED_BATCHES if captured else (FEWEST, ENOUGH)
     found = [Finalist("auto", _seconds_of_auto(session, steps), *length)]
     for way in _others(session):
         assert way.planned is not None

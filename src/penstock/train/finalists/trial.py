@@ -14,6 +14,8 @@ _UNCOUNTED = 4
 
 BURST = 16
 """Captured steps between two readings of the clock: the device rests there, as it does in a run from time to time."""
+CAPTURED_BATCHES = (3 * BURST, 9 * BURST)
+"""Fewest and most captured steps of a trial: host and device try several shares of their work meanwhile."""
 
 Clock = Callable[[], float]
 
