@@ -60,6 +60,12 @@ def test_an_rgcn_encodes_entities(graph, tmp_path):
     assert again["test"] == run.test and again["val"] == run.val
 
 
+def test_without_a_scorer_rows_are_complex(tmp_path):
+    fields = {**TRIPLES, "epochs": 1, "embedding": 16}
+    run, named = (trained(family_graph(), tmp_path / name, **fields, scorer=name) for name in ("auto", "complex"))
+    assert run.test == named.test
+
+
 def test_two_types_are_ranked_within_their_own(tmp_path):
     run = trained(shop_graph(), tmp_path / "run", epochs=1, **TRIPLES, **SCORER_CASES["distmult"])
     out = tmp_path / "scores.parquet"
@@ -90,7 +96,7 @@ def test_other_relations_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "fields, says",
     [
-        ({}, "unsupported-combination dot distmult"),
+        ({"scorer": "dot"}, "unsupported-combination dot distmult"),
         (
             {"scorer": "complex", "edge_type": "entity__next__entity", "task": "knowledge-graph-completion"},
             "conflicting-options edge_type",

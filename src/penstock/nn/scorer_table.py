@@ -21,7 +21,7 @@ PLUGINS = "penstock.scorers"
 if TYPE_CHECKING:
     ScorerName = str
 else:
-    ScorerName = Annotated[Literal[tuple(SCORERS)], or_plugin(PLUGINS)]
+    ScorerName = Annotated[Literal[("auto", *SCORERS)], or_plugin(PLUGINS)]
 
 
 def scorer_class(name: str) -> Any:

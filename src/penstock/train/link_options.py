@@ -17,7 +17,9 @@ class LinkOptions(StrictDocument):
     negatives_per_edge: int = Field(1, ge=1, description="links: negatives for each positive, or shared by a batch")
     filtered: bool = Field(True, description="links: never use a true edge as a negative")
     corrupt: Literal["destination", "source", "both"] = Field("destination", description="links: which end is replaced")
-    scorer: ScorerName = Field("dot", description="links: how two embeddings become a score")
+    scorer: ScorerName = Field(
+        "auto", description="links: how two embeddings become a score; auto: dot, and complex for knowledge graphs"
+    )
     link_loss: Literal["bce", "softmax", "margin"] = Field(
         "bce",
         description="links: each pair by itself (bce), a positive against its negatives (softmax), or above each by"

@@ -93,7 +93,7 @@ class LinkTask:
             raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.", code="missing-data")
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.messages, self.redraws = batches.messages, True
-        self.head: torch.nn.Module = build_scorer(job.scorer, job.hidden)
+        self.head: torch.nn.Module = build_scorer("dot" if job.scorer == "auto" else job.scorer, job.hidden)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
         self._ranked = reported_metrics(default_metric(self.name), _REPORTED, functions)
         self._loss, self.has_own_loss = functions.loss, functions.loss is not None

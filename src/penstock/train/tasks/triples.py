@@ -219,14 +219,15 @@ class TripleTask:
 
     def _build_scorer(self) -> torch.nn.Module:
         job = self._job
-        if not issubclass(scorer_class(job.scorer), RelationScorer):
-            fit = [name for name in SCORERS if issubclass(scorer_class(name), RelationScorer)]
+        name = "complex" if job.scorer == "auto" else job.scorer
+        if not issubclass(scorer_class(name), RelationScorer):
+            fit = [each for each in SCORERS if issubclass(scorer_class(each), RelationScorer)]
             raise PenstockError(
-                f"Scorer {job.scorer} knows no relations: set `scorer` to one of {', '.join(fit)}.",
+                f"Scorer {name} knows no relations: set `scorer` to one of {', '.join(fit)}.",
                 code="unsupported-combination",
             )
         settings = ScorerSettings(job.inverse_relations, job.margin, job.distance)
-        return build_scorer(job.scorer, self.out, len(self.relations), settings)
+        return build_scorer(name, self.out, len(self.relations), settings)
 
     def _links(self, planned: Planned) -> TripleBatch:
         links = self.batcher.batch(planned.seeds, planned.key)
