@@ -96,6 +96,7 @@ class Acting(Worker):
             ),
             optimiser=SimpleNamespace(param_groups=[{"lr": 0.1}]),
             schedule=None,
+            follow_schedule=lambda: None,
             decided={},
             callbacks=Callbacks(),
             execution=SimpleNamespace(

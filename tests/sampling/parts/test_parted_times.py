@@ -22,8 +22,17 @@ def timed_graph(dtype):
     return graph, np.random.default_rng(3).uniform(20, 100, len(SEEDS))
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float32])
-@pytest.mark.parametrize("weight", [None, "w"])
+@pytest.mark.parametrize(
+    ("dtype", "weight"),
+    [
+        (np.int32, None),
+        (np.float32, "w"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in ((np.uint8, None), (np.float32, None), (np.int32, "w"), (np.uint8, "w"))
+        ),
+    ],
+)
 def test_parts_behind_the_wire_and_here(tmp_path, owners, dtype, weight):
     graph, times = timed_graph(dtype)
     how = {"fanouts": [3, -1, 2], "time": "t", "weight": weight, "totals": True}

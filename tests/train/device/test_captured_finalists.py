@@ -105,8 +105,7 @@ def test_the_usual_way_is_as_it_was_behind_the_trials(monkeypatch):
     assert len(tried) >= 3 and session.placed.fill is fill and session.job == job
 
 
-@pytest.mark.parametrize(("divided", "chosen"), [(1.0, "auto"), (2.0, ["cache", "pinned"])])
-@pytest.mark.parametrize("rows", [0, 30])
+@pytest.mark.parametrize(("divided", "chosen", "rows"), [(1.0, "auto", 30), (2.0, ["cache", "pinned"], 0)])
 def test_the_device_reads_alone_where_that_is_faster(divided, chosen, rows, monkeypatch):
     fields = {"placement": {"features": "pinned", "cache_rows": rows}, "timed_choices": ["feature_paths"]}
     session = session_of(community_graph(100), **fields)

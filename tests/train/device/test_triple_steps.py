@@ -72,7 +72,11 @@ def learned(session):
     return [table.rows.copy(), *(np.copy(each.detach().numpy()) for each in session.learned.state_dict().values())]
 
 
-@pytest.mark.parametrize("name", CASES)
+LONGER = ("transe", "tails", "weighted", "unfiltered")
+"""What other cases, and the tests of kernels, have as well."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONGER)) for name in CASES])
 def test_losses_and_rows_are_those_of_the_pipeline(name):
     ours, theirs = session_of(**CASES[name]), session_of(**CASES[name])
     found, expected = captured(ours), loaded(theirs)
@@ -84,7 +88,7 @@ def test_losses_and_rows_are_those_of_the_pipeline(name):
     assert own.steps == other.steps == len(found)
 
 
-@pytest.mark.parametrize("name", ["complex", "rotate"])
+@pytest.mark.parametrize("name", ["complex", pytest.param("rotate", marks=pytest.mark.long)])
 def test_a_run_that_was_interrupted_has_the_same_bits(name):
     fields = {**CASES[name], "batch_size": 16}
     whole, parts, again = session_of(**fields), session_of(**fields), session_of(**fields)
