@@ -161,26 +161,6 @@ def _refuse_objects(given: GivenFunctions, what: str) -> None:
         )
 
 
-def _resumed_on_cluster(
-    run: Path,
-    others: list[Any],
-    given: GivenFunctions,
-    epochs: Any,
-    progress: Progress,
-    trust_module: bool,
-    module: str | None,
-) -> Run:
-    from penstock.cluster.run import resume_cluster_run
-
-    _refuse_objects(given, "A resumed cluster run")
-    if any(each is not None for each in others):
-        raise PenstockError(
-            "A resumed run keeps its job, its graph and its cluster: only epochs may be changed.",
-            code="conflicting-options",
-        )
-    return _reported(resume_cluster_run(run, epochs, progress, trust_module, module), progress)
-
-
 def _planned(
     plan: Path, others: list[Any], fields: dict[str, Any], force: bool, progress: Progress, trust_module: bool
 ) -> Run:
