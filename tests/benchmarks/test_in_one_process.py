@@ -37,6 +37,7 @@ def place(tmp_path_factory):
     return folder, graph, Path(in_parts(graph, 2, folder))
 
 
+@pytest.mark.long
 def test_explained_steps_lose_as_those_of_a_cluster(place, tmp_path):
     _, graph, parts = place
     cluster = cluster_file(tmp_path, machines=machines(1, 1), partition=str(parts))

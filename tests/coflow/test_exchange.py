@@ -8,7 +8,7 @@ from exchanging_ranks import check_exchanges, in_ranks
 import penstock as ps
 
 
-@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_ranks_get_what_torch_gives_them(count, tmp_path):
     in_ranks(count, check_exchanges, tmp_path)
 

@@ -129,7 +129,7 @@ def test_the_device_reads_alone_where_that_is_faster(divided, chosen, rows, monk
         assert torch.equal(found[1][name], values)
 
 
-@pytest.mark.parametrize("value", ["aggregate", "divided"])
+@pytest.mark.parametrize("value", [pytest.param("aggregate", marks=pytest.mark.long), "divided"])
 def test_a_way_that_is_taken_learns_as_if_the_job_had_asked_for_it(value, monkeypatch):
     graph, fields = community_graph(100), {"placement": {"features": "pinned", "cache_rows": 0}, "host_share": 0.5}
     slow = dict.fromkeys(("auto", "aggregate", "divided"), 2.0)

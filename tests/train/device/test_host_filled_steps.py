@@ -48,10 +48,12 @@ def assert_same(a, b, **close):
         # Means of float32 are computed by the tests below, sums by `divided`.
         pytest.param("aggregate", {}, np.float32, marks=pytest.mark.long),
         pytest.param("aggregate", {"aggregate": "sum"}, np.float16, marks=pytest.mark.long),
-        ("aggregate", {"model": "gcn"}, np.float16),
+        pytest.param("aggregate", {"model": "gcn"}, np.float16, marks=pytest.mark.long),
         ("aggregate", {"placement": {"features": "pinned"}, "feature_type": "bfloat16"}, np.float32),
         ("aggregate", {"model": "gin"}, np.int8),
-        ("divided", {"host_share": 0.5, "placement": {"cache_rows": 0}}, np.float16),
+        pytest.param(
+            "divided", {"host_share": 0.5, "placement": {"cache_rows": 0}}, np.float16, marks=pytest.mark.long
+        ),
         ("divided", {"aggregate": "sum", "placement": {"cache_rows": 30}}, np.float32),
     ],
     ids=str,

@@ -108,7 +108,7 @@ def test_rates_of_an_epoch_are_those_at_its_beginning():
     from penstock.train.device.triple_steps import TripleSteps
 
     fields = {"schedule": "StepLR", "schedule_options": {"step_size": 1, "gamma": 0.0}, "schedule_of": "all"}
-    session = session_of(**fields)
+    session = session_of(**fields, batch_size=64)
     schedule, seen = schedule_of(session), []
     with TripleSteps(session, HOST, schedule, START, bursts(schedule, 100), lambda *_: None) as steps:
         for some in steps:
