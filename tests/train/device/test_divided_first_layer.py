@@ -63,7 +63,16 @@ def assert_learns_what_the_host_does(graph, **fields):
     return session
 
 
-@pytest.mark.parametrize(("model", "share"), [("sage", 0.0), ("sage", 0.4), ("sage", 1.0), ("gcn", 0.4), ("gin", 0.4)])
+@pytest.mark.parametrize(
+    ("model", "share"),
+    [
+        ("sage", 0.4),
+        ("sage", 1.0),
+        ("gcn", 0.4),
+        pytest.param("sage", 0.0, marks=pytest.mark.long),
+        pytest.param("gin", 0.4, marks=pytest.mark.long),
+    ],
+)
 def test_any_share_learns_the_same(model, share):
     session = assert_learns_what_the_host_does(community_graph(80), host_share=share, model=model)
     assert session.inputs.reader.share.last == share
