@@ -91,7 +91,7 @@ def test_triton_gets_a_folder_too(locked, tmp_path):
     assert run(locked, tmp_path, "-c", said) == str(tmp_path / f"penstock-{os.geteuid()}" / "triton")
 
 
-@pytest.mark.parametrize("trap", ["link", "file", "open"])
+@pytest.mark.parametrize("trap", ["link", *(pytest.param(each, marks=pytest.mark.long) for each in ("file", "open"))])
 def test_a_folder_that_another_may_have_prepared_is_not_used(locked, tmp_path, trap):
     """Numba unpickles its cache: rather none than one that others can write to."""
     chosen, elsewhere = tmp_path / f"penstock-{os.geteuid()}", tmp_path / "elsewhere"

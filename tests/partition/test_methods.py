@@ -41,8 +41,7 @@ def test_every_vertex_gets_a_part_and_the_answer_repeats(few_communities, method
     "method, parts",
     [
         *((method, parts) for method in ("metis", "stream") for parts in (2, 4, 8)),
-        ("hypergraph", 4),
-        *(pytest.param("hypergraph", parts, marks=pytest.mark.long) for parts in (2, 8)),
+        *(pytest.param("hypergraph", parts, marks=pytest.mark.long) for parts in (2, 4, 8)),
     ],
 )
 def test_all_requested_constraints_hold(communities, method, parts):

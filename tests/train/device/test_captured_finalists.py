@@ -13,10 +13,10 @@ from penstock.cost.model import CostModel
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution.first_layer import rows_aggregated, rows_read_by_device
 from penstock.train.decided_by import TIMED
-from penstock.train.finalists import settlement
+from penstock.train.finalists import settlement, trial
 from penstock.train.finalists.predicted_steps import PredictedSteps
 from penstock.train.finalists.settlement import settle
-from penstock.train.finalists.trial import BURST, seconds_of_batches
+from penstock.train.finalists.trial import seconds_of_batches
 from penstock.train.kept_state import state_kept
 from training_graphs import community_graph, stored_as
 
@@ -157,11 +157,12 @@ def test_a_trial_of_captured_steps_times_bursts(monkeypatch):
     monkeypatch.setattr("penstock.train.device.captured.BURST_SECONDS", 1e9)
     session = session_of(community_graph(100), placement=ON_HOST, batch_size=1)
     batches = Schedule(session.task.items, session.task.batch_size, session.job.seed).batches
-    assert batches > 2 * BURST
-    readings = iter([0.0, 100.0, 100.0 + 2 * BURST, 100.0 + 3 * BURST])
+    monkeypatch.setattr(trial, "BURST", burst := 4)
+    assert batches > 2 * burst
+    readings = iter([0.0, 100.0, 100.0 + 2 * burst, 100.0 + 3 * burst])
     with state_kept(session):
         # The first burst is not counted, and of the others the fastest is.
-        assert seconds_of_batches(session, 2 * BURST + 1, clock=lambda: next(readings)) == pytest.approx(1.0)
+        assert seconds_of_batches(session, 2 * burst + 1, clock=lambda: next(readings)) == pytest.approx(1.0)
 
 
 def test_a_way_that_has_no_room_on_the_device_is_no_finalist(monkeypatch):

@@ -159,11 +159,11 @@ def sized(graph, seeds):
     [
         pytest.param((1.0,), {}, marks=pytest.mark.long),
         pytest.param((0.5, 0.5), {}, marks=pytest.mark.long),
-        ((0.3, 0.7), {}),
-        ((0.5, 0.5), {"optimiser": "SGD", "clip": 0.5}),
+        pytest.param((0.3, 0.7), {}, marks=pytest.mark.long),
+        ((0.3, 0.7), {"optimiser": "SGD", "clip": 0.5}),
         # Parameter servers make the step; or some worker's GPU has no room for the graph.
         ((0.3, 0.7), {"sums": False}),
-        ((0.3, 0.7), {"agreed": False}),
+        pytest.param((0.3, 0.7), {"agreed": False}, marks=pytest.mark.long),
     ],
 )
 def test_workers_learn_what_one_learns_alone(graph, learned_alone, shares, how):

@@ -83,9 +83,9 @@ def assert_close(a, b):
     ("placement", "captured"),
     [
         ("auto", True),
-        ({"features": "pinned"}, True),
+        pytest.param({"features": "pinned"}, True, marks=pytest.mark.long),
         ({"features": "pinned", "cache_rows": 40}, True),
-        ({"features": "pinned", "cache_rows": 40, "cache_by": "degree"}, True),
+        pytest.param({"features": "pinned", "cache_rows": 40, "cache_by": "degree"}, True, marks=pytest.mark.long),
         ({"features": "host"}, True),
         ({"topology": "host"}, False),
         ({"topology": "pinned", "features": "pinned"}, True),

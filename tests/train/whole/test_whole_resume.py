@@ -55,7 +55,12 @@ class Interrupting(Progress):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.long if name in ("links", "computed again") else ()) for name in CASES],
+    [
+        pytest.param(
+            name, marks=pytest.mark.long if name in ("links", "computed again", "several steps, a schedule") else ()
+        )
+        for name in CASES
+    ],
 )
 def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path, name):
     make, fields = CASES[name]

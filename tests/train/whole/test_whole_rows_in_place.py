@@ -18,13 +18,18 @@ WHOLE = {"sampler": "whole", "layers": 3, "hidden": 16, "dropout": 0.2, "lr": 0.
 @pytest.mark.parametrize(
     "fields",
     [
-        {"model": "gcn"},
         {"model": "sage"},
-        {"model": "sage", "aggregate": "sum"},
-        {"model": "gin"},
         {"model": "gcn", "norm": "batch"},
-        {"model": "gcn", "exchange": "boundary", "boundary_share": 0.5},
-        {"model": "sage", "exchange": "replicate"},
+        *(
+            pytest.param(fields, marks=pytest.mark.long)
+            for fields in (
+                {"model": "gcn"},
+                {"model": "sage", "aggregate": "sum"},
+                {"model": "gin"},
+                {"model": "gcn", "exchange": "boundary", "boundary_share": 0.5},
+                {"model": "sage", "exchange": "replicate"},
+            )
+        ),
     ],
     ids=str,
 )

@@ -47,7 +47,7 @@ def one_machine(graph, fields):
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in ("links", "several types") else pytest.mark.long) for case in CASES]
+    "case", [pytest.param(case, marks=() if case == "several types" else pytest.mark.long) for case in CASES]
 )
 def test_losses_of_one_machine(case):
     make, fields = CASES[case]

@@ -54,7 +54,13 @@ def expected_losses(tmp_path_factory):
     ids=str,
 )
 @pytest.mark.parametrize(
-    "how", [{"bins": 1}, {"bins": 3}, {"bins": 17, "scope": "all"}, {"bins": 1, "scope": "all"}], ids=str
+    "how",
+    [
+        {"bins": 3},
+        {"bins": 17, "scope": "all"},
+        *(pytest.param(how, marks=pytest.mark.long) for how in ({"bins": 1}, {"bins": 1, "scope": "all"})),
+    ],
+    ids=str,
 )
 def test_losses_are_those_of_one_batch(tmp_path, expected_losses, fields, how):
     if fields.get("norm") == "batch" and how.get("scope") == "all":
@@ -66,7 +72,9 @@ def test_losses_are_those_of_one_batch(tmp_path, expected_losses, fields, how):
 @pytest.mark.parametrize(
     "fields", [{"model": "rgcn"}, {"model": "gat", "heads": 2}, {"model": "sage", "norm": "batch"}], ids=str
 )
-@pytest.mark.parametrize("how", [{"bins": 1}, {"bins": 4}, {"bins": 3, "scope": "all"}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{"bins": 4}, {"bins": 3, "scope": "all"}, pytest.param({"bins": 1}, marks=pytest.mark.long)], ids=str
+)
 def test_several_types_and_learned_rows(tmp_path, expected_losses, fields, how):
     fields = {**fields, "embedding": 8, "clip": 0.5}
     if fields.get("norm") == "batch" and how.get("scope") == "all":
