@@ -81,6 +81,7 @@ class Heard(Progress):
         self.notes.append(sentence)
 
 
+@pytest.mark.long
 def test_many_small_parts_are_never_empty(halves):
     heard = Heard()
     found = assign(halves[0], Cut(1500, method="metis", balance=("vertices", "train")), progress=heard)

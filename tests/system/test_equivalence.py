@@ -190,7 +190,7 @@ def test_typed_graph_with_a_rare_relation(tmp_path, way, learned, clip):
 @pytest.mark.parametrize(
     "fields, workers",
     [
-        ({"model": "rgcn", "bases": 2, "input_dropout": 0.2}, [1, 1]),
+        pytest.param({"model": "rgcn", "bases": 2, "input_dropout": 0.2}, [1, 1], marks=pytest.mark.long),
         pytest.param({"model": "rgcn", "blocks": 4, "input_dropout": 0.2}, [1, 1], marks=pytest.mark.long),
         ({"model": "hgt", "heads": 2, "attention_dropout": 0.3, "optimiser": "SGD", "lr": 0.1}, [1, 1]),
         # Scores of lists of one edge have no gradient but rounding, which Adam would make steps of.
@@ -213,6 +213,7 @@ def test_dropout_of_typed_graphs_goes_by_vertex(tmp_path, fields, workers):
     assert_same_losses(run.path, tmp_path / "one", ROUNDING)
 
 
+@pytest.mark.long
 def test_decayed_rows_of_one_hot_input_and_decided_epochs(tmp_path):
     """All rows move in every step, whoever reads them; the epochs that a job leaves open are one machine's."""
     graph = typed_graph()

@@ -56,6 +56,7 @@ def plain(place):
     return rows_of(place, "plain")
 
 
+@pytest.mark.long
 def test_rows_of_sampler_explained_are_as_predicted(place, plain, predicted):
     explained = {"sampler": "explained", "explain_every": EVERY, "explain_delay": 0, "explain_steps": 3}
     counted, steps = rows_of(place, "explained", {**explained, "explain_rows": 64})

@@ -16,7 +16,7 @@ JOBS = {
     "typed": {"embedding": 8},
     "links": {"task": "link-prediction"},
 }
-OFTEN = {"neighbour": "int8", "typed": "float16"}
+OFTEN = {"neighbour": "int8"}
 """Tried every time, with this wire type."""
 
 

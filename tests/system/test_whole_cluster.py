@@ -92,7 +92,7 @@ def test_resumed_run_ends_with_equal_bits(plain, tmp_path):
     assert_same_state(newest_checkpoint(run)["learned"], newest_checkpoint(folder / "run")["learned"])
 
 
-@pytest.mark.parametrize("workers", [(2, 1), pytest.param((1, 0), marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [(1, 0), pytest.param((2, 1), marks=pytest.mark.long)])
 def test_several_types_and_learned_rows(tmp_path, workers):
     """On machines with several workers, and with parts on a machine without any."""
     graph = typed_graph().save(tmp_path / "graph")

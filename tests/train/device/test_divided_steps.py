@@ -125,6 +125,7 @@ def test_auto_gathers_what_the_device_does_not_have(graph):
     assert few.gathers and not most.gathers
 
 
+@pytest.mark.long
 def test_stages_know_the_time_of_the_paths(graph):
     session = session_of(graph, feature_paths=EVERY, epochs=1)
     with session.execution.steps(schedule_of(session), START, lambda position: 2, lambda *_: None) as steps:

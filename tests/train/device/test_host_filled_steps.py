@@ -70,7 +70,8 @@ def test_they_learn_what_steps_learn_that_are_launched_one_by_one(way, fields, d
     assert all(each["rows"] and each["bytes"] for each in facts["feature_paths"].values())
 
 
-@pytest.mark.parametrize("way", [pytest.param("gather", marks=pytest.mark.long), "aggregate"])
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["gather", "aggregate"])
 def test_a_batch_that_lacks_room_is_drawn_and_filled_again(way, monkeypatch):
     from penstock.sampling.device.room import Room
     from penstock.train.device import decision

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import penstock as ps
-from forks import forked_command
 from in_process import command
 from penstock.pipeline.schedule import START, Schedule
 from penstock.quantities import parsed_bytes
@@ -263,16 +262,14 @@ def test_the_api_and_the_command_say_the_same(tmp_path, monkeypatch, capsys):
         f"--{name.replace('_', '-')}={','.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in SMALL.items()
     ]
-    answer = forked_command(
-        "memory", "--graph", str(tmp_path / "graph"), "--model", "sage", "--device", "cuda", "--json", *flags
-    )
-    assert answer.returncode == 0, answer.stderr
-    told = json.loads(answer.stdout)
+    asked = ["memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", *flags]
+    code, answer, _ = command(monkeypatch, capsys, *asked, "--model", "sage", "--json")
+    assert code == 0
+    told = json.loads(answer)
     assert told["device_memory"]["allocated"] == found.device_allocated
     assert told["device_memory"]["reserved"] == found.device_reserved
     assert set(told) == {"device", "device_memory", "host_memory", "moment", "method", "reason", "seconds", "why"}
     assert told["method"] == "traced" and told["host_memory"]["resident"] > 0
-    asked = ["memory", "--graph", str(tmp_path / "graph"), "--device", "cuda", *flags]
     code, plain, _ = command(monkeypatch, capsys, *asked)
     assert code == 0 and "device weights:" in plain and "Peak: " in plain
     code, _, refused_with = command(monkeypatch, capsys, *asked, "--device-memory", "100MB", "--json")
