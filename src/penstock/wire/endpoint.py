@@ -2,9 +2,9 @@
 
 import socket
 import threading
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError, nearest
 from penstock.wire.channel import Channel
 from penstock.wire.coflows import Coflows
@@ -19,7 +19,7 @@ from penstock.wire.transport.tcp import ADDRESS, joined, listening_socket
 from penstock.wire.transport.workers import default_threads
 
 
-class Endpoint:
+class Endpoint(ClosedOnExit):
     """Serves requests of peers, and opens channels to them. Close it, or use it as a context."""
 
     address: str
@@ -124,14 +124,6 @@ class Endpoint:
         self._exchange.stop()
         self._exchange.loop.join()
         self._workers.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _listen(self, interface: str) -> tuple[list[socket.socket], list[str]]:
         """A socket for each class of packets, and their addresses."""

@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 
+from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError, nearest
 from penstock.graph.hashing import key_of
 from penstock.paths.decisions import complete_chunk, decide_chunk
@@ -18,7 +19,6 @@ from penstock.paths.route_table import COMMON, DEPENDENCIES, NETWORK, RouteTable
 from penstock.paths.rules.selector_state import new_state
 from penstock.paths.selectors import Case, selector_named
 from penstock.paths.service.address_order import AddressOrder
-from penstock.paths.service.closed_on_exit import ClosedOnExit
 from penstock.paths.service.functions import Functions
 from penstock.paths.service.message_format import ASK, READ, WRITE, Request, pack_request, unpack_answer
 

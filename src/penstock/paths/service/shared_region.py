@@ -5,8 +5,8 @@ import os
 import secrets
 from pathlib import Path
 
+from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError
-from penstock.paths.service.closed_on_exit import ClosedOnExit
 
 _FOLDER = Path("/dev/shm")
 

@@ -11,8 +11,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError
-from penstock.paths.service.closed_on_exit import ClosedOnExit
 from penstock.paths.service.responder import Responder
 
 _LENGTH = struct.Struct("!I")

@@ -6,11 +6,11 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError
 from penstock.graph.output_files import open_private
 from penstock.wire.message import Limits, Malformed, Message, decode, encode
@@ -28,7 +28,7 @@ class UnreadableRecord(PenstockError):  # noqa: N818
         super().__init__(sentence, code="damaged-file")
 
 
-class Journal:
+class Journal(ClosedOnExit):
     """Appending returns when the system has the bytes: a killed process loses no record that was appended.
 
     What is left of a record by a kill is dropped when the file is opened again.
@@ -63,14 +63,6 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def write_journal(path: Path, records: Iterable[Message]) -> None:
