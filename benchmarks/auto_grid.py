@@ -101,7 +101,7 @@ def job_fields(setting: Setting, device: str, choice: Fields | None) -> Fields:
     """Of a run with a fixed choice, or None for one that settles everything."""
     fields: Fields = {
         **setting.fields, "device": device, "batch_size": 1024, "epochs": 1_000_000, "evaluate_every": -1,
-        "dropout": 0.0, "timed_choices": ["first_layer", "order"],
+        "dropout": 0.0, "timed_choices": ["feature_paths", "first_layer", "order"],
     }  # fmt: skip
     if device == "cuda":
         placement: Fields = {"features": setting.place}
@@ -179,6 +179,7 @@ def compare(setting: Setting, graph: Graph, device: str, window: float, turns: i
                 chosen = {
                     "first_layer": session.job.first_layer,
                     "order": session.job.order,
+                    "feature_paths": session.job.feature_paths,
                     "settled": session.settled,
                 }
             runners[name] = Runner(session, stack).seconds

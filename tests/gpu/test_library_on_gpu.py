@@ -116,6 +116,23 @@ def test_a_loaders_batches_are_the_hosts(sampler):
         assert torch.equal(ours.edge_index[:, order[0]], theirs.edge_index.cpu()[:, order[1]])
 
 
+def test_a_loaders_rows_of_edges_are_the_hosts():
+    fields = {"fanouts": [4, 3], "batch_size": 16, "edge_features": ["edge_attr", "far"], "edge_weight": "edge_weight"}
+    drawn = [
+        [each for _ in range(2) for each in ps.loader(carrying_graph(), device=d, **fields)] for d in ("cpu", "cuda")
+    ]
+    for ours, theirs in zip(*drawn, strict=True):
+        assert torch.equal(ours.edge_index, theirs.edge_index.cpu())
+        assert torch.equal(ours.edge_attr, theirs.edge_attr.cpu())
+        assert torch.equal(ours.edge_weight, theirs.edge_weight.cpu())
+
+
+def test_rows_of_edges_lie_where_the_lists_lie(tmp_path):
+    fields = {**FIELDS, "model": "gatv2", "edge_features": ["edge_attr", "far"], "device": "cuda"}
+    found = trained(carrying_graph(), tmp_path / "run", **fields).result["placement"]
+    assert (found["topology"], found["features"]) == ("device", "device")
+
+
 def test_a_loop_over_blocks_learns_what_the_host_learns():
     graph = community_graph()
     found = []

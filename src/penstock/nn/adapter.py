@@ -137,15 +137,12 @@ def merged_edges(blocks: Sequence[Block]) -> Tensor:
     """
     if not isinstance(blocks[0], DeviceBlock):
         return torch.from_numpy(merge_edges(blocks))
-    sources, targets, known = list[Tensor](), list[Tensor](), 0
-    for block in reversed(blocks):
-        assert isinstance(block, DeviceBlock)
+    sources, targets = list[Tensor](), list[Tensor]()
+    for block, (start, stop) in _with_bounds(blocks):
         indices: Any = block.indices
-        start, stop = _bounds(block, known)
         rows = torch.arange(block.num_dst, device=block.device)
         sources.append(indices[start:stop].long())
         targets.append(rows.repeat_interleave(block.lists.diff().long(), output_size=stop)[start:])
-        known = block.num_dst
     return torch.stack([torch.cat(sources), torch.cat(targets)])
 
 
@@ -160,10 +157,27 @@ def merged_mask(blocks: Sequence[Block]) -> Tensor | None:
     return torch.cat(masks)
 
 
-def _bounds(block: DeviceBlock, known: int) -> tuple[int, int]:
-    """Where the lists of the rows from `known` on start and end; those of a traced block are known on the host."""
-    lists: Any = block.derived[HOST_LISTS] if is_traced() else block.lists
-    return int(lists[known]), int(lists[-1])
+def _with_bounds(blocks: Sequence[Block]) -> list[tuple[DeviceBlock, tuple[int, int]]]:
+    """Blocks from the seeds outwards, each with where the lists that no earlier one has start and end.
+
+    The device is waited for once, and not again for blocks whose bounds were asked for before; those of a traced block
+    are known on the host.
+    """
+    found, known = list[tuple[DeviceBlock, int, str]](), 0
+    for block in reversed(blocks):
+        assert isinstance(block, DeviceBlock)
+        # A block may be that of several layers.
+        found.append((block, known, f"bounds from row {known}"))
+        known = block.num_dst
+    if is_traced():
+        for block, known, key in found:
+            lists = block.derived[HOST_LISTS]
+            block.derived[key] = int(lists[known]), int(lists[-1])
+    elif any(key not in block.derived for block, _, key in found):
+        ends = torch.stack([block.lists[place] for block, known, _ in found for place in (known, -1)]).tolist()
+        for (block, _, key), start, stop in zip(found, ends[::2], ends[1::2], strict=True):
+            block.derived[key] = start, stop
+    return [(block, block.derived[key]) for block, _, key in found]
 
 
 def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:
@@ -176,14 +190,9 @@ def merged_edge_rows(blocks: Sequence[Block], name: str) -> Tensor | None:
     if not isinstance(blocks[0], DeviceBlock):
         found: Tensor | None = merge_edge_rows(blocks, name)
         return found
-    rows, known = list[Tensor](), 0
-    for block in reversed(blocks):
-        assert isinstance(block, DeviceBlock)
-        if getattr(block, name) is None:
-            return None
-        rows.append(getattr(block, name)[slice(*_bounds(block, known))])
-        known = block.num_dst
-    return torch.cat(rows)
+    if any(getattr(block, name) is None for block in blocks):
+        return None
+    return torch.cat([getattr(block, name)[slice(*bounds)] for block, bounds in _with_bounds(blocks)])
 
 
 def by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, list[Block]]:

@@ -1,6 +1,6 @@
 """Batches brought to a device: sampled there or on the host, with features that lie there, or are copied."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -26,6 +26,9 @@ class DeviceCarrier:
     gathers and copies. Features arrive as `dtype`.
     """
 
+    finish: Callable[[Batch], None] | None = None
+    """What else is done with a batch once it is on the device, on the stream that brings it."""
+
     def __init__(
         self,
         device: torch.device,
@@ -38,18 +41,18 @@ class DeviceCarrier:
         self._device, self._dtype, self._scale, self._reader = device, dtype, scale, reader
         self._read_there = {name: source for name, source in sources.items() if source.on_device}
         self._read_here = {name: source for name, source in sources.items() if name not in self._read_there}
-        self._edges = edges
+        self._edges, self._reads_edges = edges, edges and not edges.on_device
         self._pool = BufferPool(page_locked=device.type == "cuda")
         self._streams = PerThread(stream_maker(device))
 
     def gather(self, batch: Batch) -> list[Array]:
         """Have what the host reads in page-locked buffers."""
-        if not self._read_here and not self._edges:
+        if not self._read_here and not self._reads_edges:
             return []
         if batch.ready is not None:
             batch.ready.synchronize()
         buffers = read_features(batch, self._read_here, self._reader, self._pool)
-        return [*buffers, *self._edges.read(batch, self._pool)] if self._edges else buffers
+        return [*buffers, *self._edges.read(batch, self._pool)] if self._reads_edges else buffers
 
     def transfer(self, batch: Batch) -> None:
         """Start the copies and the device's own gathers; `arrive` waits for them."""
@@ -57,8 +60,10 @@ class DeviceCarrier:
         with on_stream(stream):
             if stream is not None and batch.ready is not None:
                 stream.wait_event(batch.ready)
-            if self._edges:
+            if self._reads_edges:
                 self._edges.arrive(batch, self._edge_rows)
+            elif self._edges:
+                self._edges.arrive_by(batch, self._device)
             batch.blocks = [on_device(block, self._device) for block in batch.blocks]
             for node_type, (reading, arrays) in batch.features.items():
                 batch.features[node_type] = reading.arrived(arrays, self._brought, self._device)
@@ -68,6 +73,8 @@ class DeviceCarrier:
             batch.labels = self._moved(batch.labels)
             if batch.seed_weights is not None:
                 batch.seed_weights = self._moved(batch.seed_weights)
+            if self.finish is not None:
+                self.finish(batch)
             batch.ready = None if stream is None else stream.record_event()
 
     def arrive(self, batch: Batch) -> None:
@@ -105,7 +112,7 @@ class DeviceCarrier:
 
 def _tensors(batch: Batch) -> Iterator[Tensor]:
     """Every tensor of a batch that a kernel may read."""
-    waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.vertices]
+    waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.vertices, batch.merged]
     waiting += [part for block in batch.blocks for part in block.parts]
     while waiting:
         value = waiting.pop()

@@ -16,7 +16,7 @@ from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.store.source import RowSource
 from penstock.traced import is_traced, stand_in
 
-Move = Callable[[Array], Tensor]
+Move = Callable[[Any], Tensor]
 """Makes a tensor of float32 of an array that was read."""
 
 
@@ -47,8 +47,9 @@ class EdgeReading:
                 code="mismatched-inputs",
             )
         self._parts, self._fields = parts, fields
-        ids = [np.asarray(part.edges) for part in parts]
-        self._ids = ids[0] if len(ids) == 1 else np.concatenate(ids)
+        ids: list[Any] = [part.edges for part in parts]
+        join = torch.cat if isinstance(ids[0], Tensor) else np.concatenate
+        self._ids = ids[0] if len(ids) == 1 else join(ids)
         self.shapes: list[tuple[tuple[int, ...], Any]] = [
             ((len(self._ids), *source.row_shape()), source.dtype) for source in fields.sources
         ]
@@ -58,7 +59,11 @@ class EdgeReading:
         for source, array in zip(self._fields.sources, arrays, strict=True):
             source.read(self._ids, array)
 
-    def attached(self, arrays: Sequence[Array], move: Move) -> dict[int, Block]:
+    def read_by(self, device: torch.device) -> list[Tensor]:
+        """Rows of sources that a device reads by itself, as float32."""
+        return [source.read(self._ids, device, dtype=torch.float32) for source in self._fields.sources]
+
+    def attached(self, arrays: Sequence[Any], move: Move) -> dict[int, Block]:
         """By the blocks' identities, the same blocks with what their edges carry."""
         rows = [move(array) for array in arrays]
         columns = [each.reshape(len(self._ids), -1) for each in rows[: len(self._fields.features)]]
@@ -85,6 +90,11 @@ class EdgeRows:
     def __bool__(self) -> bool:
         return bool(self.fields)
 
+    @property
+    def on_device(self) -> bool:
+        """Whether a device reads the rows by itself."""
+        return bool(self) and all(source.on_device for each in self.fields.values() for source in each.sources)
+
     def readings(self, blocks: Sequence[Any]) -> list[EdgeReading]:
         """What the blocks of a batch read."""
         found: dict[EdgeType, list[Block]] = {}
@@ -109,6 +119,11 @@ class EdgeRows:
     def arrive(self, batch: MiniBatch[Any], move: Move | None = None) -> None:
         """Put what was read into the batch's blocks."""
         batch.blocks, batch.edge_rows = _with_rows(batch.blocks, batch.edge_rows, move or as_floats), None
+
+    def arrive_by(self, batch: MiniBatch[Any], device: torch.device) -> None:
+        """Have a device read the rows of a batch's edges, and put them into its blocks."""
+        read = [(reading, reading.read_by(device)) for reading in self.readings(batch.blocks)]
+        batch.blocks = _with_rows(batch.blocks, read, lambda rows: rows)
 
     def attached(self, blocks: Sequence[Any]) -> list[Any]:
         """Blocks with what their edges carry, read at once."""
@@ -139,7 +154,7 @@ def as_floats(rows: Array) -> Tensor:
     return torch.from_numpy(rows).to(torch.float32)
 
 
-def _with_rows(blocks: Sequence[Any], read: Sequence[tuple[EdgeReading, Sequence[Array]]], move: Move) -> list[Any]:
+def _with_rows(blocks: Sequence[Any], read: Sequence[tuple[EdgeReading, Sequence[Any]]], move: Move) -> list[Any]:
     made: dict[int, Any] = {}
     for reading, arrays in read:
         made |= reading.attached(arrays, move)

@@ -8,7 +8,8 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.pipeline.loader import Batch, Carrier
+from penstock.pipeline.device import DeviceCarrier
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
@@ -60,7 +61,7 @@ class ReservedMemory:
 
 def place_batches(
     parts: BatchParts, plan: BatchPlan, reserve: float, progress: Progress = SILENT
-) -> tuple[Callable[[Planned], Batch], Carrier]:
+) -> tuple[Callable[[Planned], Batch], DeviceCarrier]:
     """Put topology and features where they fit, as for training; returns what draws batches and what brings them."""
     job, device = parts.job, parts.inputs.device
     memory = ReservedMemory(job, parts.graph.num_nodes, device, reserve)
@@ -71,4 +72,6 @@ def place_batches(
         draw, _ = drawing_on_device(placed, job, parts.task, plan)
     parts.inputs.sources.update(placed.tables)
     bring_batches(parts, placed)
-    return draw, parts.inputs.carrier
+    carrier = parts.inputs.carrier
+    assert isinstance(carrier, DeviceCarrier)
+    return draw, carrier

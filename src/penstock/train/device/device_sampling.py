@@ -23,8 +23,9 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
     """How a job's batches are drawn when the lists are where a device reads them; and why, where that was measured."""
     node_type = getattr(task, "node_type", "node")
     sampler = DeviceNeighbourSampler(
-        placed.topology, placed.fanouts, placed.device, node_type, placed.replace, placed.totals, room=placed.room
-    )
+        placed.topology, placed.fanouts, placed.device, node_type, placed.replace, placed.totals,
+        edges=bool(placed.edges), room=placed.room,
+    )  # fmt: skip
 
     def on_device(planned: Planned) -> Batch:
         return sampler.sample(planned.seeds, planned.key)

@@ -1,5 +1,6 @@
 """What fits a device together: what training takes there, and where the graph lies beside it."""
 
+import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from penstock.memory import available_mb
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import NoRoomError, Place
 from penstock.sampling.device.room import Room
+from penstock.store.source import RowSource
 from penstock.train.device.memory import TYPES, Working
 from penstock.train.device_memory import device_memory_of
 from penstock.train.device_options import Where
@@ -156,6 +158,10 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
     free, total = device_memory_of(session.inputs.device)
     edges = next(iter(graph.edges.values()), None)
     topology = 0 if drawn_on_host or edges is None else edges.indptr.nbytes + edges.indices.nbytes
+    if topology:
+        # What edges carry lies with the lists.
+        carried = [source for each in session.inputs.edges.fields.values() for source in each.sources]
+        topology += sum(math.prod(source.shape) * edge_row_type(source).itemsize for source in carried)
     bounds = edges.indptr.nbytes if topology and edges is not None else 0
     rows = sum(len(table) for table in tables)
     cache = 0 if WAYS[job.first_layer].on_host else wish.cache_rows
@@ -202,6 +208,11 @@ def read_place(job: Job) -> Where:
             code="unsupported-combination",
         )
     return needed
+
+
+def edge_row_type(source: RowSource) -> torch.dtype:
+    """The type of what edges carry where a device reads it: stored float16 stays, everything else is float32."""
+    return torch.float16 if source.dtype == np.float16 else torch.float32
 
 
 def stored_type(job: Job, array: Any) -> torch.dtype:

@@ -10,7 +10,9 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.nn.device.rows import TableRows
+from penstock.nn.layer_table import layer_entry
 from penstock.paths.path_use import PathUse
+from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.host_carrier import Scale
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
@@ -42,6 +44,8 @@ class Placed:
     why: list[str]
     topology: Any = None
     tables: dict[str, DeviceSource] = field(default_factory=dict)
+    edges: EdgeRows = NO_EDGE_ROWS
+    """What edges carry, where it lies with the lists; the host reads it for each batch where it does not."""
     cached_rows: int = 0
     cached: dict[str, CachedSource] = field(default_factory=dict)
     """Where the graph stays with the stores: features of which some rows are on the device."""
@@ -126,7 +130,10 @@ class Placed:
             not isinstance(self.topology, Topology)
             or self.decision.residence.topology != "device"
             or len(self.tables) != 1
+            or self.edges
+            or layer_entry(job.model).makes_edge_rows
         ):
+            # Rows of all edges at once would be many times those of the vertices.
             return None
         free, _ = device_memory_of(self.device)
         width = max(job.hidden, self.table.shape[1])

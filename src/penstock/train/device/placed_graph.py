@@ -13,6 +13,7 @@ from penstock.graph.csr import offsets_of
 from penstock.graph.graph import Graph
 from penstock.nn.stored_numbers import readable
 from penstock.pipeline.device import DeviceCarrier
+from penstock.pipeline.edge_rows import EdgeFields, EdgeRows
 from penstock.pipeline.schedule import BatchPlan
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology
@@ -24,12 +25,12 @@ from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.path_division import Division, FastestDivision, FixedDivision
 from penstock.store.device.shared_copies import one_copy
 from penstock.store.device.shared_table import SharedTable, host_view
-from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable, by_device_counts
+from penstock.store.device.tables import CachedTable, DeviceSource, PinnedTable, ResidentTable, by_device_counts
 from penstock.store.hot_rows import by_counts
-from penstock.store.source import RowSource
+from penstock.store.source import ArraySource, RowSource
 from penstock.traced import is_traced, memory_for
 from penstock.train.device.decision import Decision
-from penstock.train.device.fitting import stored_type, way_of
+from penstock.train.device.fitting import edge_row_type, stored_type, way_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.gathered_slots import GatheredSlots
@@ -50,6 +51,9 @@ def place_as_decided(
     for sentence in placed.why:
         progress.note(sentence)
     _put(placed, session.job, session.graph, session.inputs.fields, schedule, progress)
+    if placed.topology is not None:
+        with memory_for(TOPOLOGY):
+            placed.edges = _put_edge_rows(placed, session.inputs.edges, progress)
     return placed
 
 
@@ -63,8 +67,9 @@ def bring_batches(session: Placeable, placed: Placed) -> Placed:
             if isinstance(table, PinnedTable):
                 sources[name] = SharedTable(table.below if isinstance(table, DividedTable) else table)
     inputs.carrier = DeviceCarrier(
-        placed.device, sources, placed.decision.working.row_type, inputs.scale, inputs.reader, inputs.edges
-    )
+        placed.device, sources, placed.decision.working.row_type, inputs.scale, inputs.reader,
+        placed.edges or inputs.edges,
+    )  # fmt: skip
     return placed
 
 
@@ -105,6 +110,25 @@ def divide_rows(session: Placeable, placed: Placed, gathers: bool) -> None:
     for name, table in placed.divided.items():
         placed.tables[name] = table if gathers else table.below
     fill_by_job(session, placed)
+
+
+def _put_edge_rows(placed: Placed, edges: EdgeRows, progress: Progress) -> EdgeRows:
+    """What edges carry, copied to where the lists lie."""
+    device, resident = placed.device, placed.decision.residence.topology == "device"
+
+    def put(source: RowSource) -> DeviceSource:
+        assert isinstance(source, ArraySource)
+        array, dtype = source.table, edge_row_type(source)
+        if resident:
+            return ResidentTable(one_copy(array, device, dtype, what="rows of edges", progress=progress))
+        return PinnedTable(to_pinned(array, device, dtype, what="rows of edges", progress=progress), device)
+
+    return EdgeRows(
+        {
+            kind: EdgeFields(tuple(map(put, each.features)), None if each.weight is None else put(each.weight))
+            for kind, each in edges.fields.items()
+        }
+    )
 
 
 def _put_tables(

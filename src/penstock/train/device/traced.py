@@ -183,7 +183,10 @@ class _TracedSampler(DeviceNeighbourSampler):
     """Draws batches of known sizes."""
 
     def __init__(self, placed: Placed, sizes: Sequence[int]) -> None:
-        super().__init__(placed.topology, placed.fanouts, META, "node", placed.replace, placed.totals, room=placed.room)
+        super().__init__(
+            placed.topology, placed.fanouts, META, "node", placed.replace, placed.totals,
+            edges=bool(placed.edges), room=placed.room,
+        )  # fmt: skip
         self._known = list(sizes)
 
     def _sizes(self, slot: Slot) -> list[int]:

@@ -70,8 +70,6 @@ EXPLAINED = replace(
 DEVICE_SAMPLING = Support(
     several_types=False,
     weights_and_times=False,
-    edge_rows=False,
-    layers_on_edges=False,
     device_samplers_only=True,
     tasks=frozenset({"node-classification", "node-regression", "vertices"}),
     largest_fanout=SCANNED,
@@ -79,10 +77,14 @@ DEVICE_SAMPLING = Support(
     reused_batches=False,
 )
 """Batches that a device draws by itself."""
-SHARED_DEVICE_SAMPLING = replace(DEVICE_SAMPLING, norms=frozenset({"none", "layer"}))
+SHARED_DEVICE_SAMPLING = replace(
+    DEVICE_SAMPLING, edge_rows=False, layers_on_edges=False, norms=frozenset({"none", "layer"})
+)
 """Shares of batches that a worker's device draws by itself; batch normalisation among workers matches host rows."""
 CAPTURED = replace(
     DEVICE_SAMPLING,
+    edge_rows=False,
+    layers_on_edges=False,
     user_modules=False,
     user_losses=False,
     learned_rows=False,
@@ -138,10 +140,12 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append("the graph has several types")
     if support.device_samplers_only and "device" not in sampler_entry(job.sampler).supports:
         reasons.append(f"sampler {job.sampler} is the host's")
-    if not support.weights_and_times and (job.list_weight is not None or job.time is not None):
+    # A module of the user's gets `edge_weight` as rows.
+    weight = job.list_weight if demands.library_model else job.weight
+    if not support.weights_and_times and (weight is not None or job.time is not None):
         reasons.append("draws by weight or time are the host's")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
-        reasons.append("rows of edges (edge_features, edge_weight) are read by the host for each batch")
+        reasons.append("rows of edges (edge_features, edge_weight) are read for each batch by itself")
     if not support.layers_on_edges and demands.library_model and layer_entry(job.model).makes_edge_rows:
         reasons.append(f"model {job.model} makes a row for each edge, whose number the host must know")
     if support.tasks is not None and task.name not in support.tasks:

@@ -151,7 +151,12 @@ class BatchLoader:
 
     def _label(self, batch: Batch) -> None:
         self._source.label(batch)
-        if self._merging.is_set() and self.device.type == "cpu" and batch.merged is None:
+        if self.device.type == "cpu":
+            self._merge(batch)
+
+    def _merge(self, batch: Batch) -> None:
+        """Make one list of the edges ahead, where earlier batches were asked for it."""
+        if self._merging.is_set() and batch.merged is None:
             batch.merged = merged(batch)
 
     def _place(self, reserve: float) -> None:
@@ -160,7 +165,10 @@ class BatchLoader:
         from penstock.train.device.batch_placement import BatchParts, place_batches
 
         parts = BatchParts(self.job, self.graph, self.inputs, self._source)
-        self._draw, self._carrier = place_batches(parts, self._shares, reserve)
+        self._draw, carrier = place_batches(parts, self._shares, reserve)
+        # The thread that brings batches waits for the device there, and the user's loop does not.
+        carrier.finish = self._merge
+        self._carrier = carrier
 
 
 def _unwrapped(flow: Loader) -> Iterator[Any]:
