@@ -22,7 +22,7 @@ def assert_the_hosts(graph, folder, rtol=1e-4, gpu=None, **fields):
     np.testing.assert_allclose(found, expected, rtol=rtol)
 
 
-@pytest.mark.parametrize("sampler", ["neighbour", "whole"])
+@pytest.mark.parametrize("sampler", ["neighbour", "drawn there", "whole"])
 @pytest.mark.parametrize(
     "fields",
     [{"model": model, "edge_weight": "auto"} for model in ("gcn", "sage", "gin", "rgcn")]
@@ -32,7 +32,10 @@ def assert_the_hosts(graph, folder, rtol=1e-4, gpu=None, **fields):
 def test_edges_that_carry_something(tmp_path, fields, sampler):
     shape = {"sampler": "whole", "layers": 2} if sampler == "whole" else {}
     kept = {key: value for key, value in FIELDS.items() if sampler != "whole" or key != "fanouts"}
-    assert_the_hosts(carrying_graph(), tmp_path, **kept, **shape, **fields)
+    drawn = {"sample_on": "device"} if sampler == "drawn there" else {}
+    if drawn and "edge_features" not in fields:
+        pytest.skip("lists with weights are drawn by the host")
+    assert_the_hosts(carrying_graph(), tmp_path, gpu=drawn, **kept, **shape, **fields)
 
 
 @pytest.mark.parametrize("way", ["auto", "device", "gather", "aggregate", "transform", "divided"])
@@ -116,10 +119,13 @@ def test_a_loaders_batches_are_the_hosts(sampler):
         assert torch.equal(ours.edge_index[:, order[0]], theirs.edge_index.cpu()[:, order[1]])
 
 
-def test_a_loaders_rows_of_edges_are_the_hosts():
+@pytest.mark.parametrize("sample_on", ["host", "device"])
+def test_a_loaders_rows_of_edges_are_the_hosts(sample_on):
     fields = {"fanouts": [4, 3], "batch_size": 16, "edge_features": ["edge_attr", "far"], "edge_weight": "edge_weight"}
+    there = {"device": "cuda", "sample_on": sample_on}
     drawn = [
-        [each for _ in range(2) for each in ps.loader(carrying_graph(), device=d, **fields)] for d in ("cpu", "cuda")
+        [each for _ in range(2) for each in ps.loader(carrying_graph(), **where, **fields)]
+        for where in ({"device": "cpu"}, there)
     ]
     for ours, theirs in zip(*drawn, strict=True):
         assert torch.equal(ours.edge_index, theirs.edge_index.cpu())
@@ -128,7 +134,13 @@ def test_a_loaders_rows_of_edges_are_the_hosts():
 
 
 def test_rows_of_edges_lie_where_the_lists_lie(tmp_path):
-    fields = {**FIELDS, "model": "gatv2", "edge_features": ["edge_attr", "far"], "device": "cuda"}
+    fields = {
+        **FIELDS,
+        "model": "gatv2",
+        "edge_features": ["edge_attr", "far"],
+        "device": "cuda",
+        "sample_on": "device",
+    }
     found = trained(carrying_graph(), tmp_path / "run", **fields).result["placement"]
     assert (found["topology"], found["features"]) == ("device", "device")
 

@@ -67,7 +67,8 @@ def test_the_same_is_learned_wherever_rows_of_edges_lie(monkeypatch, fields, pla
 
     device_with_free_memory(monkeypatch, lambda: 1 << 40)
     graph, module = carrying_graph(), "model" not in fields
-    session = session_of(graph, module, placement=placement, **fields)
+    drawn = {"sample_on": "device"} if placement != {"topology": "host"} else {}
+    session = session_of(graph, module, placement=placement, **drawn, **fields)
     placed = place(session, True, Progress())
     session.execution = choose_execution(session, placed)
     wanted = "device" if placement == "auto" else placement["topology"]
