@@ -87,7 +87,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
             code="unsupported-combination",
         )
     if inputs.edges and job.sample_on == "auto" and not on_host:
-        # Measured: the thread that launches a draw's kernels keeps the loop that computes waiting; the host's draws do not.
+        # As measured: the thread that launches a draw's kernels keeps the loop that computes waiting.
         on_host = ["threads of the host draw edges with rows faster (sample_on: device has the device draw them)"]
     filled = drawn_for_slots(job) and not on_host and isinstance(schedule, Schedule)
     can_draw = not on_host and (job.sample_on != "host" or filled)
