@@ -131,7 +131,9 @@ class ThreadCut:
         self._graph, self._rank, self._ranks = session.task.messages, rank, ranks
         self.types, self.message_edges = list(self._graph.nodes), self._graph.num_edges
         self.relations = kinds = list(self._graph.edges)
-        self.sample_of = Reach(self._graph, [kinds], session.job.weight).batches([kinds])
+        self.sample_of = Reach(self._graph, [kinds], session.job.weight, edges=bool(session.inputs.edges)).batches(
+            [kinds]
+        )
 
     def own(self, node_type):
         every = np.arange(self._graph.nodes[node_type].count)

@@ -3,7 +3,6 @@
 import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
-from refusals import refused
 from training_graphs import assert_same_state, carrying_graph, facts_of, newest_checkpoint, trained
 
 ROUNDING = 1e-4
@@ -64,11 +63,18 @@ def test_modules_of_two_workers_pull_rows_of_edges(tmp_path, wire_type):
     assert facts_of(run.path)["task"] == "node-classification"
 
 
-def test_the_whole_graph_among_workers(tmp_path):
-    """Weights are in the lists that workers exchange; rows of edges are refused with a sentence."""
-    fields = {"sampler": "whole", "layers": 2, "dropout": 0.0}
-    run, one = both(tmp_path, 2, {"machines": machines(1, 1)}, model="gcn", edge_weight="auto", **fields)
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model": "gcn", "edge_weight": "auto"},
+        {"model": "gine", "edge_features": ["edge_attr", "far"], "exchange": "replicate"},
+        pytest.param({"model": "gatv2", "edge_features": ["far"], "heads": 2}, marks=pytest.mark.long),
+        pytest.param({"model": "transformer", "edge_features": ["edge_attr"], "bins": 3}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_the_whole_graph_among_workers(tmp_path, model):
+    """Weights are in the lists that workers exchange; rows of edges are read once, by those who compute with them."""
+    fields = {"sampler": "whole", "layers": 2, "dropout": 0.0, **model}
+    run, one = both(tmp_path, 2, {"machines": machines(1, 1)}, **fields)
     assert_same_losses(run.path, one.path, ROUNDING)
-    file = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(carrying_graph(), 2, tmp_path))
-    with refused("unsupported-combination edge_features"):
-        run_on(file, tmp_path / "graph", tmp_path / "refused", model="gine", edge_features=["far"], **fields)

@@ -23,7 +23,7 @@ WHOLE_CAPTURED = replace(
     moving_momentum=False,
 )
 """Steps on the whole graph that are captured once and replayed."""
-WHOLE_SHARED = replace(WHOLE, user_modules=False, edge_rows=False)
+WHOLE_SHARED = replace(WHOLE, user_modules=False)
 """Among workers, each of which computes rows of its own vertices layer by layer."""
 
 

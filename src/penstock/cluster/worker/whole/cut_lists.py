@@ -34,6 +34,7 @@ class PartedCutLists:
             [dict.fromkeys(session.graph.edges, ALL) if self._typed else ALL],
             weight=session.list_weight,
             totals=True,
+            edges=bool(session.inputs.edges),
             local=parts.owned,
             channels=parts.lists,
             absent=parts.absent,

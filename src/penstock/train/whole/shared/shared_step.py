@@ -43,7 +43,7 @@ class SharedStep:
         """`rows` are this worker's vertices whose rows losses may read, by their numbers in the cut graph."""
         self._session, self.plan, self.decision, self.loss_rows = session, plan, decision, loss_rows
         self.device, self._cut = session.inputs.device, cut
-        self.tasks = make_tasks(plan, self.device)
+        self.tasks = make_tasks(plan, self.device, session.inputs.edges)
         for number, tasks in enumerate(self.tasks[1:], 1):
             last = number == plan.layers - 1 and session.job.jump == "none"
             read_in_place(session, tasks, session.task.out if last else session.job.hidden)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
+from penstock.pipeline.edge_rows import EdgeRows
 from penstock.train.whole.prepared import PreparedBin, prepared_bin
 from penstock.train.whole.shared.cut_plan import CutBin, CutLevel, CutPlan
 from penstock.train.whole.shared.interfaces import Rows
@@ -30,10 +31,10 @@ class BinTask(PreparedBin):
     """Groups sent of its level that hold rows of it, by their place in the level's list: by rank, then number."""
 
 
-def make_tasks(plan: CutPlan, device: torch.device) -> list[list[BinTask]]:
-    """For every layer, its bins in order."""
+def make_tasks(plan: CutPlan, device: torch.device, edges: EdgeRows) -> list[list[BinTask]]:
+    """For every layer, its bins in order; `edges` reads what edges carry, once."""
     made = [
-        [_task(work, number, place, device) for place, work in enumerate(layer)]
+        [_task(work, number, place, device, edges) for place, work in enumerate(layer)]
         for number, layer in enumerate(plan.bins)
     ]
     for number, layer in enumerate(made):
@@ -48,8 +49,8 @@ def make_tasks(plan: CutPlan, device: torch.device) -> list[list[BinTask]]:
     return made
 
 
-def _task(work: CutBin, layer: int, place: int, device: torch.device) -> BinTask:
-    return BinTask(**vars(prepared_bin(work, device)), vertices=work.vertices, layer=layer, place=place)
+def _task(work: CutBin, layer: int, place: int, device: torch.device, edges: EdgeRows) -> BinTask:
+    return BinTask(**vars(prepared_bin(work, device, edges)), vertices=work.vertices, layer=layer, place=place)
 
 
 def _sources(task: BinTask, below: list[CutBin], level: CutLevel) -> tuple[frozenset[int], frozenset[int]]:
