@@ -176,6 +176,18 @@ def split_way(way: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return dict(WAYS[name]), transport
 
 
+SETTINGS = {"every": "explain_every", "share": "feature_share", "bias": "remote_bias", "steps": "explain_steps"}
+
+
+def settings_of(text: str) -> dict[str, Any]:
+    """Fields of the job that a text like `share=0.5,bias=0.05` stands for."""
+    found: dict[str, Any] = {}
+    for setting in filter(None, text.split(",")):
+        key, _, value = setting.partition("=")
+        found[SETTINGS[key]] = float(value) if key in ("share", "bias") else int(value)
+    return found
+
+
 def training_vertices(fields: Mapping[str, Any]) -> int:
     """How many training vertices a job of these fields has."""
     job = make_job(fields)

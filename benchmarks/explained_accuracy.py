@@ -34,7 +34,7 @@ from typing import Any
 
 import torch
 
-from explained import DATA, LAYERS, paired, read_lines, training_vertices
+from explained import DATA, LAYERS, paired, read_lines, settings_of, training_vertices
 from in_one_process import NOTHING_REMOTE, Remote, trained
 from penstock.errors import PenstockError
 from penstock.partition import Cut, cut
@@ -48,7 +48,6 @@ ANYWHERE = ["full", "neighbour", "labor", "fastgcn", "ladies", "cluster"]
 """Ways that do not depend on how the graph is cut."""
 EVERYWHERE = ("neighbour", "explained")
 """Ways that are compared with every number of parts and every fan-out."""
-SETTINGS = {"every": "explain_every", "share": "feature_share", "bias": "remote_bias", "steps": "explain_steps"}
 KEYS = ("graph", "parts", "method", "fanout", "way")
 
 
@@ -189,9 +188,7 @@ class Place:
             fields["sampler"] = sampler
         if sampler in ("explained", "random"):
             fields |= {"explain_rows": self._args.rows, "explain_steps": self._args.explain_steps}
-            for setting in filter(None, settings.split(",")):
-                key, _, value = setting.partition("=")
-                fields[SETTINGS[key]] = float(value) if key in ("share", "bias") else int(value)
+            fields |= settings_of(settings)
             return fields, Remote(True, "random" if sampler == "random" else "found")
         return fields, Remote(columns=SHARE) if name.endswith("-columns") else NOTHING_REMOTE
 

@@ -12,7 +12,7 @@ limits on what a machine's tasks send (limited_task.py: rows and lists, not grad
 which. All hosts share this machine's processors: seconds at 10,000 Mbit/s are those without any limit.
 
 Ways are those of explained.py: neighbour, fastgcn, ladies, explained, explained-nodes, explained-columns, each also
-with -float16, -int8 and -cache (a tenth of the halo's rows). `--method`, `--columns` and `--layers` change what all
+with -float16, -int8 and -cache (a tenth of the halo's rows), and explained:share=0.5,bias=0.2 with such settings. `--method`, `--columns` and `--layers` change what all
 ways have: how the graph is cut, how many columns its rows have (some of them, or all repeated), layers of the model.
 Each run is a line of `--out`, written as it ends; one that is there is not done again.
 Run: python benchmarks/slow_links.py [--data ../shared/data] [--graph amazon-photo] [--ways neighbour explained-int8]
@@ -36,7 +36,7 @@ from unittest.mock import patch
 import numpy as np
 import yaml
 
-from explained import DATA, halo_bytes, read_lines, split_way, training_vertices
+from explained import DATA, halo_bytes, read_lines, settings_of, split_way, training_vertices
 from hosts import Host, hosts, limit_again, started_on
 from limited_task import Bucket
 from penstock.cluster import run as cluster_run
@@ -200,7 +200,8 @@ def measure(args: argparse.Namespace, way: str, graph: Path, parts: Path, links:
     case = {**{name: getattr(args, name) for name in OPTIONS}, "way": way}
     if any(case.items() <= line.items() and "epoch_s" in line for line in read_lines(args.out)):
         return
-    job, transport = split_way(way)
+    name, _, settings = way.partition(":")
+    job, transport = split_way(name)
     if share := transport.pop("cached", 0.0):
         transport["remote_cache_mb"] = share * halo_bytes(parts) / (1 << 20)
     machines = [{"name": f"m{n}", "workers": 1, **where} for n, where in enumerate(links.addresses())]
@@ -225,6 +226,7 @@ def measure(args: argparse.Namespace, way: str, graph: Path, parts: Path, links:
         "threads": 1,
         **job,
         **_sampling(args, job),
+        **settings_of(settings),
     }
     links.set_rate(FREE)
     began, load = time.monotonic(), os.getloadavg()[0]
