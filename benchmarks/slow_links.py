@@ -12,8 +12,9 @@ limits on what a machine's tasks send (limited_task.py: rows and lists, not grad
 which. All hosts share this machine's processors: seconds at 10,000 Mbit/s are those without any limit.
 
 Ways are those of explained.py: neighbour, fastgcn, ladies, explained, explained-nodes, explained-columns, each also
-with -float16, -int8 and -cache (a tenth of the halo's rows), and explained:share=0.5,bias=0.2 with such settings. `--method`, `--columns` and `--layers` change what all
-ways have: how the graph is cut, how many columns its rows have (some of them, or all repeated), layers of the model.
+with -float16, -int8 and -cache (a tenth of the halo's rows); explained:share=0.5,bias=0.2 has other settings.
+`--method`, `--columns` and `--layers` change what all ways have: how the graph is cut, how many columns its rows have
+(some of them, or all repeated), layers of the model.
 Each run is a line of `--out`, written as it ends; one that is there is not done again.
 Run: python benchmarks/slow_links.py [--data ../shared/data] [--graph amazon-photo] [--ways neighbour explained-int8]
 [--rates 1000 250 100 25] [--limits auto] [--case-limit 60] [--out slow_links.jsonl] [--summary]
