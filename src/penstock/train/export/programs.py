@@ -1,6 +1,9 @@
 """A plain module as a program: of torch.export, or for ONNX. Numbers of vertices and edges stay free."""
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +36,26 @@ def write_onnx(model: Any, session: Session, folder: Path) -> Path:
     except ImportError:
         raise PenstockError("ONNX is not installed: `pip install penstock[onnx]`.", code="not-installed") from None
     given, free = _example(session)
-    with _explained("ONNX"), warnings.catch_warnings():
+    names = ["out"] if session.graph.is_homogeneous else None
+    with _explained("ONNX"), warnings.catch_warnings(), _without_remarks():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            model, (), folder / ONNX, kwargs=given, dynamic_shapes=free, dynamo=True, verbose=False, external_data=False
-        )
+            model, (), folder / ONNX, kwargs=given, dynamic_shapes=free, output_names=names, dynamo=True, verbose=False,
+            external_data=False,
+        )  # fmt: skip
     return folder / ONNX
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """torch's exporter logs what it could also export if other packages were installed."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class _explained:  # noqa: N801
