@@ -52,6 +52,8 @@ CASES = {
     "typed-sage": (typed_graph, {"model": "sage", "embedding": 8, "norm": "layer"}),
     "typed-gat": (typed_graph, {"model": "gat", "embedding": 8}),
     "typed-bases": (typed_graph, {"model": "rgcn", "bases": 2, "embedding": 8, "fanouts": HOPS}),
+    "typed-blocks": (typed_graph, {"model": "rgcn", "blocks": 2, "embedding": 8}),
+    "hgt": (typed_graph, {"model": "hgt", "embedding": 8, "heads": 2}),
     "one-hot": (lambda: bare(typed_graph()), {"model": "rgcn", "bases": 2, "one_hot": True}),
     "typed-mlp": (typed_graph, {"model": "mlp", "embedding": 8}),
 }

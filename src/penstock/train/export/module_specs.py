@@ -15,6 +15,7 @@ from penstock.nn.layers.gat import GATLayer
 from penstock.nn.layers.gcn import GCNLayer
 from penstock.nn.layers.gin import GINLayer
 from penstock.nn.layers.gine import GINELayer
+from penstock.nn.layers.hgt import HGTLayer
 from penstock.nn.layers.one_hot import OneHotRGCNLayer
 from penstock.nn.layers.rgcn import RGCNLayer
 from penstock.nn.layers.sage import SAGELayer
@@ -98,9 +99,16 @@ def _typed(layer: Any) -> dict[str, Any]:
 
 def _rgcn(layer: Any) -> Spec:
     bases = 0 if layer.mixture is None else layer.mixture.shape[1]
-    _, width_in, width_out = layer.weight.shape
-    widths = {"width_in": width_in, "width_out": width_out}
-    return {"part": "Rgcn", **widths, **_typed(layer), "bases": bases, "reduce": layer.reduce}
+    blocks = layer.weight.shape[1] if layer.weight.dim() > 3 else 0
+    how = {"bases": bases, "reduce": layer.reduce, "blocks": blocks}
+    return {"part": "Rgcn", **_linear(layer.own[0]), **_typed(layer), **how}
+
+
+def _hgt(layer: Any) -> Spec:
+    answer = layer.own[0].answer
+    how = {"heads": layer.heads, "answer": 0 if answer is None else answer.out_features}
+    width = {"width_in": layer.query[0].in_features, "width": layer.heads * layer.size}
+    return {"part": "Hgt", **width, **_typed(layer), **how}
 
 
 def _relation_scorer(form: str) -> Callable[[Any], Spec]:
@@ -145,6 +153,7 @@ _PARTS: dict[type[nn.Module], Callable[[Any], Spec]] = {
         **_typed(layer),
         "attention": _gat(layer.relations[0]),
     },
+    HGTLayer: _hgt,
     TypedDenseLayer: lambda layer: {"part": "TypedDense", **_linear(layer.own[0]), "types": layer.node_types},
     DotScorer: lambda scorer: {"part": "Dot"},
     MLPScorer: _pair_mlp,

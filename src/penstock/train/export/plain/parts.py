@@ -9,12 +9,13 @@ from penstock.train.export.plain.attention import Gat, Transformer
 from penstock.train.export.plain.heads import Dot, EdgeClassifier, PairMlp, RelationScorer
 from penstock.train.export.plain.layer_ends import Join, LayerEnd
 from penstock.train.export.plain.layers import Dense, Gcn, Gin, Sage
-from penstock.train.export.plain.typed_layers import OneHotRgcn, Rgcn, TypedDense, TypedGat
+from penstock.train.export.plain.typed_layers import Hgt, OneHotRgcn, Rgcn, TypedDense, TypedGat
 
 PARTS: dict[str, type[nn.Module]] = {
     each.__name__: each
     for each in (
-        *(Sage, Gcn, Gin, Gat, Transformer, Dense, Rgcn, OneHotRgcn, TypedGat, TypedDense, LayerEnd, Join),
+        *(Sage, Gcn, Gin, Gat, Transformer, Dense, Rgcn, OneHotRgcn, TypedGat, TypedDense, Hgt, LayerEnd),
+        Join,
         *(Dot, PairMlp, EdgeClassifier, RelationScorer),
     )
 }
