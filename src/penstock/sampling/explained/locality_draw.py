@@ -41,12 +41,29 @@ def expected_remote(fanout: int, remote: int, length: int, bias: float) -> float
 @njit(nogil=True, cache=True)
 def inclusion_probabilities(scores: Array, expected: float, out: Array) -> None:
     """min(1, c score) of positive scores, with c such that they add up to `expected`, which is at most their number."""
-    count, certain = scores.shape[0], 0
+    _fill_probabilities(scores, scores.shape[0], expected, out)
+
+
+@njit(nogil=True, cache=True)
+def _fill_probabilities(scores: Array, count: int, expected: float, out: Array) -> None:
+    """The same of the first `count` scores: slices of arrays for every list would take longer than their work."""
     if expected >= count:
-        out[:] = 1.0
+        for k in range(count):
+            out[k] = 1.0
+        return
+    total = most = 0.0
+    for k in range(count):
+        total += scores[k]
+        most = max(most, scores[k])
+    factor = expected / total if total > 0 else 0.0
+    if most * factor < 1.0:
+        # Most lists have nobody who is certain to be drawn.
+        for k in range(count):
+            out[k] = scores[k] * factor
         return
     for k in range(count):
         out[k] = -1.0
+    certain = 0
     while True:
         total = 0.0
         for k in range(count):
@@ -115,7 +132,7 @@ def draw_by_locality(
         if used + last - first > positions.shape[0]:
             positions, weights = _wider(positions, used + last - first), _wider(weights, used + last - first)
         expected = expected_remote(fanout, remote, last - first, bias)
-        inclusion_probabilities(far_scores[:remote], expected, chances[:remote])
+        _fill_probabilities(far_scores, remote, expected, chances)
         for k in range(remote):
             # What is certain needs no random number.
             if chances[k] >= 1.0 or unit(draw(key, np.uint64(_named(source_names, indices[far[k]])))) < chances[k]:
