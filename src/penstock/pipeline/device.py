@@ -41,7 +41,7 @@ class DeviceCarrier:
         self._device, self._dtype, self._scale, self._reader = device, dtype, scale, reader
         self._read_there = {name: source for name, source in sources.items() if source.on_device}
         self._read_here = {name: source for name, source in sources.items() if name not in self._read_there}
-        self._edges, self._reads_edges = edges, edges and not edges.on_device
+        self._edges, self._reads_edges = edges, bool(edges) and not edges.on_device
         self._pool = BufferPool(page_locked=device.type == "cuda")
         self._streams = PerThread(stream_maker(device))
 
