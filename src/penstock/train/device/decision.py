@@ -1,6 +1,6 @@
 """What goes where for a session, and what is captured: what the job allows, held against the device's memory."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from penstock.cost.machine_model import measured_model
@@ -17,6 +17,7 @@ from penstock.sampling.device.room import Room, largest_room, room_for
 from penstock.train.decided_by import OPERATOR_PROFILE, RULE
 from penstock.train.device.fitting import (
     Asked,
+    Fitted,
     WorkingMemory,
     drawn_for_slots,
     fitting,
@@ -25,7 +26,7 @@ from penstock.train.device.fitting import (
     way_of,
 )
 from penstock.train.device.memory import Working, loaded_working, row_type
-from penstock.train.device.predicted_execution import Comparison, predicted_execution
+from penstock.train.device.predicted_execution import Comparison, PredictedExecution, predicted_execution
 from penstock.train.device.trial import NOTHING
 from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, Placeable, demands_of, reasons_against
 from penstock.train.first_layer.way import FirstLayerWay
@@ -79,16 +80,22 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
 
     What does not fit is refused here, before anything is moved.
     """
-    job, graph, inputs, demands = session.job, session.graph, session.inputs, demands_of(session)
-    on_host = reasons_against(DEVICE_SAMPLING, demands)
-    if on_host and job.sample_on in ("device", "hybrid"):
-        raise PenstockError(
-            f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
-            code="unsupported-combination",
-        )
-    if inputs.edges and job.sample_on == "auto" and not on_host:
-        # As measured: the thread that launches a draw's kernels keeps the loop that computes waiting.
-        on_host = ["threads of the host draw edges with rows faster (sample_on: device has the device draw them)"]
+    asked, uncaptured = _asked(session, schedule)
+    draft = _Draft(asked, uncaptured, fitting(session, memory, asked))
+    model = measured_model()
+    if model is not None and isinstance(session, Session):
+        draft = _with_fastest_place(draft, model, session, memory)
+    # Workers of a cluster, whose batches are shares, must not decide each for itself.
+    if isinstance(schedule, Schedule) and (steps := predicted_execution(model, session)) is not None:
+        draft = _with_predicted_steps(draft, steps, session, memory)
+    decision = _decided(draft, memory)
+    return replace(decision, predicted_bytes=memory.predicted(decision) + session.inputs.device_table_bytes)
+
+
+def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
+    """How steps are to be done where memory allows it; and why they are not captured, where they are not."""
+    job, demands = session.job, demands_of(session)
+    on_host = _drawn_on_host(session)
     filled = drawn_for_slots(job) and not on_host and isinstance(schedule, Schedule)
     can_draw = not on_host and (job.sample_on != "host" or filled)
     if job.sample_on == "host":
@@ -97,55 +104,88 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
         # Slots of workers' shares are not filled by the host.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
-    room = presampled_room(job, graph, schedule) if can_draw else None
+    room = presampled_room(job, session.graph, schedule) if can_draw else None
     in_place = not uncaptured and layer_entry(job.model).reads_in_place(job) and _in_place(job)
     fills = isinstance(schedule, Schedule) and not _unreadable(session, way_of(job, "host"))
-    asked = Asked(job, room, not uncaptured, in_place, fills, on_host)
-    fitted = fitting(session, memory, asked)
-    model, decided_by, faster = measured_model(), RULE, list[str]()
-    if (
-        model is not None
-        and isinstance(session, Session)
-        and _is_open(session, fitted.residence)
-        and knows_transfers(model)
-    ):
-        decided_by = OPERATOR_PROFILE
-        best, usual = _fastest(model, session, fitted.residence)
-        if best is not usual:
-            faster = [_why_faster(best, usual)]
-            asked = asked._replace(job=job.model_copy(update={"placement": _with_place(job, best)}))
-            fitted = fitting(session, memory, asked)
-    drawn_by = captured_by = RULE
-    # Workers of a cluster, whose batches are shares, must not decide each for itself.
-    steps = predicted_execution(model, session) if isinstance(schedule, Schedule) else None
-    if steps is not None and job.sample_on == "auto" and fitted.residence.topology != "host":
+    return Asked(job, room, not uncaptured, in_place, fills, on_host), uncaptured
+
+
+def _drawn_on_host(session: Placeable) -> list[str]:
+    """Why the host draws batches though the job does not ask it to; refused where it asks for the device."""
+    job, on_host = session.job, reasons_against(DEVICE_SAMPLING, demands_of(session))
+    if on_host and job.sample_on in ("device", "hybrid"):
+        raise PenstockError(
+            f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
+            code="unsupported-combination",
+        )
+    if session.inputs.edges and job.sample_on == "auto" and not on_host:
+        # As measured: the thread that launches a draw's kernels keeps the loop that computes waiting.
+        return ["threads of the host draw edges with rows faster (sample_on: device has the device draw them)"]
+    return on_host
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A decision that is not yet made: what was asked for, what fits, and what has decided so far."""
+
+    asked: Asked
+    uncaptured: list[str]
+    fitted: Fitted
+    faster: list[str] = field(default_factory=list)
+    decided_by: str = RULE
+    drawn_by: str = RULE
+    captured_by: str = RULE
+
+
+def _with_fastest_place(draft: _Draft, model: CostModel, session: Session, memory: MemoryModel) -> _Draft:
+    """With features where reading them is predicted to be fastest, if the job leaves that open."""
+    if not _is_open(session, draft.fitted.residence) or not knows_transfers(model):
+        return draft
+    best, usual = _fastest(model, session, draft.fitted.residence)
+    draft = replace(draft, decided_by=OPERATOR_PROFILE)
+    if best is usual:
+        return draft
+    job = draft.asked.job
+    asked = draft.asked._replace(job=job.model_copy(update={"placement": _with_place(job, best)}))
+    return replace(draft, asked=asked, fitted=fitting(session, memory, asked), faster=[_why_faster(best, usual)])
+
+
+def _with_predicted_steps(draft: _Draft, steps: PredictedExecution, session: Placeable, memory: MemoryModel) -> _Draft:
+    """With batches drawn and steps done by whom and as is predicted to be fastest, if the job leaves that open."""
+    job, fitted = draft.asked.job, draft.fitted
+    if job.sample_on == "auto" and fitted.residence.topology != "host":
         compared = steps.drawn_by_host(fitted.residence, fitted.captured)
-        drawn_by = RULE if compared is None else OPERATOR_PROFILE
+        draft = draft if compared is None else replace(draft, drawn_by=OPERATOR_PROFILE)
         if compared is not None and compared.takes_other:
             on_host = [_predicted("the host draws", compared)]
-            asked = asked._replace(room=None, captured=False, in_place=False, on_host=on_host)
-            fitted = fitting(session, memory, asked)
-    if steps is not None and job.capture == "auto" and fitted.captured and room is not None:
-        compared = steps.launched(fitted.residence, room)
-        captured_by = RULE if compared is None else OPERATOR_PROFILE
+            asked = draft.asked._replace(room=None, captured=False, in_place=False, on_host=on_host)
+            draft = replace(draft, asked=asked, fitted=fitting(session, memory, asked))
+    room = draft.asked.room
+    if job.capture == "auto" and draft.fitted.captured and room is not None:
+        compared = steps.launched(draft.fitted.residence, room)
+        draft = draft if compared is None else replace(draft, captured_by=OPERATOR_PROFILE)
         if compared is not None and compared.takes_other:
+            asked = draft.asked._replace(captured=False, in_place=False)
             uncaptured = [_predicted("steps are launched", compared)]
-            asked = asked._replace(captured=False, in_place=False)
-            fitted = fitting(session, memory, asked)
+            draft = replace(draft, asked=asked, uncaptured=uncaptured, fitted=fitting(session, memory, asked))
+    return draft
+
+
+def _decided(draft: _Draft, memory: MemoryModel) -> Decision:
+    asked, fitted, uncaptured = draft.asked, draft.fitted, draft.uncaptured
     residence, captured = fitted.residence, fitted.captured
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     room = None if residence.topology == "host" and not captured else asked.room
     in_place = asked.in_place and captured and residence.features == "device"
-    why = [*residence.why, *faster, *_why_steps(on_host, uncaptured)]
+    why = [*residence.why, *draft.faster, *_why_steps(asked.on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
-    decision = Decision(
+    return Decision(
         residence, fitted.working, room, captured, in_place, why, predicted_by=memory.method,
-        untraced=memory.untraced, decided_by=decided_by, drawn_by=drawn_by, captured_by=captured_by,
+        untraced=memory.untraced, decided_by=draft.decided_by, drawn_by=draft.drawn_by, captured_by=draft.captured_by,
         gathers=fitted.gathers,
     )  # fmt: skip
-    return replace(decision, predicted_bytes=memory.predicted(decision) + inputs.device_table_bytes)
 
 
 def _predicted(what: str, compared: Comparison) -> str:
