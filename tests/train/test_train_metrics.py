@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.train.metrics import METRICS, default_metric, metric_named, metrics_for
+from penstock.errors import NotFinite
+from penstock.train.metrics import METRICS, default_metric, measured, metric_named, metrics_for
 from refusals import refused
 
 SEEDS = st.integers(0, 10_000)
@@ -180,3 +181,17 @@ def test_the_nearest_name_is_suggested(name, near):
         metric_named(name)
     with refused("unknown-name"):
         default_metric("node-clasification")
+
+
+def test_several_metrics_of_the_same_outputs_are_those_of_each():
+    rng = np.random.default_rng(0)
+    for outputs, labels in (
+        (rng.standard_normal((50, 4)), rng.integers(0, 4, 50)),
+        (rng.standard_normal((50, 3)), rng.integers(0, 2, (50, 3))),
+        (rng.standard_normal((50, 1)), rng.integers(0, 2, 50)),
+    ):
+        names = ["macro-f1", "micro-f1", *(["accuracy"] if labels.ndim == 1 else ["roc-auc"])]
+        metrics = [metric_named(name) for name in names]
+        assert measured(metrics, outputs, labels) == {each.name: each.compute(outputs, labels) for each in metrics}
+    with pytest.raises(NotFinite):
+        measured([metric_named("accuracy")], np.full((3, 2), np.nan), np.zeros(3, np.int64))

@@ -8,7 +8,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.train.metrics.curves import average_precision, roc_auc
 from penstock.train.metrics.decisions import accuracy, macro_f1, micro_f1
 from penstock.train.metrics.distances import mae, rmse
-from penstock.train.metrics.metric import Metric
+from penstock.train.metrics.metric import Metric, measured
 from penstock.train.metrics.places import hits_at, mrr
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "hits_at",
     "macro_f1",
     "mae",
+    "measured",
     "metric_named",
     "metrics_for",
     "micro_f1",
@@ -41,9 +42,9 @@ def _hits(k: int) -> Metric:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "higher", _CLASSES, accuracy),
-        Metric("macro-f1", "higher", _CLASSES, macro_f1),
-        Metric("micro-f1", "higher", _CLASSES, micro_f1),
+        Metric("accuracy", "higher", _CLASSES, accuracy, "classes"),
+        Metric("macro-f1", "higher", _CLASSES, macro_f1, "classes"),
+        Metric("micro-f1", "higher", _CLASSES, micro_f1, "classes"),
         Metric("roc-auc", "higher", _SCORED, roc_auc),
         Metric("average-precision", "higher", _SCORED, average_precision),
         Metric("mrr", "higher", _LINKS, lambda ranks, _: mrr(ranks), "ranks"),

@@ -1,6 +1,6 @@
 """A metric by name, and the checks that all of them share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,13 +12,14 @@ from penstock.graph.arrays import Array
 
 @dataclass(frozen=True)
 class Metric:
-    """`compute(outputs, labels)` is one number. Metrics that take ranks ignore the labels."""
+    """`compute(outputs, labels)` is one number. Metrics that take ranks ignore the labels; those that take classes read
+    nothing else of the outputs, and take the numbers of classes in their place."""
 
     name: str
     better: Literal["higher", "lower"]
     tasks: tuple[str, ...]
     compute: Callable[[Any, Any], float]
-    takes: Literal["outputs", "ranks"] = "outputs"
+    takes: Literal["outputs", "classes", "ranks"] = "outputs"
 
     def is_better(self, value: float, than: float) -> bool:
         """Whether a value improves on another; NaN never does."""
@@ -28,6 +29,17 @@ class Metric:
     def worst(self) -> float:
         """What every value improves on."""
         return float("-inf") if self.better == "higher" else float("inf")
+
+
+def measured(metrics: Iterable[Metric], outputs: Array, labels: Array) -> dict[str, float]:
+    """Several metrics of the same outputs, by name: the largest output of a row is looked for once."""
+    found, classes = dict[str, float](), None
+    for metric in metrics:
+        decides = metric.takes == "classes" and outputs.ndim == 2 and outputs.shape[1] > 1 and labels.ndim == 1
+        if decides and classes is None:
+            classes = checked(outputs, labels, metric.name)[0].argmax(1)
+        found[metric.name] = metric.compute(classes if decides else outputs, labels)
+    return found
 
 
 def checked(outputs: Any, labels: Any, name: str) -> tuple[Array, Array]:
