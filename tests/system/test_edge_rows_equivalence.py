@@ -74,7 +74,7 @@ def test_modules_of_two_workers_pull_rows_of_edges(tmp_path, wire_type):
     ids=str,
 )
 def test_the_whole_graph_among_workers(tmp_path, model):
-    """Weights are in the lists that workers exchange; rows of edges are read once, by those who compute with them."""
+    """Weights are in the lists that workers exchange; rows of edges are read for every bin, before the first epoch."""
     fields = {"sampler": "whole", "layers": 2, "dropout": 0.0, **model}
     run, one = both(tmp_path, 2, {"machines": machines(1, 1)}, **fields)
     assert_same_losses(run.path, one.path, ROUNDING)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+import penstock as ps
+from penstock import EdgeSet, Graph
 from penstock.graph.generate.presets import DATASETS
 from penstock.train.build import make_session
 from penstock.train.job import make_job
@@ -233,3 +235,27 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     for example in examples:
         exec(example, known)
     assert len(list((tmp_path / "runs").iterdir())) == 3
+
+
+def few_edges():
+    """The carrying graph, in which all vertices but the first few have no neighbours."""
+    graph = carrying_graph()
+    ((kind, edges),) = graph.edges.items()
+    indptr = np.minimum(edges.indptr, edges.indptr[20])
+    fields = {name: values[: indptr[-1]] for name, values in edges.fields.items()}
+    return Graph(graph.nodes, {kind: EdgeSet(indptr, edges.indices[: indptr[-1]], fields)}, "few")
+
+
+@pytest.mark.parametrize("fields", [{"batch_size": 4}, {"sampler": "whole", "bins": 6, "layers": 2}], ids=str)
+@pytest.mark.parametrize("model", FEATURED)
+def test_batches_and_bins_without_edges(tmp_path, model, fields):
+    few = {"fanouts": [3, 2]} if "sampler" not in fields else {}
+    job = {**SMALL, "epochs": 1, **fields, **few}
+    run = trained(few_edges(), tmp_path / "run", model=model, edge_features=["edge_attr", "far"], **job)
+    assert np.isfinite([line["loss"] for line in lines_of(run.path) if line["kind"] == "epoch"]).all()
+
+
+def test_a_loaders_batches_without_edges():
+    found = list(ps.loader(few_edges(), fanouts=[3, 2], batch_size=4, edge_features=["edge_attr", "far"]))
+    assert any(batch.num_edges == 0 for batch in found)
+    assert all(batch.edge_attr.shape == (batch.num_edges, 4) for batch in found)

@@ -123,7 +123,7 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
             waiting += value.values()
         elif isinstance(value, DeviceBlock):
             waiting += [value.indptr, value.indices, value.weights, value.totals, value.edges]
-            waiting += [value.edge_attr, value.edge_weight]
+            waiting += [value.edge_attr, value.edge_weight, value.ages]
         elif is_dataclass(value):
             # Inputs that the host has worked on.
             waiting += vars(value).values()

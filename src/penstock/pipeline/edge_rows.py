@@ -1,5 +1,6 @@
 """What the edges of a batch carry: rows of edge fields, read for its blocks as features are for its vertices."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -66,7 +67,7 @@ class EdgeReading:
     def attached(self, arrays: Sequence[Any], move: Move) -> dict[int, Block]:
         """By the blocks' identities, the same blocks with what their edges carry."""
         rows = [move(array) for array in arrays]
-        columns = [each.reshape(len(self._ids), -1) for each in rows[: len(self._fields.features)]]
+        columns = [each.reshape(len(each), math.prod(each.shape[1:])) for each in rows[: len(self._fields.features)]]
         features = None if not columns else columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
         weight = None if self._fields.weight is None else rows[-1].reshape(-1)
         found, start = {}, 0

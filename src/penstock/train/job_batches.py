@@ -87,6 +87,8 @@ def unknown_of(session: Session) -> list[str]:
         reasons.append(f"steps of model {job.model} were not measured")
     if job.sampler != "neighbour" or not all(isinstance(fanout, int) for fanout in job.fanouts):
         reasons.append(f"sampler {job.sampler} as it is set was not measured")
+    if session.inputs.edges:
+        reasons.append("rows of edges were not measured")
     if session.task.name not in ("node-classification", "node-regression"):
         reasons.append(f"task {session.task.name} has operators of its own")
     return reasons

@@ -59,6 +59,8 @@ def trained(session):
         ({"model": "transformer", "edge_features": FIELDS}, "auto"),
         ({"edge_features": FIELDS, "edge_weight": "edge_weight"}, "auto"),
         ({"edge_features": FIELDS, "edge_weight": "edge_weight"}, {"topology": "host"}),
+        ({"model": "gine", "edge_features": FIELDS, "sample_on": "hybrid", "sample_threads": 2}, "auto"),
+        ({"model": "gine", "edge_features": FIELDS, "sample_on": "auto"}, {"topology": "device"}),
     ],
     ids=str,
 )
@@ -68,13 +70,13 @@ def test_the_same_is_learned_wherever_rows_of_edges_lie(monkeypatch, fields, pla
     device_with_free_memory(monkeypatch, lambda: 1 << 40)
     graph, module = carrying_graph(), "model" not in fields
     drawn = {"sample_on": "device"} if placement != {"topology": "host"} else {}
-    session = session_of(graph, module, placement=placement, **drawn, **fields)
+    session = session_of(graph, module, placement=placement, **{**drawn, **fields})
     placed = place(session, True, Progress())
     session.execution = choose_execution(session, placed)
     wanted = "device" if placement == "auto" else placement["topology"]
     assert placed.facts()["topology"] == wanted and not placed.is_captured
     assert placed.edges.on_device == (wanted != "host")
-    found, expected = trained(session), trained(session_of(graph, module, **fields))
+    found, expected = trained(session), trained(session_of(graph, module, **{**fields, "sample_on": "auto"}))
     for name, values in expected.items():
         torch.testing.assert_close(found[name], values, rtol=1e-3, atol=1e-4)
     assert session.evaluate(["val"])["val"]["accuracy"] >= 0

@@ -8,7 +8,7 @@ from test_whole_exact import EPOCHS, graph_for, in_float64
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
 from penstock.train.job import make_job
-from training_graphs import community_graph, labelled_edges
+from training_graphs import carrying_graph, community_graph, labelled_edges
 from whole_threads import train_in_threads
 
 EXACT = 1e-9
@@ -77,3 +77,12 @@ def test_facts_count_both_kinds_of_edges():
     graph = community_graph()
     facts = train_in_threads(graph, 2, 1, **WHOLE, **LINKS, supervision=0.4)[0][0][2]
     assert 0.3 < facts["supervised_edges"] / (facts["supervised_edges"] + facts["message_edges"]) < 0.5
+
+
+@pytest.mark.parametrize("exchange", ["bins", "replicate"])
+def test_rows_of_edges_beside_edges_that_are_predicted(exchange):
+    """Edges that a task predicts are in no list; the others keep their rows. Rows of edges are float32."""
+    fields = {**WHOLE, **LINKS, "model": "gine", "edge_features": ["edge_attr", "far"], "exchange": exchange}
+    one, _ = train_in_threads(carrying_graph(), 1, 4, **fields, bins=1)
+    several, _ = train_in_threads(carrying_graph(), 3, 4, **fields, bins=2)
+    np.testing.assert_allclose(several[0][0], one[0][0], rtol=1e-4)

@@ -40,10 +40,12 @@ class ReservedMemory:
 
     method, untraced = "reserved", ""
 
-    def __init__(self, job: Job, vertices: int, device: torch.device, share: float) -> None:
+    def __init__(self, job: Job, vertices: int, device: torch.device, share: float, positions: bool) -> None:
+        """`positions`: samplers keep the numbers of drawn edges."""
         if not 0 <= share < 1:
             raise PenstockError(f"reserve is {share}: give a share from 0 to 1.", code="value-out-of-range")
         self._job, self._vertices, self._reserved = job, vertices, int(share * device_memory_of(device)[1])
+        self._positions = positions
 
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
@@ -51,7 +53,9 @@ class ReservedMemory:
         """See `decision.MemoryModel`."""
         job = self._job
         ahead = job.transfer_depth + 1
-        own = loaded_working(NOTHING, room, self._vertices, ahead, 0, row_type(job), job.sample_threads)
+        own = loaded_working(
+            NOTHING, room, self._vertices, ahead, 0, row_type(job), job.sample_threads, self._positions
+        )
         return Working(own.bytes + self._reserved, own.row_type, {**own.parts, "model": self._reserved})
 
     def predicted(self, decision: Decision) -> int:
@@ -64,7 +68,7 @@ def place_batches(
 ) -> tuple[Callable[[Planned], Batch], DeviceCarrier]:
     """Put topology and features where they fit, as for training; returns what draws batches and what brings them."""
     job, device = parts.job, parts.inputs.device
-    memory = ReservedMemory(job, parts.graph.num_nodes, device, reserve)
+    memory = ReservedMemory(job, parts.graph.num_nodes, device, reserve, bool(parts.inputs.edges))
     decision = decide(parts, plan, memory)
     placed = place_as_decided(parts, decision, plan, progress)
     draw: Callable[[Planned], Batch] = parts.task.sample

@@ -118,7 +118,8 @@ def _drawn_on_host(session: Placeable) -> list[str]:
             f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
             code="unsupported-combination",
         )
-    if session.inputs.edges and job.sample_on == "auto" and not on_host:
+    is_open = job.sample_on == "auto" and job.placed.topology not in ("device", "pinned")
+    if session.inputs.edges and is_open and not on_host:
         # As measured: the thread that launches a draw's kernels keeps the loop that computes waiting.
         return ["threads of the host draw edges with rows faster (sample_on: device has the device draw them)"]
     return on_host

@@ -54,8 +54,9 @@ class TrialMemory:
             given = width, vertices, len(task.items), label, parameters, rows_as
             return captured_working(self._step, room, *given, in_place)
         return loaded_working(
-            self._step, room, vertices, job.transfer_depth + 1, parameters, rows_as, job.sample_threads
-        )
+            self._step, room, vertices, job.transfer_depth + 1, parameters, rows_as, job.sample_threads,
+            positions=bool(session.inputs.edges),
+        )  # fmt: skip
 
     def predicted(self, decision: Any) -> int:
         """See `decision.MemoryModel`."""
@@ -100,8 +101,12 @@ def loaded_working(
     parameters: int,
     row_type: torch.dtype,
     threads: int = 1,
+    positions: bool = False,
 ) -> Working:
-    """Of steps on batches that a pipeline brings, so many `ahead`; with a sampler a thread where there is `room`."""
+    """Of steps on batches that a pipeline brings, so many `ahead`; with a sampler a thread where there is `room`.
+
+    `positions`: samplers keep the numbers of drawn edges.
+    """
     load = step.whole
     parts = {
         "batches": (1 + ahead) * (load.inputs * row_type.itemsize + _EDGE_BYTES * (load.edges + load.rows)),
@@ -110,7 +115,8 @@ def loaded_working(
         "libraries": library_memory().product_workspace,
     }
     if room is not None:
-        parts |= {"numbering": threads * 4 * vertices, "slots": threads * _slot_bytes(room)}
+        slot = _slot_bytes(room) + (8 * sum(room.edges) if positions else 0)
+        parts |= {"numbering": threads * 4 * vertices, "slots": threads * slot}
     return Working(sum(parts.values()), row_type, parts)
 
 

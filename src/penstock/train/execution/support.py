@@ -145,7 +145,7 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     if not support.weights_and_times and (weight is not None or job.time is not None):
         reasons.append("draws by weight or time are the host's")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
-        reasons.append("rows of edges (edge_features, edge_weight) are read for each batch by itself")
+        reasons.append("rows of edges (edge_features, edge_weight) differ in number from batch to batch")
     if not support.layers_on_edges and demands.library_model and layer_entry(job.model).makes_edge_rows:
         reasons.append(f"model {job.model} makes a row for each edge, whose number the host must know")
     if support.tasks is not None and task.name not in support.tasks:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from penstock.errors import PenstockError
@@ -152,12 +153,7 @@ class BatchLoader:
     def _label(self, batch: Batch) -> None:
         self._source.label(batch)
         if self.device.type == "cpu":
-            self._merge(batch)
-
-    def _merge(self, batch: Batch) -> None:
-        """Make one list of the edges ahead, where earlier batches were asked for it."""
-        if self._merging.is_set() and batch.merged is None:
-            batch.merged = merged(batch)
+            _merge_ahead(self._merging, batch)
 
     def _place(self, reserve: float) -> None:
         """Bring topology and features to the GPU as far as they fit beside what is left for the model."""
@@ -167,8 +163,14 @@ class BatchLoader:
         parts = BatchParts(self.job, self.graph, self.inputs, self._source)
         self._draw, carrier = place_batches(parts, self._shares, reserve)
         # The thread that brings batches waits for the device there, and the user's loop does not.
-        carrier.finish = self._merge
+        carrier.finish = partial(_merge_ahead, self._merging)
         self._carrier = carrier
+
+
+def _merge_ahead(merging: threading.Event, batch: Batch) -> None:
+    """Make one list of a batch's edges, where earlier batches were asked for it."""
+    if merging.is_set() and batch.merged is None:
+        batch.merged = merged(batch)
 
 
 def _unwrapped(flow: Loader) -> Iterator[Any]:

@@ -35,6 +35,10 @@ class LayerSize(NamedTuple):
     edges: int
     width_in: int
     width_out: int
+    carried: int = 0
+    """Numbers that an edge carries."""
+    messages: int = 0
+    """Numbers that the layer makes for an edge."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def step_bytes(sizes: Sequence[LayerSize], bins: int, keep: str, item: int, reta
         4 * (size.rows * size.width_out + size.inputs * size.width_in * (number > 0))
         for number, size in enumerate(sizes)
     )
-    blocks = sum(_EDGE_BYTES * size.edges for size in sizes)
+    blocks = sum((_EDGE_BYTES + 4 * size.carried) * size.edges for size in sizes)
     working = [_bin_bytes(size, bins, number) for number, size in enumerate(sizes)]
     return levels + gradients + blocks + (bins * sum(working) if retain else max(working))
 
@@ -159,7 +163,9 @@ def _bin_bytes(size: LayerSize, bins: int, number: int) -> int:
     inputs = 0 if bins == 1 and number > 0 else 4 * read * size.width_in
     # The first layer's inputs have no gradients, and what it aggregates of them is kept.
     gradients = 4 * read * size.width_in if number else 8 * (size.rows // bins + 1) * size.width_in
-    return inputs + gradients + _ROWS_OUT * 4 * (size.rows // bins + 1) * size.width_out
+    # A message for each edge, and its gradient.
+    messages = 8 * (size.edges // bins + 1) * size.messages
+    return inputs + gradients + messages + _ROWS_OUT * 4 * (size.rows // bins + 1) * size.width_out
 
 
 def _places(keep: Place | Literal["auto"], on_device: bool) -> list[Place]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.nn.layer_table import layer_entry
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.batch_source import layers_of
@@ -140,13 +141,16 @@ class SharedWholeExecution(SharedExecution):
 
 def _sizes(session: Session, levels: list[LevelRows]) -> list[LayerSize]:
     layers, widest, hidden = len(levels) - 1, max(session.inputs.widths.values()), session.job.hidden
+    carried = sum(fields.width for fields in session.inputs.edges.fields.values())
+    makes_rows = layer_entry(session.job.model).makes_edge_rows or bool(carried)
     sizes = []
     for number in range(layers):
         below, above = levels[number], levels[number + 1]
         given, read = _count(above.computed), _count(below.computed) + below.received
         edges = sum(int(loads.sum()) for loads in above.loads.values()) - given
         out = session.task.out if number == layers - 1 and session.job.jump == "none" else hidden
-        sizes.append(LayerSize(given, read, edges, hidden if number else widest, out))
+        width = hidden if number else widest
+        sizes.append(LayerSize(given, read, edges, width, out, carried, hidden if makes_rows else 0))
     return sizes
 
 

@@ -32,7 +32,7 @@ class BinTask(PreparedBin):
 
 
 def make_tasks(plan: CutPlan, device: torch.device, edges: EdgeRows) -> list[list[BinTask]]:
-    """For every layer, its bins in order; `edges` reads what edges carry, once."""
+    """For every layer, its bins in order; `edges` reads what the edges of each bin carry."""
     made = [
         [_task(work, number, place, device, edges) for place, work in enumerate(layer)]
         for number, layer in enumerate(plan.bins)
