@@ -26,7 +26,7 @@ from penstock.train.trace.untraceable import UntraceableError
 from penstock.train.whole.bin_sizes import BinSize, bin_sizes, in_place_sizes, num_inputs
 from penstock.train.whole.in_place import InPlaceStep
 from penstock.train.whole.in_place_plan import ListSizes, list_sizes, make_in_place_plan, reads_in_place
-from penstock.train.whole.memory import Decision, LayerSize, decide, free_bytes, step_bytes
+from penstock.train.whole.memory import Decision, LayerSize, decide, edge_numbers, free_bytes, step_bytes
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
 from penstock.train.whole.preparation import Preparation
@@ -320,6 +320,7 @@ def layer_sizes(
 ) -> list[LayerSize]:
     """What every layer of a model computes."""
     layers, widest = len(counts) - 1, max(session.inputs.widths.values())
+    of_edges = edge_numbers(session.job.model, session.inputs.edges, session.job.hidden)
     sizes = []
     for number in range(layers):
         edges = 0
@@ -328,5 +329,5 @@ def layer_sizes(
             edges += int((indptr[rows + 1] - indptr[rows]).sum())
         given, read = sum(counts[number + 1].values()), sum(counts[number].values())
         out = session.task.out if number == layers - 1 and session.job.jump == "none" else session.job.hidden
-        sizes.append(LayerSize(given, read, edges, session.job.hidden if number else widest, out))
+        sizes.append(LayerSize(given, read, edges, session.job.hidden if number else widest, out, *of_edges))
     return sizes

@@ -8,6 +8,8 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.memory import available_mb
+from penstock.nn.layer_table import layer_entry
+from penstock.pipeline.edge_rows import EdgeRows
 from penstock.train.device_memory import device_memory_of
 from penstock.train.whole.levels import Where
 
@@ -39,6 +41,12 @@ class LayerSize(NamedTuple):
     """Numbers that an edge carries."""
     messages: int = 0
     """Numbers that the layer makes for an edge."""
+
+
+def edge_numbers(model: str, edges: EdgeRows, hidden: int) -> tuple[int, int]:
+    """Numbers that an edge carries, and numbers that a layer makes for it."""
+    carried = sum(fields.width for fields in edges.fields.values())
+    return carried, hidden if carried or layer_entry(model).makes_edge_rows else 0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.nn.layer_table import layer_entry
 from penstock.pipeline.clock import Recorder
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.train.batch_source import layers_of
@@ -17,7 +16,7 @@ from penstock.train.execution.shared import SharedExecution
 from penstock.train.execution.worker_group import WorkerGroup
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
-from penstock.train.whole.memory import Decision, LayerSize, decide
+from penstock.train.whole.memory import Decision, LayerSize, decide, edge_numbers
 from penstock.train.whole.schedule import first_epoch
 from penstock.train.whole.shared.bin_choice import RATES, bins_by_cost
 from penstock.train.whole.shared.cut_plan import make_cut_plan
@@ -141,16 +140,14 @@ class SharedWholeExecution(SharedExecution):
 
 def _sizes(session: Session, levels: list[LevelRows]) -> list[LayerSize]:
     layers, widest, hidden = len(levels) - 1, max(session.inputs.widths.values()), session.job.hidden
-    carried = sum(fields.width for fields in session.inputs.edges.fields.values())
-    makes_rows = layer_entry(session.job.model).makes_edge_rows or bool(carried)
+    of_edges = edge_numbers(session.job.model, session.inputs.edges, hidden)
     sizes = []
     for number in range(layers):
         below, above = levels[number], levels[number + 1]
         given, read = _count(above.computed), _count(below.computed) + below.received
         edges = sum(int(loads.sum()) for loads in above.loads.values()) - given
         out = session.task.out if number == layers - 1 and session.job.jump == "none" else hidden
-        width = hidden if number else widest
-        sizes.append(LayerSize(given, read, edges, width, out, carried, hidden if makes_rows else 0))
+        sizes.append(LayerSize(given, read, edges, hidden if number else widest, out, *of_edges))
     return sizes
 
 
