@@ -86,7 +86,12 @@ def measured(made: Epochs, epochs: int, device: torch.device) -> dict[str, Any]:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else None
-    return {"epoch_s": statistics.median(seconds[min(3, len(seconds) - 1) :]), "first_s": seconds[0], "accuracy": accuracy(), "peak_mb": peak}
+    return {
+        "epoch_s": statistics.median(seconds[min(3, len(seconds) - 1) :]),
+        "first_s": seconds[0],
+        "accuracy": accuracy(),
+        "peak_mb": peak,
+    }
 
 
 def penstock(graph: Graph, model: str, hidden: int, device: torch.device, epochs: int) -> Epochs:
