@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NotFinite
-from penstock.train.metrics import METRICS, default_metric, measured, metric_named, metrics_for
+from penstock.train.metrics import METRICS, default_metric, metric_named, metric_values, metrics_for
 from refusals import refused
 
 SEEDS = st.integers(0, 10_000)
@@ -192,6 +192,6 @@ def test_several_metrics_of_the_same_outputs_are_those_of_each():
     ):
         names = ["macro-f1", "micro-f1", *(["accuracy"] if labels.ndim == 1 else ["roc-auc"])]
         metrics = [metric_named(name) for name in names]
-        assert measured(metrics, outputs, labels) == {each.name: each.compute(outputs, labels) for each in metrics}
+        assert metric_values(metrics, outputs, labels) == {each.name: each.compute(outputs, labels) for each in metrics}
     with pytest.raises(NotFinite):
-        measured([metric_named("accuracy")], np.full((3, 2), np.nan), np.zeros(3, np.int64))
+        metric_values([metric_named("accuracy")], np.full((3, 2), np.nan), np.zeros(3, np.int64))

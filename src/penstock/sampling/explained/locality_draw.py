@@ -46,7 +46,7 @@ def inclusion_probabilities(scores: Array, expected: float, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def _fill_probabilities(scores: Array, count: int, expected: float, out: Array) -> None:
-    """The same of the first `count` scores: slices of arrays for every list would take longer than their work."""
+    """`inclusion_probabilities` of the first `count` scores: a slice for every list would take longer than this."""
     if expected >= count:
         for k in range(count):
             out[k] = 1.0

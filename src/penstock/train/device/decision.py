@@ -93,7 +93,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
 
 
 def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
-    """How steps are to be done where memory allows it; and why they are not captured, where they are not."""
+    """How steps are to be done if memory allows it, and the reasons against capturing them."""
     job, demands = session.job, demands_of(session)
     on_host = _drawn_on_host(session)
     filled = drawn_for_slots(job) and not on_host and isinstance(schedule, Schedule)
@@ -111,7 +111,7 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
 
 
 def _drawn_on_host(session: Placeable) -> list[str]:
-    """Why the host draws batches though the job does not ask it to; refused where it asks for the device."""
+    """The reasons to draw batches on the host; they are refused where the job asks the device to draw."""
     job, on_host = session.job, reasons_against(DEVICE_SAMPLING, demands_of(session))
     if on_host and job.sample_on in ("device", "hybrid"):
         raise PenstockError(
@@ -120,14 +120,14 @@ def _drawn_on_host(session: Placeable) -> list[str]:
         )
     is_open = job.sample_on == "auto" and job.placed.topology not in ("device", "pinned")
     if session.inputs.edges and is_open and not on_host:
-        # As measured: the thread that launches a draw's kernels keeps the loop that computes waiting.
-        return ["threads of the host draw edges with rows faster (sample_on: device has the device draw them)"]
+        # An epoch took 17 to 19 % longer when the device drew them (docs/measurements.md).
+        return ["the host draws batches with edge features faster (set sample_on to device to draw them there)"]
     return on_host
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A decision that is not yet made: what was asked for, what fits, and what has decided so far."""
+    """A decision in progress: what was asked for, what fits, and what each choice was decided by."""
 
     asked: Asked
     uncaptured: list[str]
@@ -139,7 +139,7 @@ class _Draft:
 
 
 def _with_fastest_place(draft: _Draft, model: CostModel, session: Session, memory: MemoryModel) -> _Draft:
-    """With features where reading them is predicted to be fastest, if the job leaves that open."""
+    """Place features where reading them is predicted to be fastest, if the job leaves that open."""
     if not _is_open(session, draft.fitted.residence) or not knows_transfers(model):
         return draft
     best, usual = _fastest(model, session, draft.fitted.residence)
@@ -152,7 +152,7 @@ def _with_fastest_place(draft: _Draft, model: CostModel, session: Session, memor
 
 
 def _with_predicted_steps(draft: _Draft, steps: PredictedExecution, session: Placeable, memory: MemoryModel) -> _Draft:
-    """With batches drawn and steps done by whom and as is predicted to be fastest, if the job leaves that open."""
+    """Let the host draw, or launch steps one by one, where the job leaves that open and it is predicted faster."""
     job, fitted = draft.asked.job, draft.fitted
     if job.sample_on == "auto" and fitted.residence.topology != "host":
         compared = steps.drawn_by_host(fitted.residence, fitted.captured)

@@ -8,7 +8,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.train.metrics.curves import average_precision, roc_auc
 from penstock.train.metrics.decisions import accuracy, macro_f1, micro_f1
 from penstock.train.metrics.distances import mae, rmse
-from penstock.train.metrics.metric import Metric, measured
+from penstock.train.metrics.metric import Metric, metric_values
 from penstock.train.metrics.places import hits_at, mrr
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "hits_at",
     "macro_f1",
     "mae",
-    "measured",
     "metric_named",
+    "metric_values",
     "metrics_for",
     "micro_f1",
     "mrr",

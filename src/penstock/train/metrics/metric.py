@@ -12,8 +12,11 @@ from penstock.graph.arrays import Array
 
 @dataclass(frozen=True)
 class Metric:
-    """`compute(outputs, labels)` is one number. Metrics that take ranks ignore the labels; those that take classes read
-    nothing else of the outputs, and take the numbers of classes in their place."""
+    """`compute(outputs, labels)` is one number.
+
+    Metrics that take ranks ignore the labels. Those that take classes depend on the predicted class of each row alone,
+    and accept class numbers instead of outputs.
+    """
 
     name: str
     better: Literal["higher", "lower"]
@@ -31,8 +34,8 @@ class Metric:
         return float("-inf") if self.better == "higher" else float("inf")
 
 
-def measured(metrics: Iterable[Metric], outputs: Array, labels: Array) -> dict[str, float]:
-    """Several metrics of the same outputs, by name: the largest output of a row is looked for once."""
+def metric_values(metrics: Iterable[Metric], outputs: Array, labels: Array) -> dict[str, float]:
+    """Several metrics of the same outputs, by name; the predicted classes are computed once for all of them."""
     found, classes = dict[str, float](), None
     for metric in metrics:
         decides = metric.takes == "classes" and outputs.ndim == 2 and outputs.shape[1] > 1 and labels.ndim == 1

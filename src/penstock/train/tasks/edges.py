@@ -20,7 +20,7 @@ from penstock.train.class_weights import NO_WEIGHTS, loss_weights
 from penstock.train.edge_times import EdgeTimes
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
-from penstock.train.metrics import default_metric, measured
+from penstock.train.metrics import default_metric, metric_values
 from penstock.train.number_losses import number_loss
 from penstock.train.tasks.edge_labels import LabelledEdges
 from penstock.train.tasks.ends import (
@@ -131,7 +131,7 @@ class EdgeTask:
             labels = torch.from_numpy(self._labels_of(some))
             self.losses[split] = float(self._losses(torch.from_numpy(logits), labels).mean())
             given = logits if self.learned.classes else logits[:, 0]
-            found[split] = measured(self._metrics, given, self._data.labels[some])
+            found[split] = metric_values(self._metrics, given, self._data.labels[some])
         return found
 
     def items_of(self, split: str) -> Array:

@@ -17,7 +17,7 @@ from penstock.train.class_weights import NO_WEIGHTS, LossWeights, loss_weights
 from penstock.train.job import Job
 from penstock.train.labels import Labelled
 from penstock.train.layerwise.inference import Inference
-from penstock.train.metrics import Metric, default_metric, measured
+from penstock.train.metrics import Metric, default_metric, metric_values
 from penstock.train.number_losses import number_loss
 from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
@@ -131,7 +131,7 @@ class NodeTask:
     def _scores(self, out: Array, labels: Array) -> dict[str, float]:
         if self.name == "node-regression":
             out = out[:, 0]
-        return measured(self._metrics, out, labels)
+        return metric_values(self._metrics, out, labels)
 
     def _losses(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self.name == "node-regression":
