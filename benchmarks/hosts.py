@@ -152,6 +152,11 @@ def join_directly(one: Host, other: Host, number: int, rate_mbit: float) -> tupl
     return ends
 
 
+def enter_host(namespace: str) -> None:
+    """From now on this thread, and what it starts, is on the host with this name."""
+    _enter(_NAMES / namespace)
+
+
 def limit_again(host: Host, rate_mbit: float) -> None:
     """From now on a host's link carries this much, both ways."""
     rate = f"{round(rate_mbit * 1e6)}bit"

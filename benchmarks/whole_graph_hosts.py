@@ -8,7 +8,7 @@ the seconds that the busiest worker computes. Three ways to compute:
           `slower` times slower than the plan, links too: real arithmetic is then a small part of every bin, and
           only the schedule is measured, however many hosts share this machine's processors
   quota   bins are really computed, by hosts that have a share of a processor each (control groups, version 1) from the
-          end of the first epoch on: importing torch would take minutes with a tenth of one
+          end of the first epoch on, when graphs are read and connections made
   own     bins are really computed at full speed, on a machine that has a processor or more for every host
 
 Graphs of a size that fits this machine have bins of a millisecond, much of which does not depend on their size. In
@@ -45,8 +45,8 @@ import numpy as np
 import psutil
 import yaml
 
+from forked_hosts import ForkedTask, ForkingLauncher, start_forking
 from hosts import Host, HostLauncher, hosts, shown_on_hosts, started_on
-from penstock.cluster.launch.local import LocalProcess
 from penstock.cluster.profiling import profile_job
 from penstock.cluster.run import start_cluster_run
 from penstock.cluster.setup import Setup
@@ -83,7 +83,6 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 GRAPHS = {"arxiv": "synthetic-arxiv", "products": "synthetic-products"}
 """Synthetic ones; others are files of the data folder."""
-SLEEPER = Path(__file__).with_name("whole_graph_sleeper.py")
 GROUPS, PERIOD = Path("/sys/fs/cgroup/cpu"), 10_000
 """Control groups of processors, and microseconds after which a quota is there again."""
 COLUMNS = 16
@@ -126,6 +125,7 @@ def main() -> int:
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each graph, model, number of hosts, ratio and way."""
     rows = []
+    start_forking()
     with tempfile.TemporaryDirectory() as scratch:
         for case in _cases(options, Path(scratch)):
             for ratio in options.ratios:
@@ -197,9 +197,9 @@ def _measured(case: Case, ratio: float, way: str, options: argparse.Namespace) -
         decided = {"bins": section.bins, "replicate_costs": section.replicate_costs}
         job = case.job({**WAYS[way], **decided}, options, name)
         trial = _simulated(section, cluster, profile)
+        launcher: type[HostLauncher] = ForkingLauncher
         if options.compute == "sleep":
-            stack.enter_context(_sleeping(profile, slower, case.folder / "seconds.json"))
-        launcher = HostLauncher
+            launcher = stack.enter_context(_sleeping(profile, slower, case.folder / "seconds.json"))
         if options.compute == "quota":
             launcher = stack.enter_context(_quotas(machines, options.share, Path(str(job.run)) / METRICS))
         result, processors = _carried_out(job, cluster, machines, launcher)
@@ -263,14 +263,17 @@ def _carried_out(
 
 
 @contextmanager
-def _sleeping(profile: Profile, slower: float, file: Path) -> Iterator[None]:
-    """Tasks that start meanwhile let bins take `slower` times what the profile says."""
+def _sleeping(profile: Profile, slower: float, file: Path) -> Iterator[type[HostLauncher]]:
+    """A launcher whose tasks let bins take `slower` times what the profile says."""
     costs = layer_costs(profile, "cpu")
     lines = {way: [[slower * term for term in getattr(cost, way)] for cost in costs] for way in ("forward", "backward")}
     file.write_text(json.dumps(lines))
-    command = (sys.executable, "-P", str(SLEEPER))
-    with patch.object(LocalProcess, "command", command), patch.dict(os.environ, {VARIABLE: str(file)}):
-        yield
+
+    class SleepingLauncher(ForkingLauncher):
+        program = "from whole_graph_sleeper import run_sleeping; run_sleeping()"
+
+    with patch.dict(os.environ, {VARIABLE: str(file)}):
+        yield SleepingLauncher
 
 
 @contextmanager
@@ -289,8 +292,8 @@ def _quotas(machines: dict[str, Host], share: float, metrics: Path) -> Iterator[
     watch = threading.Thread(target=limit)
     groups = {name: GROUPS / host.namespace for name, host in machines.items()}
 
-    class QuotaLauncher(HostLauncher):
-        def start(self, setup: Setup) -> LocalProcess:
+    class QuotaLauncher(ForkingLauncher):
+        def start(self, setup: Setup) -> ForkedTask:
             started = super().start(setup)
             (groups[setup.task.machine] / "cgroup.procs").write_text(str(started.pid))
             return started

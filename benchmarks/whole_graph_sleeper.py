@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.cluster.tasks.__main__ import main
 from penstock.plan.workloads.bin_cost import CostLine
@@ -54,9 +54,14 @@ def _padded(compute: Callable[..., None], lines: list[list[float]]) -> Callable[
     return padded
 
 
-if __name__ == "__main__":
+def run_sleeping() -> NoReturn:
+    """The whole of the program."""
     sleep_as_predicted(json.loads(Path(os.environ[VARIABLE]).read_text()))
     status = main()
     sys.stderr.flush()
     # Threads of libraries may still wait for peers that are gone.
     os._exit(status)
+
+
+if __name__ == "__main__":
+    run_sleeping()

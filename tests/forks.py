@@ -148,12 +148,12 @@ class ForkedTask(Fork):
 
     trouble = ""
 
-    def __init__(self, setup, log: Path, folder: Path | None = None) -> None:
+    def __init__(self, setup, log: Path, folder: Path | None = None, words=("task",)) -> None:
         reading, writing = os.pipe()
         self._writing = os.fdopen(writing, "wb")
         try:
             with open_bytes(log, "ab") as out:
-                super().__init__(["task"], [reading, out.fileno(), out.fileno()], folder)
+                super().__init__(list(words), [reading, out.fileno(), out.fileno()], folder)
         except BaseException:
             self._writing.close()
             raise
