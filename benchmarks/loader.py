@@ -48,6 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10])
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3, help="of each loop; the first is not counted")
+    parser.add_argument("--sample-on", default="auto", help="who draws the batches of `ps.loader` on a GPU")
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 2], help="worker processes of PyG's loader")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -160,7 +161,8 @@ def made(graph: Graph, model: str, args: argparse.Namespace) -> Trained:
 
 
 def ours(graph: Graph, wants_edges: bool, args: argparse.Namespace) -> Iterable[Any]:
-    fields = {"edge_features": ["edge_attr"]} if wants_edges else {}
+    fields: dict[str, Any] = {"edge_features": ["edge_attr"]} if wants_edges else {}
+    fields["sample_on"] = args.sample_on
     return ps.loader(graph, "train", fanouts=args.fanouts, batch_size=BATCH, device=args.device, **fields)
 
 

@@ -15,7 +15,7 @@ from penstock.graph.schema import EdgeType
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.module_masks import call_masked
 from penstock.sampling.block import Block, TypedBlock, merge_edge_rows, merge_edges
-from penstock.sampling.device.block import HOST_LISTS, DeviceBlock
+from penstock.sampling.device.block import HOST_LISTS, DeviceBlock, bounds_key
 from penstock.traced import is_traced
 
 
@@ -167,7 +167,7 @@ def _with_bounds(blocks: Sequence[Block]) -> list[tuple[DeviceBlock, tuple[int, 
     for block in reversed(blocks):
         assert isinstance(block, DeviceBlock)
         # A block may be that of several layers.
-        found.append((block, known, f"bounds from row {known}"))
+        found.append((block, known, bounds_key(known)))
         known = block.num_dst
     if is_traced():
         for block, known, key in found:

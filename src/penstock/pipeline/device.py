@@ -45,9 +45,14 @@ class DeviceCarrier:
         self._pool = BufferPool(page_locked=device.type == "cuda")
         self._streams = PerThread(stream_maker(device))
 
+    @property
+    def reads_on_host(self) -> bool:
+        """Whether anything of a batch is read on the host."""
+        return bool(self._read_here) or self._reads_edges
+
     def gather(self, batch: Batch) -> list[Array]:
         """Have what the host reads in page-locked buffers."""
-        if not self._read_here and not self._reads_edges:
+        if not self.reads_on_host:
             return []
         if batch.ready is not None:
             batch.ready.synchronize()

@@ -15,6 +15,11 @@ CHUNK = 32
 """Edges of a chunk: lists longer than two are summed chunk by chunk. Short ones are done before that pays."""
 
 
+def bounds_key(known: int) -> str:
+    """The name among what is derived from a block of the bounds of its edges from row `known` on: two numbers."""
+    return f"bounds from row {known}"
+
+
 @dataclass(eq=False)
 class SourceLists:
     """A block read from its sources: row j is read by destinations `indices[indptr[j]:indptr[j + 1]]`, ascending.

@@ -156,6 +156,11 @@ class Slot:
             for hop in reversed(range(len(self._fanouts)))
         ]
 
+    def new_list_starts(self) -> list[Tensor]:
+        """For every hop but the first, where in its block the lists begin of vertices that the hop before has not
+        drawn for; int32 on the device."""
+        return [self._indptrs[hop].index_select(0, self.known[hop - 1 : hop]) for hop in range(1, len(self._fanouts))]
+
     def _block(self, hop: int, num_dst: int, num_src: int, edges: int, copy: bool) -> DeviceBlock:
         def cut(tensor: Tensor, size: int) -> Any:
             return tensor[:size].clone() if copy else tensor[:size]

@@ -63,7 +63,7 @@ class DeviceNeighbourSampler:
                 slot = self._slot(state, room)
                 slot.draw(epoch)
                 sizes = self._sizes(slot)
-                if all(size <= held for size, held in zip(sizes, room.sizes, strict=True)):
+                if room.holds_sizes(sizes):
                     break
                 # Cut short: draw again, with places as they were before.
                 room, state.slot = room.enlarged(sizes, largest), None

@@ -17,7 +17,11 @@ class Room:
 
     def holds(self, other: "Room") -> bool:
         """Whether a batch of these sizes fits."""
-        return all(mine >= theirs for mine, theirs in zip(self.sizes, other.sizes, strict=True))
+        return self.holds_sizes(other.sizes)
+
+    def holds_sizes(self, needed: Sequence[int]) -> bool:
+        """Whether a batch fits that needs so much, in the order of `sizes`."""
+        return all(need <= held for need, held in zip(needed, self.sizes, strict=True))
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -122,14 +122,13 @@ def rest(device: torch.device) -> None:
 def captured(graph: Any, pool: Any, stream: "torch.cuda.Stream | None") -> Iterator[None]:
     """Record what is launched in it as a graph; other runs of the process go on meanwhile."""
     own = current_streams()
-    if own is None:
-        with nothing_collected(), torch.cuda.graph(graph, pool=pool, stream=stream):
-            yield
-        return
+    if stream is None and own is not None:
+        stream = own.capturing
+    # By default a capture ends with an error when any thread of the process allocates memory on the device meanwhile.
     with (
         CAPTURING,
         nothing_collected(),
-        torch.cuda.graph(graph, pool=pool, stream=stream or own.capturing, capture_error_mode="thread_local"),
+        torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
     ):
         yield
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.device.room import Room
 from penstock.train.device.decision import Decision, decide
 from penstock.train.device.device_sampling import drawing_on_device
+from penstock.train.device.drawn_ahead import DrawnAhead
 from penstock.train.device.memory import Working, loaded_working, row_type
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.device.trial import NOTHING
@@ -53,9 +55,8 @@ class ReservedMemory:
         """See `decision.MemoryModel`."""
         job = self._job
         ahead = job.transfer_depth + 1
-        own = loaded_working(
-            NOTHING, room, self._vertices, ahead, 0, row_type(job), job.sample_threads, self._positions
-        )
+        slots = max(job.sample_threads, DrawnAhead.slots)
+        own = loaded_working(NOTHING, room, self._vertices, ahead, 0, row_type(job), slots, self._positions)
         return Working(own.bytes + self._reserved, own.row_type, {**own.parts, "model": self._reserved})
 
     def predicted(self, decision: Decision) -> int:
@@ -63,19 +64,31 @@ class ReservedMemory:
         return decision.residence.device_bytes
 
 
-def place_batches(
-    parts: BatchParts, plan: BatchPlan, reserve: float, progress: Progress = SILENT
-) -> tuple[Callable[[Planned], Batch], DeviceCarrier]:
-    """Put topology and features where they fit, as for training; returns what draws batches and what brings them."""
+@dataclass(frozen=True)
+class PlacedBatches:
+    """What draws batches, and what brings them to the device."""
+
+    draw: Callable[[Planned], Batch]
+    carrier: DeviceCarrier
+    sampler_ahead: Callable[[], DrawnAhead] | None
+    """Makes what draws them ahead in the thread that computes; None where the host has a part in batches, for which
+    there are threads."""
+
+
+def place_batches(parts: BatchParts, plan: BatchPlan, reserve: float, progress: Progress = SILENT) -> PlacedBatches:
+    """Put topology and features where they fit, as for training."""
     job, device = parts.job, parts.inputs.device
     memory = ReservedMemory(job, parts.graph.num_nodes, device, reserve, bool(parts.inputs.edges))
     decision = decide(parts, plan, memory)
     placed = place_as_decided(parts, decision, plan, progress)
-    draw: Callable[[Planned], Batch] = parts.task.sample
-    if decision.residence.topology != "host":
-        draw, _ = drawing_on_device(placed, job, parts.task, plan)
     parts.inputs.sources.update(placed.tables)
     bring_batches(parts, placed)
     carrier = parts.inputs.carrier
     assert isinstance(carrier, DeviceCarrier)
-    return draw, carrier
+    if decision.residence.topology == "host":
+        return PlacedBatches(parts.task.sample, carrier, None)
+    if job.sample_on == "hybrid" or job.reuse_batches or carrier.reads_on_host:
+        draw, _ = drawing_on_device(placed, job, parts.task, plan)
+        return PlacedBatches(draw, carrier, None)
+    sampler = partial(DrawnAhead, placed, plan.batch_size, getattr(parts.task, "node_type", "node"))
+    return PlacedBatches(parts.task.sample, carrier, sampler)

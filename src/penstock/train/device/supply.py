@@ -82,6 +82,6 @@ class Supply:
             self.restart(batch)
             slot.draw(self.epoch)
             needed: list[int] = slot.needed.tolist()
-            if all(need <= held for need, held in zip(needed, room.sizes, strict=True)):
+            if room.holds_sizes(needed):
                 return room
             room = room.enlarged(needed, largest)

@@ -1,16 +1,17 @@
 """The iterable that `ps.loader` gives: training's pipeline, driven by a loop of the user's own."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.pipeline.ahead import AheadLoader, AheadSampler
 from penstock.pipeline.buffers import ReclaimedBuffers
 from penstock.pipeline.host_carrier import HostCarrier
-from penstock.pipeline.loader import Batch, Carrier, Loader
+from penstock.pipeline.loader import Batch, Carrier, Loaded, Loader
 from penstock.pipeline.reused_batches import ReusedBatches
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.pipeline.stages import StageError
@@ -60,6 +61,8 @@ class BatchLoader:
         self._draw: Callable[[Planned], Batch] = self._source.sample
         rows = self.inputs.sources, self.inputs.scale
         self._carrier: Carrier = HostCarrier(*rows, edges=self.inputs.edges, pool=ReclaimedBuffers())
+        self._sampler_ahead: Callable[[], AheadSampler] | None = None
+        self._samplers: list[AheadSampler] = []
         if self.device.type == "cuda":
             self._place(reserve)
         target = getattr(self._source, "node_type", None)
@@ -136,19 +139,32 @@ class BatchLoader:
     def _epoch(self, start: Position, iteration: int) -> Iterator[GraphBatch]:
         batches = len(self) - start.batch
         planned = (each for each, _ in zip(self._shares.from_position(start), range(batches), strict=False))
-        draw = self._draw if self._reused is None else self._reused.drawn_by(self._draw)
-        flow = Loader(planned, draw, self._carrier, self._label, self.job)
-        with closing(flow):
-            flow.__enter__()
-            for loaded in _unwrapped(flow):
+        with self._flow(planned) as flow:
+            for loaded in flow:
                 if iteration == self._iteration:
                     epoch, number = loaded.position
                     self._at = Position(epoch + 1, 0) if loaded.planned.last else Position(epoch, number + 1)
                     self._begun = not loaded.planned.last
                 yield GraphBatch(loaded.planned, loaded.batch, self._kind, self.device, self._merging)
-                if loaded.batch.ready is not None:
+                if loaded.buffers and loaded.batch.ready is not None:
                     # Its rows may still be copied from the buffer that the next batch is going to fill.
                     loaded.batch.ready.synchronize()
+
+    @contextmanager
+    def _flow(self, planned: Iterator[Planned]) -> Iterator[Iterable[Loaded]]:
+        """The planned batches, made ready ahead: by threads, or by a device alone."""
+        if self._sampler_ahead is not None:
+            # Iterations that are under way at once have a sampler each.
+            sampler = self._samplers.pop() if self._samplers else self._sampler_ahead()
+            try:
+                with closing(iter(AheadLoader(planned, sampler, self._carrier, self._label))) as ahead:
+                    yield ahead
+            finally:
+                self._samplers.append(sampler)
+            return
+        draw = self._draw if self._reused is None else self._reused.drawn_by(self._draw)
+        with Loader(planned, draw, self._carrier, self._label, self.job) as loader:
+            yield _unwrapped(loader)
 
     def _label(self, batch: Batch) -> None:
         self._source.label(batch)
@@ -161,10 +177,11 @@ class BatchLoader:
         from penstock.train.device.batch_placement import BatchParts, place_batches
 
         parts = BatchParts(self.job, self.graph, self.inputs, self._source)
-        self._draw, carrier = place_batches(parts, self._shares, reserve)
-        # The thread that brings batches waits for the device there, and the user's loop does not.
-        carrier.finish = partial(_merge_ahead, self._merging)
-        self._carrier = carrier
+        placed = place_batches(parts, self._shares, reserve)
+        self._draw, self._sampler_ahead = placed.draw, placed.sampler_ahead
+        # Beside the kernels of the user's loop, which does not wait for it.
+        placed.carrier.finish = partial(_merge_ahead, self._merging)
+        self._carrier = placed.carrier
 
 
 def _merge_ahead(merging: threading.Event, batch: Batch) -> None:

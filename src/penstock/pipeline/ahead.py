@@ -1,0 +1,77 @@
+"""Batches that a device draws and gathers by itself, launched ahead by the thread that computes.
+
+Threads beside that one would take Python's lock from it at each of their launches, and a loop that launches small
+kernels waits for the lock longer than for the device. Here nothing is left for such threads to do: what they would wait
+for, the device does beside the kernels of the loop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from itertools import islice
+from typing import Protocol
+
+from penstock.pipeline.loader import Batch, Carrier, Loaded
+from penstock.pipeline.schedule import Planned
+
+
+class AheadSampler(Protocol):
+    """Draws some batches at once, and gives them in the order in which they were begun."""
+
+    slots: int
+    """Batches that may be begun and not finished."""
+
+    def begin(self, planned: Planned) -> None:
+        """Launch the drawing of a batch, without waiting for it."""
+
+    def finish(self) -> Batch:
+        """The batch that was begun first, when it is drawn."""
+
+    def abandon(self) -> None:
+        """Forget the batches that were begun: nobody wants them any more."""
+
+
+class AheadLoader:
+    """Iterates over batches whose features and labels are on the device, as `Loader` does, without threads.
+
+    While the caller works on a batch, the next one is gathered and further ones are drawn. `carrier` reads nothing on
+    the host.
+    """
+
+    def __init__(
+        self,
+        planned: Iterable[Planned],
+        sampler: AheadSampler,
+        carrier: Carrier,
+        label: Callable[[Batch], None],
+    ) -> None:
+        self._planned, self._sampler, self._carrier, self._label = planned, sampler, carrier, label
+
+    def __iter__(self) -> Generator[Loaded, None, None]:
+        sampler, upcoming = self._sampler, iter(self._planned)
+        begun, brought = deque[Planned](), deque[Loaded]()
+        try:
+            while True:
+                for planned in islice(upcoming, sampler.slots - len(begun)):
+                    sampler.begin(planned)
+                    begun.append(planned)
+                if not begun:
+                    break
+                brought.append(self._bring(begun.popleft()))
+                if len(brought) > 1:
+                    yield self._arrived(brought)
+            while brought:
+                yield self._arrived(brought)
+        finally:
+            sampler.abandon()
+
+    def _bring(self, planned: Planned) -> Loaded:
+        batch = self._sampler.finish()
+        loaded = Loaded(planned, batch, self._carrier.gather(batch))
+        self._label(batch)
+        self._carrier.transfer(batch)
+        return loaded
+
+    def _arrived(self, brought: deque[Loaded]) -> Loaded:
+        loaded = brought.popleft()
+        self._carrier.arrive(loaded.batch)
+        return loaded

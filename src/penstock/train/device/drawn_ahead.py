@@ -1,0 +1,153 @@
+"""Batches drawn on a device while the host does something else: launches recorded once, and replayed for each batch.
+
+Two slots take turns. What a draw needs of the host, seeds and keys, reaches the device in one copy; what the host needs
+to know of it, how large the batch is, comes back in another, which the host looks at when it wants the batch.
+"""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.pipeline.loader import Batch
+from penstock.pipeline.schedule import Planned
+from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.device.block import DeviceBlock, bounds_key
+from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, fresh_place
+from penstock.sampling.device.neighbours import check_fanouts
+from penstock.sampling.device.room import Room, largest_room
+from penstock.sampling.device.streams import rest
+from penstock.sampling.lists import check_seeds
+from penstock.store.device.moments import Moment
+from penstock.train.device.launches import Lane, Recorded, warm_up
+from penstock.train.device.placed import Placed
+
+
+class DrawnAhead:
+    """Draws a loader's batches (`pipeline.ahead.AheadSampler`): the same as the host's."""
+
+    slots = 2
+
+    def __init__(self, placed: Placed, batch_size: int, node_type: str) -> None:
+        check_fanouts(placed.fanouts)
+        assert placed.room is not None
+        self._placed, self._batch_size, self._node_type = placed, batch_size, node_type
+        self._lane, self._room = Lane.beside(placed.device), placed.room
+        self._free, self._begun = deque[_AheadSlot](), deque[tuple[_AheadSlot, Planned]]()
+        self._make_slots()
+
+    def begin(self, planned: Planned) -> None:
+        """Launch the drawing of a batch, without waiting for it."""
+        slot = self._free.popleft()
+        self._begun.append((slot, planned))
+        with self._lane.entered():
+            slot.draw(self._seeds(planned), planned)
+
+    def finish(self) -> Batch:
+        """The batch that was begun first, when it is drawn."""
+        while not self._room.holds_sizes(needed := self._begun[0][0].needed()):
+            self._begin_again(needed)
+        slot, planned = self._begun.popleft()
+        seeds = self._seeds(planned)
+        with self._lane.entered():
+            blocks: list[Block] = [*slot.copied_blocks(len(seeds))]
+            # A tensor, where batches of the host have an array.
+            vertices: Any = slot.copied_vertices()
+        self._free.append(slot)
+        batch = MiniBatch({self._node_type: seeds}, {self._node_type: vertices}, blocks, key=planned.key)
+        if self._lane.stream is not None:
+            batch.ready = self._lane.stream.record_event()
+        return batch
+
+    def abandon(self) -> None:
+        """Forget the batches that were begun: what comes later is launched behind their draws."""
+        while self._begun:
+            self._free.append(self._begun.popleft()[0])
+
+    def _seeds(self, planned: Planned) -> Array:
+        return check_seeds(planned.seeds, self._placed.topology.count, self._node_type, np.dtype(np.int32))
+
+    def _begin_again(self, needed: list[int]) -> None:
+        """More room for a batch that lacked it; those begun behind it were drawn with what it left."""
+        placed, waiting = self._placed, [planned for _, planned in self._begun]
+        largest = largest_room(self._batch_size, placed.fanouts, placed.topology.count)
+        self._room = self._room.enlarged(needed, largest)
+        self._make_slots()
+        for planned in waiting:
+            self.begin(planned)
+
+    def _make_slots(self) -> None:
+        placed = self._placed
+        self._begun.clear()
+        self._free.clear()
+        rest(placed.device)
+        # They are filled one after the other, so that one table of places does for all.
+        place = fresh_place(placed.topology.count, placed.device)
+        for _ in range(self.slots):
+            self._free.append(_AheadSlot(placed, self._room, self._batch_size, place, self._lane))
+
+
+class _AheadSlot:
+    """Memory for one batch, and its recorded draw."""
+
+    def __init__(self, placed: Placed, room: Room, batch_size: int, place: Tensor, lane: Lane) -> None:
+        device, hops = placed.device, len(placed.fanouts)
+        self._slot = Slot(
+            placed.topology, placed.fanouts, room, device, hops, placed.replace, placed.totals,
+            edges=bool(placed.edges), place=place,
+        )  # fmt: skip
+        pinned = device.type == "cuda"
+        # Keys, the number of seeds, and the seeds, which are half as wide: one copy brings all.
+        words = hops + 1 + (batch_size + 1) // 2
+        self._given = torch.zeros(words, dtype=torch.int64, device=device)
+        self._given_here = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
+        self._epoch = DeviceEpoch(batch_size, batch_size, hops, device)
+        self._epoch.keys = self._given[:hops].view(1, hops)
+        self._epoch.counts = self._given[hops : hops + 1].view(torch.int32)
+        self._epoch.order = self._given[hops + 1 :].view(torch.int32)
+        self._counted = torch.zeros(3 * hops - 1, dtype=torch.int32, device=device)
+        self._counted_here = torch.zeros(3 * hops - 1, dtype=torch.int32, pin_memory=pinned)
+        self._hops, self._lane, self._drawn = hops, lane, Moment(device)
+        warm_up(self._launch, device, 1)
+        self._recorded = Recorded(self._launch, device, lane)
+
+    def draw(self, seeds: Array, planned: Planned) -> None:
+        """Launch the draw of a batch, on the lane entered."""
+        here, hops = self._given_here.numpy(), self._hops
+        here[:hops] = np.array([planned.key.hop(hop) for hop in range(hops)], np.uint64).view(np.int64)
+        here[hops] = len(seeds)
+        here[hops + 1 :].view(np.int32)[: len(seeds)] = seeds
+        self._given.copy_(self._given_here, non_blocking=True)
+        self._recorded.replay()
+        self._counted_here.copy_(self._counted, non_blocking=True)
+        self._drawn.mark(self._lane)
+
+    def needed(self) -> list[int]:
+        """What the batch needs of each hop's room; waits until it is drawn."""
+        self._drawn.settle()
+        found: list[int] = self._counted_here[: 2 * self._hops].tolist()
+        return found
+
+    def copied_blocks(self, seeds: int) -> list[DeviceBlock]:
+        """The batch's blocks in memory of their own. They know where the lists begin that no earlier one has."""
+        sizes = self.needed()
+        blocks = self._slot.copied_blocks(seeds, sizes)
+        starts, known = [0, *self._counted_here[2 * self._hops :].tolist()], 0
+        for hop, block in enumerate(reversed(blocks)):
+            block.derived[bounds_key(known)] = starts[hop], sizes[2 * hop]
+            known = block.num_dst
+        return blocks
+
+    def copied_vertices(self) -> Tensor:
+        """The batch's vertices in memory of their own."""
+        return self._slot.vertices[: self.needed()[-1]].clone()
+
+    def _launch(self) -> None:
+        epoch, slot = self._epoch, self._slot
+        epoch.cursor.zero_()
+        epoch.failed_at.fill_(NEVER)
+        slot.draw(epoch)
+        torch.cat([slot.needed, *slot.new_list_starts()], out=self._counted)

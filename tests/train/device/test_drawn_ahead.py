@@ -1,0 +1,104 @@
+"""A loader's batches drawn ahead on a device by the thread that computes are the host's; kernels are interpreted."""
+
+import importlib.util
+
+import pytest
+import torch
+
+import penstock as ps
+from interpreted_kernels import device_with_free_memory
+from penstock.sampling.device.room import Room
+from training_graphs import carrying_graph, community_graph, stage_threads
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself is tested in test_library_on_gpu"),
+]
+FEW = {"fanouts": [3, 2], "batch_size": 24, "device": "cpu"}
+EDGES = {"edge_features": ["edge_attr", "far"], "edge_weight": "edge_weight", "sample_on": "device"}
+
+
+@pytest.fixture(autouse=True)
+def _device(monkeypatch):
+    device_with_free_memory(monkeypatch, lambda: 1 << 40)
+
+
+def placed_loader(graph, **fields):
+    """A loader whose graph is placed as if the host were a device."""
+    loader = ps.loader(graph, **{**FEW, **fields})
+    loader._place(0.5)
+    assert loader._sampler_ahead is not None
+    return loader
+
+
+def host_loader(graph, **fields):
+    return ps.loader(graph, **{**FEW, **fields, "sample_on": "host"})
+
+
+def assert_same(ours, theirs):
+    """Two batches are equal in every number, and in the order of everything."""
+    assert (ours.epoch, ours.number, ours.batch_size) == (theirs.epoch, theirs.number, theirs.batch_size)
+    names = ["n_id", "x", "y", "edge_index", "edge_attr", "edge_weight"]
+    for name in names:
+        one, other = getattr(ours, name), getattr(theirs, name)
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other), name
+    assert ours.num_sampled_edges == theirs.num_sampled_edges
+
+
+@pytest.mark.parametrize(
+    ("fields", "placement"),
+    [
+        ({}, "auto"),
+        ({}, {"features": "pinned", "topology": "pinned"}),
+        ({"fanouts": [3]}, "auto"),
+        ({"fanouts": [2, 3, 2], "rank": 1, "world": 2}, "auto"),
+        ({"replace": True}, "auto"),
+        (EDGES, "auto"),
+    ],
+    ids=str,
+)
+def test_batches_are_the_hosts(fields, placement):
+    graph = carrying_graph() if "edge_features" in fields else community_graph()
+    ours, theirs = placed_loader(graph, placement=placement, **fields), host_loader(graph, **fields)
+    for _ in range(2):
+        drawn, expected = list(ours), list(theirs)
+        assert len(drawn) == len(expected) == len(ours) and len(ours) > 2
+        for each, other in zip(drawn, expected, strict=True):
+            assert_same(each, other)
+    assert not stage_threads()
+
+
+def test_batches_that_lack_room_are_drawn_again(monkeypatch):
+    monkeypatch.setattr("penstock.train.device.decision.presampled_room", lambda *_: Room((24, 30, 31), (40, 50)))
+    graph = community_graph()
+    for ours, theirs in zip(placed_loader(graph), host_loader(graph), strict=True):
+        assert_same(ours, theirs)
+
+
+def test_an_iteration_that_was_left_and_two_at_once():
+    graph = community_graph()
+    loader, expected = placed_loader(graph), list(host_loader(graph))
+    for number, batch in enumerate(loader):
+        assert_same(batch, expected[number])
+        if number == 1:
+            break
+    loader.set_epoch(0)
+    one = iter(loader)
+    first = next(one)
+    loader.set_epoch(0)
+    for ours, theirs in zip(loader, expected, strict=True):
+        assert_same(ours, theirs)
+    for ours, theirs in zip([first, *one], expected, strict=True):
+        assert_same(ours, theirs)
+    assert len(loader._samplers) == 2
+
+
+@pytest.mark.parametrize("fields", [{"sample_on": "hybrid"}, {"reuse_batches": True, "shuffle": False}], ids=str)
+def test_what_the_host_has_a_part_in_is_left_to_threads(fields):
+    loader = ps.loader(community_graph(), **{**FEW, **fields})
+    loader._place(0.5)
+    assert loader._sampler_ahead is None
+    for ours, theirs in zip(loader, ps.loader(community_graph(), **FEW, shuffle=fields.get("shuffle")), strict=True):
+        assert_same(ours, theirs)
