@@ -1,6 +1,7 @@
 """A loader's batches drawn ahead on a device by the thread that computes are the host's; kernels are interpreted."""
 
 import importlib.util
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 import penstock as ps
 from interpreted_kernels import device_with_free_memory
 from penstock.sampling.device.room import Room
+from penstock.train.loading import batch_loader
 from training_graphs import carrying_graph, community_graph, stage_threads
 
 pytestmark = [
@@ -24,11 +26,11 @@ def _device(monkeypatch):
     device_with_free_memory(monkeypatch, lambda: 1 << 40)
 
 
-def placed_loader(graph, **fields):
+def placed_loader(graph, ahead=True, **fields):
     """A loader whose graph is placed as if the host were a device."""
-    loader = ps.loader(graph, **{**FEW, **fields})
-    loader._place(0.5)
-    assert loader._sampler_ahead is not None
+    with patch.object(batch_loader, "is_placed_on", lambda device: True):
+        loader = ps.loader(graph, **{**FEW, **fields})
+    assert (loader._sampler_ahead is not None) == ahead
     return loader
 
 
@@ -97,8 +99,6 @@ def test_an_iteration_that_was_left_and_two_at_once():
 
 @pytest.mark.parametrize("fields", [{"sample_on": "hybrid"}, {"reuse_batches": True, "shuffle": False}], ids=str)
 def test_what_the_host_has_a_part_in_is_left_to_threads(fields):
-    loader = ps.loader(community_graph(), **{**FEW, **fields})
-    loader._place(0.5)
-    assert loader._sampler_ahead is None
+    loader = placed_loader(community_graph(), ahead=False, **fields)
     for ours, theirs in zip(loader, ps.loader(community_graph(), **FEW, shuffle=fields.get("shuffle")), strict=True):
         assert_same(ours, theirs)

@@ -6,6 +6,8 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
+import torch
+
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.pipeline.ahead import AheadLoader, AheadSampler
@@ -61,14 +63,14 @@ class BatchLoader:
         self._draw: Callable[[Planned], Batch] = self._source.sample
         rows = self.inputs.sources, self.inputs.scale
         self._carrier: Carrier = HostCarrier(*rows, edges=self.inputs.edges, pool=ReclaimedBuffers())
+        self._merging = threading.Event()
         self._sampler_ahead: Callable[[], AheadSampler] | None = None
         self._samplers: list[AheadSampler] = []
-        if self.device.type == "cuda":
+        if is_placed_on(self.device):
             self._place(reserve)
         target = getattr(self._source, "node_type", None)
         carried = {kind: fields.width for kind, fields in self.inputs.edges.fields.items() if fields.width}
         self._kind = BatchKind(not self.graph.is_homogeneous, tuple(self.graph.edge_types), target, carried)
-        self._merging = threading.Event()
         self._at, self._begun, self._iteration = START, False, 0
 
     @property
@@ -182,6 +184,11 @@ class BatchLoader:
         # Beside the kernels of the user's loop, which does not wait for it.
         placed.carrier.finish = partial(_merge_ahead, self._merging)
         self._carrier = placed.carrier
+
+
+def is_placed_on(device: torch.device) -> bool:
+    """Whether topology and features are brought to a device, as far as they fit."""
+    return device.type == "cuda"
 
 
 def _merge_ahead(merging: threading.Event, batch: Batch) -> None:
