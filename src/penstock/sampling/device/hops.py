@@ -156,6 +156,18 @@ class Slot:
             for hop in reversed(range(len(self._fanouts)))
         ]
 
+    def merge(self, merged: Tensor, counts: Tensor) -> None:
+        """Write the edges of all hops as pairs, a vertex's list once (`nn.adapter.merged_edges`), into `merged`, int64
+        of shape [2, all edges' room]. `counts` has a place more than there are hops: how many pairs there are then."""
+        if is_traced():
+            return
+        for hop, fanout in enumerate(self._fanouts):
+            rows = _rows_of(fanout)
+            _kernels().merge_lists[(_blocks(self.room.rows[hop], rows),)](
+                self._indptrs[hop], self._indices[hop], self.known[max(0, hop - 1) :], self.known[hop:], counts[hop:],
+                counts[hop + 1 :], merged, merged.shape[1], FIRST=hop == 0, COLUMNS=_power(fanout), ROWS=rows,
+            )  # fmt: skip
+
     def new_list_starts(self) -> list[Tensor]:
         """For every hop but the first, where in its block the lists begin of vertices that the hop before has not
         drawn for; int32 on the device."""

@@ -267,6 +267,45 @@ def finish(
 
 
 @triton.jit
+def merge_lists(
+    indptr,
+    indices,
+    known_before,
+    known,
+    before,
+    behind,
+    merged,
+    room,
+    FIRST: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Copy a hop's lists of rows that the hop before has not drawn for behind the pairs that are there.
+
+    Pairs are sources in the first `room` places of `merged` and destinations in the next; `before` has how many there
+    are, and `behind` how many there are then.
+    """
+    program = tl.program_id(0)
+    row = program * ROWS + tl.arange(0, ROWS)
+    first_row = 0
+    if not FIRST:
+        first_row = tl.load(known_before)
+    last_row = tl.load(known)
+    held = (row >= first_row) & (row < last_row)
+    start, there = tl.load(indptr + first_row), tl.load(before)
+    edge = tl.load(indptr + row, mask=held, other=0)[:, None] + tl.arange(0, COLUMNS)[None, :]
+    stop = tl.load(indptr + row + 1, mask=held, other=0)
+    out = there + edge - start
+    real = (edge < stop[:, None]) & (out < room)
+    source = tl.load(indices + edge, mask=real, other=0)
+    tl.store(merged + out, source.to(tl.int64), mask=real)
+    target = tl.broadcast_to(row[:, None], (ROWS, COLUMNS)).to(tl.int64)
+    tl.store(merged + room + out, target, mask=real)
+    if program == 0:
+        tl.store(behind, there + tl.load(indptr + last_row) - start)
+
+
+@triton.jit
 def count_readers(readers, sums, rows, B: tl.constexpr):
     """The readers of a program's rows, summed."""
     i = tl.program_id(0) * B + tl.arange(0, B)

@@ -1,5 +1,6 @@
 """A graph on a device for batches alone: the model is the user's own, and a share of the memory is left for it."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -56,7 +57,9 @@ class ReservedMemory:
         job = self._job
         ahead = job.transfer_depth + 1
         slots = max(job.sample_threads, DrawnAhead.slots)
-        own = loaded_working(NOTHING, room, self._vertices, ahead, 0, row_type(job), slots, self._positions)
+        own = loaded_working(
+            NOTHING, room, self._vertices, ahead, 0, row_type(job), slots, self._positions, merges=True
+        )
         return Working(own.bytes + self._reserved, own.row_type, {**own.parts, "model": self._reserved})
 
     def predicted(self, decision: Decision) -> int:
@@ -70,7 +73,7 @@ class PlacedBatches:
 
     draw: Callable[[Planned], Batch]
     carrier: DeviceCarrier
-    sampler_ahead: Callable[[], DrawnAhead] | None
+    sampler_ahead: Callable[[threading.Event], DrawnAhead] | None
     """Makes what draws them ahead in the thread that computes; None where the host has a part in batches, for which
     there are threads."""
 

@@ -4,8 +4,9 @@ Two slots take turns. What a draw needs of the host, seeds and keys, reaches the
 to know of it, how large the batch is, comes back in another, which the host looks at when it wants the batch.
 """
 
+import threading
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,10 +32,11 @@ class DrawnAhead:
 
     slots = 2
 
-    def __init__(self, placed: Placed, batch_size: int, node_type: str) -> None:
+    def __init__(self, placed: Placed, batch_size: int, node_type: str, merging: threading.Event) -> None:
+        """`merging` is set where batches come with their edges as one list."""
         check_fanouts(placed.fanouts)
         assert placed.room is not None
-        self._placed, self._batch_size, self._node_type = placed, batch_size, node_type
+        self._placed, self._batch_size, self._node_type, self._merging = placed, batch_size, node_type, merging
         self._lane, self._room = Lane.beside(placed.device), placed.room
         self._free, self._begun = deque[_AheadSlot](), deque[tuple[_AheadSlot, Planned]]()
         self._make_slots()
@@ -48,16 +50,18 @@ class DrawnAhead:
 
     def finish(self) -> Batch:
         """The batch that was begun first, when it is drawn."""
-        while not self._room.holds_sizes(needed := self._begun[0][0].needed()):
+        while not self._room.holds_sizes(needed := self._begun[0][0].sizes().needed):
             self._begin_again(needed)
         slot, planned = self._begun.popleft()
-        seeds = self._seeds(planned)
+        seeds, sizes = self._seeds(planned), slot.sizes()
         with self._lane.entered():
-            blocks: list[Block] = [*slot.copied_blocks(len(seeds))]
+            blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
             # A tensor, where batches of the host have an array.
-            vertices: Any = slot.copied_vertices()
+            vertices: Any = slot.copied_vertices(sizes)
+            batch = MiniBatch({self._node_type: seeds}, {self._node_type: vertices}, blocks, key=planned.key)
+            if self._merging.is_set():
+                batch.merged = slot.copied_edges(sizes)
         self._free.append(slot)
-        batch = MiniBatch({self._node_type: seeds}, {self._node_type: vertices}, blocks, key=planned.key)
         if self._lane.stream is not None:
             batch.ready = self._lane.stream.record_event()
         return batch
@@ -108,6 +112,8 @@ class _AheadSlot:
         self._epoch.keys = self._given[:hops].view(1, hops)
         self._epoch.counts = self._given[hops : hops + 1].view(torch.int32)
         self._epoch.order = self._given[hops + 1 :].view(torch.int32)
+        self._merged = torch.zeros((2, sum(room.edges)), dtype=torch.int64, device=device)
+        self._pairs = torch.zeros(hops + 1, dtype=torch.int32, device=device)
         self._counted = torch.zeros(3 * hops - 1, dtype=torch.int32, device=device)
         self._counted_here = torch.zeros(3 * hops - 1, dtype=torch.int32, pin_memory=pinned)
         self._hops, self._lane, self._drawn = hops, lane, Moment(device)
@@ -125,29 +131,46 @@ class _AheadSlot:
         self._counted_here.copy_(self._counted, non_blocking=True)
         self._drawn.mark(self._lane)
 
-    def needed(self) -> list[int]:
-        """What the batch needs of each hop's room; waits until it is drawn."""
+    def sizes(self) -> "_Sizes":
+        """How large the batch is; waits until it is drawn."""
         self._drawn.settle()
-        found: list[int] = self._counted_here[: 2 * self._hops].tolist()
-        return found
+        counted: list[int] = self._counted_here.tolist()
+        return _Sizes(counted[: 2 * self._hops], [0, *counted[2 * self._hops :]])
 
-    def copied_blocks(self, seeds: int) -> list[DeviceBlock]:
+    def copied_blocks(self, seeds: int, sizes: "_Sizes") -> list[DeviceBlock]:
         """The batch's blocks in memory of their own. They know where the lists begin that no earlier one has."""
-        sizes = self.needed()
-        blocks = self._slot.copied_blocks(seeds, sizes)
-        starts, known = [0, *self._counted_here[2 * self._hops :].tolist()], 0
-        for hop, block in enumerate(reversed(blocks)):
-            block.derived[bounds_key(known)] = starts[hop], sizes[2 * hop]
+        blocks, known = self._slot.copied_blocks(seeds, sizes.needed), 0
+        for block, bounds in zip(reversed(blocks), sizes.bounds(), strict=True):
+            block.derived[bounds_key(known)] = bounds
             known = block.num_dst
         return blocks
 
-    def copied_vertices(self) -> Tensor:
+    def copied_vertices(self, sizes: "_Sizes") -> Tensor:
         """The batch's vertices in memory of their own."""
-        return self._slot.vertices[: self.needed()[-1]].clone()
+        return self._slot.vertices[: sizes.needed[-1]].clone()
+
+    def copied_edges(self, sizes: "_Sizes") -> Tensor:
+        """The batch's edges as one list, in memory of its own."""
+        pairs = sum(stop - start for start, stop in sizes.bounds())
+        return self._merged[:, :pairs].clone(memory_format=torch.contiguous_format)
 
     def _launch(self) -> None:
         epoch, slot = self._epoch, self._slot
         epoch.cursor.zero_()
         epoch.failed_at.fill_(NEVER)
         slot.draw(epoch)
+        slot.merge(self._merged, self._pairs)
         torch.cat([slot.needed, *slot.new_list_starts()], out=self._counted)
+
+
+class _Sizes(NamedTuple):
+    """The sizes of a batch that was drawn."""
+
+    needed: list[int]
+    """Edges and rows after each hop, hop by hop (`Room.sizes`)."""
+    starts: list[int]
+    """Where in each hop's edges the lists begin of vertices that the hop before has not drawn for."""
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """For each hop, the places of the edges that are in the one list of all hops."""
+        return list(zip(self.starts, self.needed[::2], strict=True))

@@ -102,10 +102,11 @@ def loaded_working(
     row_type: torch.dtype,
     threads: int = 1,
     positions: bool = False,
+    merges: bool = False,
 ) -> Working:
     """Of steps on batches that a pipeline brings, so many `ahead`; with a sampler a thread where there is `room`.
 
-    `positions`: samplers keep the numbers of drawn edges.
+    `positions`: samplers keep the numbers of drawn edges. `merges`: they keep the edges of all hops as one list, too.
     """
     load = step.whole
     parts = {
@@ -115,7 +116,7 @@ def loaded_working(
         "libraries": library_memory().product_workspace,
     }
     if room is not None:
-        slot = _slot_bytes(room) + (8 * sum(room.edges) if positions else 0)
+        slot = _slot_bytes(room) + (8 * positions + 16 * merges) * sum(room.edges)
         parts |= {"numbering": threads * 4 * vertices, "slots": threads * slot}
     return Working(sum(parts.values()), row_type, parts)
 

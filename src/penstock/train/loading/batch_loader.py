@@ -180,7 +180,9 @@ class BatchLoader:
 
         parts = BatchParts(self.job, self.graph, self.inputs, self._source)
         placed = place_batches(parts, self._shares, reserve)
-        self._draw, self._sampler_ahead = placed.draw, placed.sampler_ahead
+        self._draw = placed.draw
+        if placed.sampler_ahead is not None:
+            self._sampler_ahead = partial(placed.sampler_ahead, self._merging)
         # Beside the kernels of the user's loop, which does not wait for it.
         placed.carrier.finish = partial(_merge_ahead, self._merging)
         self._carrier = placed.carrier
