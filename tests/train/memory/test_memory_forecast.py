@@ -18,7 +18,7 @@ from penstock.train.memory import process
 from penstock.train.memory.document import bar_of, forecast_fields, size_text
 from penstock.train.memory.forecast import forecast
 from penstock.train.memory.remedies import fitting_forecast
-from penstock.train.trace.batch_sizes import enlarged, largest_batch, load_of
+from penstock.train.trace.batch_sizes import LargestBatch, enlarged, largest_batch, load_of
 from refusals import refused
 from training_graphs import carrying_graph, community_graph, labelled_edges, typed_graph
 
@@ -154,6 +154,21 @@ def test_more_of_a_job_takes_more():
     assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
     captured, launched = forecast_of(graph), forecast_of(graph, capture=False)
     assert captured.device_reserved > launched.device_reserved, "two slots, and pools of their own"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "evaluate_every", "left"), [(1, 1, 0), (3, 1, 4), (3, 2, 2), (3, 5, 0), (3, 0, 0), (3, -1, 0)]
+)
+def test_no_batches_are_held_ahead_that_a_run_does_not_have(epochs, evaluate_every, left):
+    from penstock.train.device.traced import _drop_behind, _left_at_validation
+
+    job = make_job({"epochs": epochs, "evaluate_every": evaluate_every})
+    assert _left_at_validation(job, LargestBatch(None, None, 1.0, 2, 2 * epochs)) == left
+    waiting, queued = list("ab"), list("cde")
+    _drop_behind(left, waiting, queued)
+    assert "".join(waiting + queued) == "abcde"[:left]
+    _drop_behind(-1, waiting, queued)
+    assert not waiting and not queued
 
 
 def test_weights_and_optimiser_state_are_counted_exactly():

@@ -24,6 +24,7 @@ from penstock.train.device.memory import Working, row_type
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
+from penstock.train.job import Job
 from penstock.train.session import Session
 from penstock.train.trace.allocations import META, Allocations, Event
 from penstock.train.trace.batch_sizes import LargestBatch, enlarged, largest_batch
@@ -143,14 +144,30 @@ def _trace_launched(
         queued = [draw(number) for number in range(drawn)] if draw is not None else []
         waiting = [carried(session, _next(largest, draw)) for _ in range(ahead)]
         for number in range(_STEPS):
+            _drop_behind(largest.batches - 1 - number, waiting, queued)
             with allocations.during(f"step {number + 1}"):
                 loaded = carried(session, _next(largest, draw))
                 x = prepared_batch(session, loaded)
                 learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
                 del loaded, x
         if validated:
+            _drop_behind(_left_at_validation(job, largest), waiting, queued)
             trace_inference(session, execution.inference, allocations)
         del queued, waiting
+
+
+def _drop_behind(left: int, *queues: list[Any]) -> None:
+    """Drop what queues, the nearest first, cannot hold where so many batches of the run are left."""
+    for queue in queues:
+        del queue[max(0, left) :]
+        left -= len(queue)
+
+
+def _left_at_validation(job: Job, largest: LargestBatch) -> int:
+    """Batches of the run that are left at its first validation."""
+    epochs = max(1, job.epochs)
+    first = min(epochs, job.evaluate_every) if job.evaluate_every > 0 else epochs
+    return largest.batches // epochs * (epochs - first)
 
 
 Draw = Callable[[int], Any]
