@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.progress import Progress
+from penstock.progress import SILENT, Progress
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise import host, levels
+from penstock.train.layerwise.chunks import GrowingChunks
 from penstock.train.layerwise.reach import frontiers
 from refusals import refused
 from training_graphs import community_graph, lists_of, stage_threads, typed_graph
@@ -401,3 +402,18 @@ def test_vertices_without_neighbours_and_relations_without_edges():
     for model in ("sage", "gcn", "gat", "gin"):
         session = session_of(graph, model=model)
         torch.testing.assert_close(outputs(session, "node"), full_forward(session, "node"), rtol=1e-5, atol=1e-5)
+
+
+def test_outputs_of_earlier_chunks_keep_no_more_than_their_rows():
+    session = session_of(community_graph(), ByEdges(4, 4))
+    inference = session.inference()
+    rows = np.arange(0, 60, 2)
+    wanted = {"node": rows}
+    inference.plan.start(wanted, 0, 0)
+    inference.plan._growing = GrowingChunks(4, 1, lambda sampled: 0)
+    with torch.no_grad():
+        found = inference._of_neighbourhoods("node", rows, SILENT)
+    assert len(found) > 3
+    for each in found:
+        assert each.untyped_storage().nbytes() == each.nbytes
+    torch.testing.assert_close(torch.cat(found), inference.outputs(wanted)["node"])

@@ -86,7 +86,15 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
     found = max(islice(plan.neighbourhoods(name, rows, times), _GROWING), key=lambda each: each.num_inputs)
     repeated = _READ if len(found.chunk.rows) < len(rows) else 1
     held = [_read(found, session.inputs.widths, inference) for _ in range(repeated)]
-    inference.engine.forward(*held[0])
+    out = inference.engine.forward(*held[0])
+    outputs = [out if isinstance(out, torch.Tensor) else out.get(name)]
+    del out
+    if repeated > 1 and outputs[0] is not None:
+        # The outputs of earlier chunks are there when later ones are computed, and are joined at the end.
+        outputs = [torch.empty(len(rows), *outputs[0].shape[1:], device=META)]
+        inference.engine.forward(*held[0])
+        outputs.append(torch.empty_like(outputs[0]))
+    del outputs
 
 
 def _read(sampled: Sampled, widths: dict[str, int], inference: Inference) -> tuple[Sampled, dict[str, Any]]:
