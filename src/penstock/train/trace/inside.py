@@ -1,9 +1,11 @@
 """Memory that operations of a GPU take for themselves, beside what they return: no trace of tensors sees it.
 
 Matrix libraries keep a workspace for each stream that they work on. Sorts take room for a second copy of their keys and
-places; torch does so for every stable sort, and where gradients of picked rows are added up.
+places; torch does so for every stable sort, and where gradients of picked rows are added up. Sums of columns take a
+row of partial sums for each of the thread blocks that share a column.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -14,6 +16,10 @@ _aten: Any = torch.ops.aten
 _PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.dot}
 _PLACE_BYTES = 8
 """Of a place in an order."""
+_LONG_SORT = 1_000_000
+"""Keys from which on a sort takes room for a third copy, too, as runs on an H200 have shown (docs/measurements.md)."""
+_SUM_THREADS, _LEAST_EACH, _MOST_EACH = 512, 16, 256
+"""Threads of a block that sums, for one column each; and numbers that each adds where blocks share a column."""
 _PICKED_ARRAYS = 6
 """Arrays of places, each as long as the places picked, that torch sorts before it adds up rows: the places, their
 order, both sorted, and the sort's second copy."""
@@ -30,12 +36,50 @@ def library_workspaces(operation: Any) -> tuple[tuple[str, int], ...]:
     return (*products, ("cublaslt", memory.bias_workspace)) if packet is _aten.addmm else products
 
 
+def column_sums_bytes(rows: int, columns: int, item: int) -> int:
+    """Bytes of partial sums where torch adds up the rows of a matrix: its rule for kernels of reductions.
+
+    A thread adds up to four neighbouring columns. Where each has 256 numbers to add or more, a column is divided among
+    thread blocks, as many as fill the GPU but with 16 numbers for each thread at least; all threads of all blocks have
+    room for all columns.
+    """
+    together = next(vector for vector in (4, 2, 1) if columns % vector == 0)
+    threads, wide = _SUM_THREADS // together, columns // together
+    across = min(_power_below(wide), 32)
+    down = min(_power_below(rows), threads // across)
+    across = min(_power_below(wide), threads // down)
+    each, grid = -(-rows // down), -(-wide // across)
+    memory = library_memory()
+    target = memory.multiprocessors * (memory.multiprocessor_threads // (across * down))
+    if each < _MOST_EACH or grid > target:
+        return 0
+    blocks = max(min(-(-target // grid), -(-each // _LEAST_EACH)), -(-each // _MOST_EACH))
+    return 0 if blocks == 1 else item * columns * blocks * across * together
+
+
+def _summed(values: torch.Tensor, dims: Any) -> int:
+    """Of a sum over the first dimensions of a contiguous tensor."""
+    summed = sorted(dim % max(1, values.dim()) for dim in dims or ())
+    if not summed or summed != list(range(len(summed))) or len(summed) == values.dim() or not values.is_contiguous():
+        return 0
+    rows = math.prod(values.shape[: len(summed)])
+    return column_sums_bytes(rows, values.numel() // max(1, rows), max(4, values.element_size()))
+
+
+def _power_below(size: int) -> int:
+    """The largest power of two that is not above."""
+    return 1 << (max(1, size).bit_length() - 1)
+
+
 def memory_inside(operation: Any, args: Any, kwargs: Any) -> list[int]:
     """Bytes of what an operation allocates and frees before it ends."""
     packet = operation.overloadpacket
+    if operation is _aten.sum.dim_IntList:
+        return [_summed(*args[:2])]
     if packet is _aten.sort:
         keys = args[0]
-        return [_PLACE_BYTES * keys.numel(), (keys.element_size() + _PLACE_BYTES) * keys.numel()]
+        copies = 2 if keys.numel() >= _LONG_SORT else 1
+        return [_PLACE_BYTES * keys.numel(), copies * (keys.element_size() + _PLACE_BYTES) * keys.numel()]
     if packet in (_aten.index_put_, _aten.index_put, _aten._index_put_impl_):
         given = dict(zip(("self", "indices", "values", "accumulate"), args, strict=False)) | kwargs
         picked = [each for each in given["indices"] if each is not None]

@@ -28,6 +28,8 @@ class LibraryMemory(StrictDocument):
     product_workspace: int = Field(32 << 20, ge=0, description="bytes that cuBLAS keeps for each stream and thread")
     bias_workspace: int = Field(0, ge=0, description="bytes of cuBLASLt, where torch does not lend it those of cuBLAS")
     context: int = Field(528 << 20, ge=0, description="bytes of the CUDA context with torch's kernels")
+    multiprocessors: int = Field(132, ge=1, description="of the GPU, which share long sums")
+    multiprocessor_threads: int = Field(2048, ge=1, description="threads that each of them holds")
     measured_on: str | None = Field(None, description="the GPU and the torch that were measured; none: assumed")
 
 
@@ -42,7 +44,8 @@ def library_memory() -> LibraryMemory:
 
 def measure_libraries(device: torch.device) -> None:
     """Measure what libraries keep on a GPU, unless that is known; the process must not have computed there before."""
-    name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    about = torch.cuda.get_device_properties(device)
+    name = f"{about.name}, torch {torch.__version__}, {about.multi_processor_count} multiprocessors"
     if library_memory().measured_on == name:
         return
     product, biased = _workspaces(device)
@@ -50,6 +53,10 @@ def measure_libraries(device: torch.device) -> None:
     free, total = torch.cuda.mem_get_info(device)
     context = total - free - torch.cuda.memory_reserved(device)
     found: dict[str, Any] = {"product_workspace": product, "bias_workspace": biased, "measured_on": name}
+    found |= {
+        "multiprocessors": about.multi_processor_count,
+        "multiprocessor_threads": about.max_threads_per_multi_processor,
+    }
     known = LibraryMemory.model_validate({**found, **({"context": context} if context < _LARGEST_CONTEXT else {})})
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
