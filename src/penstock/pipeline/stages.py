@@ -31,15 +31,23 @@ class OrderedQueue(Generic[Item]):
         self._closed = False
         self._change = threading.Condition()
 
+    def wait_for_room(self, number: int) -> None:
+        """Wait until item `number` may be brought."""
+        with self._change:
+            self._wait_for_room(number)
+
     def put(self, number: int, item: Item) -> None:
         """Bring item `number`; waits while there is no room."""
         with self._change:
-            while not self._closed and number >= self._next + self.depth:
-                self._change.wait()
-            if self._closed:
-                raise ClosedError
+            self._wait_for_room(number)
             self._items[number] = item
             self._change.notify_all()
+
+    def _wait_for_room(self, number: int) -> None:
+        while not self._closed and number >= self._next + self.depth:
+            self._change.wait()
+        if self._closed:
+            raise ClosedError
 
     def take(self) -> tuple[int, Item]:
         """The next item and its number; waits until it is there."""
@@ -81,6 +89,9 @@ class Stage:
     work: Callable[[Any], Any]
     threads: int = 1
     depth: int = 2
+    waits_for_room: bool = False
+    """Whether work on an item begins only when the queue behind has room for it: one less is held, finished, in the
+    hands of each thread."""
 
 
 class StageError(Exception):
@@ -207,6 +218,8 @@ class StagePipeline:
             while True:
                 with clock.waiting():
                     number, item = taken.take()
+                    if stage.waits_for_room:
+                        given.wait_for_room(number)
                 start = time.perf_counter()
                 item = stage.work(item)
                 clock.worked(thread, start, item)

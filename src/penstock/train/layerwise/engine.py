@@ -104,7 +104,9 @@ class LayerEngine:
             yield from map(read, first)
             return
         try:
-            with StagePipeline(chain(first, chunks), [Stage("read", read, 1, 1)], source_depth=1) as flow:
+            with StagePipeline(
+                chain(first, chunks), [Stage("read", read, 1, 1, waits_for_room=True)], source_depth=1
+            ) as flow:
                 yield from flow
         except StageError as error:
             raise error.__cause__ or error from None

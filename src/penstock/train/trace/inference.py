@@ -18,8 +18,8 @@ from penstock.train.session import Session
 from penstock.train.trace.allocations import META, Allocations
 from penstock.train.trace.categories import ACTIVATIONS
 
-_READ = 3
-"""Chunks whose rows are there at once: of one that is computed, of the next, and of one that is being read."""
+_READ = 2
+"""Chunks whose rows are there at once: of one that is computed, and of the next."""
 _GROWING = 8
 """Chunks of whole neighbourhoods that are looked at: their size doubles until they fill the working memory."""
 
@@ -58,10 +58,7 @@ def _trace_chunks(session: Session, inference: Inference, plan: HostPlan) -> Non
         plan.start_everywhere(model.num_layers)
         widths, levels = session.inputs.widths, list[Any]()
         for number in range(model.num_layers):
-            chunks = list(islice(plan.chunks(number), 2))
-            held = [
-                _read(sampled, widths, inference) for sampled in (chunks[:1] * _READ if len(chunks) > 1 else chunks)
-            ]
+            held = [_read(sampled, widths, inference) for sampled in islice(plan.chunks(number), _READ)]
             sampled, x = held[0]
             out = inference.engine.layer(number, sampled, x)
             widths = dict.fromkeys(session.graph.nodes, out.shape[1])
