@@ -33,8 +33,8 @@ class AheadSampler(Protocol):
 class AheadLoader:
     """Iterates over batches whose features and labels are on the device, as `Loader` does, without threads.
 
-    While the caller works on a batch, the next one is gathered and further ones are drawn. `carrier` reads nothing on
-    the host.
+    While the caller works on a batch, the next one is gathered and the one behind it is drawn. `carrier` reads nothing
+    on the host.
     """
 
     def __init__(
@@ -62,6 +62,9 @@ class AheadLoader:
             while brought:
                 yield self._arrived(brought)
         finally:
+            for left in brought:
+                # The memory of a batch that nobody takes stays its own until it has been gathered.
+                self._carrier.arrive(left.batch)
             sampler.abandon()
 
     def _bring(self, planned: Planned) -> Loaded:

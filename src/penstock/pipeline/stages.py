@@ -90,8 +90,8 @@ class Stage:
     threads: int = 1
     depth: int = 2
     waits_for_room: bool = False
-    """Whether work on an item begins only when the queue behind has room for it: one less is held, finished, in the
-    hands of each thread."""
+    """Whether work on an item begins only when the queue behind has room for it, so that no thread waits with a
+    finished item."""
 
 
 class StageError(Exception):

@@ -4,6 +4,7 @@ Without a GPU the host stands in for one, and kernels are interpreted.
 """
 
 import importlib.util
+from itertools import islice
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import penstock as ps
 from interpreted_kernels import device_with_free_memory
 from penstock.sampling.device.room import Room
+from penstock.train.device.drawn_ahead import DrawnAhead
 from penstock.train.loading import batch_loader
 from training_graphs import carrying_graph, community_graph, stage_threads
 
@@ -76,10 +78,61 @@ def test_batches_are_the_hosts(fields, placement):
     assert not stage_threads()
 
 
-def test_batches_that_lack_room_are_drawn_again(monkeypatch):
-    monkeypatch.setattr("penstock.train.device.decision.presampled_room", lambda *_: Room((24, 30, 31), (40, 50)))
+LITTLE = Room((24, 30, 31), (40, 50))
+
+
+@pytest.fixture
+def little_room(monkeypatch):
+    """Samplers begin with less room than any batch needs."""
+    monkeypatch.setattr("penstock.train.device.decision.presampled_room", lambda *_: LITTLE)
+
+
+@pytest.mark.usefixtures("little_room")
+def test_batches_that_lack_room_are_drawn_again():
     graph = community_graph()
-    for ours, theirs in zip(placed_loader(graph), host_loader(graph), strict=True):
+    loader = placed_loader(graph)
+    for ours, theirs in zip(loader, host_loader(graph), strict=True):
+        assert_same(ours, theirs)
+    (sampler,) = loader._samplers
+    assert sampler._room.holds(LITTLE) and sampler._room != LITTLE
+
+
+def test_a_draw_that_lacked_room_and_was_abandoned_leaves_nothing_behind(monkeypatch):
+    graph = community_graph()
+    expected = list(host_loader(graph))
+    rows = [batch.num_nodes for batch in expected]
+    largest = rows.index(max(rows))
+    assert rows.count(max(rows)) == 1
+    room = Room((24, 96, max(rows) - 1), (72, 192))
+    monkeypatch.setattr("penstock.train.device.decision.presampled_room", lambda *_: room)
+    loader = placed_loader(graph)
+    (sampler,) = loader._samplers
+    planned = list(islice(loader._shares.from_position(), len(expected)))
+    sampler.begin(planned[largest])
+    sampler.abandon()
+    for number, batch in enumerate(expected):
+        # The batches that fit are drawn with the same table of places.
+        if number != largest:
+            sampler.begin(planned[number])
+            (vertices,) = sampler.finish().vertices.values()
+            assert torch.equal(vertices.cpu().long(), batch.n_id)
+    assert sampler._room == room
+
+
+def test_a_sampler_that_has_failed_is_not_used_again(monkeypatch):
+    graph = community_graph()
+    loader, expected = placed_loader(graph), list(host_loader(graph))
+
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as failing:
+        failing.setattr(DrawnAhead, "finish", fail)
+        with pytest.raises(MemoryError):
+            next(iter(loader))
+    assert not loader._samplers
+    loader.set_epoch(0)
+    for ours, theirs in zip(loader, expected, strict=True):
         assert_same(ours, theirs)
 
 

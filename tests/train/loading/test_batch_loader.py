@@ -368,3 +368,8 @@ def test_batches_of_several_types_have_what_edges_carry():
         assert torch.equal(rows.long(), ends_of(batch, kind))
     with refused("unsupported-combination edge_attr"):
         _ = batch.edge_attr
+
+
+def test_vertices_given_twice_are_refused():
+    with refused("duplicate 4 twice"):
+        ps.loader(community_graph(), np.array([1, 4, 2, 4]), **FEW)

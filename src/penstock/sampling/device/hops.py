@@ -158,7 +158,8 @@ class Slot:
 
     def merge(self, merged: Tensor, counts: Tensor) -> None:
         """Write the edges of all hops as pairs, a vertex's list once (`nn.adapter.merged_edges`), into `merged`, int64
-        of shape [2, all edges' room]. `counts` has a place more than there are hops: how many pairs there are then."""
+        of shape [2, all edges' room]. `counts` has a place more than there are hops: 0, and how many pairs there are
+        behind each hop."""
         if is_traced():
             return
         for hop, fanout in enumerate(self._fanouts):

@@ -41,11 +41,7 @@ class DeviceNeighbourSampler:
     ) -> None:
         """`room`: what most batches need, where that is known; it grows when one needs more."""
         check_fanouts(fanouts)
-        if topology.count >= 1 << 31:
-            raise PenstockError(
-                f"A device can sample graphs of up to 2^31 vertices, not {topology.count:,}: sample on the host.",
-                code="too-large",
-            )
+        check_count(topology.count)
         self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
         self._options = {"replace": replace, "totals": totals, "edges": edges}
         side_stream = stream_maker(device)
@@ -111,6 +107,15 @@ class _ThreadState:
             return room
         rows = tuple(min(rows, max(_FIRST_ROOM, largest.rows[0])) for rows in largest.rows)
         return Room(rows, tuple(min(edges, _FIRST_ROOM) for edges in largest.edges))
+
+
+def check_count(vertices: int) -> None:
+    """Refuse graphs whose vertices have numbers of more than 32 bits."""
+    if vertices >= 1 << 31:
+        raise PenstockError(
+            f"A device can sample graphs of up to 2^31 vertices, not {vertices:,}: sample on the host.",
+            code="too-large",
+        )
 
 
 def check_fanouts(fanouts: Sequence[int]) -> None:

@@ -178,8 +178,8 @@ class CapturedSteps:
     def _capture(self) -> None:
         """Slots for the room there is, and their launches recorded. Nothing is learned by the warm-up."""
         place = self._slots[0].slot.place if self._slots else None
-        self._slots.clear()
         rest(self._placed.device)
+        self._slots.clear()
         batch = self._position.batch
         pool = None
         for _ in range(self.slots_in_turn):

@@ -18,7 +18,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DeviceBlock, bounds_key
 from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, fresh_place
-from penstock.sampling.device.neighbours import check_fanouts
+from penstock.sampling.device.neighbours import check_count, check_fanouts
 from penstock.sampling.device.room import Room, largest_room
 from penstock.sampling.device.streams import rest
 from penstock.sampling.lists import check_seeds
@@ -35,6 +35,7 @@ class DrawnAhead:
     def __init__(self, placed: Placed, batch_size: int, node_type: str, merging: threading.Event) -> None:
         """`merging` is set where batches come with their edges as one list."""
         check_fanouts(placed.fanouts)
+        check_count(placed.topology.count)
         assert placed.room is not None
         self._placed, self._batch_size, self._node_type, self._merging = placed, batch_size, node_type, merging
         self._lane, self._room = Lane.beside(placed.device), placed.room
@@ -67,7 +68,14 @@ class DrawnAhead:
         return batch
 
     def abandon(self) -> None:
-        """Forget the batches that were begun: what comes later is launched behind their draws."""
+        """Forget the batches that were begun."""
+        if not self._begun:
+            return
+        # The user may let go of the loader, and its memory would be given to others.
+        self._lane.settle()
+        with self._lane.entered():
+            # A draw that lacked room has left vertices behind.
+            self._place.fill_(NEVER)
         while self._begun:
             self._free.append(self._begun.popleft()[0])
 
@@ -85,13 +93,13 @@ class DrawnAhead:
 
     def _make_slots(self) -> None:
         placed = self._placed
+        rest(placed.device)
         self._begun.clear()
         self._free.clear()
-        rest(placed.device)
         # They are filled one after the other, so that one table of places does for all.
-        place = fresh_place(placed.topology.count, placed.device)
+        self._place = fresh_place(placed.topology.count, placed.device)
         for _ in range(self.slots):
-            self._free.append(_AheadSlot(placed, self._room, self._batch_size, place, self._lane))
+            self._free.append(_AheadSlot(placed, self._room, self._batch_size, self._place, self._lane))
 
 
 class _AheadSlot:

@@ -51,8 +51,9 @@ class Recorded:
     def __init__(
         self, work: Callable[[], None], device: torch.device, lane: Lane | None = None, pool: Any = None
     ) -> None:
-        self._work, self._pool = work, pool
         self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
+        # What was recorded is not needed again: it often refers to this object's owner, whose memory would stay.
+        self._work, self._pool = work if self._graph is None else None, pool
         if is_traced():
             stream: Any = None if lane is None else lane.stream
             with recording(stream, pool) as self._pool:
@@ -68,10 +69,10 @@ class Recorded:
 
     def replay(self) -> None:
         """Launch it all again, on the lane entered."""
-        if self._graph is None:
-            self._work()
-        else:
+        if self._graph is not None:
             self._graph.replay()
+        elif self._work is not None:
+            self._work()
 
 
 def warm_up(work: Callable[[], None], device: torch.device, times: int) -> None:

@@ -30,8 +30,8 @@ from penstock.train.processor import chosen_device
 class BatchLoader:
     """Iterate over it for an epoch of batches; the next iteration is the next epoch.
 
-    Batches are those that `ps.train` with the same seed learns from. They are drawn and gathered ahead by threads that
-    end with the iteration, or when the iterator is dropped.
+    Batches are those that `ps.train` with the same seed learns from. They are drawn and gathered ahead, by a GPU that
+    holds the graph or by threads that end with the iteration, or when the iterator is dropped.
     """
 
     def __init__(
@@ -156,17 +156,26 @@ class BatchLoader:
     def _flow(self, planned: Iterator[Planned]) -> Iterator[Iterable[Loaded]]:
         """The planned batches, made ready ahead: by threads, or by a device alone."""
         if self._sampler_ahead is not None:
-            # Iterations that are under way at once have a sampler each.
-            sampler = self._samplers.pop() if self._samplers else self._sampler_ahead()
+            sampler = self._free_sampler(self._sampler_ahead)
             try:
                 with closing(iter(AheadLoader(planned, sampler, self._carrier, self._label))) as ahead:
                     yield ahead
-            finally:
+            except GeneratorExit:
+                # The loop was left early. After an error a sampler may lack slots, and is not used again.
                 self._samplers.append(sampler)
+                raise
+            self._samplers.append(sampler)
             return
         draw = self._draw if self._reused is None else self._reused.drawn_by(self._draw)
         with Loader(planned, draw, self._carrier, self._label, self.job) as loader:
             yield _unwrapped(loader)
+
+    def _free_sampler(self, make: Callable[[], AheadSampler]) -> AheadSampler:
+        """One that no iteration uses: those that are under way at once have a sampler each."""
+        try:
+            return self._samplers.pop()
+        except IndexError:
+            return make()
 
     def _label(self, batch: Batch) -> None:
         self._source.label(batch)
@@ -183,6 +192,8 @@ class BatchLoader:
         self._draw = placed.draw
         if placed.sampler_ahead is not None:
             self._sampler_ahead = partial(placed.sampler_ahead, self._merging)
+            # Recorded here: while a thread records, others of the process must not draw random numbers on the device.
+            self._samplers.append(self._sampler_ahead())
         # Beside the kernels of the user's loop, which does not wait for it.
         placed.carrier.finish = partial(_merge_ahead, self._merging)
         self._carrier = placed.carrier

@@ -110,4 +110,9 @@ def _numbers(chosen: Any, count: int) -> Array:
             f"Vertex {outside[0]} was given to ps.loader, but only 0 to {count - 1} exist: give rows of the graph.",
             code="id-out-of-range",
         )
+    sorted_rows = np.sort(rows)
+    if (repeated := sorted_rows[1:][sorted_rows[1:] == sorted_rows[:-1]]).size:
+        raise PenstockError(
+            f"Vertex {repeated[0]} was given to ps.loader twice: give each vertex once.", code="duplicate"
+        )
     return rows.astype(np.int64)

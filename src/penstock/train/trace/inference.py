@@ -88,7 +88,7 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
     del out
     if repeated > 1 and outputs[0] is not None:
         # The outputs of earlier chunks are there when later ones are computed, and are joined at the end.
-        outputs = [torch.empty(len(rows), *outputs[0].shape[1:], device=META)]
+        outputs = [outputs[0].new_empty(len(rows), *outputs[0].shape[1:])]
         inference.engine.forward(*held[0])
         outputs.append(torch.empty_like(outputs[0]))
     del outputs
