@@ -102,7 +102,7 @@ def test_a_draw_that_lacked_room_and_was_abandoned_leaves_nothing_behind(monkeyp
     expected = list(host_loader(graph))
     # Room for the smallest batch alone.
     smallest = min(expected, key=lambda batch: batch.num_nodes)
-    room = Room((24, 96, smallest.num_nodes), (72, 192))
+    room = Room((24, smallest.num_nodes, smallest.num_nodes), (72, 192))
     monkeypatch.setattr("penstock.train.device.decision.presampled_room", lambda *_: room)
     loader = placed_loader(graph)
     (sampler,) = loader._samplers
