@@ -176,7 +176,8 @@ def test_graphs_of_several_types_keep_their_lists_on_the_host(device_memory):
 
 
 @pytest.mark.parametrize(
-    "room", [None, 3, [[16, 20]], [[16, 20, 30], [8]], [[8, 20, 30], [8, 8]], [[16, 0, 1], [1, 1]]]
+    "room",
+    [None, 3, [[16, 20]], [[16, 20, 30], [8]], [[8, 20, 30], [8, 8]], [[16, 0, 1], [1, 1]], [[16, 30, 20], [8, 8]]],
 )
 def test_a_room_that_is_no_jobs_is_refused(device_memory, room):
     session = placed_session(community_graph(120))

@@ -97,7 +97,8 @@ class Placed:
         except (TypeError, ValueError):
             rows, edges = (), ()
         fits = (len(rows), len(edges)) == (len(self.fanouts) + 1, len(self.fanouts))
-        if not fits or rows[0] != self.room.rows[0] or min(*rows, *edges) < 1:
+        # Kernels write a hop's rows behind those of the hop before.
+        if not fits or rows[0] != self.room.rows[0] or list(rows) != sorted(rows) or min(*rows, *edges) < 1:
             raise PenstockError(
                 "The checkpoint's room for batches does not fit this job: use a checkpoint of this run.",
                 code="mismatched-inputs",
