@@ -1,8 +1,7 @@
 """Batches that a device draws and gathers by itself, launched ahead by the thread that computes.
 
-Threads beside that one would take Python's lock from it at each of their launches, and a loop that launches small
-kernels waits for the lock longer than for the device. Here nothing is left for such threads to do: what they would wait
-for, the device does beside the kernels of the loop.
+Other threads that launch kernels share Python's global interpreter lock with the loop. Here they have nothing to do: the
+device draws and gathers the next batches beside the kernels of the loop, and the loop's own thread launches both.
 """
 
 from collections import deque

@@ -36,7 +36,7 @@ def placed_loader(graph, ahead=True, **fields):
     """A loader whose graph is placed as if the host were a device."""
     with patch.object(batch_loader, "is_placed_on", lambda device: True):
         loader = ps.loader(graph, device=DEVICE, **{**FEW, **fields})
-    assert (loader._sampler_ahead is not None) == ahead
+    assert (loader._make_sampler is not None) == ahead
     return loader
 
 

@@ -37,6 +37,7 @@ def test_only_sums_over_the_first_dimensions_take_them():
     assert memory_inside(operation, (x, [0, 1]), {}) == [column_sums_bytes(6_000, 32, 4)]
     for dims in ([2], [-1], [0, 1, 2], [1], None):
         assert memory_inside(operation, (x, dims), {}) == [0]
+    assert memory_inside(operation, (torch.empty(3_000, 0, device="meta"), [0]), {}) == [0]
 
 
 @pytest.mark.parametrize(("keys", "copies"), [(999_999, 1), (1_000_000, 2)])

@@ -73,9 +73,9 @@ class PlacedBatches:
 
     draw: Callable[[Planned], Batch]
     carrier: DeviceCarrier
-    sampler_ahead: Callable[[threading.Event], DrawnAhead] | None
-    """Makes what draws them ahead in the thread that computes; None where the host has a part in batches, for which
-    there are threads."""
+    make_sampler: Callable[[threading.Event], DrawnAhead] | None
+    """Makes a sampler that draws ahead in the thread that computes. None where the host draws batches or reads rows,
+    which threads do."""
 
 
 def place_batches(parts: BatchParts, plan: BatchPlan, reserve: float, progress: Progress = SILENT) -> PlacedBatches:
@@ -93,5 +93,5 @@ def place_batches(parts: BatchParts, plan: BatchPlan, reserve: float, progress: 
     if job.sample_on == "hybrid" or job.reuse_batches or carrier.reads_on_host:
         draw, _ = drawing_on_device(placed, job, parts.task, plan)
         return PlacedBatches(draw, carrier, None)
-    sampler = partial(DrawnAhead, placed, plan.batch_size, getattr(parts.task, "node_type", "node"))
-    return PlacedBatches(parts.task.sample, carrier, sampler)
+    make_sampler = partial(DrawnAhead, placed, plan.batch_size, getattr(parts.task, "node_type", "node"))
+    return PlacedBatches(parts.task.sample, carrier, make_sampler)

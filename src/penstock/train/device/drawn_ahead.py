@@ -1,4 +1,4 @@
-"""Batches drawn on a device while the host does something else: launches recorded once, and replayed for each batch.
+"""Batches drawn on a device while the host does something else: captured once as a CUDA graph, replayed for each batch.
 
 Two slots take turns. What a draw needs of the host, seeds and keys, reaches the device in one copy; what the host needs
 to know of it, how large the batch is, comes back in another, which the host looks at when it wants the batch.

@@ -52,8 +52,9 @@ class Recorded:
         self, work: Callable[[], None], device: torch.device, lane: Lane | None = None, pool: Any = None
     ) -> None:
         self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
-        # What was recorded is not needed again: it often refers to this object's owner, whose memory would stay.
-        self._work, self._pool = work if self._graph is None else None, pool
+        # A graph does not need the work again, which often refers to this object's owner and would keep its memory.
+        self._replay: Callable[[], None] = work if self._graph is None else self._graph.replay
+        self._pool = pool
         if is_traced():
             stream: Any = None if lane is None else lane.stream
             with recording(stream, pool) as self._pool:
@@ -69,10 +70,7 @@ class Recorded:
 
     def replay(self) -> None:
         """Launch it all again, on the lane entered."""
-        if self._graph is not None:
-            self._graph.replay()
-        elif self._work is not None:
-            self._work()
+        self._replay()
 
 
 def warm_up(work: Callable[[], None], device: torch.device, times: int) -> None:

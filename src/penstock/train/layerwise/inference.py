@@ -137,12 +137,12 @@ class Inference:
     ) -> list[torch.Tensor]:
         found = []
         for sampled, x in self.engine.read(self.plan.neighbourhoods(name, rows, times), self._inputs.pull):
-            found.append(_alone(_rows_of(self.engine.forward(sampled, x), name)))
+            found.append(_own_copy(_rows_of(self.engine.forward(sampled, x), name)))
             progress.advance(len(sampled.chunk.rows))
         return found
 
 
-def _alone(rows: torch.Tensor) -> torch.Tensor:
+def _own_copy(rows: torch.Tensor) -> torch.Tensor:
     """Rows in memory of their own: a view would keep the outputs of the whole neighbourhood until the last chunk."""
     return rows.clone() if rows.untyped_storage().nbytes() > rows.nbytes else rows
 

@@ -64,7 +64,7 @@ class BatchLoader:
         rows = self.inputs.sources, self.inputs.scale
         self._carrier: Carrier = HostCarrier(*rows, edges=self.inputs.edges, pool=ReclaimedBuffers())
         self._merging = threading.Event()
-        self._sampler_ahead: Callable[[], AheadSampler] | None = None
+        self._make_sampler: Callable[[], AheadSampler] | None = None
         self._samplers: list[AheadSampler] = []
         if is_placed_on(self.device):
             self._place(reserve)
@@ -155,8 +155,8 @@ class BatchLoader:
     @contextmanager
     def _flow(self, planned: Iterator[Planned]) -> Iterator[Iterable[Loaded]]:
         """The planned batches, made ready ahead: by threads, or by a device alone."""
-        if self._sampler_ahead is not None:
-            sampler = self._free_sampler(self._sampler_ahead)
+        if self._make_sampler is not None:
+            sampler = self._free_sampler(self._make_sampler)
             try:
                 with closing(iter(AheadLoader(planned, sampler, self._carrier, self._label))) as ahead:
                     yield ahead
@@ -190,10 +190,10 @@ class BatchLoader:
         parts = BatchParts(self.job, self.graph, self.inputs, self._source)
         placed = place_batches(parts, self._shares, reserve)
         self._draw = placed.draw
-        if placed.sampler_ahead is not None:
-            self._sampler_ahead = partial(placed.sampler_ahead, self._merging)
-            # Recorded here: while a thread records, others of the process must not draw random numbers on the device.
-            self._samplers.append(self._sampler_ahead())
+        if placed.make_sampler is not None:
+            self._make_sampler = partial(placed.make_sampler, self._merging)
+            # Its draws are captured here: while a thread captures, no other may draw random numbers on the device.
+            self._samplers.append(self._make_sampler())
         # Beside the kernels of the user's loop, which does not wait for it.
         placed.carrier.finish = partial(_merge_ahead, self._merging)
         self._carrier = placed.carrier

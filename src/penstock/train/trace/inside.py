@@ -2,7 +2,7 @@
 
 Matrix libraries keep a workspace for each stream that they work on. Sorts take room for a second copy of their keys and
 places; torch does so for every stable sort, and where gradients of picked rows are added up. Sums of columns take a
-row of partial sums for each of the thread blocks that share a column.
+buffer for the thread blocks that share a column.
 """
 
 import math
@@ -17,7 +17,8 @@ _PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.do
 _PLACE_BYTES = 8
 """Of a place in an order."""
 _LONG_SORT = 1_000_000
-"""Keys from which on a sort takes room for a third copy, too, as runs on an H200 have shown (docs/measurements.md)."""
+"""Keys from which on a sort takes room for a third copy, too. That it does so was concluded from peaks of an H200 with 8
+and 16 million keys (docs/measurements.md); where it begins is assumed."""
 _SUM_THREADS, _LEAST_EACH, _MOST_EACH = 512, 16, 256
 """Threads of a block that sums, for one column each; and numbers that each adds where blocks share a column."""
 _PICKED_ARRAYS = 6
@@ -37,30 +38,31 @@ def library_workspaces(operation: Any) -> tuple[tuple[str, int], ...]:
 
 
 def column_sums_bytes(rows: int, columns: int, item: int) -> int:
-    """Bytes of partial sums where torch adds up the rows of a matrix: its rule for kernels of reductions.
+    """Bytes of the buffer that torch takes to add up the rows of a matrix, by its rule for kernels of reductions.
 
-    A thread adds up to four neighbouring columns. Where each has 256 numbers to add or more, a column is divided among
-    thread blocks, as many as fill the GPU but with 16 numbers for each thread at least; all threads of all blocks have
-    room for all columns.
+    A thread handles up to four neighbouring columns. Where every thread would add 256 numbers or more, several thread
+    blocks share the rows: as many as fill the GPU, but with 16 numbers for each thread at least. The buffer has a row
+    of all columns for each column that a block handles, and that for each block.
     """
-    together = next(vector for vector in (4, 2, 1) if columns % vector == 0)
-    threads, wide = _SUM_THREADS // together, columns // together
-    across = min(_power_below(wide), 32)
-    down = min(_power_below(rows), threads // across)
-    across = min(_power_below(wide), threads // down)
-    each, grid = -(-rows // down), -(-wide // across)
+    vector = next(count for count in (4, 2, 1) if columns % count == 0)
+    threads, groups = _SUM_THREADS // vector, columns // vector
+    width = min(_power_below(groups), 32)
+    height = min(_power_below(rows), threads // width)
+    width = min(_power_below(groups), threads // height)
+    each, grid = -(-rows // height), -(-groups // width)
     memory = library_memory()
-    target = memory.multiprocessors * (memory.multiprocessor_threads // (across * down))
+    target = memory.multiprocessors * (memory.multiprocessor_threads // (width * height))
     if each < _MOST_EACH or grid > target:
         return 0
     blocks = max(min(-(-target // grid), -(-each // _LEAST_EACH)), -(-each // _MOST_EACH))
-    return 0 if blocks == 1 else item * columns * blocks * across * together
+    return 0 if blocks == 1 else item * columns * blocks * width * vector
 
 
 def _summed(values: torch.Tensor, dims: Any) -> int:
     """Of a sum over the first dimensions of a contiguous tensor."""
     summed = sorted(dim % max(1, values.dim()) for dim in dims or ())
-    if not summed or summed != list(range(len(summed))) or len(summed) == values.dim() or not values.is_contiguous():
+    leading = summed == list(range(len(summed))) and 0 < len(summed) < values.dim()
+    if not leading or not values.numel() or not values.is_contiguous():
         return 0
     rows = math.prod(values.shape[: len(summed)])
     return column_sums_bytes(rows, values.numel() // max(1, rows), max(4, values.element_size()))
