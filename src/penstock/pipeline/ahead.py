@@ -1,7 +1,7 @@
 """Batches that a device draws and gathers by itself, launched ahead by the thread that computes.
 
-Other threads that launch kernels share Python's global interpreter lock with the loop. Here they have nothing to do: the
-device draws and gathers the next batches beside the kernels of the loop, and the loop's own thread launches both.
+Other threads that launch kernels share Python's global interpreter lock with the loop. Here they have nothing to do:
+the device draws and gathers the next batches beside the kernels of the loop, and the loop's own thread launches both.
 """
 
 from collections import deque

@@ -120,8 +120,8 @@ def _drawn_on_host(session: Placeable) -> list[str]:
         )
     is_open = job.sample_on == "auto" and job.placed.topology not in ("device", "pinned")
     if session.inputs.edges and is_open and not on_host and isinstance(session, Session):
-        # An epoch took 17 to 19 % longer when a thread beside the one that computes had the device draw them
-        # (docs/measurements.md). A loader whose batches the device draws and reads has no such threads.
+        # A loader's epoch took 17 to 19 % longer when threads launched the device's draws, as a run's threads do
+        # (docs/measurements.md). A loader has no such threads any more.
         return ["the host draws batches with edge features faster (set sample_on to device to draw them there)"]
     return on_host
 

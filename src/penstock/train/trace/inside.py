@@ -17,8 +17,8 @@ _PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.do
 _PLACE_BYTES = 8
 """Of a place in an order."""
 _LONG_SORT = 1_000_000
-"""Keys from which on a sort takes room for a third copy, too. That it does so was concluded from peaks of an H200 with 8
-and 16 million keys (docs/measurements.md); where it begins is assumed."""
+"""Keys from which on a sort takes room for a third copy, too. That was concluded from peaks of an H200 with 8 and 16
+million keys (docs/measurements.md); where it begins is assumed."""
 _SUM_THREADS, _LEAST_EACH, _MOST_EACH = 512, 16, 256
 """Threads of a block that sums, for one column each; and numbers that each adds where blocks share a column."""
 _PICKED_ARRAYS = 6
