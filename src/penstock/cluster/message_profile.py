@@ -11,8 +11,8 @@ from penstock.wire import Endpoint, Message, make_credentials
 _WIDTH = 64
 _ROWS = (16, 512, 4096)
 """Rows of the messages that are measured: 4 KiB, 128 KiB and 1 MiB."""
-_AT_ONCE, _MESSAGES = 8, 64
-"""Messages that are under way at a time, and those of one measurement."""
+_MESSAGES = 64
+"""Of one measurement, one after the other: bins take longer than messages, which then find threads that wait."""
 _SENDER, _READER = "sender", "reader"
 
 
@@ -37,15 +37,10 @@ def measure_messages(repeats: int) -> Iterator[tuple[int, float]]:
             places = torch.arange(0, 2 * count, 2)
 
             def send(number: int, places: torch.Tensor = places) -> None:
-                for _ in range(0, number, _AT_ONCE):
-                    sent = [
-                        channel.start(Message("rows", {}, (level.index_select(0, places).numpy(),)))
-                        for _ in range(_AT_ONCE)
-                    ]
-                    for call in sent:
-                        call.result()
+                for _ in range(number):
+                    channel.call(Message("rows", {}, (level.index_select(0, places).numpy(),)))
 
-            send(_AT_ONCE)
+            send(1)
             yield 4 * _WIDTH * count, min(_seconds(lambda: send(_MESSAGES)) / _MESSAGES for _ in range(repeats))
 
 

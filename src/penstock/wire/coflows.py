@@ -186,7 +186,10 @@ class Coflows:
         tally.flows[label if label in tally.flows or len(tally.flows) < _KINDS else _OTHERS] += size
 
     def _tally(self, kind: str) -> Tally:
-        return self._tallies.setdefault(self._known(kind), Tally())
+        kind = self._known(kind)
+        if kind not in self._tallies:
+            self._tallies[kind] = Tally()
+        return self._tallies[kind]
 
     def _known(self, kind: str) -> str:
         """Peers may name what they like; here they are so many at most."""

@@ -77,11 +77,12 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if chooses_device:
             kwargs |= {"device": META}
             kwargs.pop("pin_memory", None)
-        if self._on_device:
-            self._take_inside(func, args, kwargs)
         out = rule_for(func)(*args, **kwargs)
         for tensor in tensors_in(out):
             self.note(tensor)
+        if self._on_device:
+            # What an operation returns is there while it computes.
+            self._take_inside(func, args, kwargs)
         return out
 
     def note(self, tensor: torch.Tensor) -> None:

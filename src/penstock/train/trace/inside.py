@@ -16,9 +16,6 @@ _aten: Any = torch.ops.aten
 _PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.dot}
 _PLACE_BYTES = 8
 """Of a place in an order."""
-_LONG_SORT = 1_000_000
-"""Keys from which on a sort takes room for a third copy, too. That was concluded from peaks of an H200 with 8 and 16
-million keys (docs/measurements.md); where it begins is assumed."""
 _SUM_THREADS, _LEAST_EACH, _MOST_EACH = 512, 16, 256
 """Threads of a block that sums, for one column each; and numbers that each adds where blocks share a column."""
 _PICKED_ARRAYS = 6
@@ -80,8 +77,7 @@ def memory_inside(operation: Any, args: Any, kwargs: Any) -> list[int]:
         return [_summed(*args[:2])]
     if packet is _aten.sort:
         keys = args[0]
-        copies = 2 if keys.numel() >= _LONG_SORT else 1
-        return [_PLACE_BYTES * keys.numel(), copies * (keys.element_size() + _PLACE_BYTES) * keys.numel()]
+        return [_PLACE_BYTES * keys.numel(), (keys.element_size() + _PLACE_BYTES) * keys.numel()]
     if packet in (_aten.index_put_, _aten.index_put, _aten._index_put_impl_):
         given = dict(zip(("self", "indices", "values", "accumulate"), args, strict=False)) | kwargs
         picked = [each for each in given["indices"] if each is not None]

@@ -1,7 +1,8 @@
 """What bins of a job's layers take on this host, forward and backward, at several sizes: for a profile."""
 
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,8 @@ from penstock.train.whole.plan import make_plan, vertices_by_level
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
 from penstock.train.whole.rows_in_place import read_in_place
 
-_DIVISIONS = (2, 6, 18)
-"""Numbers of bins that a layer is divided into: sizes differ ninefold."""
+_DIVISIONS = (2, 12, 72)
+"""Numbers of bins that a layer is divided into: the bins of one worker among several are small."""
 _MEASURED = 4
 """Bins of each division that are computed, at most: the first, the last, and some between."""
 
@@ -40,10 +41,11 @@ class MeasuredBin(NamedTuple):
 
 
 def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
-    """The least seconds of so many computations of some bins: of the processor, or of a GPU with all that it waits for.
+    """The median seconds of so many computations of some bins: of the processor, or of a GPU and all it waits for.
 
-    Gathering what a bin reads is a part of it, and so is adding to gradients of that. Rows between layers are random:
-    how long they take does not depend on them.
+    Bins of a layer are computed in turn, as in a step: none finds its own rows in a processor's cache. Gathering what a
+    bin reads is a part of it, and so is adding to gradients of that. Rows between layers are random: how long they take
+    does not depend on them.
     """
     if not getattr(session.model, "layerwise", False):
         raise PenstockError(
@@ -69,8 +71,8 @@ def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
                 last = layer == layers - 1 and job.jump == "none"
                 read_in_place(session, works, session.task.out if last else job.hidden)
             measured = _MeasuredLayer(session, step, passes, layer, below)
-            for place in sorted({round(each) for each in np.linspace(0, len(works) - 1, _MEASURED)}):
-                yield measured.measure(works[place], repeats)
+            places = sorted({round(each) for each in np.linspace(0, len(works) - 1, _MEASURED)})
+            yield from measured.measure([works[place] for place in places], repeats)
             below = measured.random_level()
 
 
@@ -83,32 +85,37 @@ class _MeasuredLayer:
         self._session, self._step, self._passes, self._number, self._below = session, step, passes, number, below
         self._device, self._counts = session.inputs.device, step.plan.counts
         self._widths: dict[str, int] = {}
+        self._width_in = 0
 
-    def measure(self, work: PreparedBin, repeats: int) -> MeasuredBin:
-        """The least of so many computations of a bin, after one that compiles kernels and aggregates what is kept."""
-        number, seconds = self._number, []
-        for _ in range(repeats + 1):
-            level, below = self._step.level(number + 1), LevelGradients(self._counts[number], self._device)
-            began = _now(self._device)
-            known = self._passes.forward(number, work, self._fetch(number, work), level, True)
-            computed = _now(self._device)
-            assert known is not None
-            above = LevelGradients(self._counts[number + 1], self._device)
-            for name, rows in known.out.items():
-                above.add(name, None, rows.new_ones(self._counts[number + 1][name], rows.shape[1]))
-            read = {name: getattr(rows, "neighbours", rows) for name, rows in known.x.items()}
-            for name, rows in read.items():
-                if rows.requires_grad:
-                    below.add(name, None, rows.new_zeros(self._counts[number][name], rows.shape[1]))
-            resumed = _now(self._device)
-            self._passes.backward(number, work, known, self._fetch, above, below)
-            seconds.append((computed - began, _now(self._device) - resumed))
-            self._widths = {name: rows.shape[1] for name, rows in known.out.items()}
-            width_in = max(rows.shape[1] for rows in read.values())
+    def measure(self, works: Sequence[PreparedBin], repeats: int) -> Iterator[MeasuredBin]:
+        """Some bins in turn, so many times, after once that compiles kernels and aggregates what is kept."""
+        turns = [[self._seconds(work) for work in works] for _ in range(repeats + 1)]
         self._session.optimiser.zero_grad(set_to_none=True)
-        forward, backward = (min(each) for each in zip(*seconds[1:], strict=True))
-        counts = work.num_rows, int(work.block.num_edges), work.num_inputs
-        return MeasuredBin(number, *counts, width_in, max(self._widths.values()), forward, backward)
+        for work, seconds in zip(works, zip(*turns[1:], strict=True), strict=True):
+            forward, backward = (statistics.median(each) for each in zip(*seconds, strict=True))
+            counts = work.num_rows, int(work.block.num_edges), work.num_inputs
+            yield MeasuredBin(self._number, *counts, self._width_in, max(self._widths.values()), forward, backward)
+
+    def _seconds(self, work: PreparedBin) -> tuple[float, float]:
+        """Of a bin's forward and its backward pass."""
+        number = self._number
+        level, below = self._step.level(number + 1), LevelGradients(self._counts[number], self._device)
+        began = _now(self._device)
+        known = self._passes.forward(number, work, self._fetch(number, work), level, True)
+        computed = _now(self._device)
+        assert known is not None
+        above = LevelGradients(self._counts[number + 1], self._device)
+        for name, rows in known.out.items():
+            above.add(name, None, rows.new_ones(self._counts[number + 1][name], rows.shape[1]))
+        read = {name: getattr(rows, "neighbours", rows) for name, rows in known.x.items()}
+        for name, rows in read.items():
+            if rows.requires_grad:
+                below.add(name, None, rows.new_zeros(self._counts[number][name], rows.shape[1]))
+        self._widths = {name: rows.shape[1] for name, rows in known.out.items()}
+        self._width_in = max(rows.shape[1] for rows in read.values())
+        resumed = _now(self._device)
+        self._passes.backward(number, work, known, self._fetch, above, below)
+        return computed - began, _now(self._device) - resumed
 
     def random_level(self) -> KeptLevel:
         """Rows for the layer above, of which some bins are known."""

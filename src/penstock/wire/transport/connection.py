@@ -68,6 +68,8 @@ class Connection:
         self._inbox: Inbox | None = None
         self._outbox: Outbox | None = None
         self._paused = self._writing = False
+        self._wakes_at = 1
+        """Bytes that must be there for the socket to be readable."""
         self._began = self._heard = self._said = time.monotonic()
 
     def start(self) -> None:
@@ -98,8 +100,11 @@ class Connection:
         if not self.open:
             if now - self._began > (HANDSHAKE_SECONDS if self.reached else CONNECT_SECONDS):
                 self._end("it did not answer in time" if self.reached else "nobody answers there")
-        elif now - self._heard > self._heartbeat and not self._reads_nothing:
-            self._end("it was silent for too long")
+        elif self._is_silent(now):
+            # Something may be there, though less than is waited for.
+            self._guarded(self._read)
+            if not self.closed and self._is_silent(now):
+                self._end("it was silent for too long")
         elif now - self._said > self._heartbeat / 4 and self._outbox is not None and self._outbox.empty:
             self._said = now
             self.send((), _nothing)
@@ -129,6 +134,9 @@ class Connection:
     @property
     def _reads_nothing(self) -> bool:
         return self._paused or (self._inbox is not None and self._inbox.full)
+
+    def _is_silent(self, now: float) -> bool:
+        return now - self._heard > self._heartbeat and not self._reads_nothing
 
     def _connected(self) -> None:
         error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -193,8 +201,13 @@ class Connection:
         if count:
             self._heard = time.monotonic()
         self._deliver()
-        if count < 0 and not self.closed:
+        if self.closed:
+            return
+        if count < 0:
             self._end("it ended the connection")
+        elif self._inbox.wanted != self._wakes_at:
+            self._wakes_at = self._inbox.wanted
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._wakes_at)
 
     def _deliver(self) -> None:
         inbox = self._inbox

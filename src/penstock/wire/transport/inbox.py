@@ -19,6 +19,8 @@ _OPENING = 4
 """Records that wait to be opened before no more are read."""
 _BUDGET = 4 << 20
 """Bytes that are read before other connections have their turn."""
+_WORTH_WAKING = 1 << 16
+"""Bytes of a record under way that are waited for before the thread is woken, unless fewer are left of it."""
 
 Frames = list[bytes | Array]
 
@@ -69,11 +71,13 @@ class Inbox:
         while count < _BUDGET and not self.full:
             try:
                 if self._target is not None:
-                    some = own.recv_into(self._target[self._filled :].data)
+                    room = self._target[self._filled :]
+                    some = own.recv_into(room.data)
                     self._filled += some
                 else:
                     self._make_room()
-                    some = own.recv_into(self._stage[self._end :].data)
+                    room = self._stage[self._end :]
+                    some = own.recv_into(room.data)
                     self._end += some
             except BlockingIOError:
                 return count
@@ -81,7 +85,15 @@ class Inbox:
                 return -1
             count += some
             self._parse()
+            if some < len(room):
+                # There was no more: asking again would only say so.
+                return count
         return count
+
+    @property
+    def wanted(self) -> int:
+        """Bytes that should be there before it is worth reading again: links that are slow bring a few at a time."""
+        return 1 if self._target is None else min(len(self._target) - self._filled, _WORTH_WAKING)
 
     @property
     def full(self) -> bool:
