@@ -23,8 +23,9 @@ _NUMBER = 4
 """Bytes of a number of an input, or of a row that travels."""
 _BINS = (1, 2, 4, 8, 16)
 """Numbers of bins that are tried where the job leaves it open."""
-_GAIN = 0.03
-"""Share of a step that more bins must save to be chosen: predictions are no better than that."""
+_GAIN, _CLEAR_GAIN = 0.03, 0.1
+"""Share of a step that more bins must save to be chosen, and several instead of one: predictions are no better than
+that, and what several bins cost is the least certain part of them."""
 _MOST_FLOWS = 8192
 """Flows of a layer up to which a number of bins is tried."""
 _FLOWS = "hermod"
@@ -48,7 +49,8 @@ def _set_up(run: PlannedRun) -> WholeGraphExecution:
     for bins in fit:
         section = counted.section(bins)
         seconds = _alone(run.profile, section, machines)
-        if chosen is None or seconds < (1 - _GAIN) * least:
+        gain = _CLEAR_GAIN if chosen is not None and chosen.bins == 1 else _GAIN
+        if chosen is None or seconds < (1 - gain) * least:
             chosen, least = section, seconds
     assert chosen is not None
     return chosen
