@@ -1,5 +1,7 @@
 """The layer engine driven one layer at a time: what its hook records is enough for a backward pass."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -115,3 +117,24 @@ def test_without_gradients_nothing_is_recorded():
     with torch.no_grad():
         tape.forward()
     assert all(not done.out.requires_grad and not done.x["node"].requires_grad for done in tape.passes[0])
+
+
+def test_rows_of_two_chunks_are_there_at_once_and_never_of_three(monkeypatch):
+    monkeypatch.setattr(host, "SHARE", 1 << 13)
+    session = make_session(make_job(SMALL | {"model": "sage"}), community_graph())
+    wanted = {"node": np.arange(session.graph.nodes["node"].count)}
+    plan, alive, most = session.inference().plan, list[weakref.ref](), list[int]()
+
+    def source(name, ids):
+        rows = session.inputs.pull(name, ids)
+        alive.append(weakref.ref(rows))
+        most.append(sum(each() is not None for each in alive))
+        return rows
+
+    plan.start(wanted, 2, 2)
+    engine = LayerEngine(session.model, torch.device("cpu"), False)
+    level = plan.level(0)
+    with torch.no_grad():
+        engine.run(0, plan.chunks(0), source, level)
+    assert len(most) > 5
+    assert max(most) <= 2

@@ -31,7 +31,7 @@ from penstock.train.trace.batch_sizes import LargestBatch, enlarged, largest_bat
 from penstock.train.trace.categories import BATCHES, FEATURES, TOPOLOGY
 from penstock.train.trace.cuda_allocator import DevicePeak, device_peak
 from penstock.train.trace.fake_session import input_density, traced_session
-from penstock.train.trace.inference import trace_inference
+from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.trace.small_batch import carried, try_small_batch
 from penstock.train.trace.untraceable import traceable
 
@@ -154,6 +154,8 @@ def _trace_launched(
             _drop_behind(_left_at_validation(job, largest), waiting, queued)
             trace_inference(session, execution.inference, allocations)
         del queued, waiting
+        if validated:
+            trace_last_inference(session, execution.inference, allocations)
 
 
 def _drop_behind(left: int, *queues: list[Any]) -> None:

@@ -109,7 +109,10 @@ class LoadedSteps:
             with within_batch(batch_order(*loaded.position)):
                 loss = self._step(loaded)
             examples = loaded.examples if loaded.whole is None else loaded.whole
-            yield [Step(loaded.position, examples, loss, loaded.planned.last)]
+            step = Step(loaded.position, examples, loss, loaded.planned.last)
+            # Neither a validation nor the batch that is read when the next one is taken needs room beside it.
+            del loaded.batch
+            yield [step]
 
     def __enter__(self) -> Self:
         self._loader.__enter__()

@@ -67,7 +67,7 @@ class LayerEngine:
             out = self.layer(number, sampled, x)
             sink.write(sampled.chunk, out)
             if keep is not None:
-                keep(ChunkPass(sampled.chunk, sampled.blocks[0], sampled.inputs, x, out))
+                keep(ChunkPass(sampled.chunk, sampled.blocks[0], sampled.inputs, dict(x), out))
 
     def prepared(self, x: dict[str, Any]) -> dict[str, Any]:
         """What the first layer reads of some vertices' inputs."""
@@ -85,6 +85,7 @@ class LayerEngine:
     ) -> Iterator[tuple[Sampled, dict[str, Any]]]:
         """Chunks with the rows they read; the next chunk is read while one is computed.
 
+        The rows are there until the next chunk is asked for: with three of them a device would hold too much.
         `skip_empty`: the source is not asked for types without vertices.
         """
 
@@ -107,7 +108,10 @@ class LayerEngine:
             with StagePipeline(
                 chain(first, chunks), [Stage("read", read, 1, 1, waits_for_room=True)], source_depth=1
             ) as flow:
-                yield from flow
+                for sampled, x in flow:
+                    yield sampled, x
+                    # Before the next one is taken, behind which another is read at once.
+                    x.clear()
         except StageError as error:
             raise error.__cause__ or error from None
 

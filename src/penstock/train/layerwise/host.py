@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
@@ -75,11 +74,6 @@ class HostPlan(AlonePlan):
         self._needed = frontiers(self._graph, wanted, hops[::-1])
         return sum(len(rows) for need in self._needed[1:] for rows in need.values())
 
-    def start_everywhere(self, layers: int) -> None:
-        """Let each layer compute every vertex, without asking which ones the next layer reads."""
-        every = {name: np.arange(nodes.count) for name, nodes in self._graph.nodes.items()}
-        self._layers, self._needed = layers, [every] * (layers + 1)
-
     def level(self, number: int) -> Level:
         """In memory, or in a file where it outgrows the budget."""
         return HostLevel(self._needed[number + 1], self.budget, self.folder, self._device)
@@ -97,17 +91,28 @@ class HostPlan(AlonePlan):
         """As many vertices at a time as the working memory holds with their neighbourhoods."""
         return self._growing.over(Chunk(node_type, rows, 0, times), self._reach.sampler(self._reach.hops))
 
+    def neighbourhood(self, node_type: str, rows: Array, times: Array | None = None) -> Sampled:
+        """Whole neighbourhoods of vertices in one chunk, whatever they take; of `times` as many as there are rows."""
+        chunk = Chunk(node_type, rows, 0, None if times is None else times[: len(rows)])
+        return self._reach.sampler(self._reach.hops)(chunk)
+
+    @property
+    def room(self) -> int:
+        """Rows and edges of whole neighbourhoods that the working memory holds."""
+        return self.budget // SHARE // (4 * self.width(0))
+
+    @staticmethod
+    def load_of(sampled: Sampled) -> int:
+        """Rows that a chunk of whole neighbourhoods takes: its inputs, and a message for each edge of a layer."""
+        edges: int = max(block.num_edges for block in sampled.blocks)
+        return sampled.num_inputs + edges
+
     def width(self, number: int) -> int:
         """The widest rows that a layer reads or writes, as far as is known."""
         return int(max(self._hidden, self._widest) if number == 0 else self._hidden)
 
     def _grower(self) -> GrowingChunks:
-        room = self.budget // SHARE // (4 * self.width(0))
         # Trees of seeds with times of their own repeat vertices: only without times is the graph the most there is.
-        at_once = self.by_layers and self._graph.num_nodes + self._graph.num_edges <= room
+        at_once = self.by_layers and self._graph.num_nodes + self._graph.num_edges <= self.room
 
-        def load(sampled: Sampled) -> int:
-            edges: int = max(block.num_edges for block in sampled.blocks)
-            return sampled.num_inputs + edges
-
-        return GrowingChunks(self._graph.num_nodes if at_once else 1, room, load)
+        return GrowingChunks(self._graph.num_nodes if at_once else 1, self.room, self.load_of)

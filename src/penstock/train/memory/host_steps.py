@@ -23,7 +23,7 @@ from penstock.train.trace.batch_sizes import LargestBatch, largest_batch
 from penstock.train.trace.categories import BATCHES
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.heap import heap_peak
-from penstock.train.trace.inference import trace_inference
+from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.trace.untraceable import traceable
 
 _STEPS = 2
@@ -74,6 +74,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
                 del loaded, x
         trace_inference(session, session.whole_graph_inference, allocations)
         del ahead
+        trace_last_inference(session, session.whole_graph_inference, allocations)
         return HostPeak.of(allocations.events), "traced", largest.how
 
 

@@ -1,6 +1,6 @@
 """The validation at the end of an epoch, traced: exact inference on a device takes memory beside the steps'."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,45 +20,65 @@ from penstock.train.trace.categories import ACTIVATIONS
 
 _READ = 2
 """Chunks whose rows are there at once: of one that is computed, and of the next."""
-_GROWING = 8
-"""Chunks of whole neighbourhoods that are looked at: their size doubles until they fill the working memory."""
+_GROWING = 16
+"""Chunks of whole neighbourhoods that are looked at until their size is known: it doubles while it fits."""
+_LOOKED_AT = 8
+"""Chunks behind those that are looked at: neighbourhoods differ."""
+_TRIES = 4
+"""Numbers of vertices that are tried until a chunk fills the working memory."""
+_ENDING = ("val", "test")
+"""What is evaluated when a run ends."""
 
 
-def trace_inference(session: Session, prepare: Callable[[], Inference], allocations: Allocations) -> None:
-    """The inference of the validation split, where the job has validations."""
+def trace_last_inference(session: Session, prepare: Callable[[], Inference], allocations: Allocations) -> None:
+    """The evaluation at the end of a run, where it is of more than validations are."""
+    wanted, more = _wanted(session, _ENDING[:1]), _wanted(session, _ENDING)
+    if any(len(rows) > len(wanted[name]) for name, rows in more.items()):
+        trace_inference(session, prepare, allocations, _ENDING)
+
+
+def trace_inference(
+    session: Session, prepare: Callable[[], Inference], allocations: Allocations, splits: Sequence[str] = _ENDING[:1]
+) -> None:
+    """The inference of the validation split, or of several, where the job has validations."""
     if session.job.evaluate_every < 0:
         return
+    wanted = _wanted(session, splits)
     with allocations.during("validation"), memory_for(ACTIVATIONS):
         by_layers = getattr(session.model, "layerwise", False)
         # A model that is not made of layers reads whole neighbourhoods from the host's lists.
         inference = prepare() if by_layers else session.whole_graph_inference()
         if isinstance(inference.plan, HostPlan):
-            _trace_chunks(session, inference, inference.plan)
+            _trace_chunks(session, inference, inference.plan, wanted)
         else:
-            outputs = inference.outputs(_wanted(session))
+            outputs = inference.outputs(wanted)
             kept = [rows.float() for rows in outputs.values()]
             del outputs, kept
 
 
-def _wanted(session: Session) -> dict[str, Array]:
-    """The vertices whose outputs a validation reads; of tasks on edges any may be among them."""
+def _wanted(session: Session, splits: Sequence[str]) -> dict[str, Array]:
+    """The vertices whose outputs an evaluation reads; of tasks on edges any may be among them."""
     target = getattr(session.task, "node_type", None)
-    if target is not None:
-        return {target: np.sort(session.task.items_of("val"))}
-    return {name: np.arange(nodes.count) for name, nodes in session.graph.nodes.items()}
+    if target is None:
+        return {name: np.arange(nodes.count) for name, nodes in session.graph.nodes.items()}
+    there = session.graph.nodes[target].splits
+    found = [session.task.items_of(split) for split in splits if len(there.get(split, ()))]
+    return {target: np.unique(np.concatenate([np.empty(0, np.int64), *found]))}
 
 
-def _trace_chunks(session: Session, inference: Inference, plan: HostPlan) -> None:
+def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
     """The first chunks of every layer, which fill the working memory as all others do, and the layers' rows."""
     model: Any = session.model
     with torch.no_grad(), evaluating(session.model), session.precision():
         if not (getattr(model, "layerwise", False) and plan.by_layers):
-            _trace_neighbourhoods(session, inference, plan)
+            _trace_neighbourhoods(session, inference, plan, wanted)
             return
-        plan.start_everywhere(model.num_layers)
+        plan.start(wanted, model.num_layers, model.num_layers)
         widths, levels = session.inputs.widths, list[Any]()
         for number in range(model.num_layers):
             held = [_read(sampled, widths, inference) for sampled in islice(plan.chunks(number), _READ)]
+            if not held:
+                return
             sampled, x = held[0]
             out = inference.engine.layer(number, sampled, x)
             widths = dict.fromkeys(session.graph.nodes, out.shape[1])
@@ -74,13 +94,12 @@ def _level(session: Session, plan: HostPlan, width: int) -> Any:
     return torch.empty(rows, width, device=META) if on_host else None
 
 
-def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan) -> None:
-    ((name, rows), *_) = _wanted(session).items()
+def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
+    ((name, rows), *_) = wanted.items()
+    if not len(rows):
+        return
     plan.start({name: rows}, 0, 0)
-    of_edges = getattr(session.task, "times", None)
-    # Of edges by time: all of the graph is there after the last of them.
-    times = None if of_edges is None else np.full(len(rows), np.nanmax(of_edges.values))
-    found = max(islice(plan.neighbourhoods(name, rows, times), _GROWING), key=lambda each: each.num_inputs)
+    found = _largest_neighbourhoods(session, plan, name, rows)
     repeated = _READ if len(found.chunk.rows) < len(rows) else 1
     held = [_read(found, session.inputs.widths, inference) for _ in range(repeated)]
     out = inference.engine.forward(*held[0])
@@ -92,6 +111,46 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
         inference.engine.forward(*held[0])
         outputs.append(torch.empty_like(outputs[0]))
     del outputs
+
+
+def _largest_neighbourhoods(session: Session, plan: HostPlan, name: str, rows: Array) -> Sampled:
+    """About the largest of a run's chunks of whole neighbourhoods.
+
+    Of many chunks some fill the working memory. Where it holds the neighbourhoods of one vertex at a time, or not even
+    these, those with most neighbours take most.
+    """
+    of_edges = getattr(session.task, "times", None)
+    # Of edges by time: all of the graph is there after the last of them.
+    times = None if of_edges is None else np.full(len(rows), np.nanmax(of_edges.values))
+    found = list(islice(plan.neighbourhoods(name, rows, times), _GROWING))
+    size, seen = len(found[-1].chunk.rows), sum(len(each.chunk.rows) for each in found)
+    if seen < len(rows) and size == 1:
+        many = np.argsort(-_neighbours(session, name, rows), kind="stable")[:_LOOKED_AT]
+        found += [plan.neighbourhood(name, rows[some : some + 1], times) for some in many.tolist()]
+    elif seen < len(rows):
+        firsts = np.linspace(0, len(rows), _LOOKED_AT, endpoint=False).astype(np.int64)
+        found += [_filled(plan, name, rows[first:], times, 2 * size) for first in firsts.tolist()]
+    return max(found, key=plan.load_of)
+
+
+def _neighbours(session: Session, name: str, rows: Array) -> Array:
+    into = [edges.indptr for kind, edges in session.graph.edges.items() if kind[2] == name]
+    found: Array = sum((indptr[rows + 1] - indptr[rows] for indptr in into), np.zeros(len(rows), np.int64))
+    return found
+
+
+def _filled(plan: HostPlan, name: str, rows: Array, times: Array | None, count: int) -> Sampled:
+    """The neighbourhoods of so many of the first rows as fit the working memory."""
+    best = plan.neighbourhood(name, rows[:1], times)
+    for _ in range(_TRIES):
+        tried = plan.neighbourhood(name, rows[:count], times)
+        load, held = plan.load_of(tried), len(tried.chunk.rows)
+        if load <= plan.room and load > plan.load_of(best):
+            best = tried
+        count = max(1, int(held * plan.room / load))
+        if count == held:
+            break
+    return best
 
 
 def _read(sampled: Sampled, widths: dict[str, int], inference: Inference) -> tuple[Sampled, dict[str, Any]]:

@@ -101,9 +101,10 @@ class Connection:
             if now - self._began > (HANDSHAKE_SECONDS if self.reached else CONNECT_SECONDS):
                 self._end("it did not answer in time" if self.reached else "nobody answers there")
         elif self._is_silent(now):
+            heard = self._heard
             # Something may be there, though less than is waited for.
             self._guarded(self._read)
-            if not self.closed and self._is_silent(now):
+            if not self.closed and self._heard == heard:
                 self._end("it was silent for too long")
         elif now - self._said > self._heartbeat / 4 and self._outbox is not None and self._outbox.empty:
             self._said = now
