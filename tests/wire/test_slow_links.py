@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from raw_peer import RawPeer
 
 from penstock.wire import make_credentials
 from penstock.wire.loop import Happened
@@ -16,7 +17,6 @@ from penstock.wire.message import LIMITS
 from penstock.wire.transport import SECURITIES, Connection, Workers
 from penstock.wire.transport.handshake import client_handshake, server_handshake
 from penstock.wire.transport.inbox import Frames
-from raw_peer import RawPeer
 
 HEARTBEAT = 5.0
 RECORD = 1 << 18

@@ -68,6 +68,8 @@ class LayerEngine:
             sink.write(sampled.chunk, out)
             if keep is not None:
                 keep(ChunkPass(sampled.chunk, sampled.blocks[0], sampled.inputs, dict(x), out))
+            # The next chunk is computed without it.
+            del out
 
     def prepared(self, x: dict[str, Any]) -> dict[str, Any]:
         """What the first layer reads of some vertices' inputs."""

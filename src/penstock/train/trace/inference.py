@@ -23,7 +23,7 @@ _READ = 2
 _GROWING = 16
 """Chunks of whole neighbourhoods that are looked at until their size is known: it doubles while it fits."""
 _LOOKED_AT = 8
-"""Chunks behind those that are looked at: neighbourhoods differ."""
+"""Chunks of a layer that are looked at, or of whole neighbourhoods behind those: they differ a little."""
 _TRIES = 4
 """Numbers of vertices that are tried until a chunk fills the working memory."""
 _ENDING = ("val", "test")
@@ -67,7 +67,7 @@ def _wanted(session: Session, splits: Sequence[str]) -> dict[str, Array]:
 
 
 def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
-    """The first chunks of every layer, which fill the working memory as all others do, and the layers' rows."""
+    """The largest of some chunks of every layer, which all fill the working memory about, and the layers' rows."""
     model: Any = session.model
     with torch.no_grad(), evaluating(session.model), session.precision():
         if not (getattr(model, "layerwise", False) and plan.by_layers):
@@ -76,7 +76,8 @@ def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted
         plan.start(wanted, model.num_layers, model.num_layers)
         widths, levels = session.inputs.widths, list[Any]()
         for number in range(model.num_layers):
-            held = [_read(sampled, widths, inference) for sampled in islice(plan.chunks(number), _READ)]
+            some = sorted(islice(plan.chunks(number), _LOOKED_AT), key=lambda each: -each.num_inputs)
+            held = [_read(sampled, widths, inference) for sampled in some[:_READ]]
             if not held:
                 return
             sampled, x = held[0]
