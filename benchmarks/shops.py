@@ -7,7 +7,8 @@ log-normally around a batch whose bus, CPU and GPU times are alike, so that each
 each scheduler gives its makespan relative to that of fifo (mean, median, 5th and 95th percentile), how often it was
 longer, the share of the makespan that is proved (its own bound or CP-SAT's, the larger), and seconds for a group.
 Run: python benchmarks/shops.py [--groups 500] [--batches 4 10] [--solver-seconds 0.5] [--minutes 8]; CP-SAT needs the
-extra `shop`. A folder of .fjs files may be given instead of random groups, such as measured ones.
+extra `shop`. A folder of .fjs files may be given instead of random groups; or --profile, which `penstock profile
+--operators` made on a machine with a GPU, and --graphs and --models, whose batches are then drawn (shop_batches.py).
 """
 
 import argparse
@@ -20,8 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from penstock.cost.model import CostModel
+from penstock.cost.profile import read_profile
 from penstock.errors import PenstockError
+from penstock.graph.convert import load
 from penstock.simulate.shop import Choice, Route, Shop, make_schedule, read_fjs, shop_bound
+from penstock.train.job import make_job
+from shop_batches import LINKS, groups_of_batches
 
 CPU, BUS, GPU = 0, 1, 2
 _MACHINES = ("cpu", "bus", "gpu")
@@ -32,6 +38,12 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=500)
     parser.add_argument("--batches", type=int, nargs=2, default=[4, 10], help="fewest and most in a group")
     parser.add_argument("--files", type=Path, help="a folder of .fjs files instead of random groups")
+    parser.add_argument("--profile", type=Path, help="operators of a machine, for batches instead of random groups")
+    parser.add_argument("--graphs", nargs="+", default=["synthetic-arxiv"])
+    parser.add_argument("--models", nargs="+", default=["sage", "gcn"])
+    parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10, 5])
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--solver-seconds", type=float, default=0.5)
     parser.add_argument("--width", type=int, default=30, help="of bilevel's search")
     parser.add_argument("--minutes", type=float, default=8.0, help="no group is begun after this time")
@@ -39,12 +51,12 @@ def main() -> None:
     args = parser.parse_args()
     schedulers: dict[str, dict[str, Any]] = {
         "fifo": {},
-        "bilevel": {"width": args.width, "links": [BUS + 1]},
+        "bilevel": {"width": args.width, "links": LINKS if args.profile else [BUS + 1]},
         "cp-sat": {"seconds": args.solver_seconds},
     }
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in schedulers}
     until = time.monotonic() + 60 * args.minutes
-    for shop in files(args.files) if args.files else random_groups(args):
+    for shop in files(args.files) if args.files else drawn_groups(args) if args.profile else random_groups(args):
         if time.monotonic() > until:
             break
         compare(shop, schedulers, rows)
@@ -90,6 +102,17 @@ def summary(name: str, rows: list[dict[str, float]]) -> dict[str, Any]:
 def files(folder: Path) -> Iterator[Shop]:
     """The shops in a folder."""
     return (read_fjs(path) for path in sorted(folder.glob("*.fjs")))
+
+
+def drawn_groups(args: argparse.Namespace) -> Iterator[Shop]:
+    """Groups of batches of every graph and model, as many of each."""
+    model, jobs = CostModel(read_profile(args.profile)), len(args.graphs) * len(args.models)
+    for name in args.graphs:
+        graph = load(name)
+        for layer in args.models:
+            fields = {"fanouts": args.fanouts, "batch_size": args.batch_size, "hidden": args.hidden, "device": "cuda"}
+            job = make_job({"graph": name, "model": layer, "seed": args.seed, **fields})
+            yield from groups_of_batches(model, job, graph, args.groups // jobs, tuple(args.batches), args.seed)
 
 
 def random_groups(args: argparse.Namespace) -> Iterator[Shop]:
