@@ -6,11 +6,13 @@ its time in a cold and in a warm process. One number is fitted: the share of the
 simulated makespans of the measured policies are nearest to the measured ones; `error` says how near each of them is.
 
 Then the same jobs with so many more epochs that the shortest takes --least seconds alone, in ten orders of arrival, at
-full memory and at 26 GB. `over cold` and `over warm` say how many times shorter than one job after the other.
+full memory and at 26 GB. `over cold` and `over warm` say how many times shorter than one job after the other; jobs that
+do not fit are `refused`, and the others' times are given.
 Run: python benchmarks/queue_measured.py queue.json [--least 60] [--json]
 """
 
 import random
+import sys
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -21,7 +23,7 @@ import typer
 from penstock.service.policies import POLICIES
 from penstock.service.simulation import QueueTrace, least_makespan, least_mean_completion, simulate_method
 from products_graph import show
-from queue_gpu_table import read_results
+from queue_gpu_table import key_of, read_results
 
 MEMORY_GB, CAPPED_GB = 141.0, 26.0
 ONE_BY_ONE = {"cold": "sequential-cold", "warm": "sequential"}
@@ -38,7 +40,7 @@ def main(
 ) -> None:
     """Validate and simulate every queue that was run cold and warm."""
     rows = []
-    for queue, found in _queues(results).items():
+    for queue, found in _queues(results):
         measured = {method: max(job["end_s"] for job in jobs) for method, jobs in found.items()}
         share = _fitted_share(found, measured)
         for method in (*ONE_BY_ONE, *(each for each in POLICIES if each in measured)):
@@ -50,12 +52,21 @@ def main(
     show("measured jobs on a simulated clock", rows, json)
 
 
-def _queues(files: list[Path]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """The jobs of each queue by method, of queues that were run in both ways one by one."""
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+def _queues(files: list[Path]) -> list[tuple[str, dict[str, list[dict[str, Any]]]]]:
+    """The jobs of each queue by method, of queues that were run in both ways one by one; others are told about.
+
+    Only what was run on one machine in one order with equal jobs is put together.
+    """
+    found: dict[Any, dict[str, list[dict[str, Any]]]] = {}
     for each in read_results(files):
-        found.setdefault(each["queue"], {})[each["method"]] = each["jobs"]
-    return {queue: methods for queue, methods in found.items() if set(ONE_BY_ONE) <= set(methods)}
+        if any(job["state"] != "ended" for job in each["jobs"]):
+            print(f"Left out: {key_of(each)}, not all jobs of which ended.", file=sys.stderr)
+            continue
+        found.setdefault(key_of({**each, "method": None}), {})[each["method"]] = each["jobs"]
+    both = {key: methods for key, methods in found.items() if set(ONE_BY_ONE) <= set(methods)}
+    for key in found.keys() - both.keys():
+        print(f"Left out: {key}, which was not run both cold and warm.", file=sys.stderr)
+    return [(key[1], methods) for key, methods in both.items()]
 
 
 def _fitted_share(found: dict[str, list[dict[str, Any]]], measured: dict[str, float]) -> float:
@@ -114,6 +125,7 @@ def _longer(
             for name in FIELDS[:3]
             if other in rows
         }
+        rows[method]["refused"] = len(each[0]["refused"])
         rows[method] |= {
             "makespan over bound": averages["makespan_s"] / bounds[0],
             "completion over shortest first": averages["mean_completion_s"] / bounds[1],

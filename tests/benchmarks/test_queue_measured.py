@@ -17,7 +17,7 @@ def results(cold_start, warm_start, share):
         at, jobs = 0.0, []
         for number, train in enumerate(seconds):
             at += start + train
-            job = {"name": f"job {number}", "train_s": train, "ran_s": start + train, "end_s": at}
+            job = {"name": f"job {number}", "state": "ended", "train_s": train, "ran_s": start + train, "end_s": at}
             jobs.append(job | {"device_bytes": 2_000_000_000})
         ended[method] = jobs
     together = warm_start + 10.0 * 2 * share
@@ -29,7 +29,10 @@ def results(cold_start, warm_start, share):
 def test_what_was_measured_is_simulated_and_longer_jobs_gain_less(tmp_path):
     file = tmp_path / "queue.json"
     more = {"machine": "here", "memory_gb": None, "epochs": 1, "scale": 1.0, "jobs_asked": 3}
-    file.write_text(json.dumps({"results": [each | more for each in results(6.0, 1.0, 0.8)]}))
+    found = [each | more for each in results(6.0, 1.0, 0.8)]
+    # What was run with other epochs is another experiment.
+    found.append({**found[0], "epochs": 10, "jobs": [{**job, "end_s": 1e6} for job in found[0]["jobs"]]})
+    file.write_text(json.dumps({"results": found}))
     command = [sys.executable, str(SCRIPT), str(file), "--orders", "3", "--json"]
     rows = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     rows = rows["rows"] if isinstance(rows, dict) else rows

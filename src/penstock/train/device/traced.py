@@ -128,6 +128,7 @@ def _trace_captured(session: Session, placed: Placed, schedule: Schedule, alloca
             with allocations.during("start of an epoch"):
                 steps.fill(Position(0, 0))
             trace_inference(session, execution.inference, allocations)
+        trace_last_inference(session, execution.inference, allocations)
 
 
 def _trace_launched(

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,27 @@ class HostPlan(AlonePlan):
         """In memory, or in a file where it outgrows the budget."""
         return HostLevel(self._needed[number + 1], self.budget, self.folder, self._device)
 
+    def rows_of(self, number: int) -> dict[str, int]:
+        """How many rows a layer gives, by node type."""
+        return {name: len(rows) for name, rows in self._needed[number + 1].items()}
+
     def chunks(self, number: int) -> Iterator[Sampled]:
         """Cut so that the vertices and edges that a chunk reads fit."""
+        return self._chunks(number, self._needed[number + 1])
+
+    def some_chunks(self, number: int, count: int) -> list[list[Sampled]]:
+        """For each node type, so many of a layer's chunks at most."""
+        return [
+            list(islice(self._chunks(number, {name: rows}), count)) for name, rows in self._needed[number + 1].items()
+        ]
+
+    def _chunks(self, number: int, rows: dict[str, Array]) -> Iterator[Sampled]:
         kinds = self._reach.of_layer(number, self._layers)
         sample = self._reach.sampler([kinds])
         read = Graph(self._graph.nodes, {kind: self._graph.edges[kind] for kind in kinds})
         size = self.budget // SHARE
         room = max(1, size // (4 * self.width(number)))
-        return map(sample, cut_into_chunks(read, self._needed[number + 1], room, size // _EDGE))
+        return map(sample, cut_into_chunks(read, rows, room, size // _EDGE))
 
     def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
         """As many vertices at a time as the working memory holds with their neighbourhoods."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.device.block import on_device
 from penstock.traced import current_trace, is_gpu, memory_for
@@ -61,13 +62,22 @@ def _wanted(session: Session, splits: Sequence[str]) -> dict[str, Array]:
     target = getattr(session.task, "node_type", None)
     if target is None:
         return {name: np.arange(nodes.count) for name, nodes in session.graph.nodes.items()}
-    there = session.graph.nodes[target].splits
-    found = [session.task.items_of(split) for split in splits if len(there.get(split, ()))]
-    return {target: np.unique(np.concatenate([np.empty(0, np.int64), *found]))}
+    return {target: np.unique(np.concatenate([_items(session, split) for split in splits]))}
+
+
+def _items(session: Session, split: str) -> Array:
+    """Those of a split, which may be the graph's or drawn by the task; none where there is no such split."""
+    try:
+        return session.task.items_of(split)
+    except PenstockError as error:
+        if error.code != "split-missing":
+            raise
+        return np.empty(0, np.int64)
 
 
 def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
-    """The largest of some chunks of every layer, which all fill the working memory about, and the layers' rows."""
+    """Of every layer and node type the largest of some chunks, which all fill the working memory about, and the
+    layers' rows."""
     model: Any = session.model
     with torch.no_grad(), evaluating(session.model), session.precision():
         if not (getattr(model, "layerwise", False) and plan.by_layers):
@@ -76,23 +86,38 @@ def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted
         plan.start(wanted, model.num_layers, model.num_layers)
         widths, levels = session.inputs.widths, list[Any]()
         for number in range(model.num_layers):
-            some = sorted(islice(plan.chunks(number), _LOOKED_AT), key=lambda each: -each.num_inputs)
-            held = [_read(sampled, widths, inference) for sampled in some[:_READ]]
-            if not held:
+            looked_at = plan.some_chunks(number, _LOOKED_AT)
+            largest = [max(some, key=_load) for some in looked_at if some]
+            given = [_trace_chunk(inference, number, widths, each, looked_at) for each in largest]
+            if not given:
                 return
-            sampled, x = held[0]
-            out = inference.engine.layer(number, sampled, x)
-            widths = dict.fromkeys(session.graph.nodes, out.shape[1])
+            widths = dict.fromkeys(session.graph.nodes, given[0])
             # The level below is dropped when this one is complete.
-            levels = [*levels[-1:], _level(session, plan, out.shape[1])]
-            del out, x, held
+            levels = [*levels[-1:], _level(session, plan, number, given[0])]
 
 
-def _level(session: Session, plan: HostPlan, width: int) -> Any:
-    """The rows of a layer in the host's memory, where they fit the budget; where a GPU is traced they are not its."""
-    rows = session.graph.num_nodes
-    on_host = not is_gpu(session.inputs.device) and 4 * rows * width <= plan.budget
-    return torch.empty(rows, width, device=META) if on_host else None
+def _trace_chunk(
+    inference: Inference, number: int, widths: dict[str, int], computed: Sampled, looked_at: list[list[Sampled]]
+) -> int:
+    """A chunk while the rows of the largest other one are there; returns the columns of what it gives."""
+    others = sorted((each for some in looked_at for each in some if each is not computed), key=_load)
+    held = [_read(sampled, widths, inference) for sampled in (computed, *others[1 - _READ :])]
+    out = inference.engine.layer(number, *held[0])
+    return int(out.shape[1])
+
+
+def _load(sampled: Sampled) -> int:
+    """About what a chunk takes: rows that it reads and gives, and edges."""
+    edges: int = sum(block.num_edges for block in sampled.blocks)
+    return sampled.num_inputs + len(sampled.chunk.rows) + edges
+
+
+def _level(session: Session, plan: HostPlan, number: int, width: int) -> list[Any]:
+    """The rows of a layer in the host's memory, by type, where they fit the budget; a GPU's are not its."""
+    if is_gpu(session.inputs.device):
+        return []
+    fitting = [rows for rows in plan.rows_of(number).values() if 4 * rows * width <= plan.budget]
+    return [torch.empty(rows, width, device=META) for rows in fitting]
 
 
 def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
@@ -117,20 +142,20 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
 def _largest_neighbourhoods(session: Session, plan: HostPlan, name: str, rows: Array) -> Sampled:
     """About the largest of a run's chunks of whole neighbourhoods.
 
-    Of many chunks some fill the working memory. Where it holds the neighbourhoods of one vertex at a time, or not even
-    these, those with most neighbours take most.
+    Of many chunks some fill the working memory. Those of one vertex may take more, and most where it has most
+    neighbours.
     """
     of_edges = getattr(session.task, "times", None)
     # Of edges by time: all of the graph is there after the last of them.
     times = None if of_edges is None else np.full(len(rows), np.nanmax(of_edges.values))
     found = list(islice(plan.neighbourhoods(name, rows, times), _GROWING))
     size, seen = len(found[-1].chunk.rows), sum(len(each.chunk.rows) for each in found)
-    if seen < len(rows) and size == 1:
+    if seen < len(rows):
         many = np.argsort(-_neighbours(session, name, rows), kind="stable")[:_LOOKED_AT]
         found += [plan.neighbourhood(name, rows[some : some + 1], times) for some in many.tolist()]
-    elif seen < len(rows):
+    if seen < len(rows) and size > 1:
         firsts = np.linspace(0, len(rows), _LOOKED_AT, endpoint=False).astype(np.int64)
-        found += [_filled(plan, name, rows[first:], times, 2 * size) for first in firsts.tolist()]
+        found += [_filled(plan, name, rows[first:], times, size) for first in firsts.tolist()]
     return max(found, key=plan.load_of)
 
 
@@ -148,7 +173,8 @@ def _filled(plan: HostPlan, name: str, rows: Array, times: Array | None, count: 
         load, held = plan.load_of(tried), len(tried.chunk.rows)
         if load <= plan.room and load > plan.load_of(best):
             best = tried
-        count = max(1, int(held * plan.room / load))
+        # Vertices behind those may have many more neighbours.
+        count = max(1, min(2 * held, int(held * plan.room / load)))
         if count == held:
             break
     return best

@@ -43,9 +43,9 @@ class MeasuredBin(NamedTuple):
 def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
     """The median seconds of so many computations of some bins: of the processor, or of a GPU and all it waits for.
 
-    Bins of a layer are computed in turn, as in a step: none finds its own rows in a processor's cache. Gathering what a
-    bin reads is a part of it, and so is adding to gradients of that. Rows between layers are random: how long they take
-    does not depend on them.
+    Bins of a layer are computed in turn, as in a step, so that large ones do not find their own rows in a processor's
+    cache. Gathering what a bin reads is a part of it, and so is adding to gradients of that. Rows between layers are
+    random: how long they take does not depend on them.
     """
     if not getattr(session.model, "layerwise", False):
         raise PenstockError(
@@ -111,8 +111,8 @@ class _MeasuredLayer:
         for name, rows in read.items():
             if rows.requires_grad:
                 below.add(name, None, rows.new_zeros(self._counts[number][name], rows.shape[1]))
-        self._widths = {name: rows.shape[1] for name, rows in known.out.items()}
-        self._width_in = max(rows.shape[1] for rows in read.values())
+        self._widths |= {name: rows.shape[1] for name, rows in known.out.items()}
+        self._width_in = max(self._width_in, *(rows.shape[1] for rows in read.values()))
         resumed = _now(self._device)
         self._passes.backward(number, work, known, self._fetch, above, below)
         return computed - began, _now(self._device) - resumed
@@ -120,8 +120,9 @@ class _MeasuredLayer:
     def random_level(self) -> KeptLevel:
         """Rows for the layer above, of which some bins are known."""
         level = self._step.level(self._number + 1)
-        for name, width in self._widths.items():
-            count = self._counts[self._number + 1][name]
+        for name, count in self._counts[self._number + 1].items():
+            # Of a type with few vertices no bin may have been measured.
+            width = self._widths.get(name, max(self._widths.values()))
             level.write(name, slice(0, count), torch.randn(count, width, device=self._device))
         return level
 

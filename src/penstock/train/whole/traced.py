@@ -18,7 +18,7 @@ from penstock.train.trace.categories import FEATURES, TOPOLOGY
 from penstock.train.trace.cuda_allocator import DevicePeak, device_peak
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.heap import heap_peak
-from penstock.train.trace.inference import trace_inference
+from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.trace.libraries import LOADED_ON_HOST
 from penstock.train.trace.small_batch import try_small_batch
 from penstock.train.trace.untraceable import traceable
@@ -77,6 +77,7 @@ def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], 
                 _trace_step(session, traced, given.planned)
         kept = _kept_by(session, allocations.now - before)
         trace_inference(session, session.whole_graph_inference, allocations)
+        trace_last_inference(session, session.whole_graph_inference, allocations)
         return allocations.events, traced.further(kept)
 
 
@@ -104,7 +105,8 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
                 with allocations.during(f"step {number + 1}"):
                     _trace_step(session, step, given.planned)
             further += step.further(_kept_by(session, allocations.now - before))
-        trace_inference(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
+        for trace in (trace_inference, trace_last_inference):
+            trace(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
         found = device_peak(allocations.events)
         return found._replace(allocated=found.allocated + further, reserved=found.reserved + further)
 

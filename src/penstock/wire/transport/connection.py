@@ -100,15 +100,18 @@ class Connection:
         if not self.open:
             if now - self._began > (HANDSHAKE_SECONDS if self.reached else CONNECT_SECONDS):
                 self._end("it did not answer in time" if self.reached else "nobody answers there")
-        elif self._is_silent(now):
-            heard = self._heard
-            # Something may be there, though less than is waited for.
-            self._guarded(self._read)
-            if not self.closed and self._heard == heard:
-                self._end("it was silent for too long")
+            return
+        self._listen_closely(now)
+        if now - self._heard > self._heartbeat and not self._reads_nothing:
+            self._end("it was silent for too long")
         elif now - self._said > self._heartbeat / 4 and self._outbox is not None and self._outbox.empty:
             self._said = now
             self.send((), _nothing)
+
+    def _listen_closely(self, now: float) -> None:
+        """Read what is there, though it be less than is waited for: it is a sign of life."""
+        if self._wakes_at > 1 and now - self._heard > self._heartbeat / 4 and not self._reads_nothing:
+            self._guarded(self._read)
 
     def close(self) -> None:
         """End it. What was written still leaves; what was not never will."""
@@ -135,9 +138,6 @@ class Connection:
     @property
     def _reads_nothing(self) -> bool:
         return self._paused or (self._inbox is not None and self._inbox.full)
-
-    def _is_silent(self, now: float) -> bool:
-        return now - self._heard > self._heartbeat and not self._reads_nothing
 
     def _connected(self) -> None:
         error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -10,7 +10,8 @@ where the source is open:
 
 - Groups that are left when all ratios are on one side of 1 are put together, at most `beta` jobs in each, so that the
   largest |log y| of them is small: two batches that both compute much still overlap.
-- The best of all groupings that were seen is returned, not the last.
+- The best of all groupings that were seen is returned, not the last; and first in, first out where that is shorter, as
+  it often is for batches that are alike.
 - Groups are joined by placing their plans one after the other, with later operations filling gaps that earlier groups
   leave: this is the source's eager start of the next group.
 - Where no machines are named as links, the one that the jobs need longest is taken.
@@ -26,7 +27,8 @@ from penstock.graph.documents import StrictDocument
 from penstock.graph.hashing import key_of
 from penstock.simulate.shop.job_orders import best_order
 from penstock.simulate.shop.schedule import Pick, Schedule, placed
-from penstock.simulate.shop.schedulers.scheduler import Scheduler
+from penstock.simulate.shop.schedulers.fifo import in_order_of_arrival
+from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler
 from penstock.simulate.shop.search import Search
 from penstock.simulate.shop.shop import Shop, alone, best_route, quickest
 
@@ -47,11 +49,11 @@ class BilevelOptions(StrictDocument):
 
 
 def bilevel(shop: Shop, options: BilevelOptions) -> Schedule:
-    """The best schedule over all groupings that the rounds come to."""
+    """The best schedule over all groupings that the rounds come to, and first in, first out."""
     ratios = [_log_ratio(shop, job, _links(shop, options)) for job in range(len(shop.jobs))]
     plans: dict[Group, Schedule] = {}
     groups = _first_groups(shop, options)
-    best: Schedule | None = None
+    best = in_order_of_arrival(shop, NoOptions())
     mu, rounds = 0.0, 0
     while rounds < options.tau and mu < options.mu:
         mu, rounds = mu + options.step, rounds + 1
@@ -59,13 +61,12 @@ def bilevel(shop: Shop, options: BilevelOptions) -> Schedule:
             if group not in plans:
                 plans[group] = _planned(shop, group, options)
         joined = _joined(shop, groups, plans)
-        best = joined if best is None or joined.makespan < best.makespan else best
+        best = min(best, joined, key=lambda each: each.makespan)
         failed = [group for group in groups if _has_failed(shop, group, plans[group], mu)]
         if not failed:
             continue
         again = regrouped([(job,) for group in failed for job in group], ratios, options.beta)
         groups = sorted([*(group for group in groups if group not in failed), *again])
-    assert best is not None
     return best
 
 
