@@ -7,6 +7,7 @@ from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise import host
 from penstock.train.memory.forecast import forecast
+from penstock.train.trace import inference
 from penstock.train.trace.inference import _largest_neighbourhoods, _wanted
 from training_graphs import community_graph, lists_of
 
@@ -62,6 +63,15 @@ def test_vertices_of_drawn_splits_are_evaluated():
     (val,) = _wanted(session, ["val"]).values()
     (both,) = _wanted(session, ["val", "test"]).values()
     assert (len(val), len(both)) == (60, 100)
+
+
+def test_what_is_evaluated_of_a_large_graph_is_not_looked_for(monkeypatch):
+    """Its chunks fill the working memory, whatever is evaluated."""
+    graph, fields = community_graph(20_000), SMALL | {"hidden": 64, "epochs": 1, "device": "cpu", "graph": "in memory"}
+    exact = forecast(make_job(fields), graph, device="cpu").host
+    monkeypatch.setattr(inference, "_FEW_EDGES", 1_000)
+    monkeypatch.setattr(host.HostPlan, "start", None)
+    assert forecast(make_job(fields), graph, device="cpu").host == pytest.approx(exact, rel=0.02)
 
 
 @pytest.mark.parametrize("sampler", ["neighbour", "whole"])

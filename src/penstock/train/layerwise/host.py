@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
@@ -74,6 +75,11 @@ class HostPlan(AlonePlan):
         hops = [self._reach.of_layer(number, layers) for number in range(computed)]
         self._needed = frontiers(self._graph, wanted, hops[::-1])
         return sum(len(rows) for need in self._needed[1:] for rows in need.values())
+
+    def start_everywhere(self, layers: int) -> None:
+        """Let each layer compute every vertex, without asking which ones the next layer reads."""
+        every = {name: np.arange(nodes.count) for name, nodes in self._graph.nodes.items()}
+        self._layers, self._needed = layers, [every] * (layers + 1)
 
     def level(self, number: int) -> Level:
         """In memory, or in a file where it outgrows the budget."""

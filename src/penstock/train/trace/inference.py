@@ -27,6 +27,9 @@ _LOOKED_AT = 8
 """Chunks of a layer that are looked at, or of whole neighbourhoods behind those: they differ a little."""
 _TRIES = 4
 """Numbers of vertices that are tried until a chunk fills the working memory."""
+_FEW_EDGES = 50_000_000
+"""Edges up to which it is found out which vertices an evaluation reads. Of larger graphs every layer has many chunks,
+whichever it is of."""
 _ENDING = ("val", "test")
 """What is evaluated when a run ends."""
 
@@ -45,6 +48,8 @@ def trace_inference(
     if session.job.evaluate_every < 0:
         return
     wanted = _wanted(session, splits)
+    if not any(map(len, wanted.values())):
+        return
     with allocations.during("validation"), memory_for(ACTIVATIONS):
         by_layers = getattr(session.model, "layerwise", False)
         # A model that is not made of layers reads whole neighbourhoods from the host's lists.
@@ -83,7 +88,10 @@ def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted
         if not (getattr(model, "layerwise", False) and plan.by_layers):
             _trace_neighbourhoods(session, inference, plan, wanted)
             return
-        plan.start(wanted, model.num_layers, model.num_layers)
+        if session.graph.num_edges <= _FEW_EDGES:
+            plan.start(wanted, model.num_layers, model.num_layers)
+        else:
+            plan.start_everywhere(model.num_layers)
         widths, levels = session.inputs.widths, list[Any]()
         for number in range(model.num_layers):
             looked_at = plan.some_chunks(number, _LOOKED_AT)
@@ -122,8 +130,6 @@ def _level(session: Session, plan: HostPlan, number: int, width: int) -> list[An
 
 def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
     ((name, rows), *_) = wanted.items()
-    if not len(rows):
-        return
     plan.start({name: rows}, 0, 0)
     found = _largest_neighbourhoods(session, plan, name, rows)
     repeated = _READ if len(found.chunk.rows) < len(rows) else 1
