@@ -9,10 +9,12 @@ GPU_SITE := .gpu/site
 
 env: $(STAMP)
 
+# Byte code of what is installed is made by all cores, where pip would use one; some packages hold files that are no Python.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[pyg,networkx,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[pyg,networkx,dev]'
+	-$(BIN)/python -m compileall -q -q -j 0 $(VENV)/lib
 	touch $(STAMP)
 
 # The main job on the built-in graph: made, looked at, trained on; the last line says where the report is.
