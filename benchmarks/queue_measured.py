@@ -1,4 +1,4 @@
-"""Queues of jobs that were measured on a device, on a simulated clock: what nobody has the hours to run.
+"""Queues of jobs that were measured on a device, on a simulated clock: real runs of them would take days.
 
 Takes what `queue_gpu.py` wrote of a queue that was run one job after the other, cold and warm, and under some policies.
 A job's seconds are those of its steps in a warm worker, its memory what it was granted, and starts are what is left of

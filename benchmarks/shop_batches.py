@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from penstock.cost.model import CostModel
-from penstock.cost.operators import OPERATORS, Rung
 from penstock.cost.step_prediction import counted_block
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
@@ -26,7 +25,7 @@ from penstock.simulate.shop import Choice, Route, Shop
 from penstock.train.assembly import session_of
 from penstock.train.execution_plan.job_space import space_of
 from penstock.train.job import Job
-from penstock.train.job_batches import kind_of_batches
+from penstock.train.job_batches import kind_of_batches, sample_sizes
 from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
@@ -77,9 +76,8 @@ def _kinds(session: Session, kind: BatchKind, count: int) -> Iterator[BatchKind]
     fanouts = tuple(fanout for fanout in job.fanouts if isinstance(fanout, int))
     for planned in islice(Schedule(task.items, task.batch_size, job.seed).from_position(), count):
         batch: Any = task.sample(planned)
-        rung = Rung(session.graph, batch.seeds[batch.node_type], fanouts, batch, batch.blocks[0], 1, 1)
         blocks = tuple(counted_block(block) for block in batch.blocks)
-        yield replace(kind, blocks=blocks, sample=OPERATORS["sample"].sizes(rung))
+        yield replace(kind, blocks=blocks, sample=sample_sizes(session, batch, fanouts))
 
 
 def _route(operators: BatchOperators, cores: float) -> Route:

@@ -12,7 +12,8 @@ _WIDTH = 64
 _ROWS = (16, 512, 4096)
 """Rows of the messages that are measured: 4 KiB, 128 KiB and 1 MiB."""
 _MESSAGES = 64
-"""Of one measurement, one after the other: bins take longer than messages, which then find threads that wait."""
+"""Messages of one measurement. They are sent one after the other, so that each wakes the threads of both ends, as the
+messages between bins do."""
 _SENDER, _READER = "sender", "reader"
 
 

@@ -57,7 +57,7 @@ def _counted_kind(session: Session) -> BatchKind:
     (table,) = (graph.nodes[name].fields[field] for name, field in session.inputs.fields.items())
     options = model_options(**{name: getattr(job, name) for name in ("model", "hidden", "jump")}, layers=layers_of(job))
     fanouts = tuple(fanout for fanout in job.fanouts if isinstance(fanout, int))
-    sizes = [_sample_sizes(session, batch, fanouts) for batch in drawn]
+    sizes = [sample_sizes(session, batch, fanouts) for batch in drawn]
     entry = layer_entry(job.model)
     return BatchKind(
         layer=job.model,
@@ -104,8 +104,8 @@ def _check_known(session: Session) -> None:
         )
 
 
-def _sample_sizes(session: Session, batch: MiniBatch[Block], fanouts: tuple[int, ...]) -> dict[str, float]:
-    """The sizes of drawing a batch."""
+def sample_sizes(session: Session, batch: MiniBatch[Block], fanouts: tuple[int, ...]) -> dict[str, float]:
+    """The sizes of operator `sample` for one batch."""
     rung = Rung(session.graph, batch.seeds[batch.node_type], fanouts, batch, batch.blocks[0], 1, 1)
     return OPERATORS["sample"].sizes(rung)
 

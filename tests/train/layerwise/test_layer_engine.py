@@ -147,3 +147,16 @@ def test_rows_of_two_chunks_are_there_at_once_and_outputs_of_one(monkeypatch):
         engine.run(0, plan.chunks(0), source, level)
     assert len(most) == len(given) > 5
     assert max(most) <= 2
+
+
+def test_rows_of_a_chunk_are_gone_when_the_next_one_comes(monkeypatch):
+    monkeypatch.setattr(host, "SHARE", 1 << 13)
+    session = make_session(make_job(SMALL | {"model": "sage"}), community_graph())
+    plan = session.inference().plan
+    plan.start({"node": np.arange(session.graph.nodes["node"].count)}, 2, 2)
+    engine = LayerEngine(session.model, torch.device("cpu"), False)
+    chunks = []
+    for _, x in engine.read(plan.chunks(0), plan.first):
+        assert len(x["node"]) and not any(chunks)
+        chunks.append(x)
+    assert len(chunks) > 5

@@ -110,7 +110,7 @@ class LoadedSteps:
                 loss = self._step(loaded)
             examples = loaded.examples if loaded.whole is None else loaded.whole
             step = Step(loaded.position, examples, loss, loaded.planned.last)
-            # Neither a validation nor the batch that is read when the next one is taken needs room beside it.
+            # Its memory is free before a validation, and before the pipeline reads a further batch.
             del loaded.batch
             yield [step]
 

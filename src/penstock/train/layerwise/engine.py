@@ -68,7 +68,7 @@ class LayerEngine:
             sink.write(sampled.chunk, out)
             if keep is not None:
                 keep(ChunkPass(sampled.chunk, sampled.blocks[0], sampled.inputs, dict(x), out))
-            # The next chunk is computed without it.
+            # Else it would be there while the next chunk is computed.
             del out
 
     def prepared(self, x: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class LayerEngine:
     ) -> Iterator[tuple[Sampled, dict[str, Any]]]:
         """Chunks with the rows they read; the next chunk is read while one is computed.
 
-        The rows are there until the next chunk is asked for: with three of them a device would hold too much.
+        A chunk's rows are dropped when the next chunk is asked for, so that those of two chunks are there at most.
         `skip_empty`: the source is not asked for types without vertices.
         """
 
@@ -112,7 +112,7 @@ class LayerEngine:
             ) as flow:
                 for sampled, x in flow:
                     yield sampled, x
-                    # Before the next one is taken, behind which another is read at once.
+                    # As soon as the next chunk is taken, the pipeline reads another one.
                     x.clear()
         except StageError as error:
             raise error.__cause__ or error from None

@@ -24,25 +24,27 @@ _READ = 2
 _GROWING = 16
 """Chunks of whole neighbourhoods that are looked at until their size is known: it doubles while it fits."""
 _LOOKED_AT = 8
-"""Chunks of a layer that are looked at, or of whole neighbourhoods behind those: they differ a little."""
+"""Chunks of a layer that are looked at, or further ones of whole neighbourhoods: their sizes differ."""
 _TRIES = 4
 """Numbers of vertices that are tried until a chunk fills the working memory."""
 _FEW_EDGES = 50_000_000
-"""Edges up to which it is found out which vertices an evaluation reads. Of larger graphs every layer has many chunks,
-whichever it is of."""
-_ENDING = ("val", "test")
-"""What is evaluated when a run ends."""
+"""The vertices that an evaluation reads are looked up in graphs of so many edges at most. In larger ones every layer
+has many chunks, which are about as large for all vertices."""
+_VALIDATION = ("val",)
+"""Splits that are evaluated after an epoch,"""
+_LAST_EVALUATION = ("val", "test")
+"""and those when a run ends."""
 
 
 def trace_last_inference(session: Session, prepare: Callable[[], Inference], allocations: Allocations) -> None:
-    """The evaluation at the end of a run, where it is of more than validations are."""
-    wanted, more = _wanted(session, _ENDING[:1]), _wanted(session, _ENDING)
+    """The evaluation at the end of a run, where it reads more vertices than validations do."""
+    wanted, more = _wanted(session, _VALIDATION), _wanted(session, _LAST_EVALUATION)
     if any(len(rows) > len(wanted[name]) for name, rows in more.items()):
-        trace_inference(session, prepare, allocations, _ENDING)
+        trace_inference(session, prepare, allocations, _LAST_EVALUATION)
 
 
 def trace_inference(
-    session: Session, prepare: Callable[[], Inference], allocations: Allocations, splits: Sequence[str] = _ENDING[:1]
+    session: Session, prepare: Callable[[], Inference], allocations: Allocations, splits: Sequence[str] = _VALIDATION
 ) -> None:
     """The inference of the validation split, or of several, where the job has validations."""
     if session.job.evaluate_every < 0:
@@ -81,8 +83,7 @@ def _items(session: Session, split: str) -> Array:
 
 
 def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
-    """Of every layer and node type the largest of some chunks, which all fill the working memory about, and the
-    layers' rows."""
+    """The largest of some chunks of every layer and node type, and the rows between layers."""
     model: Any = session.model
     with torch.no_grad(), evaluating(session.model), session.precision():
         if not (getattr(model, "layerwise", False) and plan.by_layers):
@@ -95,7 +96,7 @@ def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted
         widths, levels = session.inputs.widths, list[Any]()
         for number in range(model.num_layers):
             looked_at = plan.some_chunks(number, _LOOKED_AT)
-            largest = [max(some, key=_load) for some in looked_at if some]
+            largest = [max(some, key=_rows_and_edges) for some in looked_at if some]
             given = [_trace_chunk(inference, number, widths, each, looked_at) for each in largest]
             if not given:
                 return
@@ -108,20 +109,20 @@ def _trace_chunk(
     inference: Inference, number: int, widths: dict[str, int], computed: Sampled, looked_at: list[list[Sampled]]
 ) -> int:
     """A chunk while the rows of the largest other one are there; returns the columns of what it gives."""
-    others = sorted((each for some in looked_at for each in some if each is not computed), key=_load)
-    held = [_read(sampled, widths, inference) for sampled in (computed, *others[1 - _READ :])]
+    others = sorted((each for some in looked_at for each in some if each is not computed), key=_rows_and_edges)
+    held = [_read(sampled, widths, inference) for sampled in (computed, *others[-1:])]
     out = inference.engine.layer(number, *held[0])
     return int(out.shape[1])
 
 
-def _load(sampled: Sampled) -> int:
-    """About what a chunk takes: rows that it reads and gives, and edges."""
+def _rows_and_edges(sampled: Sampled) -> int:
+    """Rows that a chunk reads and gives, and its edges, together."""
     edges: int = sum(block.num_edges for block in sampled.blocks)
     return sampled.num_inputs + len(sampled.chunk.rows) + edges
 
 
 def _level(session: Session, plan: HostPlan, number: int, width: int) -> list[Any]:
-    """The rows of a layer in the host's memory, by type, where they fit the budget; a GPU's are not its."""
+    """The rows of a layer that lie in the host's memory, by type: those that fit the budget. A GPU has none of them."""
     if is_gpu(session.inputs.device):
         return []
     fitting = [rows for rows in plan.rows_of(number).values() if 4 * rows * width <= plan.budget]

@@ -101,15 +101,15 @@ class Connection:
             if now - self._began > (HANDSHAKE_SECONDS if self.reached else CONNECT_SECONDS):
                 self._end("it did not answer in time" if self.reached else "nobody answers there")
             return
-        self._listen_closely(now)
+        self._read_early(now)
         if now - self._heard > self._heartbeat and not self._reads_nothing:
             self._end("it was silent for too long")
         elif now - self._said > self._heartbeat / 4 and self._outbox is not None and self._outbox.empty:
             self._said = now
             self.send((), _nothing)
 
-    def _listen_closely(self, now: float) -> None:
-        """Read what is there, though it be less than is waited for: it is a sign of life."""
+    def _read_early(self, now: float) -> None:
+        """Read bytes that are too few to make the socket readable: they, too, show that the peer is alive."""
         if self._wakes_at > 1 and now - self._heard > self._heartbeat / 4 and not self._reads_nothing:
             self._guarded(self._read)
 

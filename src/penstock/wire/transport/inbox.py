@@ -20,7 +20,7 @@ _OPENING = 4
 _BUDGET = 4 << 20
 """Bytes that are read before other connections have their turn."""
 _WORTH_WAKING = 1 << 16
-"""Bytes of a record under way that are waited for before the thread is woken, unless fewer are left of it."""
+"""Bytes of a record that must have come before the thread is woken, unless fewer are left of the record."""
 
 Frames = list[bytes | Array]
 
@@ -86,13 +86,13 @@ class Inbox:
             count += some
             self._parse()
             if some < len(room):
-                # There was no more: asking again would only say so.
+                # Nothing is left in the socket: another call would only report that.
                 return count
         return count
 
     @property
     def wanted(self) -> int:
-        """Bytes that should be there before it is worth reading again: links that are slow bring a few at a time."""
+        """Bytes that should have come before it is worth reading again: a slow link brings a few at a time."""
         return 1 if self._target is None else min(len(self._target) - self._filled, _WORTH_WAKING)
 
     @property
