@@ -37,6 +37,7 @@ from penstock.memory import HOST_PEAK, peak_mb
 from penstock.train.job import Job, make_job
 from penstock.train.memory.forecast import forecast
 from penstock.train.run import start_run
+from penstock.train.trace.kernel_rates import measure_kernel_rates
 from penstock.train.trace.libraries import measure_libraries
 
 MODELS = ("gcn", "sage", "gat", "gin", "rgcn")
@@ -194,8 +195,9 @@ def labelled(rng: np.random.Generator, count: int, width: int, labels: bool = Tr
         return NodeSet(count, fields)
     fields["y"] = rng.integers(0, CLASSES, count)
     order = rng.permutation(count)
-    train, val = int(0.5 * count), int(0.6 * count)
-    return NodeSet(count, fields, {"train": np.sort(order[:train]), "val": np.sort(order[train:val])})
+    parts = np.split(order, [int(0.5 * count), int(0.6 * count), int(0.8 * count)])
+    splits = {name: np.sort(part) for name, part in zip(("train", "val", "test"), parts[:3], strict=True)}
+    return NodeSet(count, fields, splits)
 
 
 def lists(rng: np.random.Generator, sources: int, targets: int, edges: int) -> EdgeSet:
@@ -295,8 +297,9 @@ def apart(what: str, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def calibrated(case: dict[str, Any]) -> dict[str, Any]:
-    """Measure what libraries take on this GPU, unless that is known."""
+    """Measure what libraries take on this GPU and how fast it is, unless that is known."""
     measure_libraries(torch.device("cuda"))
+    measure_kernel_rates(torch.device("cuda"))
     return {}
 
 

@@ -3,7 +3,7 @@
 Methods: `cold`, one new process after the other (the source's Default; its jobs are also the runs alone that accuracy
 and weights are compared with); `warm`, one job after the other in warm processes (PipeSwitch's way); `mps-2`, `mps-4`
 and `mps-8`, so many new processes at once under CUDA MPS without looking at memory; `base`, `lmcf`, `bmc` and `fit`,
-the policies of the queue; `streams`, `fit` with all jobs in one process; `slices`, `fit` with time slices. On a CPU
+the policies of the queue; `fit-2`, `fit-4` and `fit-8`, so many jobs at once by `--concurrent`; `streams`, `fit` with all jobs in one process; `slices`, `fit` with time slices. On a CPU
 the methods `mps-N` are N processes.
 
 All jobs of a queue arrive at once. Times count from there; the start of the service is given apart. Results are written
@@ -212,6 +212,7 @@ METHODS: dict[str, Callable[[Case], tuple[Ended, float]]] = {
     "warm": _service("--policy", "base", "--concurrent", "1", "--sharing", "time-slices"),
     **{f"mps-{count}": _processes(count, mps=True) for count in (2, 4, 8)},
     **{name: _service("--policy", name) for name in ("base", "lmcf", "bmc", "fit")},
+    **{f"fit-{count}": _service("--policy", "fit", "--concurrent", str(count)) for count in (2, 4, 8)},
     "streams": _service("--policy", "fit", "--sharing", "streams"),
     "slices": _service("--policy", "fit", "--sharing", "time-slices"),
 }

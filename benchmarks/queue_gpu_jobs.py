@@ -15,7 +15,10 @@ from penstock.graph.graph import Graph
 from penstock.train.state_file import read_state
 from queue_policies import GRAPHS, HIDDEN, LAYERS
 
-QUEUES = ("gcn", "sage", "gat", "gin", "mix")
+QUEUES = ("gcn", "sage", "gat", "gin", "mix", "small")
+"""The source's five; and one of ours, of its small graphs: what somebody runs who tunes."""
+_SMALL = 50_000
+"""Vertices that a small graph has at most."""
 RATIOS = {"gcn": 1.0, "sage": 0.5, "gat": 0.6, "gin": 1.0}
 """The part of the edges that a model reads: the source's sampling ratios, drawn once for each graph."""
 CLASSES = 10
@@ -54,8 +57,9 @@ class QueuedJob:
 
 def jobs_of(queue: str, count: int, order: int) -> list[QueuedJob]:
     """The jobs of a queue, the same for every order, in that order of arrival."""
-    models = list(RATIOS) if queue == "mix" else [queue]
-    choices = [QueuedJob(model, graph, layers) for model in models for graph in GRAPHS for layers in LAYERS]
+    models = [queue] if queue in RATIOS else list(RATIOS)
+    graphs = [name for name, (vertices, _, _) in GRAPHS.items() if queue != "small" or vertices <= _SMALL]
+    choices = [QueuedJob(model, graph, layers) for model in models for graph in graphs for layers in LAYERS]
     jobs = random.Random(f"{queue} jobs").sample(choices, count)
     random.Random(f"{queue} order {order}").shuffle(jobs)
     return jobs

@@ -30,6 +30,8 @@ class Trace(NamedTuple):
     """Whether the tensors stand for those of a GPU."""
     empty_cache: Callable[[], None] | None = None
     """Called where the allocator of a GPU gives free memory back to the driver."""
+    moves: Callable[[int], None] | None = None
+    """Told the bytes that a kernel would read and write."""
 
 
 class MemoryPlace(NamedTuple):
@@ -102,6 +104,20 @@ def tracing(trace: Trace) -> Iterator[None]:
 def is_traced() -> bool:
     """Whether nothing is computed, only traced."""
     return _trace.get() is not None
+
+
+def launches(*moved: Tensor | None, rows: int = 0, of: Tensor | None = None) -> bool:
+    """Whether a kernel is launched that reads or writes `moved` whole, and so many `rows` of the matrix `of`.
+
+    Under a trace it is not: what it would move is noted.
+    """
+    trace = _trace.get()
+    if trace is None:
+        return True
+    if trace.moves is not None:
+        picked = 0 if of is None else rows * of.shape[-1] * of.element_size()
+        trace.moves(picked + sum(each.nbytes for each in moved if each is not None))
+    return False
 
 
 def current_trace() -> Trace | None:

@@ -123,9 +123,26 @@ def test_a_policy_is_told_the_share_of_the_processor_and_the_age():
         "alone": 0,
         "since": "",
         "expected_s": 4.0,
+        "throughput_share": None,
     }
     (job,) = waiting_jobs([row], ROOMS)
     assert (job.id, job.kind, job.share, job.waited_s, job.expected_s) == ("3", "cpu", 0.5, 0.0, 4.0)
+
+
+@pytest.mark.parametrize(("predicted", "share"), [(0.1, 0.1), (0.7, None), (None, None)])
+def test_a_small_predicted_share_of_a_gpu_is_believed_and_a_large_one_is_measured(predicted, share):
+    row = {"id": 3, "kind": "cuda", "device_bytes": 5, "host_bytes": 7, "cores": 1, "priority": 1, "alone": 0}
+    (job,) = waiting_jobs([{**row, "since": "", "expected_s": None, "throughput_share": predicted}], ROOMS)
+    assert job.share == share
+
+
+def test_a_job_whose_steps_a_gpu_replays_takes_one_core():
+    job, answer = replace(JOB, kind="cuda", cores=4), need(1, 1)
+    rooms = [Room(DeviceRoom(name="cuda:0", kind="cuda", bytes=9, host_bytes=1000, cores=4.0), {}, "")]
+    assert "cores" not in after_forecast(job, answer, rooms)
+    answer["need"]["cores"] = 1
+    assert after_forecast(job, answer, rooms)["cores"] == 1
+    assert need_of_alike(replace(job, cores=1))["cores"] == 1
 
 
 def test_speed_is_measured_against_running_alone(monkeypatch):

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.service.active_task import ActiveTask
 from penstock.service.clock import age_of
 from penstock.service.policies import JobNeeds, RunningJob, WaitingJob, never_fits
+from penstock.service.policies.room import UNKNOWN_SHARE
 from penstock.service.records import JobRecord
 from penstock.service.rooms import Room
 from penstock.service.speeds import SpeedMeter, Speeds
@@ -25,7 +26,7 @@ def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[Room]) -> list[Wai
             device_bytes=row["device_bytes"] or 0,
             host_bytes=row["host_bytes"] or 0,
             cores=row["cores"],
-            share=share_of(row["cores"], row["kind"], rooms),
+            share=share_of(row["cores"], row["kind"], row["throughput_share"], rooms),
             alone=bool(row["alone"]),
             submitted=row["id"],
             priority=row["priority"],
@@ -52,7 +53,9 @@ def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob
             device_bytes=task.record.granted_device_bytes or 0,
             host_bytes=task.record.granted_host_bytes or 0,
             cores=task.record.cores,
-            share=share_of(task.record.cores, task.record.kind, [task.room]),
+            share=share_of(
+                task.record.cores, task.record.kind, task.record.forecast.get("throughput_share"), [task.room]
+            ),
             alone=task.record.alone,
             device=task.room.device.name,
             ran_s=time.monotonic() - task.began,
@@ -96,9 +99,15 @@ def start_of(record: JobRecord, room: Room, modules: bool) -> tuple[dict[str, An
     return changes, task
 
 
-def share_of(cores: int, kind: str, rooms: Sequence[Room]) -> float | None:
-    """The share of a processor that a job's threads take; of a GPU's throughput nothing is known before."""
-    return min(1.0, cores / rooms[0].device.cores) if kind == "cpu" and rooms else None
+def share_of(cores: int, kind: str, predicted: float | None, rooms: Sequence[Room]) -> float | None:
+    """The share of a processor that a job's threads take, or of a GPU's throughput that its steps were predicted to.
+
+    Above half of a GPU a prediction counts as none: two such jobs are let onto it, since one of them starts, validates
+    or writes while the other computes, and measured speeds decide about a third.
+    """
+    if kind == "cpu":
+        return min(1.0, cores / rooms[0].device.cores) if rooms else None
+    return predicted if predicted is not None and predicted < UNKNOWN_SHARE else None
 
 
 def after_forecast(record: JobRecord, outcome: dict[str, Any] | None, rooms: Sequence[Room]) -> dict[str, Any]:
@@ -115,12 +124,16 @@ def need_of_alike(alike: JobRecord) -> dict[str, Any] | None:
     host, device = alike.host_bytes, alike.device_bytes
     if host is None and alike.state == "ended":
         host, device = int((alike.peak_host_bytes or 0) * _MARGIN), alike.peak_device_bytes
-    return None if host is None else {"host_bytes": host, "device_bytes": device, "forecast": alike.forecast}
+    found = {"host_bytes": host, "device_bytes": device, "cores": alike.cores, "forecast": alike.forecast}
+    return None if host is None else found
 
 
 def with_need(record: JobRecord, need: dict[str, Any], rooms: Sequence[Room]) -> dict[str, Any]:
     """The changes to a job whose need is known: it waits, or is refused where no device could ever run it."""
     changes = {name: need[name] for name in ("device_bytes", "host_bytes", "forecast")}
+    cores = min(record.cores, need.get("cores") or record.cores)
+    if cores != record.cores:
+        changes["cores"] = cores
     if need["host_bytes"] is None:
         return {**changes, "state": "waiting", "alone": 1, "reason": "Its memory cannot be forecast: it runs alone."}
     wanted = JobNeeds(
@@ -128,7 +141,7 @@ def with_need(record: JobRecord, need: dict[str, Any], rooms: Sequence[Room]) ->
         kind=record.kind,
         device_bytes=need["device_bytes"] or 0,
         host_bytes=need["host_bytes"],
-        cores=record.cores,
+        cores=cores,
     )
     refused = never_fits(wanted, [room.device for room in rooms])
     if refused is None:

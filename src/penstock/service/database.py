@@ -122,7 +122,8 @@ class Database:
         """
         where, values = _where(states)
         query = (
-            "SELECT id, kind, device_bytes, host_bytes, cores, priority, alone, since, expected_s FROM jobs LEFT JOIN"
+            "SELECT id, kind, device_bytes, host_bytes, cores, priority, alone, since, expected_s,"
+            " json_extract(forecast, '$.throughput_share') AS throughput_share FROM jobs LEFT JOIN"
             " (SELECT likeness AS same, AVG(seconds) AS expected_s FROM jobs WHERE state = 'ended' GROUP BY likeness)"
             f" ON likeness = same WHERE {where} ORDER BY id"
         )

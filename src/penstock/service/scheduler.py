@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.graph.blocks import default_threads
 from penstock.service.active_task import ActiveTask
 from penstock.service.admission import (
     after_forecast,
@@ -33,8 +34,8 @@ _TICK_S = 0.2
 _LOOK_AGAIN_S = 2.0
 """Speeds and ages change without anybody telling."""
 _DISK_PAUSE_S = 1.0
-_FORECASTS = 1
-"""Forecasts at a time: they take a core from jobs that train."""
+_CORES_OF_FORECAST = 4
+"""There is one forecast at a time for so many cores, and one at least: it takes a core from jobs that train."""
 _ALIKE_AT_ONCE = 50
 """Submitted jobs that are looked at in one go: thousands at once would keep the others waiting."""
 
@@ -206,13 +207,14 @@ class Scheduler:
     def _start_forecasts(self) -> None:
         """Let the memory of submitted jobs be forecast; what is known of a job alike is taken over."""
         busy = sum(task.kind == "forecast" for task in self._active.values())
+        most = max(1, default_threads() // _CORES_OF_FORECAST)
         for record in self._database.submitted(_ALIKE_AT_ONCE):
             alike = self._database.alike(record.id)
             need = None if alike is None else need_of_alike(alike)
             if need is not None:
                 self._database.change(record.id, ("submitted",), **with_need(record, need, self._rooms))
                 self._operations.wake()
-            elif busy < _FORECASTS:
+            elif busy < most:
                 busy += 1
                 room = self._room_for_forecast(record)
                 limits = {"bytes": room.device.bytes, "host_bytes": room.device.host_bytes}

@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from penstock.nn.device.lists import destination_lists, source_lists
 from penstock.sampling.device.block import DeviceBlock
-from penstock.traced import is_traced
+from penstock.traced import launches
 
 
 def attend(
@@ -100,12 +100,13 @@ class _Attention:
 
     def forward(self, of_src: Tensor | None, of_dst: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor]:
         """The rows, and the shares that they were made with."""
-        lists, weights, device = destination_lists(self.block), self.block.weights, self.values.device
+        lists, device = destination_lists(self.block), self.values.device
+        weights: Any = self.block.weights
         out = self.values.new_empty(lists.rows, self.values.shape[1])
         number = torch.float64 if self._double else torch.float32
         shares = torch.empty(len(lists.indices), self._sizes["HEADS"], dtype=number, device=device)
         given = lists.indptr, lists.indices, weights, self._kept, self.values, of_src, of_dst, direction
-        if out.numel() and not is_traced():
+        if out.numel() and launches(*given, shares, out, rows=len(lists.indices), of=self.values):
             from penstock.nn.device import attention_kernels as kernels
 
             kernels.attend_rows[(lists.rows,)](*given, shares, out, **self._sizes, NUMBER=_number(self._double))
@@ -124,10 +125,10 @@ class _Attention:
         """Gradients of the scores; those of the destinations' part of them and of the direction go to the outs."""
         lists, of_score = destination_lists(self.block), torch.empty_like(shares)
         given = lists.indptr, lists.indices, self._kept, self.values, of_src, of_dst, direction, shares, grad
-        if grad.numel() and not is_traced():
+        outs = of_score, out_dst, out_direction
+        if grad.numel() and launches(*given, *outs, rows=len(lists.indices), of=self.values):
             from penstock.nn.device import attention_kernels as kernels
 
-            outs = of_score, out_dst, out_direction
             kernels.return_to_destinations[(lists.rows,)](*given, *outs, **self._sizes, NUMBER=_number(self._double))
         return of_score
 
@@ -144,7 +145,7 @@ class _Attention:
         """The gradient of the values, with what comes through the scores; that of GAT's sources goes to the out."""
         lists, out = source_lists(self.block, rows), torch.empty_like(self.values)
         given = lists.indptr, lists.indices, lists.edges, self._kept, self.values, of_dst, direction
-        if out.numel() and not is_traced():
+        if out.numel() and launches(*given, shares, of_score, out, out_src, rows=len(lists.indices), of=grad):
             from penstock.nn.device import attention_kernels as kernels
 
             kernels.return_to_sources[(rows,)](

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock.sampling.device.block import DeviceBlock
-from penstock.traced import is_traced
+from penstock.traced import launches
 
 _WORDS = 512
 """Random words of one program, four numbers each."""
@@ -32,7 +32,7 @@ def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, 
     """out = scale * x (or max(x, 0)) where a number's 16 random bits are below `limit`, else 0; out may be x."""
     rows, width = x.shape
     words = rows * -(-width // 4)
-    if not words or is_traced():
+    if not words or not launches(x, key.names, out):
         return
     from penstock.nn.device import drop_kernels as kernels
 
@@ -56,7 +56,7 @@ def name_edges(block: DeviceBlock, targets: Tensor, sources: Tensor) -> Tensor:
     """
     places = block.num_edges
     out = torch.empty(places, dtype=torch.int64, device=targets.device)
-    if places and not is_traced():
+    if places and launches(block.lists, out, out, out):
         from penstock.nn.device import drop_kernels as kernels
 
         sizes = block.num_dst, places, (block.num_dst + 1).bit_length()
@@ -68,7 +68,7 @@ def name_edges(block: DeviceBlock, targets: Tensor, sources: Tensor) -> Tensor:
 def pass_where_positive(y: Tensor, grad: Tensor, scale: float) -> Tensor:
     """scale * grad where y > 0, else 0."""
     out = torch.empty_like(y)
-    if out.numel() and not is_traced():
+    if out.numel() and launches(y, grad, out):
         from penstock.nn.device import drop_kernels as kernels
 
         grid = (-(-out.numel() // 2048),)

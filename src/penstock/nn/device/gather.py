@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penstock.nn.device.lists import DeviceLists
 from penstock.sampling.device.block import CHUNK
-from penstock.traced import is_traced
+from penstock.traced import launches
 
 _WARPS = 4
 _THREADS = 32 * _WARPS
@@ -68,7 +68,8 @@ def gather(
     partial = None
     if lists.chunks is not None and out.numel():
         partial = torch.empty(len(lists.chunks), width, dtype=_sum_dtype(x), device=x.device)
-    if not out.numel() or is_traced():
+    lists_read = lists.indptr, lists.indices, lists.edges, weights, winner
+    if not out.numel() or not launches(*lists_read, partial, out, rows=len(lists.indices), of=x):
         return out
     from penstock.nn.device import gather_kernels as kernels
 
@@ -113,7 +114,7 @@ def gather_largest(lists: DeviceLists, x: Tensor) -> tuple[Tensor, Tensor]:
     x = _straight(x)
     out = torch.empty(lists.rows, x.shape[1], dtype=x.dtype, device=x.device)
     winner = torch.empty_like(out, dtype=torch.int32)
-    if out.numel() and not is_traced():
+    if out.numel() and launches(lists.indptr, lists.indices, out, winner, rows=len(lists.indices), of=x):
         from penstock.nn.device import gather_kernels as kernels
 
         tile = _tile(x, lists.mean_length)
@@ -127,7 +128,7 @@ def copy_rows(table: Tensor, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """[ids, width]: the table's rows in another type, in one pass."""
     table = _straight(table)
     out = torch.empty(len(ids), table.shape[1], dtype=dtype, device=table.device)
-    if out.numel() and not is_traced():
+    if out.numel() and launches(ids, out, rows=len(ids), of=table):
         from penstock.nn.device import gather_kernels as kernels
 
         tile = _tile(table, 1)

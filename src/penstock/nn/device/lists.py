@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
-from penstock.traced import is_traced
+from penstock.traced import launches
 
 _LANES = 256
 """Searches of one program."""
@@ -84,7 +84,7 @@ def _turn_round(block: DeviceBlock, rows: int) -> SourceLists:
     indptr, indices = block.lists, _tensor(block.indices)
     places, targets = len(indices), block.num_dst
     keys = torch.empty(places, dtype=torch.int32, device=indices.device)
-    if not is_traced():
+    if launches(indptr, indices, keys):
         from penstock.nn.device import list_kernels as kernels
 
         kernels.source_keys[(-(-places // _LANES),)](indptr, indices, keys, targets, rows, places, BLOCK=_LANES)
@@ -95,7 +95,7 @@ def _turn_round(block: DeviceBlock, rows: int) -> SourceLists:
     sizes = targets, rows, places, (targets + 1).bit_length(), places.bit_length()
     grid = (-(-max(places, rows + 1) // _LANES),)
     outs = made.indptr, made.indices, made.edges
-    if not is_traced():
+    if launches(indptr, keys, order, *outs):
         from penstock.nn.device import list_kernels as kernels
 
         kernels.grouped_edges[grid](indptr, keys, order, *outs, *sizes, BLOCK=_LANES)
@@ -107,7 +107,7 @@ def _chunks(indptr: Tensor, places: int) -> Tensor:
     count, rows = places // CHUNK, len(indptr) - 1
     found = torch.empty(count, dtype=torch.int32, device=indptr.device)
     steps = (rows + 1).bit_length()
-    if not is_traced():
+    if launches(indptr, found):
         from penstock.nn.device import list_kernels as kernels
 
         kernels.chunk_rows[(-(-count // 128),)](indptr, found, rows, count, steps, CHUNK=CHUNK, BLOCK=128)
@@ -121,14 +121,14 @@ def _add_self_loops(block: DeviceBlock) -> DeviceBlock:
     counts = torch.empty(rows, dtype=torch.int32, device=indptr.device)
     tile: dict[str, Any] = {"BLOCK_E": 8, "BLOCK_R": 32}
     grid = (-(-rows // tile["BLOCK_R"]),)
-    if not is_traced():
+    if launches(indptr, indices, counts):
         from penstock.nn.device import list_kernels as kernels
 
         kernels.count_others[grid](indptr, indices, counts, rows, **tile)
     ends = torch.cumsum(counts, 0, dtype=torch.int32)
     made = torch.zeros(rows + 1, dtype=torch.int32, device=indptr.device), indices.new_empty(room)
     heavy = None if weights is None else weights.new_empty(room)
-    if not is_traced():
+    if launches(indptr, indices, weights, ends, *made, heavy):
         from penstock.nn.device import list_kernels as kernels
 
         kernels.write_looped[grid](indptr, indices, weights, ends, *made, heavy, rows, **tile)

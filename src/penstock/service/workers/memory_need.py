@@ -19,6 +19,7 @@ def memory_need(job: Job, room: dict[str, int]) -> dict[str, Any]:
     return {
         "device_bytes": with_margin(found.device_bytes) if on_device else None,
         "host_bytes": with_margin(found.host),
+        "cores": found.cores,
         "forecast": _told(found),
     }
 
@@ -39,4 +40,5 @@ def _told(found: MemoryForecast) -> dict[str, Any]:
         "device_reserved_bytes": found.device_reserved,
         "host_bytes": found.host,
         "categories": found.categories,
+        "throughput_share": found.share,
     }

@@ -26,12 +26,13 @@ from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
 from penstock.train.job import Job
 from penstock.train.session import Session
-from penstock.train.trace.allocations import META, Allocations, Event
+from penstock.train.trace.allocations import META, Allocations
 from penstock.train.trace.batch_sizes import LargestBatch, enlarged, largest_batch
 from penstock.train.trace.categories import BATCHES, FEATURES, TOPOLOGY
 from penstock.train.trace.cuda_allocator import DevicePeak, device_peak
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.inference import trace_inference, trace_last_inference
+from penstock.train.trace.kernel_rates import kernel_rates
 from penstock.train.trace.small_batch import carried, try_small_batch
 from penstock.train.trace.untraceable import traceable
 
@@ -95,15 +96,17 @@ class TracedMemory:
         key = *places, decision.room, decision.captured, decision.in_place, decision.gathers
         if key not in self._known:
             largest = None if decision.captured else self.largest
-            self._known[key] = device_peak(traced_run(self._session, decision, self._schedule, largest, self.validated))
+            run = traced_run(self._session, decision, self._schedule, largest, self.validated)
+            share = run.work.share(kernel_rates(), decision.captured)
+            self._known[key] = device_peak(run.events)._replace(share=share)
         return self._known[key]
 
 
 def traced_run(
     session: Session, decision: Decision, schedule: Schedule, largest: LargestBatch | None, validated: bool = True
-) -> list[Event]:
-    """Everything that a run allocates on a GPU, in order. `largest`: its largest batch, where steps are launched;
-    `validated`: whether it computes validations by itself."""
+) -> Allocations:
+    """Everything that a run allocates on a GPU, in order, and the work of its steps. `largest`: its largest batch,
+    where steps are launched; `validated`: whether it computes validations by itself."""
     with traceable(), traced_session(session, input_density(session), True) as allocations:
         with allocations.during("placement"):
             placed = bring_batches(session, place_as_decided(session, decision, schedule))
@@ -116,12 +119,12 @@ def traced_run(
         else:
             assert largest is not None
             _trace_launched(session, placed, largest, allocations, validated)
-        return allocations.events
+        return allocations
 
 
 def _trace_captured(session: Session, placed: Placed, schedule: Schedule, allocations: Allocations) -> None:
     execution = CapturedExecution(session, placed)
-    with allocations.during("captured step"):
+    with allocations.during("captured step", step=True):
         steps = execution.steps(schedule, START, lambda _: 1, lambda *_: None)
         assert isinstance(steps, CapturedSteps)
         with steps:
@@ -146,7 +149,7 @@ def _trace_launched(
         waiting = [carried(session, _next(largest, draw)) for _ in range(ahead)]
         for number in range(_STEPS):
             _drop_behind(largest.batches - 1 - number, waiting, queued)
-            with allocations.during(f"step {number + 1}"):
+            with allocations.during(f"step {number + 1}", step=True):
                 loaded = carried(session, _next(largest, draw))
                 x = prepared_batch(session, loaded)
                 learn_from(session, loss_of(session, loaded, x), loaded.batch, x)

@@ -27,6 +27,7 @@ from penstock.train.whole.execution import decide_step
 from penstock.train.whole.memory import free_bytes
 from penstock.train.whole.plan import vertices_by_level
 from penstock.train.whole.schedule import first_epoch
+from penstock.train.whole.support import is_captured
 from penstock.train.whole.traced import StepSizes, traced_device_run
 
 
@@ -41,6 +42,8 @@ class DeviceForecast:
     why: list[str]
     pinned: int = 0
     """Bytes of the host that the GPU reads."""
+    recorded: bool = False
+    """Whether steps are graphs that a GPU replays and for which the host prepares nothing."""
 
 
 def forecast_device(session: Session) -> DeviceForecast:
@@ -68,8 +71,9 @@ def _sampled(session: Session) -> DeviceForecast:
         reason = f"the step cannot be traced ({error}); two small steps on the host were scaled up"
         return DeviceForecast(peak, context, "trial", reason, decision.why, residence.pinned_bytes)
     reason = "room for the largest batch is made before the first step" if decision.captured else traced.largest.how
-    pinned = decision.residence.pinned_bytes + _staged(session, decision)
-    return DeviceForecast(traced.peak, context, "traced", reason, decision.why, pinned)
+    staged = _staged(session, decision)
+    pinned, recorded = decision.residence.pinned_bytes + staged, decision.captured and not staged
+    return DeviceForecast(traced.peak, context, "traced", reason, decision.why, pinned, recorded)
 
 
 def _staged(session: Session, decision: Decision) -> int:
@@ -117,7 +121,8 @@ def _whole(session: Session) -> DeviceForecast:
         most = max(step.decision.predicted_bytes for step in steps)
         return DeviceForecast(DevicePeak(most, most, "a step", {}), context, "rule", reason, why)
     peak = _with_features(session, steps, traced_device_run(session, steps))
-    return DeviceForecast(peak, context, "traced", "every step is the same", why)
+    recorded = is_captured(session, [step.decision for step in steps])
+    return DeviceForecast(peak, context, "traced", "every step is the same", why, recorded=recorded)
 
 
 def _with_tables(session: Session, peak: DevicePeak) -> DevicePeak:

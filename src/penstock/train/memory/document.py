@@ -21,6 +21,7 @@ def forecast_fields(found: MemoryForecast, device_memory: int | None = None) -> 
             "total": found.device_bytes,
             "memory": device_memory,
             "categories": parts,
+            "throughput_share": found.share,
         }
     return {
         "device": found.device,

@@ -44,6 +44,10 @@ class MemoryForecast:
     """How long the prediction took."""
     why: list[str] = field(default_factory=list)
     """Where things go on the device, and how steps are done, a sentence each."""
+    share: float | None = None
+    """Of a GPU's throughput that steps use where nothing runs beside them, from 0 to 1; None where unknown."""
+    cores: int | None = None
+    """Of the host that steps keep busy, where that is known: the others of the job's threads only prepare."""
 
     @property
     def device_bytes(self) -> int:
@@ -85,7 +89,8 @@ def _joined(kind: str, of_device: DeviceForecast | None, of_host: HostForecast) 
     peak = of_device.peak
     return MemoryForecast(
         kind, peak.allocated, peak.reserved, of_device.context, of_host.bytes, peak.categories, of_host.categories,
-        peak.moment, of_device.method, of_device.reason, why=of_device.why,
+        peak.moment, of_device.method, of_device.reason, why=of_device.why, share=peak.share,
+        cores=1 if of_device.recorded else None,
     )  # fmt: skip
 
 

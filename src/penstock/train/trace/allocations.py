@@ -19,6 +19,7 @@ from penstock.traced import MemoryPlace, current_category, current_place, memory
 from penstock.train.trace.categories import ACTIVATIONS, GRADIENTS, LIBRARIES, OPTIMISER
 from penstock.train.trace.inside import library_workspaces, memory_inside
 from penstock.train.trace.shapes import like, rule_for
+from penstock.train.trace.step_work import StepWork
 
 META = torch.device("meta")
 
@@ -51,7 +52,9 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, on_device: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self._on_device, self._phase, self._operation = on_device, "", ""
+        self.work = StepWork()
+        """Of what was computed during steps, on a device."""
+        self._on_device, self._phase, self._operation, self._in_step = on_device, "", "", False
         self._alive: dict[int, tuple[int, Any]] = {}
         self._names = 0
         self._updates = False
@@ -83,6 +86,8 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._on_device:
             # What an operation returns is there while it computes.
             self._take_inside(func, args, kwargs)
+            if self._in_step:
+                self.work.note(func, (*args, *kwargs.values()), out)
         return out
 
     def note(self, tensor: torch.Tensor) -> None:
@@ -125,15 +130,20 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note that a GPU's allocator gives free memory back to the driver."""
         self.events.append(Event(0, 0, self._phase))
 
+    def moves(self, moved: int) -> None:
+        """Note a kernel of Penstock's that would move so many bytes."""
+        if self._in_step:
+            self.work.note_kernel(moved)
+
     @contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """What happens within it happens in this phase of the run."""
-        before, self._phase = self._phase, phase
+    def during(self, phase: str, step: bool = False) -> Iterator[None]:
+        """What happens within it happens in this phase of the run: a `step` of training, or something else."""
+        before, self._phase, self._in_step = (self._phase, self._in_step), phase, step
         self._layers.clear()
         try:
             yield
         finally:
-            self._phase = before
+            self._phase, self._in_step = before
 
     @contextmanager
     def updating(self) -> Iterator[None]:

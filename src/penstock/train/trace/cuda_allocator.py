@@ -49,6 +49,8 @@ class DevicePeak(NamedTuple):
     """When most was allocated."""
     categories: dict[str, int]
     """What that was for, in bytes."""
+    share: float | None = None
+    """Of the GPU's throughput that steps use where nothing runs beside them, from 0 to 1; None where unknown."""
 
 
 @dataclass(eq=False)

@@ -39,7 +39,7 @@ def traced_session(session: Session, density: float, on_device: bool) -> Iterato
     inputs, before = session.inputs, (session.optimiser, session.schedule, session.progress)
     device, carrier, sources = inputs.device, inputs.carrier, dict(inputs.sources)
     allocations = Allocations(on_device)
-    trace = Trace(density, on_device, allocations.empty_cache)
+    trace = Trace(density, on_device, allocations.empty_cache, allocations.moves)
     memory = assumed_memory(_free(device), lambda: allocations.now) if on_device else nullcontext()
     with memory, allocations, tracing(trace), _gpu_optimisers(on_device), ExitStack() as restored:
         restored.callback(inputs.sources.update, sources)

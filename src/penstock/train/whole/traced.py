@@ -19,6 +19,7 @@ from penstock.train.trace.cuda_allocator import DevicePeak, device_peak
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.heap import heap_peak
 from penstock.train.trace.inference import trace_inference, trace_last_inference
+from penstock.train.trace.kernel_rates import kernel_rates
 from penstock.train.trace.libraries import LOADED_ON_HOST
 from penstock.train.trace.small_batch import try_small_batch
 from penstock.train.trace.untraceable import traceable
@@ -95,20 +96,21 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
         with allocations.during("preparation"):
             traced = [_traced_step(session, each, _stood_for(each), True) for each in steps]
         before, captured, pool = allocations.now, list[Any](), None
+        is_recorded = is_captured(session, [each.decision for each in steps])
         for step, given in zip(traced, steps, strict=True):
-            if is_captured(session, [each.decision for each in steps]):
-                with allocations.during("captured step"):
+            if is_recorded:
+                with allocations.during("captured step", step=True):
                     captured.append(CapturedWholeStep(session, step, given.planned, pool))
                     pool = captured[0].pool
                 continue
             for number in range(_STEPS):
-                with allocations.during(f"step {number + 1}"):
+                with allocations.during(f"step {number + 1}", step=True):
                     _trace_step(session, step, given.planned)
             further += step.further(_kept_by(session, allocations.now - before))
         for trace in (trace_inference, trace_last_inference):
             trace(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
-        found = device_peak(allocations.events)
-        return found._replace(allocated=found.allocated + further, reserved=found.reserved + further)
+        found, share = device_peak(allocations.events), allocations.work.share(kernel_rates(), is_recorded)
+        return found._replace(allocated=found.allocated + further, reserved=found.reserved + further, share=share)
 
 
 def _kept_by(session: Session, held: int) -> int:
