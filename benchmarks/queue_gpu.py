@@ -3,8 +3,8 @@
 Methods: `cold`, one new process after the other (the source's Default; its jobs are also the runs alone that accuracy
 and weights are compared with); `warm`, one job after the other in warm processes (PipeSwitch's way); `mps-2`, `mps-4`
 and `mps-8`, so many new processes at once under CUDA MPS without looking at memory; `base`, `lmcf`, `bmc` and `fit`,
-the policies of the queue; `fit-2`, `fit-4` and `fit-8`, so many jobs at once by `--concurrent`; `streams`, `fit` with all jobs in one process; `slices`, `fit` with time slices. On a CPU
-the methods `mps-N` are N processes.
+the policies of the queue; `fit-2`, `fit-4` and `fit-8`, so many jobs at once by `--concurrent`; `streams`, `fit` with
+all jobs in one process; `slices`, `fit` with time slices. On a CPU the methods `mps-N` are N processes.
 
 All jobs of a queue arrive at once. Times count from there; the start of the service is given apart. Results are written
 after every queue, so that a call that is cut short loses one queue at most, and calls can be put together: run one

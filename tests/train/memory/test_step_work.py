@@ -11,7 +11,7 @@ from penstock.train.trace.kernel_rates import KernelRates, kernel_rates
 from penstock.train.trace.step_work import StepWork
 from training_graphs import community_graph
 
-RATES = KernelRates(bytes_s=1e12, flops_s=1e13, replayed_s=2e-6, launched_s=6e-6)
+RATES = KernelRates(bytes_s=1e12, cache_bytes=0, cached_bytes_s=1e12, flops_s=1e13, replayed_s=2e-6, launched_s=6e-6)
 
 
 def test_bytes_products_and_starts_make_the_share():
@@ -24,6 +24,12 @@ def test_bytes_products_and_starts_make_the_share():
     work.note_kernel(18_000_000)
     assert work.share(RATES, True) == pytest.approx(20 / 24)
     assert work.share(RATES, False) == 1.0
+
+
+def test_what_the_cache_holds_is_moved_at_its_rate():
+    rates = RATES.model_copy(update={"cache_bytes": 3e6, "cached_bytes_s": 4e12})
+    assert rates.seconds_of(2e6) == pytest.approx(0.5e-6)
+    assert rates.seconds_of(4e6) == pytest.approx(4e-6)
 
 
 def test_a_product_counts_by_what_limits_it():
@@ -64,7 +70,7 @@ def test_small_jobs_leave_most_of_a_gpu_and_large_ones_little(fields):
 
 
 def test_larger_graphs_fill_a_gpu():
-    assert _share(200_000, {"sampler": "whole"}) > 0.6
+    assert _share(200_000, {"sampler": "whole", "hidden": 128}) > 0.6
 
 
 def test_what_is_known_of_a_gpu_is_kept_in_a_file(tmp_path, monkeypatch):

@@ -30,11 +30,19 @@ _TIMES = 3
 class KernelRates(StrictDocument):
     """The rates of a GPU."""
 
-    bytes_s: float = Field(4.0e12, gt=0, description="bytes that kernels read and write each second")
+    bytes_s: float = Field(4.0e12, gt=0, description="bytes of memory that kernels read and write each second")
+    cache_bytes: float = Field(6.0e7, ge=0, description="bytes that the GPU's cache holds")
+    cached_bytes_s: float = Field(
+        8.0e12, gt=0, description="bytes of the cache that kernels read and write each second"
+    )
     flops_s: float = Field(5.0e13, gt=0, description="operations of products in float32 each second")
     replayed_s: float = Field(2.0e-6, gt=0, description="seconds to start a kernel of a recorded graph")
     launched_s: float = Field(6.0e-6, gt=0, description="seconds to launch a kernel by itself")
     measured_on: str | None = Field(None, description="the GPU and the torch that were measured; none: assumed")
+
+    def seconds_of(self, moved: float) -> float:
+        """Of a kernel that moves so many bytes: those that the cache holds were written there a moment ago."""
+        return moved / (self.cached_bytes_s if moved <= self.cache_bytes else self.bytes_s)
 
 
 @functools.cache
@@ -52,13 +60,7 @@ def measure_kernel_rates(device: torch.device) -> None:
     if kernel_rates().measured_on == name or torch.cuda.memory_allocated(device):
         return
     try:
-        found = KernelRates(
-            bytes_s=_bytes_s(device),
-            flops_s=2 * _SIDE**3 / _seconds(device, _product(device)),
-            replayed_s=_seconds(device, _recorded(device)) / _KERNELS,
-            launched_s=_seconds(device, _launches(device)) / _KERNELS,
-            measured_on=name,
-        )
+        found = _measured(device, name)
         cache_folder().mkdir(parents=True, exist_ok=True)
         write_whole(cache_folder() / _FILE, found.model_dump_json(indent=2))
     except (OSError, torch.OutOfMemoryError):
@@ -71,11 +73,38 @@ def measure_kernel_rates(device: torch.device) -> None:
     kernel_rates.cache_clear()
 
 
-def _bytes_s(device: torch.device) -> float:
+def _measured(device: torch.device, name: str) -> KernelRates:
     free, _ = torch.cuda.mem_get_info(device)
-    source = torch.zeros(min(_MOVED, free // 8), dtype=torch.uint8, device=device)
+    cache = float(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+    large, small = min(_MOVED, free // 8), int(cache / 8)
+    bytes_s = 2 * large / _seconds(device, _passes(device, large, 1))
+    launch = _passes(device, 1024, _KERNELS)
+    replayed_s = _seconds(device, _recorded(launch)) / _KERNELS
+    cached_bytes_s = bytes_s
+    if small:
+        each = _seconds(device, _recorded(_passes(device, small, _KERNELS))) / _KERNELS
+        cached_bytes_s = max(bytes_s, 2 * small / max(each - replayed_s, 1e-9))
+    return KernelRates(
+        bytes_s=bytes_s,
+        cache_bytes=cache,
+        cached_bytes_s=cached_bytes_s,
+        flops_s=2 * _SIDE**3 / _seconds(device, _product(device)),
+        replayed_s=replayed_s,
+        launched_s=_seconds(device, launch) / _KERNELS,
+        measured_on=name,
+    )
+
+
+def _passes(device: torch.device, size: int, count: int) -> Callable[[], object]:
+    """Read so many bytes and write as many, so many times."""
+    source = torch.zeros(max(1, size // 4), device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _seconds(device, lambda: target.copy_(source))
+
+    def run() -> None:
+        for _ in range(count):
+            torch.add(source, 1.0, out=target)
+
+    return run
 
 
 def _product(device: torch.device) -> Callable[[], object]:
@@ -83,18 +112,8 @@ def _product(device: torch.device) -> Callable[[], object]:
     return lambda: torch.mm(left, left, out=out)
 
 
-def _launches(device: torch.device) -> Callable[[], object]:
-    x = torch.zeros(256, device=device)
-
-    def launch() -> None:
-        for _ in range(_KERNELS):
-            x.add_(1)
-
-    return launch
-
-
-def _recorded(device: torch.device) -> Callable[[], object]:
-    launch = _launches(device)
+def _recorded(launch: Callable[[], object]) -> Callable[[], object]:
+    """The replay of what is launched."""
     launch()
     graph = torch.cuda.CUDAGraph()
     with captured(graph, None, None):

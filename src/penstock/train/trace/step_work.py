@@ -42,7 +42,7 @@ class StepWork:
         """
         if not self._kernels:
             return None
-        filled = sum(max(moved / rates.bytes_s, flops / rates.flops_s) for moved, flops in self._kernels)
+        filled = sum(max(rates.seconds_of(moved), flops / rates.flops_s) for moved, flops in self._kernels)
         started = len(self._kernels) * (rates.replayed_s if captured else rates.launched_s)
         # Launches of single kernels go ahead of the GPU; what is recorded as a graph waits between kernels.
         total = filled + started if captured else max(filled, started)
