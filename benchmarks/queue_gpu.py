@@ -194,6 +194,7 @@ def _service(*words: str) -> Callable[[Case], tuple[Ended, float]]:
                     **{name: record[name] for name in ("state", "reason", "tries", "device_bytes", "host_bytes")},
                     "forecast_s": record["forecast"].get("seconds"),
                     "method": record["forecast"].get("method"),
+                    "share": record["forecast"].get("throughput_share"),
                     "peak_device_bytes": record["peak_device_bytes"],
                     "start_s": started - began,
                     "end_s": ended - began,

@@ -30,8 +30,8 @@ class Trace(NamedTuple):
     """Whether the tensors stand for those of a GPU."""
     empty_cache: Callable[[], None] | None = None
     """Called where the allocator of a GPU gives free memory back to the driver."""
-    moves: Callable[[int], None] | None = None
-    """Told the bytes that a kernel would read and write."""
+    moves: Callable[[int, int], None] | None = None
+    """Told the bytes that a kernel would read and write in order, and those of rows that it would pick."""
 
 
 class MemoryPlace(NamedTuple):
@@ -116,7 +116,7 @@ def launches(*moved: Tensor | None, rows: int = 0, of: Tensor | None = None) -> 
         return True
     if trace.moves is not None:
         picked = 0 if of is None else rows * of.shape[-1] * of.element_size()
-        trace.moves(picked + sum(each.nbytes for each in moved if each is not None))
+        trace.moves(sum(each.nbytes for each in moved if each is not None), picked)
     return False
 
 

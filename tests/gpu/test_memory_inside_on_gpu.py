@@ -33,7 +33,7 @@ def taken_inside(work):
 def test_rates_are_measured_once_and_nothing_is_left_behind(tmp_path):
     # In a process of its own: one that has something on the GPU measures nothing.
     program = (
-        "import torch; from penstock.train.trace.kernel_rates import KernelRates;"
+        "import torch; from penstock.train.trace.kernel_rates import kernel_rates, measure_kernel_rates;"
         "measure_kernel_rates(torch.device('cuda'));"
         "print(torch.cuda.memory_allocated(), kernel_rates().model_dump_json())"
     )

@@ -1,4 +1,4 @@
-"""The share of a GPU's throughput that steps are predicted to use."""
+"""The share of a GPU's throughput that a run is predicted to use."""
 
 import pytest
 import torch
@@ -11,19 +11,52 @@ from penstock.train.trace.kernel_rates import KernelRates, kernel_rates
 from penstock.train.trace.step_work import StepWork
 from training_graphs import community_graph
 
-RATES = KernelRates(bytes_s=1e12, cache_bytes=0, cached_bytes_s=1e12, flops_s=1e13, replayed_s=2e-6, launched_s=6e-6)
+RATES = KernelRates(
+    bytes_s=1e12,
+    cache_bytes=0,
+    cached_bytes_s=1e12,
+    flops_s=1e13,
+    replayed_s=2e-6,
+    launched_s=6e-6,
+    measured_on=None,
+)
+ENDLESS = 10**12
+"""Steps of a run beside which nothing else counts."""
+WAYS = {"whole": {"sampler": "whole"}, "drawn": {"fanouts": [5, 5], "batch_size": 64}}
 
 
-def test_bytes_products_and_starts_make_the_share():
+def test_starts_and_bytes_make_the_share_of_a_run():
     work = StepWork()
-    assert work.share(RATES, True) is None
+    assert work.share(RATES, True, 10) is None
     work.note_kernel(2_000_000)
-    # Two microseconds of memory behind two of a start; a launch takes six, and goes ahead of the GPU.
-    assert work.share(RATES, True) == pytest.approx(0.5)
-    assert work.share(RATES, False) == pytest.approx(1 / 3)
+    work.steps = 1
+    # Two microseconds of memory behind two of a start, in a run that is all steps; a launch takes six.
+    assert work.share(RATES, True, ENDLESS) == pytest.approx(0.5, rel=1e-3)
+    assert work.share(RATES, False, ENDLESS) == pytest.approx(1 / 3, rel=1e-3)
     work.note_kernel(18_000_000)
-    assert work.share(RATES, True) == pytest.approx(20 / 24)
-    assert work.share(RATES, False) == 1.0
+    assert work.share(RATES, True, ENDLESS) == pytest.approx(20 / 24, rel=1e-3)
+    # Launches go ahead of what takes longer than they do.
+    assert work.share(RATES, False, ENDLESS) == pytest.approx(1, rel=1e-3)
+
+
+def test_a_short_run_hardly_uses_a_gpu():
+    work = StepWork()
+    work.note_kernel(2_000_000)
+    work.steps = 1
+    shares = [work.share(RATES, True, steps) for steps in (1, 1000, 10**6)]
+    assert shares == sorted(shares) and shares[0] < 1e-5 and shares[2] > 0.3
+    # Of two steps that were traced, each has one of the kernels.
+    work.note_kernel(2_000_000)
+    work.steps = 2
+    assert work.share(RATES, True, 1000) == pytest.approx(shares[1])
+
+
+def test_picked_rows_take_longer_than_rows_in_order():
+    plain, picked = StepWork(), StepWork()
+    plain.note_kernel(10_000_000)
+    picked.note_kernel(0, 10_000_000)
+    plain.steps = picked.steps = 1
+    assert picked.share(RATES, True, ENDLESS) > plain.share(RATES, True, ENDLESS)
 
 
 def test_what_the_cache_holds_is_moved_at_its_rate():
@@ -37,8 +70,9 @@ def test_a_product_counts_by_what_limits_it():
     square = torch.empty(100, 1000, device=META)
     product = torch.ops.aten.mm.default
     work.note(product, (rows, square), product(rows, square))
+    work.steps = 1
     filled = 2 * 1000 * 100 * 1000 / RATES.flops_s
-    assert work.share(RATES, True) == pytest.approx(filled / (filled + RATES.replayed_s))
+    assert work.share(RATES, True, ENDLESS) == pytest.approx(filled / (filled + RATES.replayed_s), rel=1e-3)
 
 
 def test_kernels_are_noted_in_steps_alone_and_views_move_nothing():
@@ -46,31 +80,29 @@ def test_kernels_are_noted_in_steps_alone_and_views_move_nothing():
     trace = Trace(on_device=True, moves=allocations.moves)
     with allocations, tracing(trace):
         x = torch.empty(250, 1000, device=META)
-        with allocations.during("validation"):
+        with allocations.during("validation"), allocations.updating():
             assert not launches(x)
             _ = x + 1
-        assert allocations.work.share(RATES, True) is None
-        with allocations.during("step 1", step=True):
+        assert allocations.work.share(RATES, True, 10) is None
+        with allocations.during("step 1", step=True), allocations.updating():
             _ = x.t()[:500].detach().contiguous()
-            assert not launches(x, rows=10, of=x)
-    moved = (1_000_000 + 40_000) / RATES.bytes_s
-    copied = 2 * 500_000 / RATES.bytes_s
-    share = allocations.work.share(RATES, True)
-    assert share == pytest.approx((moved + copied) / (moved + copied + 2 * RATES.replayed_s))
+            assert not launches(x)
+    filled = (1_000_000 + 2 * 500_000) / RATES.bytes_s
+    share = allocations.work.share(RATES, True, ENDLESS)
+    assert share == pytest.approx(filled / (filled + 2 * RATES.replayed_s), rel=1e-3)
     assert launches(x)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"sampler": "whole"}, {"fanouts": [5, 5], "batch_size": 64}], ids=["whole", "drawn"]
-)
-def test_small_jobs_leave_most_of_a_gpu_and_large_ones_little(fields):
-    shares = [_share(count, fields) for count in (300, 30_000)]
-    assert 0 < shares[0] < 0.3
-    assert shares[1] > shares[0]
+@pytest.mark.parametrize("way", WAYS)
+def test_small_jobs_leave_most_of_a_gpu(way):
+    small, large = (_share(count, {**WAYS[way], "epochs": 10_000}) for count in (300, 30_000))
+    assert 0 < small < 0.3
+    assert large > small
+    assert _share(300, {**WAYS[way], "epochs": 10}) < small
 
 
-def test_larger_graphs_fill_a_gpu():
-    assert _share(200_000, {"sampler": "whole", "hidden": 128}) > 0.6
+def test_large_jobs_fill_a_gpu():
+    assert _share(200_000, {"sampler": "whole", "hidden": 128, "epochs": 100_000}) > 0.6
 
 
 def test_what_is_known_of_a_gpu_is_kept_in_a_file(tmp_path, monkeypatch):
@@ -86,8 +118,6 @@ def test_what_is_known_of_a_gpu_is_kept_in_a_file(tmp_path, monkeypatch):
 
 
 def _share(count, fields):
-    found = forecast(
-        make_job({"model": "gcn", "hidden": 32, "epochs": 2, **fields}), community_graph(count), device="cuda"
-    )
+    found = forecast(make_job({"model": "gcn", "hidden": 32, **fields}), community_graph(count), device="cuda")
     assert found.method == "traced"
     return found.share

@@ -97,7 +97,8 @@ class TracedMemory:
         if key not in self._known:
             largest = None if decision.captured else self.largest
             run = traced_run(self._session, decision, self._schedule, largest, self.validated)
-            share = run.work.share(kernel_rates(), decision.captured)
+            count = self._schedule.batches * self._session.job.epochs
+            share = run.work.share(kernel_rates(), decision.captured, count)
             self._known[key] = device_peak(run.events)._replace(share=share)
         return self._known[key]
 

@@ -45,7 +45,7 @@ class MemoryForecast:
     why: list[str] = field(default_factory=list)
     """Where things go on the device, and how steps are done, a sentence each."""
     share: float | None = None
-    """Of a GPU's throughput that steps use where nothing runs beside them, from 0 to 1; None where unknown."""
+    """Of a GPU's throughput that the run uses where nothing runs beside it, from 0 to 1; None where unknown."""
     cores: int | None = None
     """Of the host that steps keep busy, where that is known: the others of the job's threads only prepare."""
 

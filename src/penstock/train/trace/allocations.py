@@ -130,10 +130,10 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note that a GPU's allocator gives free memory back to the driver."""
         self.events.append(Event(0, 0, self._phase))
 
-    def moves(self, moved: int) -> None:
-        """Note a kernel of Penstock's that would move so many bytes."""
+    def moves(self, moved: int, picked: int) -> None:
+        """Note a kernel of Penstock's that would move so many bytes, and so many more of rows that it picks."""
         if self._in_step:
-            self.work.note_kernel(moved)
+            self.work.note_kernel(moved, picked)
 
     @contextmanager
     def during(self, phase: str, step: bool = False) -> Iterator[None]:
@@ -149,6 +149,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def updating(self) -> Iterator[None]:
         """Around an optimiser's step: the only numbers that it asks for are counts of its steps."""
         self._updates = True
+        self.work.steps += self._in_step
         try:
             with memory_for(OPTIMISER):
                 yield

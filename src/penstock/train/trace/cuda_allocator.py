@@ -50,7 +50,7 @@ class DevicePeak(NamedTuple):
     categories: dict[str, int]
     """What that was for, in bytes."""
     share: float | None = None
-    """Of the GPU's throughput that steps use where nothing runs beside them, from 0 to 1; None where unknown."""
+    """Of the GPU's throughput that the run uses where nothing runs beside it, from 0 to 1; None where unknown."""
 
 
 @dataclass(eq=False)

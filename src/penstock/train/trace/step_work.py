@@ -1,4 +1,4 @@
-"""What the kernels of a traced step move and multiply, and the share of a GPU's throughput that the step would use."""
+"""What the kernels of traced steps move and multiply, and the share of a GPU's throughput that a run would use."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -16,11 +16,18 @@ _WITHOUT_KERNEL = {
 }  # fmt: skip
 """Operations that only make room; views are known by what they return."""
 
+_PICKED = 2.5
+"""Rows that a kernel picks by lists take so many times as long as rows in order."""
+_APART_S = 2.0
+"""Seconds of a run, beside its steps, in which a GPU does little: it starts, prepares, validates and writes."""
+
 
 class StepWork:
     """Bytes and products of each kernel that steps launch, in their order."""
 
     def __init__(self) -> None:
+        self.steps = 0
+        """Updates that were traced."""
         self._kernels: list[tuple[float, float]] = []
 
     def note(self, operation: Any, given: Any, found: Any) -> None:
@@ -30,23 +37,24 @@ class StepWork:
         moved = sum(each.nbytes for each in _tensors((given, found)))
         self._kernels.append((float(moved), _flops(operation, given)))
 
-    def note_kernel(self, moved: int) -> None:
-        """A kernel of Penstock's, which moves so many bytes."""
-        self._kernels.append((float(moved), 0.0))
+    def note_kernel(self, moved: int, picked: int = 0) -> None:
+        """A kernel of Penstock's, which moves so many bytes in order, and so many of rows that it picks."""
+        self._kernels.append((moved + _PICKED * picked, 0.0))
 
-    def share(self, rates: KernelRates, captured: bool) -> float | None:
-        """The part of its time in which a step alone would fill the GPU; None where nothing was traced.
+    def share(self, rates: KernelRates, captured: bool, steps: int) -> float | None:
+        """The part of its time in which a run of so many steps would fill the GPU alone; None where none was traced.
 
-        Kernels of a small graph take as long as it takes to start them, and leave nearly all of the GPU to other jobs.
-        Those of a large one are as long as its memory and its multiplication take, which no second job makes shorter.
+        Kernels of a small graph take as long as it takes to start them, and leave nearly all of the GPU to other jobs;
+        so does a job that starts or prepares. Kernels of a large graph take as long as memory and products do, which
+        are no faster where two jobs want them.
         """
-        if not self._kernels:
+        if not self.steps:
             return None
         filled = sum(max(rates.seconds_of(moved), flops / rates.flops_s) for moved, flops in self._kernels)
         started = len(self._kernels) * (rates.replayed_s if captured else rates.launched_s)
         # Launches of single kernels go ahead of the GPU; what is recorded as a graph waits between kernels.
-        total = filled + started if captured else max(filled, started)
-        return min(1.0, filled / total)
+        total, times = filled + started if captured else max(filled, started), steps / self.steps
+        return filled * times / (_APART_S + total * times)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -109,7 +109,8 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
             further += step.further(_kept_by(session, allocations.now - before))
         for trace in (trace_inference, trace_last_inference):
             trace(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
-        found, share = device_peak(allocations.events), allocations.work.share(kernel_rates(), is_recorded)
+        count = session.job.epochs * len(steps)
+        found, share = device_peak(allocations.events), allocations.work.share(kernel_rates(), is_recorded, count)
         return found._replace(allocated=found.allocated + further, reserved=found.reserved + further, share=share)
 
 
