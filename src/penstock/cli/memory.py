@@ -76,5 +76,7 @@ def _print(found: "MemoryForecast", size: int | None) -> None:
             f"Allocated {size_text(found.device_allocated)}, reserved {size_text(found.device_reserved)}, with the CUDA"
             f" context {size_text(found.device_bytes)}{of}."
         )
+    if found.share is not None:
+        print(f"Alone, it would fill the GPU for {found.share:.0%} of its time.")
     print(f"Peak: {found.moment}.")
     print(f"Predicted in {found.seconds:.1f} s, {found.method}: {found.reason}.")
