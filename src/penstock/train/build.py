@@ -13,6 +13,7 @@ from penstock.train.job import Job
 from penstock.train.learned_labels import LearnedLabels
 from penstock.train.memory.remedies import refusal
 from penstock.train.processor import chosen_device
+from penstock.train.sample_threads import decide_sample_threads
 from penstock.train.session import Session
 from penstock.train.trace.libraries import library_memory
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
@@ -37,6 +38,7 @@ def make_session(
     if taught is None:
         decide_groups(session)
         if device.type == "cuda":
+            decide_sample_threads(session)
             session.inputs.put_tables_on_device(device_memory_of(device)[0])
     if device.type == "cuda" and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.

@@ -42,7 +42,7 @@ def predicted_groups(model: CostModel, session: Session) -> int:
         predict(
             model,
             kind,
-            ExecutionChoice("cpu", "cpu", "host", "gather", order, sample_threads=job.sample_threads, groups=size),
+            ExecutionChoice("cpu", "cpu", "host", "gather", order, sample_threads=job.drawing_threads, groups=size),
             rows_gathered,
             depths,
         ).seconds

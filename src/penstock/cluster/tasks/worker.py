@@ -81,7 +81,7 @@ def run_worker(setup: Setup) -> int:
 
 def _with_samplers(job: Job, samplers: int) -> Job:
     """Every sampler has a batch to draw: as many are asked for at once."""
-    threads = max(job.sample_threads, samplers)
+    threads = max(job.drawing_threads, samplers)
     return job.model_copy(update={"sample_threads": threads, "sample_depth": max(job.sample_depth, samplers + 1)})
 
 

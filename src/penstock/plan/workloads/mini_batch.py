@@ -35,7 +35,7 @@ def _set_up(run: PlannedRun) -> MiniBatchExecution:
         sample_depth=max(job.sample_depth, cluster.samplers + 1),
         gather_depth=job.gather_depth,
         transfer_depth=job.transfer_depth,
-        sample_threads=job.sample_threads,
+        sample_threads=job.drawing_threads,
         gather_threads=job.gather_threads,
         device=run.device,
         gpus=run.gpus,

@@ -56,7 +56,7 @@ class ReservedMemory:
         """See `decision.MemoryModel`."""
         job = self._job
         ahead = job.transfer_depth + 1
-        slots = max(job.sample_threads, DrawnAhead.slots)
+        slots = max(job.drawing_threads, DrawnAhead.slots)
         own = loaded_working(
             NOTHING, room, self._vertices, ahead, 0, row_type(job), slots, self._positions, merges=True
         )

@@ -71,7 +71,7 @@ class CapturedSteps:
         given = self._session.task, self._schedule, self._placed
         if self._placed.topology is not None:
             return Supply(*given)
-        return HostDrawnSupply(*given, self._session.job.sample_threads, self._session.graph.num_nodes)
+        return HostDrawnSupply(*given, self._session.job.drawing_threads, self._session.graph.num_nodes)
 
     def _make_slot(self, place: Tensor | None, pool: Any) -> "CapturedSlot":
         assert self._placed.room is not None

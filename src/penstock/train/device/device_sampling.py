@@ -32,10 +32,10 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
 
     if job.sample_on == "hybrid":
         return Shared(on_device, task.sample), ""
-    if job.sample_on == "auto" and job.sample_threads > 1:
+    if job.sample_on == "auto" and job.drawing_threads > 1:
         alone, host = (seconds_a_batch(draw, schedule) for draw in (on_device, task.sample))
         said = f"a batch takes the device {1000 * alone:.1f} ms and a thread of the host {1000 * host:.1f} ms."
-        if (job.sample_threads - 1) / host > _WORTH / alone:
+        if (job.drawing_threads - 1) / host > _WORTH / alone:
             return Shared(on_device, task.sample), f"Host and device draw batches together: {said}"
         return on_device, f"The device draws batches alone: {said}"
     return on_device, ""

@@ -41,7 +41,7 @@ class DeviceExecution(LoadedExecution):
         if not isinstance(self.placed.sample, Shared):
             return [device]
         draws = self.placed.sample
-        threads = self._session.job.sample_threads
+        threads = self._session.job.drawing_threads
         return [device._replace(draw=draws.on_device), *[DrawingProcessor("cpu", draws.on_host)] * threads]
 
     def inference(self) -> Inference:

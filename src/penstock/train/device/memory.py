@@ -54,7 +54,7 @@ class TrialMemory:
             given = width, vertices, len(task.items), label, parameters, rows_as
             return captured_working(self._step, room, *given, in_place)
         return loaded_working(
-            self._step, room, vertices, job.transfer_depth + 1, parameters, rows_as, job.sample_threads,
+            self._step, room, vertices, job.transfer_depth + 1, parameters, rows_as, job.drawing_threads,
             positions=bool(session.inputs.edges),
         )  # fmt: skip
 

@@ -59,7 +59,7 @@ class PredictedExecution:
             "gather" if on_host else "device",
             cheapest_orders(self._model, self._kind, "cuda"),
             residence.cache_rows,
-            job.sample_threads,
+            job.drawing_threads,
             launched=not captured,
         )
         depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)

@@ -141,9 +141,9 @@ def _trace_launched(
     """Steps on the largest batch, while the pipeline's queues hold as many more as they may."""
     job = session.job
     execution = DeviceExecution(session, placed)
-    draw = _drawing(placed, job.sample_threads, largest) if placed.topology is not None else None
+    draw = _drawing(placed, job.drawing_threads, largest) if placed.topology is not None else None
     ahead = min(largest.batches - 1, job.transfer_depth + job.transfer_threads)
-    drawn = job.sample_depth + job.sample_threads + job.gather_depth + job.gather_threads
+    drawn = job.sample_depth + job.drawing_threads + job.gather_depth + job.gather_threads
     drawn = 0 if draw is None else min(largest.batches - 1 - ahead, drawn)
     with allocations.during("step"):
         queued = [draw(number) for number in range(drawn)] if draw is not None else []

@@ -37,7 +37,7 @@ def space_of(session: Session, model: CostModel, device_memory: int | None) -> S
         devices,
         ("cpu", "cuda") if on_device else ("cpu",),
         (("host", 0), *(_places(session, device_memory) if "cuda" in devices else ())),
-        tuple(dict.fromkeys((job.sample_threads, cores))),
+        tuple(dict.fromkeys((job.drawing_threads, cores))),
         (1, PER_PROCESSOR * cores),
         PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth),
     )

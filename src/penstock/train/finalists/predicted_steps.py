@@ -63,7 +63,7 @@ class PredictedSteps:
             first_layer,
             known,
             cache_rows,
-            sample_threads=job.sample_threads,
+            sample_threads=job.drawing_threads,
             groups=max(1, job.groups) if groups is None else groups,
             launched=self._session.placed is not None and not self._is_captured,
         )

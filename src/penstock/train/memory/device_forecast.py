@@ -17,6 +17,7 @@ from penstock.train.execution_modes import needs_placement
 from penstock.train.first_layer.gathered_slots import gathered_bytes
 from penstock.train.layerwise.reach import Reach
 from penstock.train.memory.host_trial import tried_on_host
+from penstock.train.sample_threads import decide_sample_threads
 from penstock.train.session import Session
 from penstock.train.trace.categories import FEATURES, TOPOLOGY
 from penstock.train.trace.cuda_allocator import DevicePeak
@@ -49,6 +50,7 @@ class DeviceForecast:
 def forecast_device(session: Session) -> DeviceForecast:
     """For a session whose parts are on the host; the GPU is not touched."""
     session.inputs.device = torch.device("cuda")
+    decide_sample_threads(session)
     try:
         found = _sampled(session) if needs_placement(session.job.sampler) else _whole(session)
         return replace(found, peak=_with_tables(session, found.peak))

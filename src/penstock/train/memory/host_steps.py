@@ -85,7 +85,7 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
         largest.batches, job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
     )
     drawn = (
-        job.sample_threads + job.sample_depth
+        job.drawing_threads + job.sample_depth
         if job.groups == 1
         else group_size(job.groups, job.threads or default_threads())
     )

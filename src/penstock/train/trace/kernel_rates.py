@@ -1,7 +1,7 @@
 """How fast a GPU moves and multiplies numbers and starts kernels: measured once for each machine.
 
-Where nothing was measured the rates of an H200 are assumed. The first run on a GPU measures them there and keeps them in
-the user's cache folder (`kernel_rates.json`), where predictions without a GPU find them too.
+Where nothing was measured the rates of an H200 are assumed. The first run on a GPU measures them there and keeps them
+in the user's cache folder (`kernel_rates.json`), where predictions without a GPU find them too.
 """
 
 import functools

@@ -1,0 +1,44 @@
+"""`sample_threads: auto` uses the host's cores where a GPU would wait for one thread that draws."""
+
+import pytest
+import torch
+
+from penstock.train import sample_threads
+from penstock.train.assembly import session_of
+from penstock.train.job import make_job
+from penstock.train.sample_threads import decide_sample_threads
+from training_graphs import community_graph
+
+SAINT = {"sampler": "saint-vertex", "saint_size": 50, "layers": 2}
+
+
+def decided(monkeypatch, cores, **fields):
+    monkeypatch.setattr(sample_threads, "default_threads", lambda: cores)
+    session = session_of(make_job({"hidden": 8, **fields}), torch.device("cpu"), community_graph(200))
+    decide_sample_threads(session)
+    return session
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 7), (200, 16)])
+def test_a_sampler_of_the_host_has_all_cores_but_one(monkeypatch, cores, threads):
+    session = decided(monkeypatch, cores, **SAINT)
+    assert session.job.drawing_threads == session.decided["sample_threads"] == threads
+    assert session.decided_by["sample_threads"] == "rule"
+
+
+def test_a_job_s_own_threads_are_the_cores_that_it_has(monkeypatch):
+    assert decided(monkeypatch, 8, threads=3, **SAINT).job.drawing_threads == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "threads"),
+    [
+        ({"sample_threads": 5, **SAINT}, 5),
+        ({"fanouts": [5, 5]}, 1),
+        ({"fanouts": [5, 5], "sample_on": "host"}, 7),
+        ({"sampler": "whole"}, 1),
+    ],
+    ids=["said", "drawn by the GPU", "sampled on the host", "whole"],
+)
+def test_what_is_said_and_what_a_gpu_draws_stays(monkeypatch, fields, threads):
+    assert decided(monkeypatch, 8, **fields).job.drawing_threads == threads
