@@ -299,7 +299,7 @@ def apart(what: str, case: dict[str, Any]) -> dict[str, Any]:
 def calibrated(case: dict[str, Any]) -> dict[str, Any]:
     """Measure what libraries take on this GPU and how fast it is, unless that is known."""
     measure_libraries(torch.device("cuda"))
-    measure_kernel_rates(torch.device("cuda"))
+    measure_kernel_rates()
     return {}
 
 

@@ -104,6 +104,13 @@ def test_a_job_alike_is_found_first_among_those_that_have_ended(database):
     assert rows == {2: 4.0, 3: 4.0, 4: None}
 
 
+def test_what_waits_is_told_with_its_predicted_share(database):
+    database.add([JOB, JOB], runs)
+    database.change(1, state="waiting", forecast={"throughput_share": 0.25})
+    database.change(2, state="waiting", forecast={"method": "traced"})
+    assert [row["throughput_share"] for row in database.waiting(("waiting",))] == [0.25, None]
+
+
 @pytest.mark.long  # it measures time
 def test_ten_thousand_jobs_are_queued_listed_and_counted_quickly(database):
     for _ in range(10):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.service.admission import after_forecast, need_of_alike, waiting_jobs
+from penstock.service.admission import after_forecast, need_of_alike, start_of, waiting_jobs
 from penstock.service.outcomes import MOST_LOST, after_end
 from penstock.service.policies import DeviceRoom
 from penstock.service.records import JobRecord
@@ -139,10 +139,24 @@ def test_a_small_predicted_share_of_a_gpu_is_believed_and_a_large_one_is_measure
 def test_a_job_whose_steps_a_gpu_replays_takes_one_core():
     job, answer = replace(JOB, kind="cuda", cores=4), need(1, 1)
     rooms = [Room(DeviceRoom(name="cuda:0", kind="cuda", bytes=9, host_bytes=1000, cores=4.0), {}, "")]
-    assert "cores" not in after_forecast(job, answer, rooms)
+    assert after_forecast(job, answer, rooms)["cores"] == 4
     answer["need"]["cores"] = 1
     assert after_forecast(job, answer, rooms)["cores"] == 1
-    assert need_of_alike(replace(job, cores=1))["cores"] == 1
+    # Forecast again by a service with other devices, which does not record steps.
+    answer["need"]["cores"] = None
+    assert after_forecast(replace(job, cores=1, document={"threads": 4}), answer, rooms)["cores"] == 4
+
+
+def test_what_a_job_alike_of_a_gpu_tells():
+    alike = replace(JOB, kind="cuda", cores=1, device_bytes=5, forecast={"throughput_share": None})
+    assert need_of_alike(alike)["cores"] == 1
+    # A forecast of an earlier release does not say how many jobs may run beside it.
+    assert need_of_alike(replace(alike, forecast={})) is None
+
+
+def test_a_start_asks_for_the_cores_that_the_job_keeps_busy():
+    _, task = start_of(replace(JOB, cores=1, document={"threads": 8}), ROOMS[0], modules=False)
+    assert task["cores"] == 1
 
 
 def test_speed_is_measured_against_running_alone(monkeypatch):

@@ -272,6 +272,16 @@ def test_a_full_disk_loses_nothing(parts, graph):
     ended(parts, number)
 
 
+def test_forecasts_are_made_several_at_a_time_but_once_for_jobs_alike(parts, graph, monkeypatch):
+    monkeypatch.setattr("penstock.service.scheduler.default_threads", lambda: 16)
+    begun = []
+    monkeypatch.setattr(parts.scheduler, "_begin", lambda record, *_: begun.append(record.document["hidden"]))
+    for hidden in (4, 4, 5, 6, 7, 8):
+        submitted(parts, graph, hidden=hidden)
+    parts.scheduler._start_forecasts()
+    assert begun == [4, 5, 6, 7]
+
+
 def test_more_jobs_than_cores_wait_for_each_other(parts, graph):
     numbers = [submitted(parts, graph, **QUICK, seed=seed) for seed in range(4)]
     for number in numbers:

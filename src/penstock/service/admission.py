@@ -27,6 +27,7 @@ def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[Room]) -> list[Wai
             host_bytes=row["host_bytes"] or 0,
             cores=row["cores"],
             share=share_of(row["cores"], row["kind"], row["throughput_share"], rooms),
+            predicted=row["kind"] == "cuda",
             alone=bool(row["alone"]),
             submitted=row["id"],
             priority=row["priority"],
@@ -56,6 +57,7 @@ def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob
             share=share_of(
                 task.record.cores, task.record.kind, task.record.forecast.get("throughput_share"), [task.room]
             ),
+            predicted=task.record.kind == "cuda",
             alone=task.record.alone,
             device=task.room.device.name,
             ran_s=time.monotonic() - task.began,
@@ -90,6 +92,7 @@ def start_of(record: JobRecord, room: Room, modules: bool) -> tuple[dict[str, An
         "run": record.run,
         "tries": record.tries + 1,
         "modules": modules,
+        "cores": record.cores,
         "device_bytes": granted["granted_device_bytes"] or 0,
         "host_bytes": granted["granted_host_bytes"] or 0,
         "room_bytes": room.device.bytes,
@@ -100,7 +103,7 @@ def start_of(record: JobRecord, room: Room, modules: bool) -> tuple[dict[str, An
 
 
 def share_of(cores: int, kind: str, predicted: float | None, rooms: Sequence[Room]) -> float | None:
-    """The share of a processor that a job's threads take, or of a GPU's throughput that its steps were predicted to.
+    """The share of a processor that a job's threads take, or the share of a GPU's throughput that was predicted for it.
 
     Above half of a GPU a prediction counts as none: two such jobs are let onto it, since one of them starts, validates
     or writes while the other computes, and measured speeds decide about a third.
@@ -120,7 +123,10 @@ def after_forecast(record: JobRecord, outcome: dict[str, Any] | None, rooms: Seq
 
 
 def need_of_alike(alike: JobRecord) -> dict[str, Any] | None:
-    """What is known of a job's memory through one that is alike; None where that one does not tell."""
+    """What is known of a job's memory through one that is alike; None where that one does not tell, or not all."""
+    if alike.kind == "cuda" and "throughput_share" not in alike.forecast:
+        # It is of an earlier release.
+        return None
     host, device = alike.host_bytes, alike.device_bytes
     if host is None and alike.state == "ended":
         host, device = int((alike.peak_host_bytes or 0) * _MARGIN), alike.peak_device_bytes
@@ -131,9 +137,7 @@ def need_of_alike(alike: JobRecord) -> dict[str, Any] | None:
 def with_need(record: JobRecord, need: dict[str, Any], rooms: Sequence[Room]) -> dict[str, Any]:
     """The changes to a job whose need is known: it waits, or is refused where no device could ever run it."""
     changes = {name: need[name] for name in ("device_bytes", "host_bytes", "forecast")}
-    cores = min(record.cores, need.get("cores") or record.cores)
-    if cores != record.cores:
-        changes["cores"] = cores
+    cores = changes["cores"] = need.get("cores") or record.document.get("threads", record.cores)
     if need["host_bytes"] is None:
         return {**changes, "state": "waiting", "alone": 1, "reason": "Its memory cannot be forecast: it runs alone."}
     wanted = JobNeeds(

@@ -129,7 +129,7 @@ class RayTask:
             imported_ray()
             .remote(JobActor)
             .options(
-                num_cpus=task["document"]["threads"],
+                num_cpus=task["cores"],
                 num_gpus=1 if task["document"]["device"] == "cuda" else 0,
                 memory=task["host_bytes"] or None,
                 max_restarts=0,

@@ -25,6 +25,15 @@ ENDLESS = 10**12
 WAYS = {"whole": {"sampler": "whole"}, "drawn": {"fanouts": [5, 5], "batch_size": 64}}
 
 
+@pytest.fixture(autouse=True)
+def assumed_rates(tmp_path, monkeypatch):
+    """Whatever was measured on this machine, the stated rates count."""
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    kernel_rates.cache_clear()
+    yield
+    kernel_rates.cache_clear()
+
+
 def test_starts_and_bytes_make_the_share_of_a_run():
     work = StepWork()
     assert work.share(RATES, True, 10) is None
@@ -57,6 +66,44 @@ def test_picked_rows_take_longer_than_rows_in_order():
     picked.note_kernel(0, 10_000_000)
     plain.steps = picked.steps = 1
     assert picked.share(RATES, True, ENDLESS) > plain.share(RATES, True, ENDLESS)
+
+
+def test_of_a_table_only_the_rows_count_that_are_picked():
+    work, table = StepWork(), torch.empty(1_000_000, 256, device=META)
+    ids = torch.empty(1000, dtype=torch.int64, device=META)
+    picks = torch.ops.aten.index_select.default
+    work.note(picks, (table, 0, ids), picks(table, 0, ids))
+    work.steps = 1
+    filled = 3.5 * 1000 * 256 * 4 / RATES.bytes_s
+    assert work.share(RATES, True, ENDLESS) == pytest.approx(filled / (filled + RATES.replayed_s), rel=1e-3)
+
+
+def test_kernels_that_stand_for_others_count_as_often():
+    once, often = StepWork(), StepWork()
+    often.times = 4.0
+    for work in (once, often):
+        work.note_kernel(2_000_000)
+        work.steps = 1
+    assert often.share(RATES, True, 1000) == pytest.approx(once.share(RATES, True, 4000))
+
+
+@pytest.mark.parametrize("bins", [4, 8])
+def test_bins_that_are_not_traced_count_as_well(bins):
+    fields = {"sampler": "whole", "model": "gat", "keep": "recompute", "epochs": 1000}
+    one, several = (_share(3000, {**fields, "bins": count}) for count in (2, bins))
+    assert several == pytest.approx(one, rel=0.5)
+
+
+def test_rows_that_come_through_the_link_have_no_share():
+    fields = {"fanouts": [5, 5], "batch_size": 64, "placement": {"features": "pinned"}}
+    assert _share(300, fields) is None
+
+
+def test_validations_of_the_host_need_its_cores():
+    job = {"model": "gcn", "hidden": 32, "fanouts": [5, 5], "batch_size": 64}
+    pinned = {**job, "placement": {"topology": "pinned", "features": "device"}}
+    assert forecast(make_job(job), community_graph(300), device="cuda").cores == 1
+    assert forecast(make_job(pinned), community_graph(300), device="cuda").cores is None
 
 
 def test_what_the_cache_holds_is_moved_at_its_rate():
@@ -105,16 +152,11 @@ def test_large_jobs_fill_a_gpu():
     assert _share(200_000, {"sampler": "whole", "hidden": 128, "epochs": 100_000}) > 0.6
 
 
-def test_what_is_known_of_a_gpu_is_kept_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+def test_what_is_known_of_a_gpu_is_kept_in_a_file(tmp_path):
+    assert kernel_rates().measured_on is None
+    (tmp_path / "kernel_rates.json").write_text(RATES.model_copy(update={"measured_on": "a GPU"}).model_dump_json())
     kernel_rates.cache_clear()
-    try:
-        assert kernel_rates().measured_on is None
-        (tmp_path / "kernel_rates.json").write_text(RATES.model_copy(update={"measured_on": "a GPU"}).model_dump_json())
-        kernel_rates.cache_clear()
-        assert kernel_rates().bytes_s == RATES.bytes_s
-    finally:
-        kernel_rates.cache_clear()
+    assert kernel_rates().bytes_s == RATES.bytes_s
 
 
 def _share(count, fields):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
 from penstock.sampling.device.room import Room
-from penstock.traced import is_traced
+from penstock.traced import is_traced, launches
 
 _EDGES = 1024
 _FEWEST = 32
@@ -109,6 +109,9 @@ class Slot:
     def draw(self, epoch: DeviceEpoch) -> None:
         """Draw the epoch's next batch into this slot."""
         if is_traced():
+            # A few kernels for each hop, of which one reads lists.
+            for indptr, indices in zip(self._indptrs, self._indices, strict=True):
+                launches(indptr, indices, rows=len(indices), of=indices[:, None])
             return
         kernels, room, hops = _kernels(), self.room, len(self._fanouts)
         size = min(1024, _power(epoch.batch_size))

@@ -26,6 +26,8 @@ class JobNeeds:
     cores: float = 0.0
     share: float | None = None
     """Share of the device's throughput that the job uses when it runs alone, from 0 to 1; None where unknown."""
+    predicted: bool = False
+    """Whether the share was only predicted: where speeds are measured, these count instead."""
     alone: bool = False
     """Whether the job must have the device to itself."""
 

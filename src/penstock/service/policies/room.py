@@ -45,8 +45,9 @@ class _Held:
         if mean < FULL_SPEED:
             # A device that gives less than was asked for gives all it has: speeds are one over the sum of shares.
             return 1 / max(mean, 1e-9)
-        # Undisturbed: jobs of unknown shares leave room, and one more is tried. The next measurement tells.
-        return min(1.0, sum(job.share for job in self.jobs if job.share is not None))
+        # Undisturbed: jobs whose shares are not known leave room, and one more is tried. The next measurement tells.
+        known = [job.share for job in self.jobs if job.share is not None and not job.predicted]
+        return min(1.0, sum(known))
 
     @cached_property
     def predicted_load(self) -> float:

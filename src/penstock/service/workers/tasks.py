@@ -25,6 +25,7 @@ from penstock.train.device_full import is_host_full
 from penstock.train.job import Job, make_job
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import RunFolder
+from penstock.train.trace.kernel_rates import measure_kernel_rates
 
 _DEVICE_FAULTS = ("CUDA error", "cuBLAS", "CUBLAS", "cudnn", "device-side", "MPS")
 
@@ -92,12 +93,14 @@ def forecast(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dic
 
 
 def look(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
-    """The GPUs of this machine: their names, their memory, and what of it is free."""
+    """The GPUs of this machine: their names, their memory, and what of it is free; how fast they are is kept."""
     found = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         free, total = torch.cuda.mem_get_info(index)
         found.append({"index": index, "name": properties.name, "bytes": total, "free_bytes": free})
+    # No job is there yet to be disturbed, or to disturb.
+    measure_kernel_rates()
     return {"gpus": found}
 
 

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.store.rows import Columns, Span, span_of
 from penstock.store.source import RowSource, check_room
-from penstock.traced import is_traced
+from penstock.traced import launches
 
 Where = Literal["device", "pinned", "cached"]
 
@@ -67,7 +67,7 @@ class DeviceSource(RowSource):
         rows = len(out)
         if out.numel():
             lines, first, order = out.view(rows, -1), 0 if span is None else span[0], self._reading_order(ids)
-            if not is_traced():
+            if launches(ids, out, rows=len(ids), of=lines):
                 from penstock.store.device.kernels import launch_gather
 
                 launch_gather(self._lines, ids, lines, count, order, self._cache, places, first)

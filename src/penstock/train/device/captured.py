@@ -23,7 +23,7 @@ from penstock.sampling.device.hops import NEVER, Slot
 from penstock.sampling.device.room import Room
 from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
-from penstock.traced import is_traced, memory_for
+from penstock.traced import launches, memory_for
 from penstock.train.device.host_drawn import HostDrawnSupply
 from penstock.train.device.launches import Lane, Recorded, warm_up
 from penstock.train.device.placed import Placed
@@ -259,7 +259,7 @@ class CapturedSlot:
         width = batch.labels.shape[1] if batch.labels.dim() > 1 else 1
         columns = 1 << (width - 1).bit_length()
         rows = max(1, min(1024, 4096 // columns))
-        if not is_traced():
+        if launches(batch.labels, batch.labels):
             from penstock.train.device.kernels import take_labels
 
             take_labels[(-(-size // rows),)](

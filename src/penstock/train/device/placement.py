@@ -15,7 +15,6 @@ from penstock.train.device.trial import tried_steps
 from penstock.train.device.triple_steps import CAPTURED_TRIPLES, reasons_against_capture
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
-from penstock.train.trace.kernel_rates import measure_kernel_rates
 from penstock.train.trace.libraries import measure_libraries
 from penstock.train.trace.untraceable import UntraceableError
 
@@ -25,7 +24,6 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     job, task, device = session.job, session.task, session.inputs.device
     if device.type == "cuda":
         measure_libraries(device)
-        measure_kernel_rates(device)
     session.device_peak = device_peak(device)
     if not training:
         return bring_batches(session, Placed.of(job, device, nothing_placed(job)))

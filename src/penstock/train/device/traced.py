@@ -99,7 +99,10 @@ class TracedMemory:
             run = traced_run(self._session, decision, self._schedule, largest, self.validated)
             count = self._schedule.batches * self._session.job.epochs
             share = run.work.share(kernel_rates(), decision.captured, count)
-            self._known[key] = device_peak(run.events)._replace(share=share)
+            if "pinned" in places or decision.gathers:
+                # The link to the host's memory limits it, which a trace of kernels does not know.
+                share = None
+            self._known[key] = device_peak(run.events)._replace(share=share, host_validates=run.host_validates)
         return self._known[key]
 
 

@@ -44,7 +44,7 @@ class DeviceForecast:
     pinned: int = 0
     """Bytes of the host that the GPU reads."""
     recorded: bool = False
-    """Whether steps are graphs that a GPU replays and for which the host prepares nothing."""
+    """Whether steps are graphs that a GPU replays, for which the host prepares nothing, and validations its own too."""
 
 
 def forecast_device(session: Session) -> DeviceForecast:
@@ -74,7 +74,8 @@ def _sampled(session: Session) -> DeviceForecast:
         return DeviceForecast(peak, context, "trial", reason, decision.why, residence.pinned_bytes)
     reason = "room for the largest batch is made before the first step" if decision.captured else traced.largest.how
     staged = _staged(session, decision)
-    pinned, recorded = decision.residence.pinned_bytes + staged, decision.captured and not staged
+    pinned = decision.residence.pinned_bytes + staged
+    recorded = decision.captured and not staged and not traced.peak.host_validates
     return DeviceForecast(traced.peak, context, "traced", reason, decision.why, pinned, recorded)
 
 
@@ -123,7 +124,7 @@ def _whole(session: Session) -> DeviceForecast:
         most = max(step.decision.predicted_bytes for step in steps)
         return DeviceForecast(DevicePeak(most, most, "a step", {}), context, "rule", reason, why)
     peak = _with_features(session, steps, traced_device_run(session, steps))
-    recorded = is_captured(session, [step.decision for step in steps])
+    recorded = is_captured(session, [step.decision for step in steps]) and not peak.host_validates
     return DeviceForecast(peak, context, "traced", "every step is the same", why, recorded=recorded)
 
 

@@ -47,7 +47,7 @@ class MemoryForecast:
     share: float | None = None
     """Of a GPU's throughput that the run uses where nothing runs beside it, from 0 to 1; None where unknown."""
     cores: int | None = None
-    """Of the host that steps keep busy, where that is known: the others of the job's threads only prepare."""
+    """Of the host, kept busy while the job trains, where these are fewer than its threads; None: one for each thread."""
 
     @property
     def device_bytes(self) -> int:

@@ -54,6 +54,8 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self.work = StepWork()
         """Of what was computed during steps, on a device."""
+        self.host_validates = False
+        """Whether validations read the graph from the host."""
         self._on_device, self._phase, self._operation, self._in_step = on_device, "", "", False
         self._alive: dict[int, tuple[int, Any]] = {}
         self._names = 0

@@ -49,6 +49,8 @@ class DevicePeak(NamedTuple):
     """When most was allocated."""
     categories: dict[str, int]
     """What that was for, in bytes."""
+    host_validates: bool = False
+    """Whether validations read the graph from the host, with all threads."""
     share: float | None = None
     """Of the GPU's throughput that the run uses where nothing runs beside it, from 0 to 1; None where unknown."""
 

@@ -57,6 +57,7 @@ def trace_inference(
         # A model that is not made of layers reads whole neighbourhoods from the host's lists.
         inference = prepare() if by_layers else session.whole_graph_inference()
         if isinstance(inference.plan, HostPlan):
+            allocations.host_validates = True
             _trace_chunks(session, inference, inference.plan, wanted)
         else:
             outputs = inference.outputs(wanted)

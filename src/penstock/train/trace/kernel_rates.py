@@ -1,7 +1,7 @@
 """How fast a GPU moves and multiplies numbers and starts kernels: measured once for each machine.
 
-Where nothing was measured the rates of an H200 are assumed. The first run on a GPU measures them there and keeps them
-in the user's cache folder (`kernel_rates.json`), where predictions without a GPU find them too.
+Where nothing was measured the rates of an H200 are assumed. `penstock serve` measures them before its first job and
+keeps them in the user's cache folder (`kernel_rates.json`), where predictions without a GPU find them too.
 """
 
 import functools
@@ -11,14 +11,14 @@ from typing import Any, cast
 import torch
 from pydantic import Field, ValidationError
 
+from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
-from penstock.sampling.device.streams import captured
 
 _FILE = "kernel_rates.json"
 _MOVED = 256 << 20
-"""Bytes that are copied at most: more than any cache holds."""
+"""Bytes that are read at most: more than any cache holds."""
 _SIDE = 4096
 """Of the square matrices that are multiplied."""
 _KERNELS = 200
@@ -28,7 +28,7 @@ _TIMES = 3
 
 
 class KernelRates(StrictDocument):
-    """The rates of a GPU."""
+    """The rates of a GPU; of the slowest one, where those of a machine are not alike."""
 
     bytes_s: float = Field(4.0e12, gt=0, description="bytes of memory that kernels read and write each second")
     cache_bytes: float = Field(6.0e7, ge=0, description="bytes that the GPU's cache holds")
@@ -36,12 +36,12 @@ class KernelRates(StrictDocument):
         8.0e12, gt=0, description="bytes of the cache that kernels read and write each second"
     )
     flops_s: float = Field(5.0e13, gt=0, description="operations of products in float32 each second")
-    replayed_s: float = Field(2.0e-6, gt=0, description="seconds to start a kernel of a recorded graph")
-    launched_s: float = Field(6.0e-6, gt=0, description="seconds to launch a kernel by itself")
-    measured_on: str | None = Field(None, description="the GPU and the torch that were measured; none: assumed")
+    replayed_s: float = Field(1.0e-6, gt=0, description="seconds to start a kernel of a recorded graph")
+    launched_s: float = Field(9.0e-6, gt=0, description="seconds to launch a kernel by itself")
+    measured_on: str | None = Field(None, description="the GPUs and the torch that were measured; none: assumed")
 
     def seconds_of(self, moved: float) -> float:
-        """Of a kernel that moves so many bytes: those that the cache holds were written there a moment ago."""
+        """The time that memory takes for a kernel of so many bytes: few of them are still in the cache."""
         return moved / (self.cached_bytes_s if moved <= self.cache_bytes else self.bytes_s)
 
 
@@ -54,45 +54,54 @@ def kernel_rates() -> KernelRates:
         return KernelRates.model_validate({})
 
 
-def measure_kernel_rates(device: torch.device) -> None:
-    """Measure a GPU's rates, unless they are known or this process has something there; nothing is left behind."""
-    name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
-    if kernel_rates().measured_on == name or torch.cuda.memory_allocated(device):
+def measure_kernel_rates() -> None:
+    """Measure the rates of this machine's GPUs, unless they are known.
+
+    The process must have nothing else to do on them. What goes wrong leaves the rates as they are: they are for
+    estimates alone.
+    """
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    if not devices:
+        return
+    names = sorted({torch.cuda.get_device_name(device) for device in devices})
+    name = f"{', '.join(names)}, torch {torch.__version__}"
+    if kernel_rates().measured_on == name:
         return
     try:
-        found = _measured(device, name)
+        found = _slowest([_measured(device, name) for device in devices])
         cache_folder().mkdir(parents=True, exist_ok=True)
         write_whole(cache_folder() / _FILE, found.model_dump_json(indent=2))
-    except (OSError, torch.OutOfMemoryError):
-        # A later run measures again.
+    except (OSError, PenstockError, RuntimeError):
+        # A full GPU or folder: a later service measures again.
         return
-    finally:
-        libraries: Any = torch._C
-        libraries._cuda_clearCublasWorkspaces()
-        torch.cuda.empty_cache()
     kernel_rates.cache_clear()
 
 
+def _slowest(found: list[KernelRates]) -> KernelRates:
+    return min(found, key=lambda rates: rates.bytes_s)
+
+
 def _measured(device: torch.device, name: str) -> KernelRates:
-    free, _ = torch.cuda.mem_get_info(device)
-    cache = float(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
-    large, small = min(_MOVED, free // 8), int(cache / 8)
-    bytes_s = 2 * large / _seconds(device, _passes(device, large, 1))
-    launch = _passes(device, 1024, _KERNELS)
-    replayed_s = _seconds(device, _recorded(launch)) / _KERNELS
-    cached_bytes_s = bytes_s
-    if small:
-        each = _seconds(device, _recorded(_passes(device, small, _KERNELS))) / _KERNELS
-        cached_bytes_s = max(bytes_s, 2 * small / max(each - replayed_s, 1e-9))
-    return KernelRates(
-        bytes_s=bytes_s,
-        cache_bytes=cache,
-        cached_bytes_s=cached_bytes_s,
-        flops_s=2 * _SIDE**3 / _seconds(device, _product(device)),
-        replayed_s=replayed_s,
-        launched_s=_seconds(device, launch) / _KERNELS,
-        measured_on=name,
-    )
+    with torch.cuda.device(device):
+        free, _ = torch.cuda.mem_get_info(device)
+        cache = float(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+        large, small = min(_MOVED, free // 8), int(cache / 8)
+        bytes_s = 2 * large / _seconds(device, _passes(device, large, 1))
+        launch = _passes(device, 1024, _KERNELS)
+        replayed_s = _seconds(device, _recorded(launch)) / _KERNELS
+        cached_bytes_s = bytes_s
+        if small:
+            each = _seconds(device, _recorded(_passes(device, small, _KERNELS))) / _KERNELS
+            cached_bytes_s = max(bytes_s, 2 * small / max(each - replayed_s, 1e-9))
+        return KernelRates(
+            bytes_s=bytes_s,
+            cache_bytes=cache,
+            cached_bytes_s=cached_bytes_s,
+            flops_s=2 * _SIDE**3 / _seconds(device, _product(device)),
+            replayed_s=replayed_s,
+            launched_s=_seconds(device, launch) / _KERNELS,
+            measured_on=name,
+        )
 
 
 def _passes(device: torch.device, size: int, count: int) -> Callable[[], object]:
@@ -116,7 +125,7 @@ def _recorded(launch: Callable[[], object]) -> Callable[[], object]:
     """The replay of what is launched."""
     launch()
     graph = torch.cuda.CUDAGraph()
-    with captured(graph, None, None):
+    with torch.cuda.graph(graph):
         launch()
     return graph.replay
 

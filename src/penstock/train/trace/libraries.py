@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from pydantic import Field, ValidationError
 
+from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
@@ -61,7 +62,7 @@ def measure_libraries(device: torch.device) -> None:
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
         write_whole(cache_folder() / _FILE, known.model_dump_json(indent=2))
-    except OSError:
+    except (OSError, PenstockError):
         # A later run measures again.
         return
     library_memory.cache_clear()

@@ -22,7 +22,6 @@ from penstock.train.layerwise.reach import Reach
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps import Pause, Steps
-from penstock.train.trace.kernel_rates import measure_kernel_rates
 from penstock.train.trace.libraries import measure_libraries
 from penstock.train.trace.untraceable import UntraceableError
 from penstock.train.whole.bin_sizes import BinSize, bin_sizes, in_place_sizes, num_inputs
@@ -59,7 +58,6 @@ class WholeExecution(LoadedExecution):
             from penstock.pipeline.device import DeviceCarrier
 
             measure_libraries(device)
-            measure_kernel_rates(device)
             inputs.carrier = DeviceCarrier(device, inputs.sources, scale=inputs.scale, edges=inputs.edges)
             session.device_peak = device_peak(device)
         self._prepared: list[PreparedStep] = []

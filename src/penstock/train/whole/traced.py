@@ -98,6 +98,9 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
         before, captured, pool = allocations.now, list[Any](), None
         is_recorded = is_captured(session, [each.decision for each in steps])
         for step, given in zip(traced, steps, strict=True):
+            allocations.work.times = _load(given.sizes) / max(
+                1, _load([[each.block for each in layer] for layer in step.plan.bins])
+            )
             if is_recorded:
                 with allocations.during("captured step", step=True):
                     captured.append(CapturedWholeStep(session, step, given.planned, pool))
@@ -111,7 +114,13 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
             trace(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
         count = session.job.epochs * len(steps)
         found, share = device_peak(allocations.events), allocations.work.share(kernel_rates(), is_recorded, count)
-        return found._replace(allocated=found.allocated + further, reserved=found.reserved + further, share=share)
+        found = found._replace(share=share, host_validates=allocations.host_validates)
+        return found._replace(allocated=found.allocated + further, reserved=found.reserved + further)
+
+
+def _load(bins: Sequence[Sequence[Any]]) -> int:
+    """What there is to compute in some bins."""
+    return sum(size.load for layer in bins for size in layer)
 
 
 def _kept_by(session: Session, held: int) -> int:
