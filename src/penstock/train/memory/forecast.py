@@ -47,7 +47,7 @@ class MemoryForecast:
     share: float | None = None
     """Of a GPU's throughput that the run uses where nothing runs beside it, from 0 to 1; None where unknown."""
     cores: int | None = None
-    """Of the host, kept busy while the job trains, where these are fewer than its threads; None: one for each thread."""
+    """Of the host that are busy while the job trains, where these are fewer than its threads; None: one for each."""
 
     @property
     def device_bytes(self) -> int:
