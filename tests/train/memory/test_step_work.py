@@ -1,15 +1,20 @@
 """The share of a GPU's throughput that a run is predicted to use."""
 
+from functools import cache
+
+import numpy as np
 import pytest
 import torch
 
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
 from penstock.traced import Trace, launches, tracing
 from penstock.train.job import make_job
+from penstock.train.memory import process
 from penstock.train.memory.forecast import forecast
 from penstock.train.trace.allocations import META, Allocations
 from penstock.train.trace.kernel_rates import KernelRates, kernel_rates
 from penstock.train.trace.step_work import StepWork
-from training_graphs import community_graph
 
 RATES = KernelRates(
     bytes_s=1e12,
@@ -27,8 +32,9 @@ WAYS = {"whole": {"sampler": "whole"}, "drawn": {"fanouts": [5, 5], "batch_size"
 
 @pytest.fixture(autouse=True)
 def assumed_rates(tmp_path, monkeypatch):
-    """Whatever was measured on this machine, the stated rates count."""
+    """Whatever was measured on this machine, the stated rates count, and what a process takes is not measured."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    monkeypatch.setattr(process, "_known", lambda: process.ProcessMemory(resident=400 << 20, measured_on=None))
     kernel_rates.cache_clear()
     yield
     kernel_rates.cache_clear()
@@ -102,8 +108,8 @@ def test_rows_that_come_through_the_link_have_no_share():
 def test_validations_of_the_host_need_its_cores():
     job = {"model": "gcn", "hidden": 32, "fanouts": [5, 5], "batch_size": 64}
     pinned = {**job, "placement": {"topology": "pinned", "features": "device"}}
-    assert forecast(make_job(job), community_graph(300), device="cuda").cores == 1
-    assert forecast(make_job(pinned), community_graph(300), device="cuda").cores is None
+    assert forecast(make_job(job), _graph(300), device="cuda").cores == 1
+    assert forecast(make_job(pinned), _graph(300), device="cuda").cores is None
 
 
 def test_what_the_cache_holds_is_moved_at_its_rate():
@@ -160,6 +166,16 @@ def test_what_is_known_of_a_gpu_is_kept_in_a_file(tmp_path):
 
 
 def _share(count, fields):
-    found = forecast(make_job({"model": "gcn", "hidden": 32, **fields}), community_graph(count), device="cuda")
+    found = forecast(make_job({"model": "gcn", "hidden": 32, **fields}), _graph(count), device="cuda")
     assert found.method == "traced"
     return found.share
+
+
+@cache
+def _graph(count):
+    """Eight neighbours for each vertex, made at once."""
+    rng = np.random.default_rng(0)
+    edges = EdgeSet(8 * np.arange(count + 1), rng.integers(0, count, 8 * count).astype(np.int32))
+    fields = {"x": rng.standard_normal((count, 16), np.float32), "y": rng.integers(0, 4, count)}
+    splits = {"train": np.arange(count // 2), "val": np.arange(count // 2, count)}
+    return Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): edges}, "made")
