@@ -44,7 +44,7 @@ class DeviceForecast:
     pinned: int = 0
     """Bytes of the host that the GPU reads."""
     recorded: bool = False
-    """Whether steps are graphs that a GPU replays, for which the host prepares nothing, and validations its own too."""
+    """Whether steps are graphs that a GPU replays without the help of the host, and validations are its work too."""
 
 
 def forecast_device(session: Session) -> DeviceForecast:
