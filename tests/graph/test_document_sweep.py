@@ -25,6 +25,11 @@ def test_values_are_read_as_yaml_and_combined():
     ]  # fmt: skip
 
 
+def test_commas_within_a_list_are_not_between_values():
+    (sweep,) = parse_sweeps(["fanouts=[10, 5],[5,5],auto"])
+    assert sweep.values == ([10, 5], [5, 5], "auto")
+
+
 @pytest.mark.parametrize(
     ("field", "values"),
     [

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,3 +126,12 @@ def test_a_failed_write_names_its_file_and_leaves_the_old_one(tmp_path):
     other, said = tmp_path / "other", "write-failed"
     with refused(said), writing(other, "Do something."), open_bytes(other, "xb") as file:
         full(file)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.EROFS, "may write"), (errno.EACCES, "may write"), (errno.ENAMETOOLONG, "shorter"), (errno.ENOSPC, "space")],
+)
+def test_what_to_do_about_a_write_depends_on_why_it_was_refused(number, advice):
+    with refused(f"write-failed {advice}"), writing(Path("x")):
+        raise OSError(number, "refused")

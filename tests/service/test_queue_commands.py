@@ -8,12 +8,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 import penstock as ps
 from forks import ForkedProgram
 from in_process import answer, refusal
+from penstock.service.client import _plain
 from penstock.service.folder import ServiceFolder, default_folder
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
@@ -162,6 +164,33 @@ def test_nothing_is_sent_to_whoever_listens_where_a_service_was(tmp_path):
     (tmp_path / "queue" / "service.json").write_text(json.dumps({"host": "127.0.0.1", "port": 9}))
     with refused("not-available"):
         ps.Queue(tmp_path / "queue").jobs()
+
+
+@pytest.mark.parametrize(
+    ("given", "fields", "expected"),
+    [
+        (None, {}, "missing-data"),
+        (3, {}, "invalid-value int"),
+        ({"graph": "cora"}, {"sweep": {"lr": 0.1}}, "invalid-value sweep"),
+        ({"graph": "cora"}, {"sweep": [1]}, "invalid-value sweep"),
+    ],
+)
+def test_what_cannot_be_queued_is_told_before_a_service_is_asked(tmp_path, given, fields, expected):
+    with refused(expected):
+        ps.Queue(tmp_path / "queue").submit(given, **fields)
+
+
+def test_numbers_of_numpy_and_ranges_are_sent_as_lists(tmp_path, monkeypatch):
+    sent = []
+
+    def noted(queue, method, path, body=None):
+        sent.append(json.loads(json.dumps(body, default=_plain)))
+        return {"jobs": []}
+
+    monkeypatch.setattr(ps.Queue, "_ask", noted)
+    fields = {"hidden": np.int64(8), "sweep": {"lr": np.array([0.5, 0.25]), "seed": range(2)}}
+    ps.Queue(tmp_path).submit({"graph": "cora"}, **fields)
+    assert sent[0]["job"]["hidden"] == 8 and sent[0]["sweep"] == {"lr": [0.5, 0.25], "seed": [0, 1]}
 
 
 def test_the_folder_is_that_of_the_environment_or_the_users_own(monkeypatch, tmp_path):

@@ -168,6 +168,7 @@ def test_text_comes_back_as_it_was(tmp_path):
         ("1 3\n2 1 1 5\n", "invalid-document line 2 ends"),
         ("1 3\n1 1 1 5 7\n", "invalid-document behind"),
         ("1 3\n1 1 x 5\n", "invalid-document 'x'"),
+        ("1 3\n1 2 1 6 1 7\n", "invalid-document line 2 machine 1 twice"),
         ("1 3\n1 1 4 5\n", "id-out-of-range machine 4"),
         ("1 3\n1 0\n", "missing-data job 1"),
         ("1 3\n0\n", "missing-data job 1"),

@@ -8,6 +8,7 @@ import torch
 from penstock.api.model_argument import checked_model
 from penstock.api.opened_graph import opened as opened_graph
 from penstock.graph.graph import Graph
+from penstock.quantities import parsed_bytes
 from penstock.train.job import Job, make_job
 from penstock.train.memory.forecast import MemoryForecast, forecast
 from penstock.train.memory.remedies import fitting_forecast
@@ -17,17 +18,19 @@ def memory(
     graph: Any = None,
     model: torch.nn.Module | str | None = None,
     *,
-    device_memory: int | None = None,
+    device_memory: int | str | None = None,
     job: Job | None = None,
     **fields: Any,
 ) -> MemoryForecast:
     """What `train` with the same arguments would take of memory, on the device and on the host; nothing is trained.
 
-    `device="cuda"` needs no GPU here. `device_memory` is the bytes that the GPU has; where it is not given, a GPU of
-    this machine is asked, and without one everything is taken to fit. A job that is too large is refused, with changes
-    that would make it fit.
+    `device="cuda"` needs no GPU here. `device_memory` is what the GPU has, in bytes or as "24GB"; where it is not
+    given, a GPU of this machine is asked, and without one everything is taken to fit. A job that is too large is
+    refused, with changes that would make it fit.
     """
     module = checked_model(model)
+    if isinstance(device_memory, str):
+        device_memory = parsed_bytes(device_memory, "device_memory")
     if isinstance(model, str):
         fields["model"] = model
     if isinstance(graph, (str, os.PathLike)):

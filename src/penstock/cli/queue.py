@@ -99,17 +99,19 @@ def logs_command(
         print(piece, end="", flush=True)
 
 
-def cancel_command(number: JobNumber, folder: FolderOption = None, as_json: JsonOption = False) -> None:
-    """Cancel a job: one that waits leaves the queue, one that runs finishes its step and writes a checkpoint.
+def cancel_command(numbers: JobNumbers, folder: FolderOption = None, as_json: JsonOption = False) -> None:
+    """Cancel jobs: one that waits leaves the queue, one that runs finishes its step and writes a checkpoint.
 
-    Example: penstock cancel 17
+    Example: penstock cancel 17 18
     """
     from penstock.service.client import Queue
 
-    job = Queue(folder).cancel(number)
+    queue = Queue(folder)
+    jobs = [queue.cancel(number) for number in numbers]
     if as_json:
-        print_json(job)
-    else:
+        print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
+        return
+    for number, job in zip(numbers, jobs, strict=True):
         print(f"Job {number} is {'being cancelled' if job['state'] != 'cancelled' else 'cancelled'}.")
 
 

@@ -35,20 +35,23 @@ class Part(NamedTuple):
     chosen: str | None = None
 
 
+_COMMAS = re.compile(r",(?![^\[\]{}]*[\]}])")
+"""Commas between values; those within a list or a mapping are parts of one value."""
 FieldPath = tuple[Part, ...]
 Point = dict[str, Any]
 
 
 def parse_sweeps(texts: Sequence[str]) -> list[Sweep]:
-    """`nic_gbps=1,10,25` as a sweep; values are read as YAML reads them."""
+    """`nic_gbps=1,10,25` or `fanouts=[10,5],[5,5]` as a sweep; values are read as YAML reads them."""
     found: list[Sweep] = []
     for text in texts:
         field, equals, values = text.partition("=")
         field = field.strip()
-        parts = [part.strip() for part in values.split(",")]
+        parts = [part.strip() for part in _COMMAS.split(values)]
         if not equals or not field or not all(parts):
             raise PenstockError(
-                f"--sweep {text} is not FIELD=VALUE,VALUE,...: write it as nic_gbps=1,10,25.", code="invalid-value"
+                f"--sweep {text} is not FIELD=VALUE,VALUE,...: write it as lr=0.01,0.003 or fanouts=[10,5],[5,5].",
+                code="invalid-value",
             )
         if field in (each.field for each in found):
             raise PenstockError(f"--sweep names {field} twice: give all its values at once.", code="duplicate")

@@ -75,7 +75,7 @@ def refuse_links(folder: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path, advice: str = "Free space, then try again.") -> Iterator[None]:
+def writing(path: Path, advice: str | None = None) -> Iterator[None]:
     """Around writes to a file: what the system refuses becomes a sentence that names it.
 
     The system names a file when it cannot be opened, but not when a write to it fails.
@@ -84,8 +84,19 @@ def writing(path: Path, advice: str = "Free space, then try again.") -> Iterator
         yield
     except OSError as error:
         raise PenstockError(
-            f"Could not write {path}: {error.strerror or error}. {advice}", code="write-failed"
+            f"Could not write {path}: {error.strerror or error}. {advice or _advice(error)}", code="write-failed"
         ) from error
+
+
+def _advice(error: OSError) -> str:
+    """What to do about a write that the system refuses."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Choose a folder that you may write to."
+    if error.errno == errno.ENAMETOOLONG:
+        return "Choose a shorter name."
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
+        return "Choose another path."
+    return "Free space, then try again."
 
 
 def _without_links(path: str | Path, flags: int, mode: int = _AS_UMASK_SAYS) -> int:

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -44,8 +45,15 @@ class Queue:
         `sweep` gives fields several values, and every combination becomes a job. Relative paths are those of this
         process. A higher `priority` goes first.
         """
+        if job is None and not fields:
+            raise PenstockError("There is nothing to queue: give a job file, a mapping or fields.", code="missing-data")
+        if not isinstance(job, (str, os.PathLike, Mapping, NoneType)):
+            raise PenstockError(
+                f"A job is a file or a mapping, and {type(job).__name__} was given: give one of them, or fields.",
+                code="invalid-value",
+            )
         given = dict(job) if isinstance(job, Mapping) else {} if job is None else read_yaml(Path(job), "the job to run")
-        sent = {"job": findable({**given, **fields}), "sweep": dict(sweep or {}), "priority": priority}
+        sent = {"job": findable({**given, **fields}), "sweep": _listed(sweep or {}), "priority": priority}
         return [each["id"] for each in self._ask("POST", "/api/jobs", sent)["jobs"]]
 
     def jobs(self, *states: str, limit: int = 100, before: int | None = None) -> list[dict[str, Any]]:
@@ -87,8 +95,9 @@ class Queue:
         """Try a job again that failed or was cancelled; it goes on from its newest checkpoint, where it has one."""
         return self._ask("POST", f"/api/jobs/{number}/retry")
 
-    def wait(self, *numbers: int) -> list[dict[str, Any]]:
-        """The jobs, when all of them have ended, failed or been cancelled."""
+    def wait(self, *given: int | Sequence[int]) -> list[dict[str, Any]]:
+        """The jobs of some numbers, or of a list of numbers, when all of them have ended, failed or been cancelled."""
+        numbers = [number for each in given for number in (each if isinstance(each, Sequence) else [each])]
         for number in numbers:
             while self.job(number)["state"] not in FINAL:
                 time.sleep(_PAUSE_S)
@@ -109,7 +118,7 @@ class Queue:
         request.add_header("Authorization", f"Bearer {self._folder.token()}")
         if body is not None:
             request.add_header("Content-Type", "application/json")
-            request.data = json.dumps(body).encode()
+            request.data = json.dumps(body, default=_plain).encode()
         # Proxies of the environment are for other hosts than one's own.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
@@ -124,6 +133,29 @@ class Queue:
                 f"The service at {shown}:{port} does not answer ({reason}): see whether it still runs.",
                 code="peer-lost",
             ) from None
+
+
+def _listed(sweep: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """The values of swept fields as lists, whatever sequences they are given as."""
+    if not isinstance(sweep, Mapping) or any(isinstance(each, (str, int, float)) for each in sweep.values()):
+        raise PenstockError(
+            "A sweep is a mapping of fields to several values each: write sweep={'lr': [0.01, 0.003]}.",
+            code="invalid-value",
+        )
+    return {field: list(values) for field, values in sweep.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's or torch's as Python's own, and a path as text."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise PenstockError(
+        f"A job's fields are numbers, texts, lists and mappings, and there is a {type(value).__name__} among them: a"
+        " graph is named by its path.",
+        code="invalid-value",
+    )
 
 
 def findable(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -220,14 +220,15 @@ class Database:
         """What SQLite refuses, as a sentence."""
         try:
             yield
-        except sqlite3.IntegrityError as error:
+        except sqlite3.IntegrityError:
             raise PenstockError(
-                f"Two jobs that have not ended cannot write one run folder ({error}): give each its own `run`.",
+                "Two jobs that have not ended cannot write one run folder: give each its own `run`.",
                 code="in-use",
             ) from None
         except sqlite3.OperationalError as error:
             raise PenstockError(
-                f"Could not write {self._path}: {error}. Free space, then try again.", code="write-failed"
+                f"Could not write {self._path}: {error}. Free space, or name a folder you may write to (--folder).",
+                code="write-failed",
             ) from error
         except sqlite3.DatabaseError as error:
             raise PenstockError(

@@ -141,6 +141,9 @@ def test_a_users_module_is_traced_and_one_that_asks_for_numbers_is_tried(device)
     graph = community_graph(600)
     found = forecast_of(graph, device, module_object=Plain(4, 4))
     assert found.method == "traced", found.reason
+    # On the whole graph at once its steps are not divided into bins, which a trace is made of.
+    whole = forecast_of(graph, device, module_object=Plain(4, 4), sampler="whole", layers=2)
+    assert whole.method == "rule" and "whole graph" in whole.reason
     tried = forecast_of(graph, device, module_object=Asking(4, 4))
     assert tried.method == "trial" and "cannot be traced" in tried.reason and "meta" in tried.reason.lower()
 

@@ -57,8 +57,7 @@ def _about_edges(found: Inspection) -> Iterator[str]:
     if looped:
         loops = sum(edges.self_loops for edges in looped.values())
         yield (
-            f"There are {loops:,} self loops in {_names(looped)}: layers that add their own count these"
-            " twice, so drop them on import."
+            f"There are {loops:,} self loops in {_names(looped)}: leave them out of the tables unless they are meant."
         )
     parallel = {kind: edges for kind, edges in found.edges.items() if edges.duplicates}
     if parallel:

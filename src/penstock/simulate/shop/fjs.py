@@ -67,6 +67,11 @@ def _route(path: Path, line: int, words: list[str]) -> Route:
         raise _malformed(path, line, "it ends before all its operations are there") from None
     if next(numbers, None) is not None:
         raise _malformed(path, line, "it has numbers behind its last operation")
+    for place, operation in enumerate(route, 1):
+        machines = [choice.machine for choice in operation]
+        twice = next((machine for machine in machines if machines.count(machine) > 1), None)
+        if twice is not None:
+            raise _malformed(path, line, f"operation {place} names machine {twice + 1} twice")
     return route
 
 

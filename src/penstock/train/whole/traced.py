@@ -22,7 +22,7 @@ from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.trace.kernel_rates import kernel_rates
 from penstock.train.trace.libraries import LOADED_ON_HOST
 from penstock.train.trace.small_batch import try_small_batch
-from penstock.train.trace.untraceable import traceable
+from penstock.train.trace.untraceable import UntraceableError, traceable
 from penstock.train.whole.bin_sizes import BinSize
 from penstock.train.whole.levels import KeptLevel
 from penstock.train.whole.memory import Decision
@@ -58,6 +58,8 @@ def traced_step_memory(
     planned: Planned,
 ) -> PeakMemory:
     """The most memory that steps take at once where the model is computed, their bins and the weights included."""
+    if not getattr(session.model, "layerwise", False):
+        raise UntraceableError("a module of your own is computed on the whole graph at once, without bins")
     step = StepSizes(order, counts, sizes, decision, planned)
     if session.inputs.device.type == "cuda":
         found = traced_device_run(session, [step])
