@@ -206,7 +206,7 @@ class Scheduler:
 
     def _start_forecasts(self) -> None:
         """Let the memory of submitted jobs be forecast; what is known of a job alike is taken over."""
-        forecast = {task.likeness for task in self._active.values() if task.kind == "forecast"}
+        under_way = {task.likeness for task in self._active.values() if task.kind == "forecast"}
         most = max(1, default_threads() // _CORES_OF_FORECAST)
         for record in self._database.submitted(_ALIKE_AT_ONCE):
             alike = self._database.alike(record.id)
@@ -214,8 +214,8 @@ class Scheduler:
             if need is not None:
                 self._database.change(record.id, ("submitted",), **with_need(record, need, self._rooms))
                 self._operations.wake()
-            elif len(forecast) < most and (likeness := self._database.likeness(record.id)) not in forecast:
-                forecast.add(likeness)
+            elif len(under_way) < most and (likeness := self._database.likeness(record.id)) not in under_way:
+                under_way.add(likeness)
                 room = self._room_for_forecast(record)
                 limits = {"bytes": room.device.bytes, "host_bytes": room.device.host_bytes}
                 task = {"kind": "forecast", "document": record.document, "room": limits}

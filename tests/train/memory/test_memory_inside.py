@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from penstock.train.trace import inside
+from penstock.train.trace import inside, libraries
 from penstock.train.trace.allocations import Allocations
 from penstock.train.trace.inside import column_sums_bytes, memory_inside
 from penstock.train.trace.libraries import LibraryMemory
@@ -51,3 +51,16 @@ def test_sorts_take_a_copy_of_keys_and_places_beside_what_they_return():
     taken = [event.bytes for event in traced.events]
     assert max(itertools.accumulate(taken)) == 12_000 + 20_000
     assert traced.now == sum(each.nbytes for each in kept) == 12_000
+
+
+def test_nothing_is_measured_in_a_process_that_runs_share(monkeypatch):
+    monkeypatch.setattr(libraries, "current_streams", object)
+
+    def asked(device):
+        raise AssertionError("the GPU was asked")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", asked)
+    libraries.measure_libraries(torch.device("cuda"))
+    monkeypatch.setattr(libraries, "current_streams", lambda: None)
+    with pytest.raises(AssertionError, match="was asked"):
+        libraries.measure_libraries(torch.device("cuda"))

@@ -78,7 +78,7 @@ def test_of_a_table_only_the_rows_count_that_are_picked():
     work, table = StepWork(), torch.empty(1_000_000, 256, device=META)
     ids = torch.empty(1000, dtype=torch.int64, device=META)
     picks = torch.ops.aten.index_select.default
-    work.note(picks, (table, 0, ids), picks(table, 0, ids))
+    work.note(picks, [table, ids], [picks(table, 0, ids)])
     work.steps = 1
     filled = 3.5 * 1000 * 256 * 4 / RATES.bytes_s
     assert work.share(RATES, True, ENDLESS) == pytest.approx(filled / (filled + RATES.replayed_s), rel=1e-3)
@@ -122,7 +122,7 @@ def test_a_product_counts_by_what_limits_it():
     work, rows = StepWork(), torch.empty(1000, 100, device=META)
     square = torch.empty(100, 1000, device=META)
     product = torch.ops.aten.mm.default
-    work.note(product, (rows, square), product(rows, square))
+    work.note(product, [rows, square], [product(rows, square)])
     work.steps = 1
     filled = 2 * 1000 * 100 * 1000 / RATES.flops_s
     assert work.share(RATES, True, ENDLESS) == pytest.approx(filled / (filled + RATES.replayed_s), rel=1e-3)

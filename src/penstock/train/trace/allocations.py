@@ -89,7 +89,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # What an operation returns is there while it computes.
             self._take_inside(func, args, kwargs)
             if self._in_step:
-                self.work.note(func, (*args, *kwargs.values()), out)
+                self.work.note(func, list(tensors_in((args, kwargs))), list(tensors_in(out)))
         return out
 
     def note(self, tensor: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
+from penstock.sampling.device.streams import current_streams
 
 LOADED_ON_HOST = 48 << 20
 """Bytes of code, compiled kernels and buffers of a first step on the host, measured on ARM with two threads."""
@@ -44,7 +45,12 @@ def library_memory() -> LibraryMemory:
 
 
 def measure_libraries(device: torch.device) -> None:
-    """Measure what libraries keep on a GPU, unless that is known; the process must not have computed there before."""
+    """Measure what libraries keep on a GPU, unless that is known; the process must not have computed there before.
+
+    Where several runs share the process nothing is measured: the workspaces that are given back may be another run's.
+    """
+    if current_streams() is not None:
+        return
     about = torch.cuda.get_device_properties(device)
     name = f"{about.name}, torch {torch.__version__}, {about.multi_processor_count} multiprocessors"
     if library_memory().measured_on == name:

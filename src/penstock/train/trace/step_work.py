@@ -1,6 +1,6 @@
 """What the kernels of traced steps move and multiply, and the share of a GPU's throughput that a run would use."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,6 @@ _WITHOUT_KERNEL = {
     _aten.resize_, _aten._unsafe_view,
 }  # fmt: skip
 """Operations that only make room; views are known by what they return."""
-
 _PICKS = {_aten.index_select, _aten.index, _aten.embedding, _aten.gather}
 """Operations that read those rows of a table that they return."""
 _PICKED = 2.5
@@ -35,13 +34,13 @@ class StepWork:
         self._kernels: list[tuple[float, float, float]] = []
         """Bytes, products, and how often."""
 
-    def note(self, operation: Any, given: Any, found: Any) -> None:
-        """An operation of torch, with its arguments and what it returned."""
+    def note(self, operation: Any, given: Sequence[Tensor], found: Sequence[Tensor]) -> None:
+        """An operation of torch, with the tensors that it was given and those that it returned."""
         if operation.overloadpacket in _WITHOUT_KERNEL or _is_view(operation):
             return
-        made = sum(each.nbytes for each in _tensors(found))
+        made = sum(each.nbytes for each in found)
         picks = operation.overloadpacket in _PICKS
-        moved = made + _PICKED * made if picks else made + sum(each.nbytes for each in _tensors(given))
+        moved = made + _PICKED * made if picks else made + sum(each.nbytes for each in given)
         self._kernels.append((float(moved), _flops(operation, given), self.times))
 
     def note_kernel(self, moved: int, picked: int = 0) -> None:
@@ -52,8 +51,8 @@ class StepWork:
         """The part of its time in which a run of so many steps would fill the GPU alone; None where none was traced.
 
         Kernels of a small graph take as long as it takes to start them, and leave nearly all of the GPU to other jobs;
-        so does a job that starts or prepares. Kernels of a large graph take as long as memory and products do, which
-        are no faster where two jobs want them.
+        so does a job that starts or prepares. Kernels of a large graph keep its memory or its products busy, which two
+        jobs would have to share.
         """
         if not self.steps:
             return None
@@ -66,14 +65,6 @@ class StepWork:
         return filled * times / (_APART_S + total * times)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-
-
 @cache
 def _is_view(operation: Any) -> bool:
     """Whether it returns its argument's memory as it is."""
@@ -81,11 +72,11 @@ def _is_view(operation: Any) -> bool:
     return bool(aliases) and all(each is not None and not each.is_write for each in aliases)
 
 
-def _flops(operation: Any, given: Any) -> float:
+def _flops(operation: Any, given: Sequence[Tensor]) -> float:
     """Of a product of matrices: the last two of its tensors are multiplied."""
     if operation.overloadpacket not in _PRODUCTS:
         return 0.0
-    *_, left, right = _tensors(given)
+    *_, left, right = given
     return 2.0 * left.numel() * right.shape[-1]
 
 
