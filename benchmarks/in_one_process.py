@@ -23,7 +23,7 @@ from penstock.cluster.worker.explained.explanations import described_model
 from penstock.cluster.worker.explained.halo import chosen_rows, halo_of, mean_row
 from penstock.cluster.worker.split import SeedSplit, vertex_share
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import key_of
+from penstock.graph.hashing import seed_for
 from penstock.nn.drop import dropping
 from penstock.partition import Partition, open_partition
 from penstock.pipeline.schedule import Planned, Schedule
@@ -255,7 +255,7 @@ class ExplainedWorkers:
     def _one(self, version: int, part: int, weights: Mapping[str, torch.Tensor]) -> Explanation:
         rows = chosen_rows(self._halos[part], self._options.explain_rows, self._options.seed, version)
         (vertices,) = rows.values()
-        seed = int(key_of(self._options.seed, f"explanation {version}")) >> 12
+        seed = seed_for(self._options.seed, "explanation {}", version)
         if self._masks == "random":
             lots = np.random.default_rng([seed, part]).random(self._x.shape[1])
             found = FoundRowMasks(np.ones(len(vertices)), lots)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.graph.hashing import key_of
+from penstock.graph.hashing import document_key
 from penstock.paths import (
     ApplicationDocument,
     Disturbance,
@@ -149,7 +149,9 @@ def decision_cost(options: argparse.Namespace) -> list[dict[str, Any]]:
     took, out = np.full((count, 3), 20.0), np.empty(count, np.int32)
     for selector in SELECTORS:
         entry, _ = selector_named(selector)
-        state = new_state(table.routes, count, key_of(0, "paths choices"))._replace(weights=np.array([1.0, 0.0, 1.0]))
+        state = new_state(table.routes, count, document_key(0, "paths choices"))._replace(
+            weights=np.array([1.0, 0.0, 1.0])
+        )
         open_ones, spent = nothing_in_progress(count), np.zeros(2)
         for repeat in range(options.decisions // count):
             now = repeat * 10.0

@@ -146,5 +146,5 @@ def _work(job: Job, graph: Graph, part_of: Array, parts: int, workers: int) -> T
     def draw(seeds: Array, planned: Planned) -> MiniBatch[Any]:
         return source.sample({name: seeds}, planned)
 
-    batches = Schedule(source.items, source.batch_size, job.seed, epochs=_BATCHES).from_position()
+    batches = Schedule(source.items, source.batch_size, job.draw_seed, epochs=_BATCHES).from_position()
     return count_work(draw, islice(batches, _BATCHES), part_of, parts, workers)

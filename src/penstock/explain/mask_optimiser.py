@@ -171,7 +171,7 @@ def _start(mask: Mask, seed: int, name: str) -> Tensor:
 
     So close that the size term, not the entropy, decides at first where a value goes that has little influence.
     """
-    generator = torch.Generator().manual_seed(int(key_of(seed, f"mask {name}")) >> 1)
+    generator = torch.Generator().manual_seed(int(key_of(seed, "mask {}", name)) >> 1)
     return _SPREAD * torch.randn(mask.shape, generator=generator)
 
 

@@ -3,6 +3,8 @@
 Every draw is a pure function of a seed and of what it is for (a vertex, a position, a round). Nothing here keeps state.
 """
 
+from typing import Final
+
 import numpy as np
 
 from penstock.graph.arrays import Array
@@ -41,23 +43,91 @@ def below(bits: np.uint64, bound: int) -> int:
     return int(unit(bits) * bound)
 
 
-def key_of(seed: int, purpose: str) -> np.uint64:
-    """A stream of its own for each purpose under one seed."""
-    value = seed & 0xFFFFFFFFFFFFFFFF
-    for byte in purpose.encode():
-        value = _mix_plain(value ^ byte)
+DRAWS: Final = 2
+"""The version of draws that new runs have; run folders and checkpoints name theirs (`draws` of a job)."""
+
+
+def seed_of(seed: int, draws: int) -> int:
+    """A user's seed as `key_of` takes it: itself, and for draws of version 1 its complement, which is negative."""
+    return seed if draws == DRAWS else ~seed
+
+
+def key_of(seed: int, purpose: str, *fields: str | int) -> np.uint64:
+    """A stream of its own for each purpose under one seed; `purpose` has a `{}` for every field.
+
+    The seed is mixed before anything else, and texts follow their lengths, so that no two seeds and no two lists of
+    fields give related keys. Version 1 (a negative seed, see `seed_of`) hashed the characters of the purpose onto the
+    seed itself: where a purpose began with the epoch, small seeds shared their batches.
+    """
+    if seed < 0:
+        return np.uint64(_absorb(~seed & _MASK, purpose.format(*fields).encode()))
+    value = _absorb_text(_mix_plain(seed & _MASK), purpose)
+    for each in fields:
+        value = _absorb_text(value, each) if isinstance(each, str) else _absorb_number(value, each)
     return np.uint64(value)
 
 
-def keys_of(seed: int, before: str, numbers: int, after: str) -> Array:
-    """`key_of(seed, f"{before}{number}{after}")` of every number below `numbers`, as uint64."""
+def document_key(seed: int, purpose: str, *fields: str | int) -> np.uint64:
+    """The key of what its seed names in scripts and papers: a made graph, a numbered split, candidates of a ranking.
+
+    It is of version 1 in every release, so that the same number stays the same graph. Its purposes begin with a letter
+    of their own, and so seeds share nothing.
+    """
+    return key_of(seed_of(seed, 1), purpose, *fields)
+
+
+def seed_for(seed: int, purpose: str, *fields: str | int) -> int:
+    """A seed of its own for a purpose, with the version of draws of `seed`; below 2**52, so that JSON keeps it."""
+    own = int(key_of(seed, purpose, *fields)) >> 12
+    return own if seed >= 0 else ~own
+
+
+def keys_of(seed: int, purpose: str, before: int, numbers: int, after: str) -> Array:
+    """`key_of(seed, purpose, before, number, after)` of every number below `numbers`, as uint64."""
     out = np.empty(numbers, np.uint64)
-    _continue_keys(key_of(seed, before), np.frombuffer(after.encode(), np.uint8), out)
+    if seed < 0:
+        head, _, tail = purpose.format(before, "\0", after).partition("\0")
+        _continue_first_keys(key_of(seed, head), np.frombuffer(tail.encode(), np.uint8), out)
+    else:
+        _continue_keys(key_of(seed, purpose, before), np.frombuffer(after.encode(), np.uint8), out)
     return out
+
+
+_MASK = 0xFFFFFFFFFFFFFFFF
+_NUMBER = np.uint64(_MASK)
+"""Stands where a text has its length, before a number of 64 bits."""
+
+
+def _absorb(value: int, text: bytes) -> int:
+    for byte in text:
+        value = _mix_plain(value ^ byte)
+    return value
+
+
+def _absorb_text(value: int, text: str) -> int:
+    encoded = text.encode()
+    return _absorb(_mix_plain(value ^ len(encoded)), encoded)
+
+
+def _absorb_number(value: int, number: int) -> int:
+    return _mix_plain(_mix_plain(value ^ _MASK) ^ (number & _MASK))
 
 
 @njit(nogil=True, cache=True)
 def _continue_keys(value: np.uint64, after: Array, out: Array) -> None:
+    """Absorb each number, and then a text, as `key_of` does."""
+    value = mix((value ^ _NUMBER) + _GOLDEN)
+    for number in range(out.shape[0]):
+        key = mix((value ^ np.uint64(number)) + _GOLDEN)
+        key = mix((key ^ np.uint64(after.shape[0])) + _GOLDEN)
+        for k in range(after.shape[0]):
+            key = mix((key ^ np.uint64(after[k])) + _GOLDEN)
+        out[number] = key
+
+
+@njit(nogil=True, cache=True)
+def _continue_first_keys(value: np.uint64, after: Array, out: Array) -> None:
+    """The same for draws of version 1, whose numbers are written out in digits."""
     digits = np.empty(20, np.uint8)
     for number in range(out.shape[0]):
         key, rest, used = value, number, 0
@@ -74,10 +144,9 @@ def _continue_keys(value: np.uint64, after: Array, out: Array) -> None:
 
 def _mix_plain(value: int) -> int:
     """`mix` after adding the golden step, in Python integers, for keys made outside kernels."""
-    mask = 0xFFFFFFFFFFFFFFFF
-    value = (value + 0x9E3779B97F4A7C15) & mask
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
 
 

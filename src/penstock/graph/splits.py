@@ -5,7 +5,7 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
-from penstock.graph.hashing import key_of, unit_draws
+from penstock.graph.hashing import document_key, unit_draws
 
 
 def splits_by_ratio(eligible: Array, ratios: tuple[float, float, float], seed: int) -> dict[str, Array]:
@@ -17,7 +17,7 @@ def splits_by_ratio(eligible: Array, ratios: tuple[float, float, float], seed: i
     if len(eligible) == 0:
         return {name: np.empty(0, np.int64) for name in SPLITS}
     draws = np.empty(int(eligible[-1]) + 1)
-    unit_draws(key_of(seed, "split"), 0, draws)
+    unit_draws(document_key(seed, "split"), 0, draws)
     shuffled = eligible[np.argsort(draws[eligible], kind="stable")]
     ends = np.round(np.cumsum(ratios) * len(eligible)).astype(np.int64)
     starts = [0, *ends[:-1]]

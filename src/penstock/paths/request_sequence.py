@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import key_of, unit_draws
+from penstock.graph.hashing import document_key, unit_draws
 from penstock.paths.application_file import ApplicationDocument
 
 
@@ -63,7 +63,7 @@ def with_noise(sequence: Sequence, visits: int, share: float, seed: int) -> Sequ
 
 def _units(seed: int, purpose: str, count: int) -> Array:
     out = np.empty(count)
-    unit_draws(key_of(seed, f"paths {purpose}"), 0, out)
+    unit_draws(document_key(seed, "paths {}", purpose), 0, out)
     return out
 
 

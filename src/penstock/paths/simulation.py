@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import key_of
+from penstock.graph.hashing import document_key
 from penstock.paths.dependencies import nothing_in_progress
 from penstock.paths.event_loop import Record, new_record, new_scratch, run_requests
 from penstock.paths.request_sequence import Sequence
@@ -74,14 +74,14 @@ def simulate_paths(
     entry, argument = selector_named(selector)
     prepared = entry.prepare(Case(table, sequence, argument, horizon))
     count = len(sequence.arrivals)
-    state = new_state(table.routes, count, key_of(seed, "paths choices"))
+    state = new_state(table.routes, count, document_key(seed, "paths choices"))
     state = state._replace(weights=prepared.weights if weights is None else weights, choices=prepared.choices)
     record = new_record(count, len(table.resources))
     groups = nothing_in_progress(int(sequence.groups.max()) + 1)
     places = np.concatenate([[0], np.cumsum(table.routes.capacity)]).astype(np.int64)
     run_requests(
         entry.rule, table.routes, state, sequence, groups, _slow(table, disturbances), places,
-        key_of(seed, "paths jitter"), new_scratch(count, int(places[-1])), record,
+        document_key(seed, "paths jitter"), new_scratch(count, int(places[-1])), record,
     )  # fmt: skip
     return Outcome(selector, table, sequence, record)
 

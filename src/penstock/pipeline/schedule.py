@@ -98,7 +98,7 @@ class Schedule:
 
     def order_key(self, epoch: int) -> np.uint64:
         """What the original numbers are hashed with to order an epoch."""
-        return key_of(self.seed, f"{self.ordered_as(epoch)}/order")
+        return key_of(self.seed, "{}/order", self.ordered_as(epoch))
 
     def _order(self, epoch: int) -> Array:
         if self._as_given and self.ordered_as(epoch) == 0:

@@ -6,6 +6,9 @@ import numpy as np
 
 from penstock.graph.hashing import key_of
 
+BATCH = "{}/{}/{}"
+"""What the streams of a batch are named by: epoch, batch, purpose."""
+
 
 class BatchKey(NamedTuple):
     """A batch: the run's seed, the epoch, and the batch's number in it."""
@@ -20,4 +23,4 @@ class BatchKey(NamedTuple):
 
     def purpose(self, what: str) -> np.uint64:
         """A stream of draws of its own within the batch: roots, negatives, dropout."""
-        return key_of(self.seed, f"{self.epoch}/{self.batch}/{what}")
+        return key_of(self.seed, BATCH, self.epoch, self.batch, what)

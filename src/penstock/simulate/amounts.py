@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import draw, key_of, unit
+from penstock.graph.hashing import document_key, draw, unit
 from penstock.kernels import njit
 from penstock.simulate.workload import Workload
 
@@ -82,7 +82,7 @@ def draw_amounts(
     kinds = [*load.task_kinds, *load.flow_kinds]
     means = np.concatenate([load.task_seconds, load.flow_bytes])
     out = np.repeat(means[None, :], iterations, axis=0)
-    key = key_of(seed, "amounts")
+    key = document_key(seed, "amounts")
     for kind, spread in (spreads or {}).items():
         items = np.flatnonzero(np.array(kinds) == kind)
         if len(items) == 0:

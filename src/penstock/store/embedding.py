@@ -131,7 +131,7 @@ def draw_rows(name: str, seed: int, names: Array | None, out: Array) -> None:
     if len(names) != len(out):
         raise PenstockError(f"There are {len(names):,} names for {len(out):,} rows of {name!r}.", code="shape-mismatch")
     if out.size:
-        _draw(key_of(seed, f"embedding/{name}"), names, 1 / np.sqrt(out.shape[1]), out)
+        _draw(key_of(seed, "embedding/{}", name), names, 1 / np.sqrt(out.shape[1]), out)
 
 
 def learn_rows(

@@ -53,7 +53,7 @@ def session_of(
             )
         graph = with_empty_relations(graph)
     job = with_edge_fields(job, {kind: edges.fields for kind, edges in graph.edges.items()})
-    with seeded(job.seed, device):
+    with seeded(job.weight_seed, device):
         inputs = Inputs(graph, job, device)
         name = taught.task if taught else choose_task(graph, job)
         task, graph = make_task(name, graph, sampled_job(job, module), taught, functions=functions)
@@ -123,7 +123,7 @@ def try_out(session: Session, with_loss: bool) -> None:
     """One small batch through the model and the loss: what does not fit shows before anything is written."""
     if not with_loss and len(session.task.items) == 0:
         return
-    schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.seed)
+    schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.draw_seed)
     planned = next(schedule.from_position())
     batch, carrier = session.execution.sample(planned), session.inputs.carrier
     carrier.gather(batch)

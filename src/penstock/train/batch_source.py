@@ -54,7 +54,7 @@ def settings_of(job: Job) -> SamplerSettings:
     own = job.has_own_module
     edges = bool(job.edge_features) or (own and job.edge_weight is not None)
     options = job.model_copy(update={"edge_weight": None}) if own and job.edge_weight is not None else job
-    return SamplerSettings(options, layers_of(job), job.seed, job.needs_totals, edges, job.time_width > 0)
+    return SamplerSettings(options, layers_of(job), job.draw_seed, job.needs_totals, edges, job.time_width > 0)
 
 
 @dataclass(frozen=True, eq=False)

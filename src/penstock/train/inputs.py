@@ -229,7 +229,7 @@ def _check_schedule(job: Job) -> None:
 
 def _table(name: str, count: int, job: Job) -> EmbeddingTable:
     """The learnable rows of a node type."""
-    how = job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed
+    how = job.embedding, job.embedding_optimiser, job.embedding_lr, job.draw_seed
     return EmbeddingTable(name, count, *how, decay=job.embedding_decay)
 
 

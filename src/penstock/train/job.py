@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml, yaml_text
+from penstock.graph.hashing import DRAWS, seed_for, seed_of
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
@@ -66,6 +67,12 @@ class TrainOptions(StrictDocument):
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept beside the best model")
     inference_mb: int = Field(512, ge=1, description="working memory of exact inference, beyond its results")
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
+    draws: int = Field(
+        DRAWS,
+        ge=1,
+        le=DRAWS,
+        description="version of the random draws; 1: of earlier releases, where small seeds share batches",
+    )
     threads: int = Field(
         0, ge=0, description="threads that compute; 0: all cores; another number rounds sums differently"
     )
@@ -101,6 +108,16 @@ class Job(
             raise ValueError(f"model {self.model} reads no neighbours, and sampler is {self.sampler}: leave it out")
         self.sampler, self.fanouts = SEEDS_ONLY, []
         return self
+
+    @property
+    def draw_seed(self) -> int:
+        """The seed as `key_of` takes it, which knows the version of the job's draws."""
+        return seed_of(self.seed, self.draws)
+
+    @property
+    def weight_seed(self) -> int:
+        """What torch's generators are seeded with for the initial weights."""
+        return seed_for(self.seed, "weights") if self.draws == DRAWS else self.seed
 
     @property
     def has_own_module(self) -> bool:

@@ -48,7 +48,7 @@ def kind_of_batches(session: Session) -> BatchKind:
 
 def _counted_kind(session: Session) -> BatchKind:
     job, task, graph = session.job, session.task, session.graph
-    schedule = Schedule(task.items, task.batch_size, job.seed)
+    schedule = Schedule(task.items, task.batch_size, job.draw_seed)
     drawn: list[MiniBatch[Any]] = []
     for planned in islice(schedule.from_position(), min(_DRAWN, schedule.batches)):
         # An epoch's last batch may be smaller than the others.

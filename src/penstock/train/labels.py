@@ -8,7 +8,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, NodeSet
 from penstock.graph.graph import Graph
-from penstock.graph.hashing import key_of, unit_draws
+from penstock.graph.hashing import document_key, unit_draws
 from penstock.graph.splits import splits_by_ratio
 from penstock.quantities import counted
 from penstock.train.data_options import DataOptions, Task
@@ -184,7 +184,7 @@ def _splits(nodes: NodeSet, found: Labelled, options: DataOptions) -> dict[str, 
 def _per_class(labels: Array, eligible: Array, sizes: tuple[int, ...], seed: int) -> dict[str, Array]:
     """So many of each class for training and validation, in an order drawn per vertex; the rest is for testing."""
     draws = np.empty(len(labels))
-    unit_draws(key_of(seed, "per-class"), 0, draws)
+    unit_draws(document_key(seed, "per-class"), 0, draws)
     order = eligible[np.argsort(draws[eligible], kind="stable")]
     rank = np.empty(len(labels), np.int64)
     for kind in np.unique(labels[eligible]):

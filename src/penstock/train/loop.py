@@ -41,7 +41,9 @@ class Loop:
         session.progress = progress
         job, task = session.job, session.task
         self._shuffling = SHUFFLINGS[job.shuffle]
-        self.schedule = Schedule(task.items, task.batch_size, job.seed, job.epochs, shuffled_from=self.shuffled_from)
+        self.schedule = Schedule(
+            task.items, task.batch_size, job.draw_seed, job.epochs, shuffled_from=self.shuffled_from
+        )
         self.records: Records = FolderRecords(folder, job) if records is None else records
         self._began = time.perf_counter() - train_state.elapsed
         self._last_val: dict[str, float] = {}

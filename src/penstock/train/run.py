@@ -204,6 +204,12 @@ def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainStat
             f"{file} is not a checkpoint of this release: start the run again.", code="unsupported-version"
         )
     train_state = checked_train_state(state["standing"], file)
+    if (draws := state.get("draws", 1)) != session.job.draws:
+        raise PenstockError(
+            f"{file} is of a run whose draws are of version {draws}, and the job's are of version {session.job.draws}:"
+            " use the run's own job.",
+            code="mismatched-inputs",
+        )
     session.restore_weights(state, str(file))
     session.execution.restore(state.get("room"))
     try:

@@ -113,8 +113,8 @@ class RunFolder:
         return folder
 
     def job(self) -> Job:
-        """The job as it was run."""
-        return make_job(read_yaml(self.path / JOB, "the run's job"), str(self.path / JOB))
+        """The job as it was run. Every field is written down, so one without `draws` is of a release before them."""
+        return make_job({"draws": 1, **read_yaml(self.path / JOB, "the run's job")}, str(self.path / JOB))
 
     @property
     def checkpoints(self) -> Path:

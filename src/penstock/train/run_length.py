@@ -30,7 +30,7 @@ def with_epochs(job: Job, graph: Graph, task: Task) -> Job:
     """The job with a number of epochs, where it leaves that open. Every worker of a cluster finds the same one."""
     if job.epochs:
         return job
-    batches = Schedule(task.items, task.batch_size, job.seed).batches
+    batches = Schedule(task.items, task.batch_size, job.draw_seed).batches
     counts = [nodes.count for nodes in graph.nodes.values()] + [edges.count for edges in graph.edges.values()]
     return job.model_copy(update={"epochs": auto_epochs(batches, sum(counts))})
 

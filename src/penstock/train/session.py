@@ -186,6 +186,7 @@ class Session:
         """Everything that a run needs to go on from this moment, not copied; `tables`: with vertices' embeddings."""
         return {
             "standing": asdict(train_state),
+            "draws": self.job.draws,
             "optimiser": self.optimiser.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "room": self.execution.state(),

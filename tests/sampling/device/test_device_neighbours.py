@@ -114,7 +114,7 @@ def test_an_epochs_order_and_keys_are_the_schedules(device):
 
     items = np.arange(5, 3005, 3)
     planned = list(Schedule(items, 64, 9, epochs=1).from_position())
-    order = shuffled(torch.from_numpy(items.astype(np.int64)).to(device), key_of(9, "0/order")).cpu().numpy()
+    order = shuffled(torch.from_numpy(items.astype(np.int64)).to(device), key_of(9, "{}/order", 0)).cpu().numpy()
     np.testing.assert_array_equal(items[order], np.concatenate([each.seeds for each in planned]))
     keys = batch_keys(9, 0, len(planned), ["0", "1", "dropout"])
     for each, row in zip(planned, keys.view(np.uint64), strict=True):

@@ -58,7 +58,7 @@ def made(policy, device, count=12):
 @pytest.mark.parametrize("name", POLICIES)
 def test_batches_are_the_hosts(device, name):
     host, there, total = made(POLICIES[name], device)
-    order_key = key_of(SEED, "1/order")
+    order_key = key_of(SEED, "{}/order", 1)
     there.fill(SEED, 1, order_key, 0)
     order = there.order[:total].cpu().numpy()
     assert sorted(order) == list(range(total))

@@ -37,7 +37,7 @@ def scores():
 
 def drawn(lists, scores, number, fanout=6, bias=0.1, readers=None, home=HOME):
     readers = np.arange(len(lists[0]) - 1) if readers is None else readers
-    return draw_by_locality(*lists, NONE, NONE, home, *scores, 0.5, key_of(7, str(number)), fanout, bias, readers)
+    return draw_by_locality(*lists, NONE, NONE, home, *scores, 0.5, key_of(7, "{}", number), fanout, bias, readers)
 
 
 def test_probabilities_add_up_and_are_in_proportion_below_one():

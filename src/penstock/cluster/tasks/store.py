@@ -11,6 +11,7 @@ from penstock.cluster.replica_rows import held_rows, replicas_on
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.graph.hashing import seed_of
 from penstock.graph.output_files import make_private_folder
 from penstock.partition import Partition, open_partition
 from penstock.sampling.explained.part_draw import serve_explained_draws
@@ -49,7 +50,13 @@ def _embeddings(
     """Learnable rows of the types without features, kept in the run folder."""
     # The controller has checked the job. What checks it imports torch, which a store does without.
     job, folder = member.setup.job, make_private_folder(Path(member.setup.run) / "embeddings")
-    how = job["embedding"], job["embedding_optimiser"], job["embedding_lr"], job["seed"], job["embedding_decay"]
+    how = (
+        job["embedding"],
+        job["embedding_optimiser"],
+        job["embedding_lr"],
+        seed_of(job["seed"], job["draws"]),
+        job["embedding_decay"],
+    )
 
     def damaged(error: PenstockError) -> None:
         member.drop_damaged(error, "its rows")

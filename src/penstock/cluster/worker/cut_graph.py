@@ -16,6 +16,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.graph import Graph
+from penstock.graph.hashing import seed_of
 from penstock.graph.integrity.scan import nan_rows
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition import Partition, open_partition
@@ -101,7 +102,9 @@ class Parts:
         self.rounding = None
         """How rows are rounded at random when they travel; None: to the nearest."""
         if cluster.wire_rounding == "stochastic":
-            self.rounding = StochasticRounding(setup.job["seed"], rows_are_kept=cluster.remote_cache_mb > 0)
+            self.rounding = StochasticRounding(
+                seed_of(setup.job["seed"], setup.job["draws"]), rows_are_kept=cluster.remote_cache_mb > 0
+            )
         how = self.channels("features", 2), cluster.wire_type, self.narrowed, self.rounding
         self.new_store: Callable[[], PartedStore] = partial(PartedStore, book, local, *how)
         """Makes another store over the same parts, which counts apart what it brings."""

@@ -64,7 +64,7 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
     learnable rows are past the step that a trial would read.
     """
     session.device_peak = device_peak(session.inputs.device)
-    shares = ShareOfSchedule(Schedule(session.task.items, session.task.batch_size, session.job.seed), share)
+    shares = ShareOfSchedule(Schedule(session.task.items, session.task.batch_size, session.job.draw_seed), share)
     prediction = WorkerPrediction(session, shares, part, fresh)
     reasons = against_whole_graph(session, parts)
     if not reasons:

@@ -59,7 +59,7 @@ class WorkerPrediction:
     def _traced(self, session: Session) -> "_SharedTrace":
         if self._session.inputs.tables:
             raise UntraceableError(_EMBEDDINGS)
-        alone = Schedule(session.task.items, self._shares.batch_size, session.job.seed)
+        alone = Schedule(session.task.items, self._shares.batch_size, session.job.draw_seed)
         # Without the graph a worker has a chunk of a validation at a time, which is less than a step.
         return _SharedTrace(session, alone, self._shares, self._summed, validated=session is not self._session)
 

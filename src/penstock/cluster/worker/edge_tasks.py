@@ -98,7 +98,7 @@ def _supervised(
     new: Mapping[str, Array],
 ) -> Array:
     """Positions of the edges that are predicted, which as many as the job says are; they carry no messages."""
-    found = supervise(whole, kind, training, job.supervision, job.seed, reverse)
+    found = supervise(whole, kind, training, job.supervision, job.draw_seed, reverse)
     left_out = whole.num_edges - found.messages.num_edges
     pairs = EdgeBatcher(whole, kind, reverse=reverse).batch(found.positions, BatchKey(0, 0, 0)).exclude
     by_type = pairs if isinstance(pairs, dict) else {kind: pairs}

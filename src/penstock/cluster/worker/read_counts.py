@@ -15,7 +15,7 @@ _COUNTED = 16
 def read_counts(session: Session, share: Callable[[Planned], Planned]) -> dict[str, tuple[Array, Array]]:
     """(rows, how often each is read) in a worker's shares of the first batches, by node type with features."""
     drawn: dict[str, list[Array]] = {name: [np.empty(0, np.int64)] for name in session.inputs.sources}
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
     for planned, _ in zip(schedule.from_position(), range(_COUNTED), strict=False):
         vertices = session.task.sample(share(planned)).vertices
         for name, rows in drawn.items():

@@ -46,7 +46,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     times = None if job.time is None else job.seed_time or job.time.removeprefix(OF_NODES)
     graph = open_cut_graph(parts, job.label, times)
     job = with_edge_fields(job, {kind: edges.fields for kind, edges in graph.edges.items()})
-    with seeded(job.seed, device):
+    with seeded(job.weight_seed, device):
         inputs = PartedInputs(graph, parts, job, device)
         use_replicas(parts, job.features, inputs.fields)
         functions = functions_of(job)

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.generate.recipe import Recipe
-from penstock.graph.hashing import draw, key_of, mix, unit, unit_draws
+from penstock.graph.hashing import document_key, draw, mix, unit, unit_draws
 from penstock.kernels import njit
 
 _ROUNDS = 2
@@ -53,8 +53,8 @@ class VertexLayout(NamedTuple):
 def lay_out(recipe: Recipe, node_type: str, seed: int) -> VertexLayout:
     """Communities with power-law sizes and classes with Zipf-like shares, drawn from the seed."""
     count = recipe.nodes[node_type].count
-    starts = _community_starts(key_of(seed, f"sizes of {node_type}"), count, *recipe.community_sizes)
-    classes = _community_classes(key_of(seed, f"classes of {node_type}"), len(starts) - 1, recipe.classes)
+    starts = _community_starts(document_key(seed, "sizes of {}", node_type), count, *recipe.community_sizes)
+    classes = _community_classes(document_key(seed, "classes of {}", node_type), len(starts) - 1, recipe.classes)
     grouped = np.argsort(classes, kind="stable").astype(np.int32)
     class_ptr = np.searchsorted(classes[grouped], np.arange(recipe.classes + 1)).astype(np.int64)
     rank = np.empty(len(classes), np.int32)
@@ -64,7 +64,7 @@ def lay_out(recipe: Recipe, node_type: str, seed: int) -> VertexLayout:
     before = np.concatenate([[0], total])[class_ptr[classes[grouped]]]
     rows = max(1, int(np.ceil(np.sqrt(count))))
     columns = -(-count // rows)
-    numbering = Numbering(key_of(seed, f"numbers of {node_type}"), rows, columns, count)
+    numbering = Numbering(document_key(seed, "numbers of {}", node_type), rows, columns, count)
     return VertexLayout(numbering, starts, classes, rank, class_ptr, grouped, total - before)
 
 

@@ -23,7 +23,7 @@ from penstock.graph.generate.rows import RowMaker, choice_of
 from penstock.graph.generate.symmetry import merge_all, transposed
 from penstock.graph.generate.vertices import VertexMaker
 from penstock.graph.graph import Graph
-from penstock.graph.hashing import below, draw, key_of
+from penstock.graph.hashing import below, document_key, draw
 from penstock.kernels import njit
 from penstock.progress import SILENT, Progress
 
@@ -130,7 +130,7 @@ def _symmetrise(
     with progress.step("opposite directions"):
         other = transposed(*half, threads)
     lengths, held = [], []
-    key = key_of(seed, f"held out of {'__'.join(recipe.type)}")
+    key = document_key(seed, "held out of {}", "__".join(recipe.type))
     with (
         progress.step("both directions", len(indptr) - 1, "vertices"),
         ArrayWriter(folder / "indices.npy", half[1].dtype) as writer,
@@ -175,7 +175,7 @@ def unlinked_pairs(indptr: Array, indices: Array, held_out: dict[str, Array], se
     found = {}
     for name, positives in held_out.items():
         out = np.empty((len(positives), 2), np.int64)
-        drawn = _draw_pairs(key_of(seed, f"negatives {name}"), indptr, indices, kept_out, out)
+        drawn = _draw_pairs(document_key(seed, "negatives {}", name), indptr, indices, kept_out, out)
         found[f"{name}_negative"] = out[:drawn]
     return found
 

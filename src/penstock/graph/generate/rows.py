@@ -8,7 +8,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks
 from penstock.graph.generate.layout import Numbering, VertexLayout, community_at, scramble, vertex_communities
 from penstock.graph.generate.recipe import EdgeRecipe
-from penstock.graph.hashing import draw, key_of, mix, unit
+from penstock.graph.hashing import document_key, draw, mix, unit
 from penstock.kernels import njit
 
 _BLOCK = 1 << 16
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 def choice_of(recipe: EdgeRecipe, target: VertexLayout, seed: int, threads: int | None) -> Choice:
     """Settle the degree factor so that the wanted degrees sum to the recipe's count."""
     name = "__".join(recipe.type)
-    key = key_of(seed, f"degrees of {name}")
+    key = document_key(seed, "degrees of {}", name)
     power = 1.0 / (recipe.degree_exponent - 1.0)
     wanted = recipe.count * recipe.surplus / (2 if recipe.symmetric else 1)
     factor = wanted / target.size
@@ -49,7 +49,7 @@ def choice_of(recipe: EdgeRecipe, target: VertexLayout, seed: int, threads: int 
     same = recipe.type[0] == recipe.type[2]
     return Choice(
         key,
-        key_of(seed, f"picks of {name}"),
+        document_key(seed, "picks of {}", name),
         power,
         factor,
         recipe.max_degree,

@@ -7,7 +7,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.generate.layout import VertexLayout, permuted, vertex_communities
 from penstock.graph.generate.recipe import Recipe
-from penstock.graph.hashing import below, draw, key_of, mix, unit
+from penstock.graph.hashing import below, document_key, draw, mix, unit
 from penstock.kernels import njit
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -32,11 +32,11 @@ class VertexMaker:
     def __init__(self, recipe: Recipe, node_type: str, layout: VertexLayout, seed: int) -> None:
         self.recipe, self.layout = recipe, layout
         self.node = recipe.nodes[node_type]
-        self._noise_key = key_of(seed, f"features of {node_type}")
-        self._label_key = key_of(seed, f"labels of {node_type}")
-        self._order_key = key_of(seed, f"splits of {node_type}")
+        self._noise_key = document_key(seed, "features of {}", node_type)
+        self._label_key = document_key(seed, "labels of {}", node_type)
+        self._order_key = document_key(seed, "splits of {}", node_type)
         self._centres = np.zeros((recipe.classes, self.node.features), np.float32)
-        _class_centres(key_of(seed, "centres"), self._centres)
+        _class_centres(document_key(seed, "centres"), self._centres)
         if self.node.features:
             self._centres *= recipe.separation / np.sqrt(2.0 * self.node.features)
 

@@ -110,7 +110,7 @@ def _run_chains(tables: Tables, starts: list[Array], best: Best, spending: Budge
         for chain, walk in enumerate(walks):
             if not spending.goes_on:
                 break
-            key = key_of(seed, f"search/{chain}")
+            key = key_of(seed, "search/{}", chain)
             first = number * stretch
             if (scored := anneal(tables, walk, key, first, first + stretch, cooling, proposal, found)) < np.inf:
                 handed_in.append((scored, chain, found.copy()))

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import keys_of
+from penstock.sampling.key import BATCH
 from penstock.traced import is_traced
 
 _BLOCK = 1024
@@ -25,5 +26,5 @@ def shuffled(names: Tensor, key: np.uint64) -> Tensor:
 
 def batch_keys(seed: int, epoch: int, batches: int, purposes: list[str]) -> Array:
     """[batches, purposes] int64 bits of `BatchKey(seed, epoch, batch).purpose(...)`."""
-    columns = [keys_of(seed, f"{epoch}/", batches, f"/{purpose}") for purpose in purposes]
+    columns = [keys_of(seed, BATCH, epoch, batches, purpose) for purpose in purposes]
     return np.stack(columns, axis=1).view(np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
-from penstock.graph.hashing import key_of
+from penstock.graph.hashing import document_key
 from penstock.kernels import njit
 from penstock.sampling.links.known import End, KnownEdges, checked_pairs
 from penstock.sampling.links.negatives import Positives
@@ -107,7 +107,7 @@ def _ranks_among_drawn(
     score_block: ScoreBlock, pairs: Array, known: KnownEdges, policy: Uniform, corrupt: End, seed: int
 ) -> Array:
     positives = Positives(pairs[:, 0].copy(), pairs[:, 1].copy(), np.zeros(len(pairs), np.int64))
-    drawn = policy.draw(positives, corrupt, known, key_of(seed, f"ranking/{corrupt}"))
+    drawn = policy.draw(positives, corrupt, known, document_key(seed, "ranking/{}", corrupt))
     kept, own = _ends(pairs, corrupt)
     others = np.concatenate([own[:, None], drawn.vertices], axis=1)
     scores = _checked(score_block(kept, others), others.shape)

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, EdgeSet
 from penstock.graph.graph import Graph
-from penstock.graph.hashing import key_of, mix
+from penstock.graph.hashing import document_key, mix
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.sampling.links.known import is_edge
@@ -69,7 +69,7 @@ def split_and_tell(
     """As `split_edges`, and what is held out of which relation, for those who hold parts of the graph."""
     reverse = checked_reverse(graph, edge_type, "auto")
     split, end = _split(graph, edge_type, ratios, seed, reverse)
-    key = int(key_of(seed, "edge split"))
+    key = int(document_key(seed, "edge split"))
     absent = {edge_type: HeldOutRule(key, end, reverse == "same", False)}
     # A reverse that was found has the same edges: what leaves it is known by the pair alone.
     if isinstance(reverse, tuple):
@@ -83,7 +83,7 @@ def _split(
     """The graph without the edges held out, and the draw below which they are."""
     edges = graph.edges[edge_type]
     _check_split(graph, edge_type, ratios)
-    key = key_of(seed, "edge split")
+    key = document_key(seed, "edge split")
     bits = pair_bits(edges, key, reverse == "same", False, False)
     named = np.empty(edges.count, np.bool_)
     _mark_named(edges.indptr, edges.indices, reverse == "same", named)
@@ -123,7 +123,7 @@ def split_positions(
             code="unsupported-combination",
         )
     chosen = np.arange(edges.count) if eligible is None else _checked_positions(eligible, edges.count)
-    bits = pair_bits(edges, key_of(seed, "edge positions"), reverse == "same", False, True)[chosen]
+    bits = pair_bits(edges, document_key(seed, "edge positions"), reverse == "same", False, True)[chosen]
     ends = np.round(np.cumsum(ratios) * len(chosen)).astype(np.int64)
     ends = ends[ends < len(chosen)]
     folds = np.searchsorted(np.partition(bits, ends)[ends], bits, side="right")

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.coflow.matching import bound, seconds
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import key_of, unit_draws
+from penstock.graph.hashing import document_key, unit_draws
 from penstock.simulate.llm.device_workload import DeviceWorkload
 from penstock.simulate.llm.fabric import SERVER
 from penstock.simulate.llm.job import LlmJob
@@ -167,8 +167,8 @@ def token_bytes(ranks: int, sent: int, skew: float, seed: int, layer: int) -> Ar
     if skew == 0:
         return np.full((ranks, ranks), round(sent / ranks), np.int64)
     drawn, spread = np.empty(ranks), np.empty(ranks * ranks)
-    unit_draws(key_of(seed, f"popular experts of layer {layer}"), 0, drawn)
-    unit_draws(key_of(seed, f"tokens of layer {layer}"), 0, spread)
+    unit_draws(document_key(seed, "popular experts of layer {}", layer), 0, drawn)
+    unit_draws(document_key(seed, "tokens of layer {}", layer), 0, spread)
     weights = 1.0 / (1.0 + np.argsort(np.argsort(drawn))) ** skew
     shares = weights * (0.8 + 0.4 * spread.reshape(ranks, ranks))
     return np.asarray(np.round(sent * shares / shares.sum(axis=1, keepdims=True)), np.int64)

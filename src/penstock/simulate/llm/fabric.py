@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.hashing import key_of, unit_draws
+from penstock.graph.hashing import document_key, unit_draws
 from penstock.hardware.network import Network
 
 _GBPS = 1e9 / 8
@@ -110,7 +110,7 @@ class Fabric:
                 code="unsupported-combination",
             )
         self.servers, self._seats, self._images = servers, seats, images
-        self._key = key_of(seed, "equal-cost paths")
+        self._key = document_key(seed, "equal-cost paths")
         self._where = [seat.server for seat in seats] + [image.server for image in images]
         # Servers that are not simulated have their part of an uplink, and use it alike; those not in use leave theirs.
         self._here = sorted({seat.server for seat in seats}) if images else range(servers.count)

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import key_of, unit_draws
+from penstock.graph.hashing import document_key, unit_draws
 from penstock.kernels import njit
 from penstock.simulate.traces.coflows import MOST_COFLOWS, MOST_FLOWS, MOST_PORTS, TraceCoflows, join_flows
 
@@ -135,5 +135,5 @@ def _locations(seed: int, purpose: str, ports: int, counts: Array) -> tuple[Arra
 
 def _draws(seed: int, purpose: str, count: int, start: int = 0) -> Array:
     out = np.empty(count)
-    unit_draws(key_of(seed, f"trace {purpose}"), start, out)
+    unit_draws(document_key(seed, "trace {}", purpose), start, out)
     return out

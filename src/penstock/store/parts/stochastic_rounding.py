@@ -30,7 +30,7 @@ class StochasticRounding(NamedTuple):
     def key(self, field: str, epoch: int | None) -> int:
         """The key of a pull of a field's rows for a batch of an epoch; None: for no batch."""
         when = "" if epoch is None or self.rows_are_kept else str(epoch)
-        return int(key_of(self.seed, f"rounding {field} {when}"))
+        return int(key_of(self.seed, "rounding {} {}", field, when))
 
 
 @njit(nogil=True, cache=True)

@@ -53,7 +53,7 @@ def _impossible(session: Session, way: FirstLayerWay) -> list[str]:
 def _has_room(session: Session, placed: Placed, way: FirstLayerWay) -> bool:
     """Whether the device has room for steps of a way, beside all that lies there."""
     task, job = session.task, job_with(session.job, placed, way.name)
-    memory = TracedMemory(replace(session, job=job), Schedule(task.items, task.batch_size, job.seed))
+    memory = TracedMemory(replace(session, job=job), Schedule(task.items, task.batch_size, job.draw_seed))
     try:
         found = memory.traced(replace(placed.decision, gathers=False)).categories
     except UntraceableError:

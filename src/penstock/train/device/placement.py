@@ -27,7 +27,7 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     session.device_peak = device_peak(device)
     if not training:
         return bring_batches(session, Placed.of(job, device, nothing_placed(job)))
-    schedule = Schedule(task.items, task.batch_size, job.seed)
+    schedule = Schedule(task.items, task.batch_size, job.draw_seed)
     decision = _decided(session, schedule)
     if not reasons_against_capture(session):
         decision = replace(decision, why=[*decision.residence.why, CAPTURED_TRIPLES])

@@ -75,7 +75,7 @@ def room_load(room: Room, width: int) -> Load:
 
 
 def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, float]:
-    planned = next(Schedule(session.task.items, seeds, session.job.seed).from_position())
+    planned = next(Schedule(session.task.items, seeds, session.job.draw_seed).from_position())
     batch = session.task.sample(planned)
     carrier.gather(batch)
     session.task.label(batch)

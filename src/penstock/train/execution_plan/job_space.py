@@ -51,7 +51,7 @@ def devices_of(asked: str, model: CostModel) -> tuple[Device, ...]:
 
 def _places(session: Session, device_memory: int | None) -> list[tuple[Features, int]]:
     """Where a GPU of so much memory can read features: pinned, with as large a cache as fits, or on the device."""
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
     session.inputs.device = torch.device("cuda")
     try:
         with assumed_memory(UNKNOWN if device_memory is None else device_memory):

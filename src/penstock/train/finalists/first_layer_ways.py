@@ -70,7 +70,7 @@ def _seconds_of_auto(session: Session, steps: PredictedSteps) -> float | None:
 def _aggregates(session: Session) -> bool:
     """Whether `auto` does anything else than reading rows, by the first batch."""
     task, job, inputs = session.task, session.job, session.inputs
-    batch = task.sample(next(Schedule(task.items, task.batch_size, job.seed).from_position()))
+    batch = task.sample(next(Schedule(task.items, task.batch_size, job.draw_seed).from_position()))
     return not any(
         isinstance(inputs.reader.reading(batch, name, source), PlainReading) for name, source in inputs.sources.items()
     )

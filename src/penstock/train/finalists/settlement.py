@@ -52,7 +52,7 @@ def settle(session: Session, progress: Progress = SILENT) -> None:
     The session's job has the values that were chosen, so that a run that goes on later does not decide again.
     """
     task, job = session.task, session.job
-    left = Schedule(task.items, task.batch_size, job.seed).batches * job.epochs // _SHARE
+    left = Schedule(task.items, task.batch_size, job.draw_seed).batches * job.epochs // _SHARE
     for name in job.timed_choices:
         entry = OPEN_FIELDS[name]
         if not _can_be_tried(session) or not entry.is_open(session):

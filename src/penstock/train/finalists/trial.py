@@ -26,7 +26,7 @@ def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_
     The caller sees to it that the session's state is kept.
     """
     session.execution = choose_execution(session, session.placed)
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
     if session.placed is not None and session.placed.is_captured:
         return _fastest_burst(session, schedule, batches, clock)
     with session.execution.steps(schedule, START, lambda position: 1, lambda *_: None) as steps:

@@ -57,7 +57,7 @@ class BatchLoader:
         self.inputs = Inputs(self.graph, job, self.device, learnable=False)
         self.inputs.carry_edges(job, self.graph, getattr(self._source, "messages", None), own_module=True)
         order: dict[str, Any] = {"shuffled_from": 0} if shuffled else {"shuffled_from": None, "as_given": True}
-        self._schedule = Schedule(self._source.items, self._source.batch_size * world, job.seed, **order)
+        self._schedule = Schedule(self._source.items, self._source.batch_size * world, job.draw_seed, **order)
         self._shares = RankShares(self._schedule, rank, world)
         self._reused = ReusedBatches(self._schedule, job.reuse_mb) if job.reuse_batches else None
         self._draw: Callable[[Planned], Batch] = self._source.sample
@@ -107,11 +107,13 @@ class BatchLoader:
                 f"A loader's state is what its state_dict() gave, not a {type(state).__name__}: give that.",
                 code="wrong-type",
             )
+        # States of earlier releases do not name their draws, which were of version 1.
+        state = {"draws": 1, **state}
         for name, own in self._facts().items():
             if state.get(name) != own:
                 raise PenstockError(
                     f"The state is of a loader whose {name} is {state.get(name)!r}, and this one's is {own}: make the"
-                    " loader as it was.",
+                    f" loader with {name}={state.get(name)!r}, as it was.",
                     code="mismatched-inputs",
                 )
         epoch, batch = state.get("epoch"), state.get("batch")
@@ -128,8 +130,8 @@ class BatchLoader:
         return f"BatchLoader({self.graph.name!r}, {seeds}, {len(self):,} batches, on {self.device})"
 
     def _facts(self) -> dict[str, int]:
-        schedule = self._schedule
-        return {"seed": schedule.seed, "items": len(schedule.items), "batch_size": schedule.batch_size}
+        sizes = {"items": len(self._schedule.items), "batch_size": self._schedule.batch_size}
+        return {"seed": self.job.seed, "draws": self.job.draws, **sizes}
 
     def _move(self, position: Position) -> None:
         if position.epoch < 0:

@@ -15,7 +15,7 @@ from penstock.train.other_names import OTHER_NAMES
 _OF_DATA = set(DataOptions.model_fields) - {"graph", "split"}
 _OF_SAMPLERS = set(SamplerOptions.model_fields)
 _OF_LINKS = {"negatives", "negatives_per_edge", "filtered", "corrupt", "held_out"}
-_OF_BATCHES = {"batch_size", "layers", "seed", "threads", "reuse_batches", "reuse_mb"}
+_OF_BATCHES = {"batch_size", "layers", "seed", "draws", "threads", "reuse_batches", "reuse_mb"}
 _OF_DEVICES = {"device", "placement", "sample_on", "feature_type", "device_share"}
 _OF_PIPELINES = set(PipelineOptions.model_fields) - {"trace_batches"}
 LOADER_FIELDS = frozenset(_OF_DATA | _OF_SAMPLERS | _OF_LINKS | _OF_BATCHES | _OF_DEVICES | _OF_PIPELINES)

@@ -61,7 +61,7 @@ def forecast_device(session: Session) -> DeviceForecast:
 def _sampled(session: Session) -> DeviceForecast:
     """Of steps on batches that are drawn."""
     task, context = session.task, library_memory().context
-    schedule = Schedule(task.items, task.batch_size, session.job.seed)
+    schedule = Schedule(task.items, task.batch_size, session.job.draw_seed)
     traced = TracedMemory(session, schedule)
     try:
         decision = decide(session, schedule, traced)
@@ -109,7 +109,7 @@ def _whole(session: Session) -> DeviceForecast:
     job, messages, layers = session.job, session.task.messages, layers_of(session.job)
     assert messages is not None
     reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
-    schedule = Schedule(session.task.items, session.task.batch_size, job.seed, job.epochs)
+    schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed, job.epochs)
     steps, reason = list[StepSizes](), ""
     for planned in first_epoch(schedule):
         planned = planned._replace(seeds=np.sort(planned.seeds))

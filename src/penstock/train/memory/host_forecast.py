@@ -61,7 +61,7 @@ def _graph_bytes(session: Session) -> dict[str, int]:
 
 def _steps(session: Session) -> tuple[HostPeak, str, str]:
     """What steps and validations allocate at once."""
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, session.job.epochs)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed, session.job.epochs)
     try:
         if needs_placement(session.job.sampler):
             return traced_host_run(session, schedule)

@@ -30,7 +30,7 @@ def tried_on_host(session: Session) -> StepMemory:
 
 
 def _tried(session: Session, seeds: int) -> tuple[Load, float]:
-    planned = next(Schedule(session.task.items, seeds, session.job.seed).from_position())
+    planned = next(Schedule(session.task.items, seeds, session.job.draw_seed).from_position())
     loaded = Loaded(planned, session.task.sample(planned))
     carrier: Any = session.inputs.carrier
     carrier.gather(loaded.batch)

@@ -137,7 +137,7 @@ def _edge_batches(
 ) -> BatchSource:
     """Batches of edges that are not in the neighbourhoods they are learned from."""
     if learned is None and sampler_entry(job.sampler).supervision_apart:
-        training, graph = supervise(graph, kind, training, job.supervision, job.seed, reverse)
+        training, graph = supervise(graph, kind, training, job.supervision, job.draw_seed, reverse)
     return make_batch_source(job, graph, training, excluding=True)
 
 

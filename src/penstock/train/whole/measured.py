@@ -54,7 +54,7 @@ def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
         )
     job, layers, messages = session.job, layers_of(session.job), session.task.messages
     assert messages is not None
-    schedule = Schedule(session.task.items, session.task.batch_size, job.seed)
+    schedule = Schedule(session.task.items, session.task.batch_size, job.draw_seed)
     planned = next(schedule.from_position())
     planned = planned._replace(seeds=np.sort(planned.seeds))
     reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))

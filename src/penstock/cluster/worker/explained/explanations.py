@@ -15,7 +15,7 @@ from penstock.cluster.worker.explained.schedule import ExplanationSchedule, Weig
 from penstock.coflow_context import EXPLANATIONS, Coflow, batch_order, within_coflow
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import key_of
+from penstock.graph.hashing import seed_for
 from penstock.nn import ModelOptions
 from penstock.pipeline.row_reader import Reading, RowReader
 from penstock.pipeline.schedule import Schedule
@@ -63,8 +63,8 @@ class Explanations:
 
     def __init__(self, parts: Parts, session: Session) -> None:
         job, failure = session.job, parts.member.setup.cluster.failure
-        self._parts, self._session, self._seed = parts, session, job.seed
-        self._batches = Schedule(session.task.items, session.task.batch_size, job.seed).batches
+        self._parts, self._session, self._seed = parts, session, job.draw_seed
+        self._batches = Schedule(session.task.items, session.task.batch_size, job.draw_seed).batches
         self._every = job.explain_every or _steps_between(parts, session)
         self._schedule = ExplanationSchedule(self._every, job.explain_delay, self._enqueue)
         self._store = parts.new_store()
@@ -169,9 +169,7 @@ class Explanations:
         arrays = {f"w {name}": each.numpy() for name, each in weights.items()}
         for name, vertices in rows.items():
             arrays[f"mean {name}"], arrays[f"remote {name}"] = self._scaled(name, vertices)
-        # JSON's numbers are exact below 2**53.
-        seed = int(key_of(self._seed, f"explanation {version}")) >> 12
-        answer = self._client.ask({"seed": seed}, arrays)
+        answer = self._client.ask({"seed": seed_for(self._seed, "explanation {}", version)}, arrays)
         self._spent["made"] += 1
         for what in ("seconds", "processor_seconds"):
             self._spent[what] += float(answer.document[what])

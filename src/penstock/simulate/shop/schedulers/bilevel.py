@@ -135,7 +135,7 @@ def _log_ratio(shop: Shop, job: int, links: set[int]) -> float:
 
 
 def _first_groups(shop: Shop, options: BilevelOptions) -> list[Group]:
-    order = sorted(range(len(shop.jobs)), key=lambda job: int(key_of(options.seed, f"shop/{job}")))
+    order = sorted(range(len(shop.jobs)), key=lambda job: int(key_of(options.seed, "shop/{}", job)))
     return [tuple(sorted(order[at : at + options.beta])) for at in range(0, len(order), options.beta)]
 
 
