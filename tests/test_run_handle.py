@@ -75,7 +75,7 @@ def test_a_run_on_a_graph_in_memory_is_used_later(run):
 def test_history(run):
     history = run.history
     assert [row["epoch"] for row in history] == history["epoch"] == [1, 2]
-    assert all(value > 0 for value in history["loss"] + history["val_loss"])
+    assert all(value > 0 for value in history["train_loss"] + history["val_loss"])
     assert history[-1]["val_accuracy"] in run.history["val_accuracy"]
     assert "val_loss" in repr(history)
     assert "<table>" in history._repr_html_()

@@ -78,7 +78,7 @@ def test_what_train_answers(graph, tmp_path, answered):
     assert found["peak_rss_mb"] > 50
     assert found["state"] == "finished"
     assert found["report"] == str(tmp_path / "run" / "report.html")
-    assert len(found["notes"]) == 1 and "took 21 steps (3 epochs of 7 batches), too few to learn" in found["notes"][0]
+    assert len(found["notes"]) == 1 and "ended after 21 steps (3 epochs of 7 batches)" in found["notes"][0]
     again = answered("train", "--resume", tmp_path / "run")
     assert {name: again[name] for name in ("epochs", "train_loss", "val", "test", "seconds", "epoch_seconds")} == {
         name: found[name] for name in ("epochs", "train_loss", "val", "test", "seconds", "epoch_seconds")
@@ -86,7 +86,7 @@ def test_what_train_answers(graph, tmp_path, answered):
     longer = answered("train", "--resume", tmp_path / "run", "--epochs", "4")
     assert longer["epochs"] == 4
     assert longer["notes"][0] == "Resuming from step-000000000021.ckpt: epoch 4, batch 1."
-    assert len(longer["notes"]) == 2 and "took 28 steps" in longer["notes"][1]
+    assert len(longer["notes"]) == 2 and "ended after 28 steps" in longer["notes"][1]
 
 
 def test_a_job_file_and_flags_that_replace_its_fields(graph, tmp_path, answered):

@@ -1,6 +1,7 @@
 """Epochs that a job leaves open are decided by the graph and the split; too few steps are spoken of."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -9,7 +10,8 @@ from forks import forked_command
 from penstock import train
 from penstock.progress import Progress
 from penstock.train.job import make_job
-from penstock.train.run_length import auto_epochs
+from penstock.train.run_length import auto_epochs, few_steps_note
+from penstock.train.train_state import TrainState
 from refusals import refused
 from training_graphs import SMALL, community_graph, facts_of, lines_of
 
@@ -55,15 +57,27 @@ def test_decided_epochs_are_said_and_written_down(tmp_path):
 
 def test_a_number_of_epochs_is_kept(tmp_path):
     said = Notes()
-    run = train(community_graph(), run=str(tmp_path / "run"), progress=said, **{**SMALL, "epochs": 3})
-    assert run.result["epochs"] == 3 and facts_of(run.path)["decided"] == {}
+    run = train(community_graph(), run=str(tmp_path / "run"), progress=said, **{**SMALL, "epochs": 3, "lr": 1e-3})
+    assert run.result["epochs"] == run.result["best_epoch"] == 3 and facts_of(run.path)["decided"] == {}
     sentence = (
-        "The run took 21 steps (3 epochs of 7 batches), too few to learn much: set epochs to 22 or so, or lower"
-        " batch_size."
+        "The run ended after 21 steps (3 epochs of 7 batches), and its last validation was the best: it may still learn"
+        " with epochs 22."
     )
     assert said.notes == [sentence] and run.result["notes"] == [sentence]
     assert sentence in (run.path / "report.html").read_text()
     assert len([line for line in lines_of(run.path) if line["kind"] == "epoch"]) == 3
+
+
+def test_whether_validation_still_improves_decides():
+    """A model that has learned in a few steps of the whole graph is not told that they are too few."""
+    job = make_job({"epochs": 40})
+    learned = TrainState(epoch=40, step=40, best_epoch=31)
+    assert few_steps_note(job, learned, 1) is None
+    assert "last validation was the best" in few_steps_note(job, replace(learned, best_epoch=40), 1)
+    assert few_steps_note(job, replace(learned, best_epoch=40, step=160), 4) is None
+    unseen = job.model_copy(update={"evaluate_every": -1})
+    assert "nothing was validated" in few_steps_note(unseen, replace(learned, best_epoch=-1), 1)
+    assert few_steps_note(unseen, replace(learned, best_epoch=-1, step=50), 1) is None
 
 
 def test_who_stops_early_or_has_learned_hears_nothing(tmp_path):

@@ -77,7 +77,7 @@ error_rate.better = "lower"
 def test_a_loss_that_is_the_tasks_own_learns_the_same(tmp_path, loss, sampler):
     """The same weights after the same steps, whether it gives a mean or a number for each row."""
     usual, own = fit(tmp_path, "usual", **sampler), fit(tmp_path, "own", loss=loss, **sampler)
-    assert own.history["loss"] == pytest.approx(usual.history["loss"], abs=1e-5)
+    assert own.history["train_loss"] == pytest.approx(usual.history["train_loss"], abs=1e-5)
     assert own.val == pytest.approx(usual.val) and facts_of(own.path)["given"] == {"loss": [loss.__name__]}
 
 
@@ -108,7 +108,7 @@ def test_losses_of_edges_and_links(tmp_path):
         fit(tmp_path, name, labelled_edges(), **edges, **more)
         for name, more in (("usual", {}), ("own", {"loss": cross_entropy}))
     )
-    assert own.history["loss"] == pytest.approx(usual.history["loss"], abs=1e-5)
+    assert own.history["train_loss"] == pytest.approx(usual.history["train_loss"], abs=1e-5)
     assert own.history["val_loss"] == pytest.approx(usual.history["val_loss"], abs=1e-5)
 
     def pairs(scores, true):
@@ -116,7 +116,7 @@ def test_losses_of_edges_and_links(tmp_path):
 
     links = {"task": "link-prediction", "batch_size": 100}
     usual, own = (fit(tmp_path, name, **links, **more) for name, more in (("u", {}), ("o", {"loss": pairs})))
-    assert own.history["loss"] == pytest.approx(usual.history["loss"], abs=1e-5)
+    assert own.history["train_loss"] == pytest.approx(usual.history["train_loss"], abs=1e-5)
 
 
 def test_a_metric_is_recorded_and_chooses_the_best_model(tmp_path):
@@ -165,14 +165,14 @@ def test_a_callback_sees_every_epoch_and_ends_the_run(tmp_path):
 
     run = fit(tmp_path, callbacks=[prune], epochs=6)
     assert run.state == "stopped-early" and [each.epoch for each in seen] == [1, 2, 3]
-    assert [each.loss for each in seen] == run.history["loss"]
+    assert [each.loss for each in seen] == run.history["train_loss"]
     assert [each.value for each in seen] == run.history["val_accuracy"] and seen[-1].best_epoch >= 1
     assert seen[0].run == run.path and set(seen[0].numbers) >= {"loss", "val_loss", "val_accuracy", "lr"}
     # Without it the first epochs are the same, and a run that was ended so goes on with more epochs.
     usual = fit(tmp_path, "usual", epochs=6)
-    assert usual.history["loss"][:3] == run.history["loss"]
+    assert usual.history["train_loss"][:3] == run.history["train_loss"]
     longer = train(community_graph(), resume=run.path, epochs=6, callbacks=[])
-    assert longer.state == "finished" and longer.history["loss"] == usual.history["loss"]
+    assert longer.state == "finished" and longer.history["train_loss"] == usual.history["train_loss"]
 
 
 def test_a_callback_that_fails_is_named(tmp_path):
@@ -247,10 +247,10 @@ def test_class_weights_are_weights_of_rows(tmp_path):
             ({"loss": weighed}, {"class_weights": weights}, {"class_weights": dict(enumerate(weights))})
         )
     ]
-    assert runs[0].history["loss"] == runs[1].history["loss"] == runs[2].history["loss"]
+    assert runs[0].history["train_loss"] == runs[1].history["train_loss"] == runs[2].history["train_loss"]
     assert Run.open(runs[1].path, community_graph()).evaluate("test") == pytest.approx(runs[1].test)
     balanced = fit(tmp_path, "balanced", class_weights="balanced")
-    assert balanced.history["loss"] != runs[0].history["loss"]
+    assert balanced.history["train_loss"] != runs[0].history["train_loss"]
     edges = {"task": "edge-classification", "label": "kind", "batch_size": 100, "class_weights": "balanced"}
     assert fit(tmp_path, "edges", labelled_edges(), **edges).state == "finished"
 

@@ -13,8 +13,8 @@ _SHOWN = 30
 
 
 class History(Sequence[dict[str, Any]]):
-    """One row for each epoch, counted from 1: `loss`, `val_loss` and validation metrics, each None where it was not
-    computed. `history["val_accuracy"]` is a column."""
+    """One row for each epoch, counted from 1: `train_loss`, `val_loss` and validation metrics, each None where it was
+    not computed. `history["val_accuracy"]` is a column."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self._rows = rows
@@ -26,7 +26,7 @@ class History(Sequence[dict[str, Any]]):
         rows = []
         for epoch in read_metrics(path).epochs:
             scores = {f"val_{name}": value for name, value in epoch.val.items()}
-            losses = {"loss": epoch.loss, "val_loss": epoch.val_loss}
+            losses = {"train_loss": epoch.loss, "val_loss": epoch.val_loss}
             rows.append({"epoch": epoch.epoch, **losses, **scores, "lr": epoch.lr, "seconds": epoch.seconds})
         return cls(rows)
 

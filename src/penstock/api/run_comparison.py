@@ -3,11 +3,10 @@
 from typing import Any
 
 from penstock.notebook_html import html_table
+from penstock.report.comparison import different_settings
 
 Side = tuple[str, dict[str, Any], dict[str, float], dict[str, float]]
 """A run's name, its job's fields, and its validation and test metrics."""
-_OWN = ("run", "order_costs")
-"""Fields that differ between any two runs and say nothing."""
 
 
 class RunComparison:
@@ -15,11 +14,7 @@ class RunComparison:
 
     def __init__(self, first: Side, second: Side) -> None:
         self.names = first[0], second[0]
-        self.settings = {
-            name: (value, second[1].get(name))
-            for name, value in first[1].items()
-            if name not in _OWN and value != second[1].get(name)
-        }
+        self.settings = {name: tuple(values) for name, values in different_settings([first[1], second[1]]).items()}
         self.scores: dict[str, tuple[float | None, float | None]] = {}
         for split, own, other in (("val", first[2], second[2]), ("test", first[3], second[3])):
             for name in dict.fromkeys((*own, *other)):

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,27 +26,36 @@ def compare_command(
 
     Example: penstock compare plan.json runs/planned
     """
-    from penstock.report.comparison import compare, read_subject
+    from penstock.report.comparison import compare, different_settings, read_subject
 
     if len(files) < 2:
         raise PenstockError(
             f"Only {files[0]} is given: name two or more files or run folders to compare.", code="option-missing"
         )
     subjects = [read_subject(path) for path in files]
-    rows = compare(subjects)
+    rows, jobs = compare(subjects), [each.settings for each in subjects]
+    settings = different_settings(jobs) if all(jobs) else {}
     if as_json:
         named = [{"name": each.name, "kind": each.kind} for each in subjects]
-        print_json({"compared": named, "quantities": [vars(row) for row in rows]})
+        print_json({"compared": named, "settings": settings, "quantities": [vars(row) for row in rows]})
         return
-    heads = [f"{each.name}\n({each.kind})" for each in subjects]
+    alike = len({each.kind for each in subjects}) == 1
+    heads = [each.name if alike else f"{each.name}\n({each.kind})" for each in subjects]
     table = Table(Column("", no_wrap=True), *(Column(head, justify="right") for head in heads), box=None)
     for _ in subjects[1:]:
         table.add_column("difference" if len(subjects) == 2 else "", justify="right")
+    for name, values in settings.items():
+        table.add_row(name, *map(_setting, values))
     for row in rows:
-        values = [_written(row.name, value) for value in row.values]
-        table.add_row(row.name, *values, *map(_ratio, row.ratios[1:], row.differences[1:]))
+        written = [_written(row.name, value) for value in row.values]
+        table.add_row(row.name, *written, *map(_ratio, row.ratios[1:], row.differences[1:]))
     # Where nobody looks, no width limits the table.
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _setting(value: Any) -> str:
+    """A field's value as a flag has it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
 
 
 def _written(name: str, value: float) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from penstock.api import Run
 
 
+_TRUTHS = ("true", "false", "yes", "no")
+
+
 @takes_job_flags
 def train_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
@@ -75,6 +78,15 @@ def _trained(
 ) -> "Run":
     from penstock.train.job import make_job, read_job
 
+    if job is not None and str(job).lower() in _TRUTHS:
+        raise PenstockError(
+            f"{str(job)!r} follows a flag that takes no value: write --filtered or --no-filtered, for example.",
+            code="invalid-value",
+        )
+    # What is wrong with the job is said before torch is imported, which takes seconds.
+    chosen = None
+    if plan is None and resume is None:
+        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
     with importing(progress, "torch"):
         from penstock.api import train
     if plan is not None:
@@ -84,8 +96,7 @@ def _trained(
                 code="conflicting-options",
             )
         return train(plan=plan, force=force, progress=progress, trust_module=trust_module, **fields)
-    if resume is None:
-        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+    if chosen is not None:
         return train(job=chosen, cluster=cluster, force=force, progress=progress)
     if job is not None or cluster is not None or set(fields) - {"epochs", "module"}:
         raise PenstockError(

@@ -32,7 +32,8 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import Plan, plan_text, read_plan
 from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import take_newest
-from penstock.train.data import open_data, prepared
+from penstock.train.data import choose_task, open_data, prepared
+from penstock.train.data_notes import data_notes
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.label_changes import check_uncut
 from penstock.train.product_order import with_order_costs
@@ -110,6 +111,8 @@ def _start(
     graph = None
     if cluster.partition is None:
         graph = open_data(job) if given is None else prepared(given, job)
+        for note in data_notes(graph, job, choose_task(graph, job)):
+            progress.note(note)
     name = Path(cluster.partition).name if graph is None else graph.name  # type: ignore[arg-type]
     documents = {CLUSTER: cluster_text(cluster)} | ({} if plan is None else {PLAN: plan_text(plan)})
     name = f"{name}-{job.model_name}".replace("/", "-")

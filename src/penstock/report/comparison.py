@@ -1,15 +1,18 @@
 """Plans, runs and simulations in numbers that can be set side by side."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.graph.documents import read_yaml
 from penstock.report.values import mapping, number, numbers, whole
 
+_OWN = ("run", "order_costs")
+"""Fields that differ between any two runs and say nothing."""
 _UNDERSTOOD = "a plan, a run folder, or what `penstock train`, `plan` or `simulate` print with --json"
 
 
@@ -20,6 +23,8 @@ class ComparedDocument:
     name: str
     kind: str
     quantities: dict[str, float]
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The job's fields, of a run folder."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ def read_subject(path: Path) -> ComparedDocument:
     if path.is_dir():
         if not (path / "run.json").is_file():
             raise PenstockError(f"{path} is a folder without run.json: name {_UNDERSTOOD}.", code="wrong-file")
-        return ComparedDocument(str(path), "run", _of_run(mapping(_read(path / "run.json").get("result"))))
+        settings = read_yaml(path / "job.yaml", "the run's job") if (path / "job.yaml").is_file() else {}
+        return ComparedDocument(str(path), "run", _of_run(mapping(_read(path / "run.json").get("result"))), settings)
     document = _read(path)
     if document.get("format") == "penstock-run":
         return ComparedDocument(str(path), "run", _of_run(mapping(document.get("result"))))
@@ -62,6 +68,13 @@ def compare(subjects: list[ComparedDocument]) -> list[Difference]:
             code="mismatched-inputs",
         )
     return [_difference(name, [each.quantities[name] for each in subjects]) for name in shared]
+
+
+def different_settings(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The fields in which some jobs differ, with the value of each; None where a job lacks one."""
+    names = dict.fromkeys(name for job in jobs for name in job if name not in _OWN)
+    values = {name: [job.get(name) for job in jobs] for name in names}
+    return {name: each for name, each in values.items() if any(value != each[0] for value in each)}
 
 
 def _difference(name: str, values: list[float]) -> Difference:

@@ -20,6 +20,7 @@ from penstock.progress import SILENT, Progress
 from penstock.train.build import make_session
 from penstock.train.checkpoints import read_best, take_newest
 from penstock.train.checks import check_job
+from penstock.train.data_notes import data_notes
 from penstock.train.facts import device_facts, run_facts
 from penstock.train.finalists.settlement import settle
 from penstock.train.job import Job, make_job, write_job
@@ -55,8 +56,9 @@ def start_run(
     with run_context(job):
         session = make_session(job, graph, module, progress=progress, given=given)
         check_job(job, session.task, has_validation(session.task))
-        if session.inputs.note:
-            progress.note(session.inputs.note)
+        for note in [*data_notes(session.graph, job, session.task.name), session.inputs.note]:
+            if note:
+                progress.note(note)
         settle(session, progress)
         # What was left open is decided now; run folder and resumed runs have the numbers.
         job = session.job

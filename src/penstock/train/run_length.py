@@ -46,15 +46,17 @@ def epochs_note(epochs: int, batches: int) -> str | None:
 
 
 def few_steps_note(job: Job, train_state: TrainState, batches: int) -> str | None:
-    """What the user should know of a run that ended after so few steps that its model has hardly learned.
+    """What the user should know of a run that ended, below 150 steps, while its model was still learning.
 
-    That is below 50 steps, or below 150 where the last validation was the best.
+    Validations tell: the last one was the best. Where there are none, fewer than 50 steps are too few.
     """
-    improving = train_state.best_epoch >= 0 and train_state.best_epoch == train_state.epoch
-    if train_state.step >= (STEPS if improving else _FEW) or train_state.epoch < job.epochs:
+    validated = train_state.best_epoch >= 0 and job.evaluate_every > 0
+    few = STEPS if validated and train_state.best_epoch == train_state.epoch else 0 if validated else _FEW
+    if train_state.step >= few or train_state.epoch < job.epochs:
         return None
     steps, epochs = counted(train_state.step, "steps"), counted(train_state.epoch, "epochs")
+    why = "its last validation was the best" if validated else "nothing was validated"
     return (
-        f"The run took {steps} ({epochs} of {counted(batches, 'batches')}), too few to learn much:"
-        f" set epochs to {-(-STEPS // max(1, batches))} or so, or lower batch_size."
+        f"The run ended after {steps} ({epochs} of {counted(batches, 'batches')}), and {why}: it may still learn with"
+        f" epochs {-(-STEPS // max(1, batches))}."
     )
