@@ -3,17 +3,21 @@
 import fcntl
 import functools
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import yaml
 
+from forks import forked_command
 from in_process import answer, command, refusal
 from penstock.api import Run, train
 from refusals import refused
-from training_graphs import community_graph, facts_of, newest_checkpoint, trained, typed_graph
+from training_graphs import PENSTOCK, community_graph, facts_of, newest_checkpoint, trained, typed_graph
 
 FEW = ["--fanouts", "4,3", "--hidden", "16", "--batch-size", "16", "--epochs", "2", "--threads", "1"]
 
@@ -362,3 +366,26 @@ def test_an_interrupted_run_prints_what_was_done_and_no_empty_table(graph, tmp_p
     assert f"{steps} of {planned} batches done, training loss " in out
     assert "0 epochs;" in out
     assert f"training: {steps} of {planned} batches, " in err
+
+
+def test_what_is_wrong_with_a_job_is_said_before_torch_is_imported():
+    """Importing it takes seconds on a busy machine."""
+    code = "import sys; sys.argv[1:] = ['train', '--model', 'gnn']; from penstock.cli.main import run; run(); "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "assert 'torch' not in sys.modules"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "model cannot be 'gnn'" in done.stderr, done.stderr
+
+
+def test_a_word_behind_a_flag_without_a_value_is_explained():
+    done = forked_command("train", "--filtered", "false")
+    assert done.returncode == 2 and "--no-filtered" in done.stderr
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    """As `penstock train --help-all | head -1`: the pipe is closed before the answer is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*PENSTOCK, "recipes"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.returncode == 0 and done.stderr == ""

@@ -75,6 +75,11 @@ def test_links_in_place_of_labels_are_said():
     assert notes_on(bare, task="link-prediction") == []
 
 
+def test_triples_of_one_relation_are_said():
+    (note,) = notes_on(community_graph(), task="knowledge-graph-completion")
+    assert "one relation, 'to'" in note and "link-prediction" in note
+
+
 @pytest.mark.parametrize(
     ("fields", "wanted"),
     [

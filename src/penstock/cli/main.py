@@ -106,7 +106,12 @@ def run() -> int:
         if code == INTERRUPTED:
             # Typer ends with this code, without a word, where a signal meets its own code.
             raise KeyboardInterrupt
+        sys.stdout.flush()
         return code
+    except BrokenPipeError:
+        # Whoever reads the answer (`| head`) has seen enough; what is left must not be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (KeyboardInterrupt, typer.Abort, _InterruptionError) as interrupt:
         print_error(str(interrupt) or "Interrupted: nothing was written.", "interrupted")
         return INTERRUPTED

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from penstock.graph.graph import Graph
 from penstock.graph.inspect.label_advice import shared_vertices, unlearned_classes
+from penstock.sampling.triples.triple_set import relations_of
 from penstock.train.data_options import Task
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
@@ -16,6 +17,11 @@ def data_notes(graph: Graph, job: Job, task: Task) -> Iterator[str]:
         yield (
             f"The graph has no labels {job.label!r}, so {learned} are learned (task: {task}): set `label` or `task` to"
             " learn something else."
+        )
+    if task == "knowledge-graph-completion" and len(relations := relations_of(graph.edges)) == 1:
+        yield (
+            f"The graph has one relation, {relations[0][1]!r}, so all triples are of it: task link-prediction learns"
+            " from neighbours and is usually meant."
         )
     if task in ("node-classification", "node-regression"):
         yield from _about_vertices(graph, job, task)
