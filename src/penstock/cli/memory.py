@@ -56,7 +56,8 @@ def _print(found: "MemoryForecast", size: int | None) -> None:
     fields = forecast_fields(found, size)
     places = [("host", fields["host_memory"]["categories"], found.host)]
     if fields["device_memory"] is not None:
-        places.insert(0, ("device", fields["device_memory"]["categories"], found.device_allocated + found.context))
+        kept = {"kept free by torch's allocator": found.device_reserved - found.device_allocated}
+        places.insert(0, ("device", {**fields["device_memory"]["categories"], **kept}, found.device_bytes))
     table = Table("where", "for", "bytes", "")
     for place, parts, total in places:
         largest = max(parts.values(), default=1)
@@ -71,11 +72,9 @@ def _print(found: "MemoryForecast", size: int | None) -> None:
                 print(f"{place} {name}: {size_text(amount)}")
             print(f"{place} together: {size_text(total)}")
     if fields["device_memory"] is not None:
-        of = "" if size is None else f" of {size_text(size)}"
-        print(
-            f"Allocated {size_text(found.device_allocated)}, reserved {size_text(found.device_reserved)}, with the CUDA"
-            f" context {size_text(found.device_bytes)}{of}."
-        )
+        of = "" if size is None else f", of {size_text(size)}"
+        needed, tensors = size_text(found.device_bytes), size_text(found.device_allocated)
+        print(f"The GPU has to have {needed} free{of}; tensors take {tensors}.")
     if found.share is not None:
         print(f"Alone, it would fill the GPU for {found.share:.0%} of its time.")
     print(f"Peak: {found.moment}.")

@@ -102,5 +102,13 @@ def _print_graph(graph: "Graph") -> None:
 
     for name, nodes in graph.nodes.items():
         print(f"  {name}: {counted(nodes.count, 'vertices')}, fields {', '.join(nodes.fields) or 'none'}")
+    if len(graph.edges) > _LISTED and not any(edges.fields for edges in graph.edges.values()):
+        together = sum(edges.count for edges in graph.edges.values())
+        print(f"  {len(graph.edges)} relations: {counted(together, 'edges')}; `penstock data inspect` lists them")
+        return
     for edge_type, edges in graph.edges.items():
         print(f"  {edge_key(edge_type)}: {counted(edges.count, 'edges')}, fields {', '.join(edges.fields) or 'none'}")
+
+
+_LISTED = 8
+"""Relations without fields beyond which a line says how many there are; files of triples have hundreds."""
