@@ -9,6 +9,7 @@ from penstock.progress import Progress
 from penstock.train.data import choose_task
 from penstock.train.data_notes import data_notes
 from penstock.train.job import make_job
+from refusals import refused
 from training_graphs import SMALL, community_graph, typed_graph
 
 
@@ -92,3 +93,12 @@ def test_triples_of_one_relation_are_said():
 def test_what_the_whole_graph_does_not_use_is_said(fields, wanted):
     found = notes_on(community_graph(), sampler="whole", **fields)
     assert len(found) == len(wanted) and all(part in note for part, note in zip(wanted, found, strict=True))
+
+
+def test_the_number_of_a_split_that_is_not_there_is_refused(tmp_path):
+    graph = community_graph()
+    for given in (graph, graph.save(tmp_path / "graph")):
+        with refused("value-out-of-range split_number 12"):
+            train(given, split_number=12, run=str(tmp_path / "run"), **SMALL)
+    drawn = train(graph, split_number=12, split="ratio", run=str(tmp_path / "run"), **{**SMALL, "epochs": 1})
+    assert drawn.state == "finished"

@@ -1,5 +1,6 @@
 """The graph and the task of a job: the graph is opened, the task and its edge type are chosen."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ def open_data(options: Job) -> Graph:
             f"The run's graph {name!r} was only in memory: pass it again, or pass the folder that holds it.",
             code="graph-not-found",
         )
-    chosen: dict[str, Any] = {"split": options.split_number} if options.split_number else {}
+    # A folder holds the split that was chosen when it was written.
+    given = options.split_number and not (Path(options.graph) / "graph.json").exists()
+    chosen: dict[str, Any] = {"split": options.split_number} if given else {}
     return prepared(load(options.graph, **chosen), options)
 
 
@@ -46,7 +49,21 @@ def prepared(graph: Graph, options: Job) -> Graph:
         if options.features in nodes.fields:
             require_finite(nodes, name, options.features, "features")
     graph = changed_labels(graph, options)
+    _check_split_number(graph, options)
     return with_reverses(graph, options.time) if options.reverse_edges else graph
+
+
+def _check_split_number(graph: Graph, options: Job) -> None:
+    """Refuse the number of a split that the graph does not bring, where its own splits are used."""
+    if options.split_number in (0, graph.origin.get("split", 0)) or options.split not in ("auto", "graph"):
+        return
+    own = any(options.label in nodes.fields and "train" in nodes.splits for nodes in graph.nodes.values())
+    if own and choose_task(graph, options).startswith("node-"):
+        raise PenstockError(
+            f"split_number is {options.split_number}, and {graph.name} brings one split: leave out `split_number`, or"
+            " set `split` to ratio or per-class to have another one drawn.",
+            code="value-out-of-range",
+        )
 
 
 def with_reverses(graph: Graph, time: str | None = None) -> Graph:

@@ -52,7 +52,8 @@ def _built(path: Path, archive: Archive, split: int) -> Graph:
                 raise PenstockError(
                     f"{path}: its arrays do not fit together ({error}): make it again.", code="shape-mismatch"
                 ) from None
-            return Graph(nodes, edges, path.stem, origin={"from": "npz", "file": path.name})
+            chosen = {"split": split} if _has_several_splits(archive) else {}
+            return Graph(nodes, edges, path.stem, origin={"from": "npz", "file": path.name, **chosen})
     raise PenstockError(
         f"{path} is not a graph that Penstock can load: it needs indptr and indices, adj_data and adj_indices,"
         " edge_index and edge_type, <type>__num_nodes, or train with num_entities or num_users (docs/graph-format.md).",
@@ -256,6 +257,13 @@ def _splits(archive: _Archive, count: int, split: int) -> dict[str, Array]:
             )
         splits[name] = np.flatnonzero(sorted(choices, key=lambda choice: choice[0])[split][1])
     return splits
+
+
+def _has_several_splits(archive: Archive) -> bool:
+    return any(
+        (found := _MASK.search(key)) and found[1].endswith("train") and (found[2] or archive[key].ndim == 2)
+        for key in archive
+    )
 
 
 def _check_mask(key: str, mask: Array, count: int) -> None:
