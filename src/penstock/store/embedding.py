@@ -13,8 +13,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.hashing import draw, key_of, unit
 from penstock.kernels import njit
+from penstock.store.initial_rows import InitialRows, draw_rows, usual_rows
 from penstock.store.rows import gather_rows
 
 Optimiser = Literal["adam", "adagrad"]
@@ -25,9 +25,9 @@ ADAGRAD_EPSILON = 1e-10
 
 
 class EmbeddingTable:
-    """`count` rows of `width` float32, drawn uniformly within 1/sqrt(width) of zero from a hash of (seed, name, row).
+    """`count` rows of `width` float32, drawn as `initial` says, within 1/sqrt(width) of zero where it is left out.
 
-    `names` are the rows' numbers in that hash, where they are not 0, 1, 2...: in a cut graph the original ones, so that
+    `names` are the rows' numbers in the draws, where they are not 0, 1, 2...: in a cut graph the original ones, so that
     a vertex begins with the same row however the graph is cut.
 
     `push` takes gradients of different rows and applies one step: Adam with moments kept per row and the bias
@@ -45,12 +45,13 @@ class EmbeddingTable:
         seed: int,
         names: Array | None = None,
         decay: float = 0.0,
+        initial: InitialRows | None = None,
     ) -> None:
         check_optimiser(optimiser)
         self.decay, self._lock = decay, threading.Lock()
         self.name, self.optimiser, self.rate, self.steps = name, optimiser, rate, 0
         self.rows: Array = np.empty((count, width), np.float32)
-        draw_rows(name, seed, names, self.rows)
+        draw_rows(name, seed, names, initial or usual_rows(width), self.rows)
         self.moments = [np.zeros_like(self.rows) for _ in range(MOMENTS[optimiser])]
         self._last = [np.zeros((count, 1), np.int32)] if decay else []
         """With a decay, the step that each row was last brought to."""
@@ -124,16 +125,6 @@ def check_optimiser(optimiser: str) -> None:
         )
 
 
-def draw_rows(name: str, seed: int, names: Array | None, out: Array) -> None:
-    """Fill `out` with the rows that the vertices `names` (None: 0, 1, 2...) of a table begin with."""
-    if names is None:
-        names = np.arange(len(out))
-    if len(names) != len(out):
-        raise PenstockError(f"There are {len(names):,} names for {len(out):,} rows of {name!r}.", code="shape-mismatch")
-    if out.size:
-        _draw(key_of(seed, f"embedding/{name}"), names, 1 / np.sqrt(out.shape[1]), out)
-
-
 def learn_rows(
     optimiser: Optimiser,
     rate: float,
@@ -174,14 +165,6 @@ def catch_up(optimiser: Optimiser, rate: float, steps: int, table: list[Array], 
 def correction(steps: int) -> float:
     """Adam's for the bias of its moments, of both together."""
     return float(np.sqrt(1 - BETA_2**steps) / (1 - BETA_1**steps))
-
-
-@njit(nogil=True, cache=True)
-def _draw(key: np.uint64, names: Array, bound: float, out: Array) -> None:
-    width = out.shape[1]
-    for i in range(len(names)):
-        for k in range(width):
-            out[i, k] = np.float32((2 * unit(draw(key, np.uint64(names[i] * width + k))) - 1) * bound)
 
 
 @njit(nogil=True, cache=True)

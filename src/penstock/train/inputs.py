@@ -11,6 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.memory import require_memory
+from penstock.nn.scorer_table import initial_rows
 from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Batch, Carrier
@@ -230,7 +231,9 @@ def _check_schedule(job: Job) -> None:
 def _table(name: str, count: int, job: Job) -> EmbeddingTable:
     """The learnable rows of a node type."""
     how = job.embedding, job.embedding_optimiser, job.embedding_lr, job.seed
-    return EmbeddingTable(name, count, *how, decay=job.embedding_decay)
+    scorer = None if job.has_layers else job.scorer
+    initial = initial_rows(job.embedding_init, scorer, count, job.embedding, job.margin, job.distance)
+    return EmbeddingTable(name, count, *how, decay=job.embedding_decay, initial=initial)
 
 
 def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:

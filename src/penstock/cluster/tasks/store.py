@@ -12,9 +12,12 @@ from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.graph.output_files import make_private_folder
+from penstock.nn.layer_table import WITHOUT_LAYERS
+from penstock.nn.scorer_table import initial_rows
 from penstock.partition import Partition, open_partition
 from penstock.sampling.explained.part_draw import serve_explained_draws
 from penstock.sampling.parts import OwnedPart, serve_lists
+from penstock.store.initial_rows import InitialRows
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, StoreService, own_embedding
 from penstock.store.parts.replicas import ReplicaService
 from penstock.wire import Message
@@ -54,8 +57,15 @@ def _embeddings(
     def damaged(error: PenstockError) -> None:
         member.drop_damaged(error, "its rows")
 
+    reads_layers = job["module"] is not None or job["model"] not in WITHOUT_LAYERS
+    scorer = None if reads_layers else job["scorer"]
+
+    def initial(name: str) -> InitialRows:
+        count = partition.book.count(name)
+        return initial_rows(job["embedding_init"], scorer, count, job["embedding"], job["margin"], job["distance"])
+
     return {
-        (name, part): own_embedding(folder, partition, part, name, *how, damaged)
+        (name, part): own_embedding(folder, partition, part, name, *how, damaged, initial(name))
         for part, graph in graphs.items()
         for name, nodes in graph.nodes.items()
         if job["features"] not in nodes.fields

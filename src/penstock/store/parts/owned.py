@@ -19,7 +19,8 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.store.embedding import MOMENTS, Optimiser, catch_up, check_optimiser, draw_rows, learn_rows
+from penstock.store.embedding import MOMENTS, Optimiser, catch_up, check_optimiser, learn_rows
+from penstock.store.initial_rows import InitialRows, draw_rows, usual_rows
 from penstock.store.parts.embedding_files import (
     JOURNAL,
     DamagedEmbedding,
@@ -60,7 +61,9 @@ class OwnedEmbedding:
         rate: float,
         seed: int,
         decay: float = 0.0,
+        initial: InitialRows | None = None,
     ) -> None:
+        """`initial` says what new rows begin with, as in `EmbeddingTable`."""
         check_optimiser(optimiser)
         self.name, self.optimiser, self.rate, self.decay = name, optimiser, rate, decay
         self.step = self.steps = 0
@@ -88,7 +91,7 @@ class OwnedEmbedding:
                 clear_tables(folder)
             self._tables = open_tables(folder, (len(names), width), MOMENTS[optimiser], decay > 0, new)
             if new:
-                draw_rows(name, seed, names, self._tables[0])
+                draw_rows(name, seed, names, initial or usual_rows(width), self._tables[0])
                 write_journal(path, [self._clock()])
             self._journal = open_journal(path)
         except BaseException:
