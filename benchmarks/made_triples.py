@@ -83,6 +83,13 @@ def wordnet_like(entities: int = 40_000, seed: int = 0) -> Splits:
     return _held_out(rng, np.unique(np.concatenate(triples), axis=0))
 
 
+def save(path: Path, splits: Splits) -> None:
+    """Write an archive that `ps.load` reads."""
+    every = np.concatenate(list(splits.values()))
+    counts = {"num_entities": every[:, [0, 2]].max() + 1, "num_relations": every[:, 1].max() + 1}
+    np.savez_compressed(path, **splits, **counts)
+
+
 def _triples(pairs: Any, relation: int) -> Any:
     return np.stack([pairs[:, 0], np.full(len(pairs), relation), pairs[:, 1]], 1).astype(np.int64)
 
@@ -136,7 +143,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     splits = wordnet_like(asked.entities, asked.seed)
-    np.savez_compressed(asked.out, **splits)
+    save(asked.out, splits)
     print(f"{asked.out}: " + ", ".join(f"{len(rows):,} {name}" for name, rows in splits.items()))
 
 

@@ -1,13 +1,13 @@
-"""Learnable rows, one a vertex, with a sparse optimiser: a step touches the rows of its batch and no others.
+"""Learnable rows, one a vertex, with an optimiser whose steps touch the rows of a batch and no others.
 
-With a decay every row moves in every step, as under torch's Adam with `weight_decay`: a row that a batch does not read
-has the gradient decay * row. Those steps are done when the row is next read, one after the other, so that the numbers
-are the same as if they had been done at once.
+With `dense-adam`, and with a decay, every row moves in every step, as under torch's Adam: a row that a batch does not
+read has the gradient zero, or decay * row. Those steps are done when the row is next read, one after the other, so that
+the numbers are the same as if they had been done at once.
 """
 
 import threading
 from functools import cache
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -17,11 +17,16 @@ from penstock.kernels import njit
 from penstock.store.initial_rows import InitialRows, draw_rows, usual_rows
 from penstock.store.rows import gather_rows
 
-Optimiser = Literal["adam", "adagrad"]
-MOMENTS = {"adam": 2, "adagrad": 1}
+Optimiser = Literal["adam", "dense-adam", "adagrad"]
+MOMENTS = {"adam": 2, "dense-adam": 2, "adagrad": 1}
 """How many numbers an optimiser keeps beside each number it learns."""
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 ADAGRAD_EPSILON = 1e-10
+_AT_REST = 1e-9
+"""A row that is not read comes to rest when its next step would be shorter than this share of the rate."""
+_STEPS_BETWEEN_READS = 256
+"""The most vertices for each seed of a batch for which `auto` is `dense-adam`: beyond it, steps of rows that are not
+read take longer than all the others."""
 
 
 class EmbeddingTable:
@@ -31,8 +36,8 @@ class EmbeddingTable:
     a vertex begins with the same row however the graph is cut.
 
     `push` takes gradients of different rows and applies one step: Adam with moments kept per row and the bias
-    correction of the table's own step count (torch's SparseAdam), or Adagrad. With a `decay` all rows take part in
-    every step, as in torch's Adam and Adagrad with `weight_decay`.
+    correction of the table's own step count (`adam`, which is torch's SparseAdam), or Adagrad. With `dense-adam` all
+    rows take part in every step, as in torch's Adam; with a `decay` too, as with `weight_decay` there.
     """
 
     def __init__(
@@ -53,8 +58,8 @@ class EmbeddingTable:
         self.rows: Array = np.empty((count, width), np.float32)
         draw_rows(name, seed, names, initial or usual_rows(width), self.rows)
         self.moments = [np.zeros_like(self.rows) for _ in range(MOMENTS[optimiser])]
-        self._last = [np.zeros((count, 1), np.int32)] if decay else []
-        """With a decay, the step that each row was last brought to."""
+        self._last = [np.zeros((count, 1), np.int32)] if moves_every_row(optimiser, decay) else []
+        """Where every step moves every row, the step that each was last brought to."""
 
     @property
     def size(self) -> int:
@@ -91,9 +96,15 @@ class EmbeddingTable:
         for last in self._last:
             last.fill(self.steps)
 
+    def set_rate(self, rate: float) -> None:
+        """Take the next steps at another rate; those that rows have not been read in are done at the old one."""
+        if rate != self.rate:
+            self._catch_up(np.arange(len(self.rows)))
+            self.rate = rate
+
     def _catch_up(self, ids: Array) -> None:
         """Do the steps that some rows have not been read in."""
-        if self.decay:
+        if self._last:
             with self._lock:
                 table = [self.rows, *self.moments, *self._last]
                 catch_up(self.optimiser, self.rate, self.steps, table, ids, self.decay)
@@ -121,8 +132,24 @@ def check_optimiser(optimiser: str) -> None:
     """Refuse one that embeddings are not trained with."""
     if optimiser not in MOMENTS:
         raise PenstockError(
-            f"Embeddings cannot be trained with {optimiser!r}: choose adam or adagrad.", code="unknown-name"
+            f"Embeddings cannot be trained with {optimiser!r}: choose adam, dense-adam or adagrad.", code="unknown-name"
         )
+
+
+def row_optimiser(asked: str, reads_layers: bool, count: int, batch_size: int) -> Optimiser:
+    """The optimiser of a table of `count` rows where a job asks for one, or for `auto`.
+
+    That is `adam` for rows that layers read, and for tables so large that a batch reads a small part of them.
+    """
+    if asked != "auto":
+        check_optimiser(asked)
+        return cast(Optimiser, asked)
+    return "adam" if reads_layers or count > _STEPS_BETWEEN_READS * batch_size else "dense-adam"
+
+
+def moves_every_row(optimiser: Optimiser, decay: float) -> bool:
+    """Whether a step moves rows that its batch has not read, too."""
+    return optimiser == "dense-adam" or decay > 0
 
 
 def learn_rows(
@@ -136,35 +163,45 @@ def learn_rows(
 ) -> None:
     """The `steps`-th optimiser step of a table (rows, then moments) on the rows `ids`, all different.
 
-    With a `decay` the table ends with the step ([rows, 1], int32) that each row was last brought to.
+    Where every step moves every row, the table ends with the step ([rows, 1], int32) that each was last brought to.
     """
     gradients = np.ascontiguousarray(gradients, np.float32)
-    if decay:
+    if moves_every_row(optimiser, decay):
         catch_up(optimiser, rate, steps - 1, table, ids, decay)
-        gradients = gradients + np.float32(decay) * table[0][ids]
         table[-1][ids] = steps
-    if optimiser == "adam":
+    if decay:
+        gradients = gradients + np.float32(decay) * table[0][ids]
+    if optimiser != "adagrad":
         _adam(table[0], table[1], table[2], ids, gradients, np.float32(rate * correction(steps)))
     else:
         _adagrad(table[0], table[1], ids, gradients, np.float32(rate))
 
 
 def catch_up(optimiser: Optimiser, rate: float, steps: int, table: list[Array], ids: Array, decay: float) -> None:
-    """Bring the rows `ids` of a table with decay to the end of its `steps`-th step: they were not read since."""
+    """Bring the rows `ids` of a table to the end of its `steps`-th step: they were not read since."""
     last = table[-1]
     if not len(ids) or (first := int(last[ids].min())) >= steps:
         return
-    if optimiser == "adam":
-        rates = np.array([rate * correction(step) for step in range(first + 1, steps + 1)], np.float32)
+    if optimiser == "adagrad":
+        _adagrad_alone(table[0], table[1], last, ids, np.float32(decay), np.float32(rate), steps)
+        return
+    rates = (rate * _corrections(1 << steps.bit_length())[first:steps]).astype(np.float32)
+    if decay:
         _adam_alone(table[0], table[1], table[2], last, ids, np.float32(decay), rates, steps)
     else:
-        _adagrad_alone(table[0], table[1], last, ids, np.float32(decay), np.float32(rate), steps)
+        _adam_coasting(table[0], table[1], table[2], last, ids, rates, steps)
 
 
 @cache
 def correction(steps: int) -> float:
     """Adam's for the bias of its moments, of both together."""
     return float(np.sqrt(1 - BETA_2**steps) / (1 - BETA_1**steps))
+
+
+@cache
+def _corrections(steps: int) -> Array:
+    """Those of the first `steps` steps, which is a power of two: few of them are ever made."""
+    return np.array([correction(step) for step in range(1, steps + 1)])
 
 
 @njit(nogil=True, cache=True)
@@ -196,6 +233,35 @@ def _adam_alone(
                 first[row, k] += (one - b1) * (g - first[row, k])
                 second[row, k] += (one - b2) * (g * g - second[row, k])
                 rows[row, k] -= rate * first[row, k] / (np.sqrt(second[row, k]) + eps)
+        last[row, 0] = max(last[row, 0], steps)
+
+
+@njit(nogil=True, cache=True)
+def _adam_coasting(rows: Array, first: Array, second: Array, last: Array, ids: Array, rates: Array, steps: int) -> None:
+    """`_adam` with gradients of zero, for every step behind a row's last; rates[-1] is the last's.
+
+    The first moment falls faster than the root of the second. Where it is too small to move a number it becomes zero,
+    after about 200 steps, and from then on only the second moment is left to shrink.
+    """
+    b1, b2, eps, rest = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON), np.float32(_AT_REST)
+    zero, one = np.float32(0), np.float32(1)
+    for i in range(len(ids)):
+        row = ids[i]
+        begun, moves = last[row, 0], True
+        for step in range(begun + 1, steps + 1):
+            if moves:
+                rate, moves = rates[len(rates) - 1 - (steps - step)], False
+                for k in range(rows.shape[1]):
+                    second[row, k] += (one - b2) * (zero - second[row, k])
+                    root = np.sqrt(second[row, k]) + eps
+                    mean = first[row, k] + (one - b1) * (zero - first[row, k])
+                    mean = zero if abs(mean) < rest * root else mean
+                    moves = moves or mean != zero
+                    first[row, k] = mean
+                    rows[row, k] -= rate * mean / root
+            else:
+                for k in range(rows.shape[1]):
+                    second[row, k] += (one - b2) * (zero - second[row, k])
         last[row, 0] = max(last[row, 0], steps)
 
 

@@ -47,7 +47,12 @@ class TrainOptions(StrictDocument):
     optimiser_options: Options = Field({}, description="further arguments of the optimiser")
     schedule: str | None = Field(None, description="a class of torch.optim.lr_scheduler, stepped every epoch")
     schedule_options: Options = Field({}, description="arguments of the schedule")
-    embedding_optimiser: Literal["adam", "adagrad"] = Field("adam", description="for learnable vertex embeddings")
+    embedding_optimiser: Literal["auto", "adam", "dense-adam", "adagrad"] = Field(
+        "auto",
+        description="for learnable vertex embeddings: adam moves the rows of a batch (torch's SparseAdam), dense-adam"
+        " all rows in every step (torch's Adam); auto: dense-adam for models without layers, up to 256 vertices for"
+        " each seed of a batch, else adam",
+    )
     embedding_lr: float = Field(0.01, gt=0, description="learning rate of vertex embeddings")
     embedding_init: Annotated[str, AfterValidator(checked_init)] = Field(
         "auto",
