@@ -39,6 +39,19 @@ def family_graph(count=48, seed=0, hold_out=True):
     return Graph({"entity": NodeSet(count)}, edges, "families")
 
 
+def symmetric_graph(count=300, pairs=800, seed=0):
+    """One symmetric relation between random pairs: two fifths of the reverses are held out, and nothing else is."""
+    rng = np.random.default_rng(seed)
+    drawn = np.unique(np.sort(rng.integers(0, count, (2 * pairs, 2)), 1), axis=0)
+    there = rng.permuted(rng.permutation(drawn[drawn[:, 0] != drawn[:, 1]])[:pairs], axis=1)
+    back, known = there[:, ::-1], pairs * 3 // 5
+    train = np.concatenate([there, back[:known]])
+    indptr, indices, _ = build_lists(train[:, 0].copy(), train[:, 1].copy(), count, count)
+    held = {"val": back[known::2].copy(), "test": back[known + 1 :: 2].copy()}
+    edges = {("entity", "like", "entity"): EdgeSet(indptr, indices, held_out=held)}
+    return Graph({"entity": NodeSet(count)}, edges, "alike")
+
+
 def shop_graph(seed=0):
     """Two node types: people buy things and know each other."""
     rng, edges = np.random.default_rng(seed), {}

@@ -16,6 +16,7 @@ from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher, Uniform
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.store.embedding import draw_rows
+from penstock.store.initial_rows import InitialRows
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.run_folder import RunFolder
@@ -71,7 +72,7 @@ def test_no_two_seeds_share_initial_weights_or_embeddings():
     rows, weights = [], []
     for seed in SEEDS:
         rows.append(np.empty((20, 8), np.float32))
-        draw_rows("node", seed, None, rows[-1])
+        draw_rows("node", seed, None, InitialRows("normal", 0.1), rows[-1])
     for seed in range(20):
         session = make_session(make_job({**SMALL, "seed": seed}), graph)
         weights.append(np.concatenate([each.detach().numpy().ravel() for each in session.learned.parameters()]))

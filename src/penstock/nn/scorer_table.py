@@ -1,10 +1,14 @@
-"""The names of all scorers, which jobs choose from, and where each one's class is defined."""
+"""The names of all scorers, which jobs choose from, where each one's class is defined, and how its rows begin.
+
+Nothing here imports torch: owners of parts draw rows without it.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.graph.documents import or_plugin
 from penstock.plugins import load_plugin
+from penstock.store.initial_rows import InitialRows, chosen_rows, usual_rows
 
 SCORERS = {
     "dot": "penstock.nn.scorers.pairs:DotScorer",
@@ -30,3 +34,23 @@ def scorer_class(name: str) -> Any:
         return load_plugin(PLUGINS, name, type)
     module, _, attribute = SCORERS[name].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def initial_rows(
+    init: str, scorer: str | None, count: int, width: int, margin: float = 9.0, distance: int = 1
+) -> InitialRows:
+    """What a table of vertices' rows begins with under a job's `embedding_init`; `scorer`: None where layers read it.
+
+    `auto` is what the scorer's authors do. Rows of products are N(0, 0.1). Those of distances are uniform, so that the
+    distance of two random rows is about the margin (Sun et al., 2019), or about as long as 1 where TransE measures by
+    the root of squares (Bordes et al., 2013).
+    """
+    if scorer in ("auto", "dot", "distmult", "complex"):
+        auto = InitialRows("normal", 0.1)
+    elif scorer == "transe" and distance == 2:
+        auto = InitialRows("uniform", (3 / width) ** 0.5)
+    elif scorer in ("transe", "rotate"):
+        auto = InitialRows("uniform", (margin + 2) / (width // 2 if scorer == "rotate" else width))
+    else:
+        auto = usual_rows(width)
+    return chosen_rows(init, auto, count, width)

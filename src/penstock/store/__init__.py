@@ -5,11 +5,16 @@
 stores over a cut graph, `device/` tables that a GPU reads. Nothing here knows batches or models.
 """
 
-from penstock.store.composed import CachedSource, SplitSource, cached_source, replicated_source
-from penstock.store.embedding import EmbeddingTable
-from penstock.store.local import LocalStore
-from penstock.store.rows import gather_rows
-from penstock.store.source import ArraySource, RowSource
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.store.composed import CachedSource, SplitSource, cached_source, replicated_source
+    from penstock.store.embedding import EmbeddingTable
+    from penstock.store.local import LocalStore
+    from penstock.store.rows import gather_rows
+    from penstock.store.source import ArraySource, RowSource
 
 __all__ = [
     "ArraySource",
@@ -22,3 +27,14 @@ __all__ = [
     "gather_rows",
     "replicated_source",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.store.composed": ("CachedSource", "SplitSource", "cached_source", "replicated_source"),
+        "penstock.store.embedding": ("EmbeddingTable",),
+        "penstock.store.local": ("LocalStore",),
+        "penstock.store.rows": ("gather_rows",),
+        "penstock.store.source": ("ArraySource", "RowSource"),
+    },
+)

@@ -1,13 +1,13 @@
-"""Learnable rows, one a vertex, with a sparse optimiser: a step touches the rows of its batch and no others.
+"""Learnable rows, one a vertex, with an optimiser whose steps touch the rows of a batch and no others.
 
-With a decay every row moves in every step, as under torch's Adam with `weight_decay`: a row that a batch does not read
-has the gradient decay * row. Those steps are done when the row is next read, one after the other, so that the numbers
-are the same as if they had been done at once.
+With `dense-adam`, and with a decay, every row moves in every step, as under torch's Adam: a row that a batch does not
+read has the gradient zero, or decay * row. Those steps are done when the row is next read, one after the other, so that
+the numbers are the same as if they had been done at once.
 """
 
 import threading
 from functools import cache
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -15,24 +15,30 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of, unit
 from penstock.kernels import njit
+from penstock.store.initial_rows import InitialRows, usual_rows
 from penstock.store.rows import gather_rows
 
-Optimiser = Literal["adam", "adagrad"]
-MOMENTS = {"adam": 2, "adagrad": 1}
+Optimiser = Literal["adam", "dense-adam", "adagrad"]
+MOMENTS = {"adam": 2, "dense-adam": 2, "adagrad": 1}
 """How many numbers an optimiser keeps beside each number it learns."""
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 ADAGRAD_EPSILON = 1e-10
+_AT_REST = 1e-9
+"""A row that is not read comes to rest when its next step would be shorter than this share of the rate."""
+_STEPS_BETWEEN_READS = 256
+"""The most vertices for each seed of a batch for which `auto` is `dense-adam`: beyond it, steps of rows that are not
+read take longer than all the others."""
 
 
 class EmbeddingTable:
-    """`count` rows of `width` float32, drawn uniformly within 1/sqrt(width) of zero from a hash of (seed, name, row).
+    """`count` rows of `width` float32, drawn as `initial` says, within 1/sqrt(width) of zero where it is left out.
 
-    `names` are the rows' numbers in that hash, where they are not 0, 1, 2...: in a cut graph the original ones, so that
+    `names` are the rows' numbers in the draws, where they are not 0, 1, 2...: in a cut graph the original ones, so that
     a vertex begins with the same row however the graph is cut.
 
     `push` takes gradients of different rows and applies one step: Adam with moments kept per row and the bias
-    correction of the table's own step count (torch's SparseAdam), or Adagrad. With a `decay` all rows take part in
-    every step, as in torch's Adam and Adagrad with `weight_decay`.
+    correction of the table's own step count (`adam`, which is torch's SparseAdam), or Adagrad. With `dense-adam` all
+    rows take part in every step, as in torch's Adam; with a `decay` too, as with `weight_decay` there.
     """
 
     def __init__(
@@ -45,15 +51,16 @@ class EmbeddingTable:
         seed: int,
         names: Array | None = None,
         decay: float = 0.0,
+        initial: InitialRows | None = None,
     ) -> None:
         check_optimiser(optimiser)
         self.decay, self._lock = decay, threading.Lock()
         self.name, self.optimiser, self.rate, self.steps = name, optimiser, rate, 0
         self.rows: Array = np.empty((count, width), np.float32)
-        draw_rows(name, seed, names, self.rows)
+        draw_rows(name, seed, names, initial or usual_rows(width), self.rows)
         self.moments = [np.zeros_like(self.rows) for _ in range(MOMENTS[optimiser])]
-        self._last = [np.zeros((count, 1), np.int32)] if decay else []
-        """With a decay, the step that each row was last brought to."""
+        self._last = [np.zeros((count, 1), np.int32)] if moves_every_row(optimiser, decay) else []
+        """Where every step moves every row, the step that each was last brought to."""
 
     @property
     def size(self) -> int:
@@ -90,9 +97,15 @@ class EmbeddingTable:
         for last in self._last:
             last.fill(self.steps)
 
+    def set_rate(self, rate: float) -> None:
+        """Take the next steps at another rate; those that rows have not been read in are done at the old one."""
+        if rate != self.rate:
+            self._catch_up(np.arange(len(self.rows)))
+            self.rate = rate
+
     def _catch_up(self, ids: Array) -> None:
         """Do the steps that some rows have not been read in."""
-        if self.decay:
+        if self._last:
             with self._lock:
                 table = [self.rows, *self.moments, *self._last]
                 catch_up(self.optimiser, self.rate, self.steps, table, ids, self.decay)
@@ -120,18 +133,59 @@ def check_optimiser(optimiser: str) -> None:
     """Refuse one that embeddings are not trained with."""
     if optimiser not in MOMENTS:
         raise PenstockError(
-            f"Embeddings cannot be trained with {optimiser!r}: choose adam or adagrad.", code="unknown-name"
+            f"Embeddings cannot be trained with {optimiser!r}: choose adam, dense-adam or adagrad.", code="unknown-name"
         )
 
 
-def draw_rows(name: str, seed: int, names: Array | None, out: Array) -> None:
-    """Fill `out` with the rows that the vertices `names` (None: 0, 1, 2...) of a table begin with."""
+def draw_rows(name: str, seed: int, names: Array | None, initial: InitialRows, out: Array) -> None:
+    """Fill `out` with the rows that the vertices `names` (None: 0, 1, 2...) of a table begin with.
+
+    A draw is a hash of the seed, the table's name, the row's number and its column. So a vertex begins with the same
+    row on one machine, on a device and at any owner of a part.
+    """
     if names is None:
         names = np.arange(len(out))
     if len(names) != len(out):
         raise PenstockError(f"There are {len(names):,} names for {len(out):,} rows of {name!r}.", code="shape-mismatch")
     if out.size:
-        _draw(key_of(seed, "embedding/{}", name), names, 1 / np.sqrt(out.shape[1]), out)
+        kernel = _draw_uniform if initial.kind == "uniform" else _draw_normal
+        kernel(key_of(seed, "embedding/{}", name), names, initial.scale, out)
+
+
+@njit(nogil=True, cache=True)
+def _draw_uniform(key: np.uint64, names: Array, bound: float, out: Array) -> None:
+    width = out.shape[1]
+    for i in range(len(names)):
+        for k in range(width):
+            out[i, k] = np.float32((2 * unit(draw(key, np.uint64(names[i] * width + k))) - 1) * bound)
+
+
+@njit(nogil=True, cache=True)
+def _draw_normal(key: np.uint64, names: Array, deviation: float, out: Array) -> None:
+    """By the transform of Box and Muller: one half of a draw is the angle, the other, which is never 0, the length."""
+    width, half, part = out.shape[1], np.uint64(32), 1.0 / (1 << 32)
+    low = np.uint64((1 << 32) - 1)
+    for i in range(len(names)):
+        for k in range(width):
+            bits = draw(key, np.uint64(names[i] * width + k))
+            length = np.sqrt(-2.0 * np.log((float(bits >> half) + 0.5) * part))
+            out[i, k] = np.float32(deviation * length * np.cos(2.0 * np.pi * part * float(bits & low)))
+
+
+def row_optimiser(asked: str, reads_layers: bool, count: int, batch_size: int) -> Optimiser:
+    """The optimiser of a table of `count` rows where a job asks for one, or for `auto`.
+
+    That is `adam` for rows that layers read, and for tables so large that a batch reads a small part of them.
+    """
+    if asked != "auto":
+        check_optimiser(asked)
+        return cast(Optimiser, asked)
+    return "adam" if reads_layers or count > _STEPS_BETWEEN_READS * batch_size else "dense-adam"
+
+
+def moves_every_row(optimiser: Optimiser, decay: float) -> bool:
+    """Whether a step moves rows that its batch has not read, too."""
+    return optimiser == "dense-adam" or decay > 0
 
 
 def learn_rows(
@@ -145,29 +199,33 @@ def learn_rows(
 ) -> None:
     """The `steps`-th optimiser step of a table (rows, then moments) on the rows `ids`, all different.
 
-    With a `decay` the table ends with the step ([rows, 1], int32) that each row was last brought to.
+    Where every step moves every row, the table ends with the step ([rows, 1], int32) that each was last brought to.
     """
     gradients = np.ascontiguousarray(gradients, np.float32)
-    if decay:
+    if moves_every_row(optimiser, decay):
         catch_up(optimiser, rate, steps - 1, table, ids, decay)
-        gradients = gradients + np.float32(decay) * table[0][ids]
         table[-1][ids] = steps
-    if optimiser == "adam":
+    if decay:
+        gradients = gradients + np.float32(decay) * table[0][ids]
+    if optimiser != "adagrad":
         _adam(table[0], table[1], table[2], ids, gradients, np.float32(rate * correction(steps)))
     else:
         _adagrad(table[0], table[1], ids, gradients, np.float32(rate))
 
 
 def catch_up(optimiser: Optimiser, rate: float, steps: int, table: list[Array], ids: Array, decay: float) -> None:
-    """Bring the rows `ids` of a table with decay to the end of its `steps`-th step: they were not read since."""
+    """Bring the rows `ids` of a table to the end of its `steps`-th step: they were not read since."""
     last = table[-1]
     if not len(ids) or (first := int(last[ids].min())) >= steps:
         return
-    if optimiser == "adam":
-        rates = np.array([rate * correction(step) for step in range(first + 1, steps + 1)], np.float32)
+    if optimiser == "adagrad":
+        _adagrad_alone(table[0], table[1], last, ids, np.float32(decay), np.float32(rate), steps)
+        return
+    rates = (rate * _corrections(1 << steps.bit_length())[first:steps]).astype(np.float32)
+    if decay:
         _adam_alone(table[0], table[1], table[2], last, ids, np.float32(decay), rates, steps)
     else:
-        _adagrad_alone(table[0], table[1], last, ids, np.float32(decay), np.float32(rate), steps)
+        _adam_coasting(table[0], table[1], table[2], last, ids, rates, steps)
 
 
 @cache
@@ -176,12 +234,10 @@ def correction(steps: int) -> float:
     return float(np.sqrt(1 - BETA_2**steps) / (1 - BETA_1**steps))
 
 
-@njit(nogil=True, cache=True)
-def _draw(key: np.uint64, names: Array, bound: float, out: Array) -> None:
-    width = out.shape[1]
-    for i in range(len(names)):
-        for k in range(width):
-            out[i, k] = np.float32((2 * unit(draw(key, np.uint64(names[i] * width + k))) - 1) * bound)
+@cache
+def _corrections(steps: int) -> Array:
+    """Those of the first `steps` steps, which is a power of two: few of them are ever made."""
+    return np.array([correction(step) for step in range(1, steps + 1)])
 
 
 @njit(nogil=True, cache=True)
@@ -213,6 +269,35 @@ def _adam_alone(
                 first[row, k] += (one - b1) * (g - first[row, k])
                 second[row, k] += (one - b2) * (g * g - second[row, k])
                 rows[row, k] -= rate * first[row, k] / (np.sqrt(second[row, k]) + eps)
+        last[row, 0] = max(last[row, 0], steps)
+
+
+@njit(nogil=True, cache=True)
+def _adam_coasting(rows: Array, first: Array, second: Array, last: Array, ids: Array, rates: Array, steps: int) -> None:
+    """`_adam` with gradients of zero, for every step behind a row's last; rates[-1] is the last's.
+
+    The first moment falls faster than the root of the second. Where it is too small to move a number it becomes zero,
+    after about 200 steps, and from then on only the second moment is left to shrink.
+    """
+    b1, b2, eps, rest = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON), np.float32(_AT_REST)
+    zero, one = np.float32(0), np.float32(1)
+    for i in range(len(ids)):
+        row = ids[i]
+        begun, moves = last[row, 0], True
+        for step in range(begun + 1, steps + 1):
+            if moves:
+                rate, moves = rates[len(rates) - 1 - (steps - step)], False
+                for k in range(rows.shape[1]):
+                    second[row, k] += (one - b2) * (zero - second[row, k])
+                    root = np.sqrt(second[row, k]) + eps
+                    mean = first[row, k] + (one - b1) * (zero - first[row, k])
+                    mean = zero if abs(mean) < rest * root else mean
+                    moves = moves or mean != zero
+                    first[row, k] = mean
+                    rows[row, k] -= rate * mean / root
+            else:
+                for k in range(rows.shape[1]):
+                    second[row, k] += (one - b2) * (zero - second[row, k])
         last[row, 0] = max(last[row, 0], steps)
 
 

@@ -11,12 +11,13 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.memory import require_memory
+from penstock.nn.scorer_table import initial_rows
 from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Batch, Carrier
 from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
 from penstock.store.device.embedding import DeviceEmbeddingTable
-from penstock.store.embedding import MOMENTS, EmbeddingTable
+from penstock.store.embedding import MOMENTS, EmbeddingTable, Optimiser, row_optimiser
 from penstock.store.local import LocalStore
 from penstock.store.source import RowSource
 from penstock.traced import is_traced
@@ -146,7 +147,7 @@ class Inputs:
     def set_rate(self, rate: float) -> None:
         """Let learnable rows take their next steps at this rate."""
         for table in self.tables.values():
-            table.rate = rate
+            table.set_rate(rate)
 
     def learned_rows(self, batch: Batch, x: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """The learnable rows of a batch whose gradients are to be clipped: a vertex's gradient is then in one row."""
@@ -213,7 +214,7 @@ class Inputs:
 def _require_room(counts: Mapping[str, int], job: Job) -> None:
     """Embeddings of a type without features, and what their optimiser keeps, must fit memory."""
     for name, count in counts.items():
-        size = 4 * count * job.embedding * (1 + MOMENTS[job.embedding_optimiser])
+        size = 4 * count * job.embedding * (1 + MOMENTS[_optimiser(count, job)])
         what = f"Embeddings of {count:,} vertices {name!r} with their optimiser"
         require_memory(size, what, "check the vertex count, lower `embedding`, or train on a cluster")
 
@@ -229,8 +230,14 @@ def _check_schedule(job: Job) -> None:
 
 def _table(name: str, count: int, job: Job) -> EmbeddingTable:
     """The learnable rows of a node type."""
-    how = job.embedding, job.embedding_optimiser, job.embedding_lr, job.draw_seed
-    return EmbeddingTable(name, count, *how, decay=job.embedding_decay)
+    how = job.embedding, _optimiser(count, job), job.embedding_lr, job.draw_seed
+    scorer = None if job.has_layers else job.scorer
+    initial = initial_rows(job.embedding_init, scorer, count, job.embedding, job.margin, job.distance)
+    return EmbeddingTable(name, count, *how, decay=job.embedding_decay, initial=initial)
+
+
+def _optimiser(count: int, job: Job) -> Optimiser:
+    return row_optimiser(job.embedding_optimiser, job.has_layers, count, job.batch_size)
 
 
 def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
@@ -16,6 +16,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.explained.options import ExplainOptions
 from penstock.sampling.options import SamplerOptions
 from penstock.sampling.sampler_table import SEEDS_ONLY
+from penstock.store.initial_rows import checked_init
 from penstock.train.batch_options import BatchOptions
 from penstock.train.data_options import DataOptions
 from penstock.train.device_options import DeviceOptions
@@ -46,8 +47,18 @@ class TrainOptions(StrictDocument):
     optimiser_options: Options = Field({}, description="further arguments of the optimiser")
     schedule: str | None = Field(None, description="a class of torch.optim.lr_scheduler, stepped every epoch")
     schedule_options: Options = Field({}, description="arguments of the schedule")
-    embedding_optimiser: Literal["adam", "adagrad"] = Field("adam", description="for learnable vertex embeddings")
+    embedding_optimiser: Literal["auto", "adam", "dense-adam", "adagrad"] = Field(
+        "auto",
+        description="for learnable vertex embeddings: adam moves the rows of a batch (torch's SparseAdam), dense-adam"
+        " all rows in every step (torch's Adam); auto: dense-adam for models without layers, up to 256 vertices for"
+        " each seed of a batch, else adam",
+    )
     embedding_lr: float = Field(0.01, gt=0, description="learning rate of vertex embeddings")
+    embedding_init: Annotated[str, AfterValidator(checked_init)] = Field(
+        "auto",
+        description="what vertex embeddings and vectors of relations begin with (docs/knowledge-graphs.md): auto, as"
+        " the scorer's authors do; xavier; normal:DEVIATION; uniform:BOUND; identity, relations around one",
+    )
     schedule_of: Literal["weights", "all"] = Field(
         "weights",
         description="the rates that `schedule` changes: that of the model's weights, or by the same factor that of"

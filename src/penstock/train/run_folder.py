@@ -39,6 +39,8 @@ Facts = Mapping[str, Any]
 _RESERVE = ".reserve"
 _RESERVED_BYTES = 128 << 10
 """Enough for run.json and a traceback."""
+_BEFORE = {"draws": 1, "embedding_init": "identity"}
+"""What earlier releases did, in fields that they did not have."""
 STATES = ("running", "finished", "stopped-early", "interrupted", "failed")
 _KINDS = {"started": str, **dict.fromkeys(("graph", "labels", "result", "val", "test"), dict)}
 """What fields of run.json, and of the result in it, are where they are there."""
@@ -113,8 +115,8 @@ class RunFolder:
         return folder
 
     def job(self) -> Job:
-        """The job as it was run. Every field is written down, so one without `draws` is of a release before them."""
-        return make_job({"draws": 1, **read_yaml(self.path / JOB, "the run's job")}, str(self.path / JOB))
+        """The job as it was run. Every field is written down: what is missing did not exist, and is as it was then."""
+        return make_job({**_BEFORE, **read_yaml(self.path / JOB, "the run's job")}, str(self.path / JOB))
 
     @property
     def checkpoints(self) -> Path:

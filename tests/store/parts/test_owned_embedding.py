@@ -624,13 +624,13 @@ def test_gradients_are_summed_once_a_step_however_many_ask(tmp_path, monkeypatch
     own.close()
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
-def test_decayed_rows_are_one_machines_after_kills_and_a_step_done_again(tmp_path, optimiser):
+@pytest.mark.parametrize("optimiser, decay", [("adam", 0.2), ("adagrad", 0.2), ("dense-adam", 0.0)])
+def test_rows_that_move_in_every_step_are_one_machines_after_kills_and_a_step_done_again(tmp_path, optimiser, decay):
     """The owner is opened anew before every step; a step is taken back; a state goes to another owner."""
     everything, out = np.arange(COUNT), np.empty((COUNT, WIDTH), np.float32)
-    table = EmbeddingTable("t", COUNT, WIDTH, optimiser, 0.1, 1, NAMES, decay=0.2)
+    table = EmbeddingTable("t", COUNT, WIDTH, optimiser, 0.1, 1, NAMES, decay=decay)
     for step in range(6):
-        own = OwnedEmbedding(tmp_path / "a", *TABLE, optimiser, 0.1, 1, 0.2)
+        own = OwnedEmbedding(tmp_path / "a", *TABLE, optimiser, 0.1, 1, decay)
         np.testing.assert_array_equal(own.pull(everything, step, out), table.pull(everything))
         for push in pushes(step):
             own.push(push)
@@ -646,14 +646,14 @@ def test_decayed_rows_are_one_machines_after_kills_and_a_step_done_again(tmp_pat
             np.add.at(total, push.ids, push.gradients)
             touched[push.ids] = True
         table.push(np.flatnonzero(touched), total[touched])
-    own = OwnedEmbedding(tmp_path / "a", *TABLE, optimiser, 0.1, 1, 0.2)
+    own = OwnedEmbedding(tmp_path / "a", *TABLE, optimiser, 0.1, 1, decay)
     state, kept = own.read(0, COUNT, 6), table.state()
     for mine, theirs in zip(state, [table.rows, *table.moments], strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    other = OwnedEmbedding(tmp_path / "b", *TABLE, optimiser, 0.1, 1, 0.2)
+    other = OwnedEmbedding(tmp_path / "b", *TABLE, optimiser, 0.1, 1, decay)
     assert other.restore("once", 0, state, 6, kept["steps"])
     np.testing.assert_array_equal(other.pull(everything, 6, out), table.pull(everything))
     other.close()
     own.close()
     with refused("mismatched-inputs"):
-        OwnedEmbedding(tmp_path / "a", *TABLE, optimiser, 0.1, 1)
+        OwnedEmbedding(tmp_path / "a", *TABLE, "adagrad" if optimiser == "adagrad" else "adam", 0.1, 1, 0.0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.store import EmbeddingTable
+from penstock.store.initial_rows import InitialRows
 from penstock.store.parts import EmbeddingService, RemoteEmbedding, own_embedding
 from penstock.wire import Endpoint, Message, RemoteError, WireOptions, make_credentials
 from refusals import refused
@@ -12,8 +13,14 @@ WIDTH, SEED, RATE = 4, 3, 0.1
 COUNT = 600
 
 
+INITIAL = {"dense-adam": InitialRows("normal", 0.1)}
+"""By optimiser, what rows begin with; the others' are as usual."""
+
+
 def owners(folder, partition, parts, optimiser="adam"):
-    return {("paper", p): own_embedding(folder, partition, p, "paper", WIDTH, optimiser, RATE, SEED) for p in parts}
+    how = {"initial": INITIAL.get(optimiser)}
+    given = "paper", WIDTH, optimiser, RATE, SEED
+    return {("paper", p): own_embedding(folder, partition, p, *given, **how) for p in parts}
 
 
 def worker(partition, endpoint, optimiser="adam"):
@@ -61,11 +68,12 @@ def learn(partition, remote, table, steps, world):
         table.push(ids, total[ids])
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
+@pytest.mark.parametrize("optimiser", ["adam", "dense-adam", "adagrad"])
 @pytest.mark.parametrize(("parts", "world"), [(1, 1), (2, 2), (4, 3)])
 def test_learning_equals_one_table(tables, parts, world, optimiser):
     partition, remote = tables(parts, optimiser)
-    table = EmbeddingTable("paper", COUNT, WIDTH, optimiser, RATE, SEED)
+    table = EmbeddingTable("paper", COUNT, WIDTH, optimiser, RATE, SEED, initial=INITIAL.get(optimiser))
+    np.testing.assert_array_equal(remote.pull(np.arange(COUNT), 0), table.pull(partition.original("paper")))
     learn(partition, remote, table, range(5), world)
     state = remote.state(5)
     assert state.keys() == table.state().keys()

@@ -35,6 +35,9 @@ CASES = {
     "all-logistic": {"scorer": "transe", "distance": 2, "negatives": "all", "link_loss": "bce", "adversarial": 0.5},
     "unfiltered": {"scorer": "distmult", "filtered": False, "embedding_optimiser": "adagrad", "optimiser": "Adagrad",
                    "negatives": "all", "link_loss": "softmax"},
+    "unread": {"scorer": "rotate", "batch_size": 4, "negatives": "joint", "negatives_per_edge": 3, "epochs": 1},
+    "lazy": {"scorer": "transe", "batch_size": 4, "negatives": "joint", "negatives_per_edge": 3, "epochs": 1,
+             "embedding_optimiser": "adam"},
 }  # fmt: skip
 
 
@@ -69,7 +72,10 @@ def loaded(session):
 
 def learned(session):
     (table,) = session.inputs.tables.values()
-    return [table.rows.copy(), *(np.copy(each.detach().numpy()) for each in session.learned.state_dict().values())]
+    return [
+        table.pull(np.arange(len(table.rows))),
+        *(np.copy(each.detach().numpy()) for each in session.learned.state_dict().values()),
+    ]
 
 
 LONGER = ("transe", "tails", "weighted", "unfiltered")

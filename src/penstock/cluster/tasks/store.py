@@ -13,9 +13,12 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import seed_of
 from penstock.graph.output_files import make_private_folder
+from penstock.nn.layer_table import WITHOUT_LAYERS
+from penstock.nn.scorer_table import initial_rows
 from penstock.partition import Partition, open_partition
 from penstock.sampling.explained.part_draw import serve_explained_draws
 from penstock.sampling.parts import OwnedPart, serve_lists
+from penstock.store.embedding import row_optimiser
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, StoreService, own_embedding
 from penstock.store.parts.replicas import ReplicaService
 from penstock.wire import Message
@@ -50,19 +53,23 @@ def _embeddings(
     """Learnable rows of the types without features, kept in the run folder."""
     # The controller has checked the job. What checks it imports torch, which a store does without.
     job, folder = member.setup.job, make_private_folder(Path(member.setup.run) / "embeddings")
-    how = (
-        job["embedding"],
-        job["embedding_optimiser"],
-        job["embedding_lr"],
-        seed_of(job["seed"], job["draws"]),
-        job["embedding_decay"],
-    )
+    seed = seed_of(job["seed"], job["draws"])
+    width, how = job["embedding"], (job["embedding_lr"], seed, job["embedding_decay"])
 
     def damaged(error: PenstockError) -> None:
         member.drop_damaged(error, "its rows")
 
+    reads_layers = job["module"] is not None or job["model"] not in WITHOUT_LAYERS
+    scorer = None if reads_layers else job["scorer"]
+
+    def owned(name: str, part: int) -> OwnedEmbedding:
+        count = partition.book.count(name)
+        optimiser = row_optimiser(job["embedding_optimiser"], reads_layers, count, job["batch_size"])
+        initial = initial_rows(job["embedding_init"], scorer, count, width, job["margin"], job["distance"])
+        return own_embedding(folder, partition, part, name, width, optimiser, *how, damaged, initial)
+
     return {
-        (name, part): own_embedding(folder, partition, part, name, *how, damaged)
+        (name, part): owned(name, part)
         for part, graph in graphs.items()
         for name, nodes in graph.nodes.items()
         if job["features"] not in nodes.fields

@@ -14,6 +14,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.row_reader import PLAIN_ROWS
+from penstock.store.embedding import row_optimiser
 from penstock.store.parts import RemoteEmbedding
 from penstock.train.edge_fields import edge_rows
 from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
@@ -144,7 +145,8 @@ class PartedInputs(Inputs):
     def _table(self, name: str, parts: Parts, job: Job) -> AgreedTable:
         book, names = parts.partition.book, parts.partition.original(name)
         channels = parts.channels("embeddings", 0)
-        remote = RemoteEmbedding(name, book, job.embedding, job.embedding_optimiser, channels, names)
+        optimiser = row_optimiser(job.embedding_optimiser, job.has_layers, book.count(name), job.batch_size)
+        remote = RemoteEmbedding(name, book, job.embedding, optimiser, channels, names)
         return AgreedTable(remote, book.count(name), self)
 
     def _parted_width(self, name: str, job: Job) -> int:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.nn.device.distances import device_distances
+from penstock.nn.scorer_table import initial_rows
 from penstock.nn.scorers.complex_distance import complex_distances
 from penstock.nn.scorers.norm_distance import norm_distances
 from penstock.nn.scorers.relations import (
@@ -17,23 +18,29 @@ from penstock.nn.scorers.relations import (
     complex_magnitudes,
     complex_product,
 )
+from penstock.store.initial_rows import AUTO
 
 
 class TransEScorer(RelationScorer):
     """`margin` minus the distance between h_src + vector of the relation and h_dst; `distance` is its norm, 1 or 2."""
 
     def __init__(
-        self, width: int, relations: int = 1, inverse: bool = False, margin: float = 9.0, distance: int = 1
+        self,
+        width: int,
+        relations: int = 1,
+        inverse: bool = False,
+        margin: float = 9.0,
+        distance: int = 1,
+        init: str = AUTO,
     ) -> None:
         super().__init__(width, relations, width, inverse)
         self.margin, self.distance = margin, distance
-        bound = 1 / math.sqrt(width)
-        nn.init.uniform_(self.vectors, -bound, bound)
+        self.begin(init, initial_rows(AUTO, "transe", relations, width, margin, distance))
 
     @classmethod
     def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
         """The scorer of rows `width` wide."""
-        return cls(width, relations, settings.inverse, settings.margin, settings.distance)
+        return cls(width, relations, settings.inverse, settings.margin, settings.distance, settings.init)
 
     def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
         """h + r for tails, t - r for heads."""
@@ -67,7 +74,8 @@ def _on_host(*rows: Tensor) -> bool:
 class RotatEScorer(RelationScorer):
     """`margin` minus the distance between h_src turned by the relation's angles and h_dst, of complex rows.
 
-    The distance is the sum of the absolute values of the differences of their complex numbers.
+    The distance is the sum of the absolute values of the differences of their complex numbers. Angles begin anywhere,
+    whatever a job's `embedding_init` says of rows.
     """
 
     def __init__(self, width: int, relations: int = 1, inverse: bool = False, margin: float = 9.0) -> None:

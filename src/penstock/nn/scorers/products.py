@@ -12,10 +12,24 @@ from penstock.nn.scorers.relations import (
     complex_magnitudes,
     complex_product,
 )
+from penstock.store.initial_rows import AUTO, IDENTITY, InitialRows
 
 
 class _ProductScorer(RelationScorer):
     """Scores by the dot product of a query and a row."""
+
+    def _begin_products(self, init: str, real: int) -> None:
+        """Vectors are drawn like the rows of entities; with `identity` the `real` first columns are around one.
+
+        An untrained scorer is the dot product then, in which every entity is its own best answer. Symmetric relations
+        between entities without features do not recover from that.
+        """
+        if init != IDENTITY:
+            self.begin(init, InitialRows("normal", 0.1))
+            return
+        if real < self.width:
+            nn.init.normal_(self.vectors, 0.0, 0.1)
+        nn.init.normal_(self.vectors.data[:, :real], 1.0, 0.1)
 
     def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """[..., m, k], as one matrix product."""
@@ -29,15 +43,14 @@ class _ProductScorer(RelationScorer):
 class DistMultScorer(_ProductScorer):
     """h_src . (vector of the relation * h_dst)."""
 
-    def __init__(self, width: int, relations: int = 1, inverse: bool = False) -> None:
+    def __init__(self, width: int, relations: int = 1, inverse: bool = False, init: str = AUTO) -> None:
         super().__init__(width, relations, width, inverse)
-        # Around one, so that an untrained scorer is the dot product.
-        nn.init.normal_(self.vectors, 1.0, 0.1)
+        self._begin_products(init, width)
 
     @classmethod
     def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
         """The scorer of rows `width` wide."""
-        return cls(width, relations, settings.inverse)
+        return cls(width, relations, settings.inverse, settings.init)
 
     def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
         """The same for both ends: DistMult scores a triple and its reverse alike."""
@@ -47,16 +60,15 @@ class DistMultScorer(_ProductScorer):
 class ComplExScorer(_ProductScorer):
     """The real part of h_src . (vector of the relation * conj(h_dst)), of rows read as complex numbers."""
 
-    def __init__(self, width: int, relations: int = 1, inverse: bool = False) -> None:
+    def __init__(self, width: int, relations: int = 1, inverse: bool = False, init: str = AUTO) -> None:
         check_even("complex", width)
         super().__init__(width, relations, width, inverse)
-        nn.init.normal_(self.vectors, 0.0, 0.1)
-        nn.init.normal_(self.vectors.data[:, : width // 2], 1.0, 0.1)
+        self._begin_products(init, width // 2)
 
     @classmethod
     def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
         """The scorer of rows `width` wide."""
-        return cls(width, relations, settings.inverse)
+        return cls(width, relations, settings.inverse, settings.init)
 
     def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
         """h * r for tails, t * conj(r) for heads."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import PenstockError
+from penstock.store.initial_rows import AUTO, InitialRows, chosen_rows
 
 End = Literal["source", "destination"]
 
@@ -23,6 +24,8 @@ class ScorerSettings(NamedTuple):
     """What distances are subtracted from."""
     distance: int = 1
     """The norm that TransE measures distances by: 1 or 2."""
+    init: str = AUTO
+    """What relations' vectors begin with, as a job's `embedding_init` says it."""
 
 
 class RelationScorer(nn.Module):
@@ -39,6 +42,14 @@ class RelationScorer(nn.Module):
     def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
         """The scorer of rows `width` wide."""
         raise NotImplementedError
+
+    def begin(self, init: str, auto: InitialRows) -> None:
+        """Draw the vectors as `init` says; `auto` is what it means by that word."""
+        chosen = chosen_rows(init, auto, *self.vectors.shape)
+        if chosen.kind == "normal":
+            nn.init.normal_(self.vectors, 0.0, chosen.scale)
+        else:
+            nn.init.uniform_(self.vectors, -chosen.scale, chosen.scale)
 
     def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
         """Queries for vertices at `end`, of the other end's rows and the relations' vectors."""

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.store.embedding import ADAGRAD_EPSILON, BETA_1, BETA_2, EPSILON, EmbeddingTable, correction, stored_arrays
+from penstock.store.embedding import (
+    ADAGRAD_EPSILON,
+    BETA_1,
+    BETA_2,
+    EPSILON,
+    EmbeddingTable,
+    correction,
+    moves_every_row,
+    stored_arrays,
+)
 
 
 class DeviceEmbeddingTable:
@@ -18,6 +27,15 @@ class DeviceEmbeddingTable:
     def __init__(self, table: EmbeddingTable, device: torch.device) -> None:
         self.name, self.optimiser, self.rate, self.steps = table.name, table.optimiser, table.rate, table.steps
         self._table = [torch.from_numpy(each).to(device) for each in (table.rows, *table.moments)]
+
+    @property
+    def moves_every_row(self) -> bool:
+        """Whether a step moves rows that its batch has not read, too."""
+        return moves_every_row(self.optimiser, 0.0)
+
+    def set_rate(self, rate: float) -> None:
+        """Take the next steps at another rate."""
+        self.rate = rate
 
     @property
     def rows(self) -> Array:
@@ -57,6 +75,10 @@ class DeviceEmbeddingTable:
             self._step(self._table, gradients)
             return
         places = self._places(ids)
+        if self.moves_every_row:
+            every = torch.zeros_like(self._table[0])
+            self._step(self._table, every.index_copy_(0, places, gradients))
+            return
         some = [each[places] for each in self._table]
         self._step(some, gradients)
         for each, new in zip(self._table, some, strict=True):

@@ -17,20 +17,21 @@ _COLUMNS = 1024
 
 
 def launch_row_steps(
-    table: list[Tensor], ids: Tensor, order: Tensor, dense: Tensor | None, given: Tensor, rate: Tensor
+    table: list[Tensor], ids: Tensor, order: Tensor, dense: Tensor | None, given: Tensor, rate: Tensor, alone: int = 0
 ) -> None:
     """A step on a table: rows, then the moments of Adam (two) or Adagrad (one).
 
     `ids` are the rows that were read, ascending; at or beyond the table's end they do not count. `order` says which
-    gradient belongs to each: first the rows of `dense`, if there is one, then those of `given`. `rate` is one number on
-    the device, with Adam's correction in it.
+    gradient belongs to each: first the rows of `dense`, if there is one, then those of `given`. Without `dense`, the
+    first `alone` of them are rows without a gradient, which take the step all the same. `rate` is one number on the
+    device, with Adam's correction in it.
     """
     rows, width = table[0], table[0].shape[1]
     columns = min(_COLUMNS, triton.next_power_of_2(width))
-    first_rows = 0 if dense is None else len(dense)
+    first_rows = alone if dense is None else len(dense)
     _step_rows[(len(ids), -(-width // columns))](
         rows, table[1], table[-1], ids, order, len(ids), given if dense is None else dense, first_rows, given, rate,
-        len(rows), WIDTH=width, ADAM=len(table) == 3, BETA_1=BETA_1, BETA_2=BETA_2,
+        len(rows), WIDTH=width, DENSE=dense is not None, ADAM=len(table) == 3, BETA_1=BETA_1, BETA_2=BETA_2,
         EPSILON=EPSILON if len(table) == 3 else ADAGRAD_EPSILON, B=columns,
     )  # fmt: skip
 
@@ -49,6 +50,7 @@ def _step_rows(
     rate,
     table_rows,
     WIDTH: tl.constexpr,
+    DENSE: tl.constexpr,
     ADAM: tl.constexpr,
     BETA_1: tl.constexpr,
     BETA_2: tl.constexpr,
@@ -67,7 +69,8 @@ def _step_rows(
         more = row == row
         while more:
             at = tl.load(order + q).to(tl.int64)
-            g += tl.load(dense + at * WIDTH + c, mask=held & (at < dense_rows), other=0.0)
+            if DENSE:
+                g += tl.load(dense + at * WIDTH + c, mask=held & (at < dense_rows), other=0.0)
             g += tl.load(given + (at - dense_rows) * WIDTH + c, mask=held & (at >= dense_rows), other=0.0)
             q += 1
             more = tl.load(ids + q, mask=q < count, other=-1).to(tl.int64) == row

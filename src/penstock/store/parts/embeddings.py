@@ -11,6 +11,7 @@ from penstock.graph.output_files import make_private_folder
 from penstock.graph.schema import file_name
 from penstock.partition.folder import Partition
 from penstock.store.embedding import Optimiser
+from penstock.store.initial_rows import InitialRows
 from penstock.store.parts.embedding_files import JOURNAL, DamagedEmbedding, Push
 from penstock.store.parts.owned import OwnedEmbedding, chunks
 from penstock.store.parts.requests import Restore, RoundRequest, Shrink, Staged, TableRequest, checked, row_numbers
@@ -34,6 +35,7 @@ def own_embedding(
     seed: int,
     decay: float = 0.0,
     damaged: Callable[[DamagedEmbedding], None] | None = None,
+    initial: InitialRows | None = None,
 ) -> OwnedEmbedding:
     """A part's share of the table of a node type, in a folder of its own below `folder`: as it was left, or new.
 
@@ -42,7 +44,7 @@ def own_embedding(
     """
     names = partition.original(table)[slice(*partition.book.range(part, table))]
     own = make_private_folder(make_private_folder(folder / file_name(table)) / f"part{part}")
-    given = own, table, names, width, optimiser, rate, seed, decay
+    given = own, table, names, width, optimiser, rate, seed, decay, initial
     try:
         return OwnedEmbedding(*given)
     except DamagedEmbedding as error:

@@ -19,7 +19,16 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.store.embedding import MOMENTS, Optimiser, catch_up, check_optimiser, draw_rows, learn_rows
+from penstock.store.embedding import (
+    MOMENTS,
+    Optimiser,
+    catch_up,
+    check_optimiser,
+    draw_rows,
+    learn_rows,
+    moves_every_row,
+)
+from penstock.store.initial_rows import InitialRows, usual_rows
 from penstock.store.parts.embedding_files import (
     JOURNAL,
     DamagedEmbedding,
@@ -60,9 +69,12 @@ class OwnedEmbedding:
         rate: float,
         seed: int,
         decay: float = 0.0,
+        initial: InitialRows | None = None,
     ) -> None:
+        """`initial` says what new rows begin with, as in `EmbeddingTable`."""
         check_optimiser(optimiser)
         self.name, self.optimiser, self.rate, self.decay = name, optimiser, rate, decay
+        self._moves_every_row = moves_every_row(optimiser, decay)
         self.step = self.steps = 0
         """The step that the rows are before; and how many optimiser steps they have had."""
         self._about: dict[str, Any] = {
@@ -86,9 +98,9 @@ class OwnedEmbedding:
             new = not path.exists()
             if new:
                 clear_tables(folder)
-            self._tables = open_tables(folder, (len(names), width), MOMENTS[optimiser], decay > 0, new)
+            self._tables = open_tables(folder, (len(names), width), MOMENTS[optimiser], self._moves_every_row, new)
             if new:
-                draw_rows(name, seed, names, self._tables[0])
+                draw_rows(name, seed, names, initial or usual_rows(width), self._tables[0])
                 write_journal(path, [self._clock()])
             self._journal = open_journal(path)
         except BaseException:
@@ -102,7 +114,7 @@ class OwnedEmbedding:
 
     @property
     def rows(self) -> Array:
-        """The rows before `step`, mapped; with a decay, each as it was after the last step that touched it."""
+        """The rows before `step`, mapped; where every step moves every row, as after the last one that touched it."""
         return self._tables[0]
 
     @property
@@ -114,7 +126,7 @@ class OwnedEmbedding:
         """Rows before a step, by number in the part, into `out`; applies what lies before it where that is to do."""
         with self._lock:
             self.reach(step)
-            if self.decay:
+            if self._moves_every_row:
                 out[...] = self._current([gather_rows(table, ids) for table in self._tables])[0]
                 return out
             return gather_rows(self.rows, ids, out)
@@ -207,7 +219,7 @@ class OwnedEmbedding:
                 self._begin_restoring(token)
             for own, given in zip([self.rows, *self.moments], tables, strict=True):
                 own[start:stop] = given
-            if self.decay:
+            if self._moves_every_row:
                 self._tables[-1][start:stop] = steps
             self._journal.append(Message("restored", {"start": start, "stop": stop}))
             self._covered[start] = max(stop, self._covered.get(start, 0))
@@ -317,11 +329,11 @@ class OwnedEmbedding:
         return before, tables
 
     def _current(self, tables: list[Array]) -> list[Array]:
-        """Copies of some rows, their moments and, with a decay, their last steps: rows and moments as they are now.
+        """Copies of some rows, their moments and, where each moves in every step, their last: as they are now.
 
         What is mapped stays as it is: only what the journal knows of may change there.
         """
-        if not self.decay:
+        if not self._moves_every_row:
             return tables
         catch_up(self.optimiser, self.rate, self.steps, tables, np.arange(len(tables[0])), self.decay)
         return tables[:-1]

@@ -235,12 +235,13 @@ class TripleSteps:
         real = [batch.counts, batch.counts, *(groups.repeat_interleave(each.shape[1]) for each in drawn)]
         beyond = len(self._table.on_device[0])
         counted = torch.where(torch.cat(real), ids, beyond).to(torch.int32)
-        if dense is not None:
+        alone = len(self._every) if dense is None and self._table.moves_every_row else 0
+        if dense is not None or alone:
             counted = torch.cat([self._every, counted])
         ascending, order = torch.sort(counted, stable=True)
         given = None if dense is None else cast(Tensor, dense.grad)
         rate = self._rates.index_select(0, self._triples.cursor)
-        launch_row_steps(self._table.on_device, ascending, order, given, cast(Tensor, read.grad), rate)
+        launch_row_steps(self._table.on_device, ascending, order, given, cast(Tensor, read.grad), rate, alone)
 
 
 def _on_host(count: Any) -> bool:

@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.nn.scorers import build_scorer
+from penstock.nn.scorers import ScorerSettings, build_scorer
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
@@ -25,6 +25,7 @@ from penstock.sampling.links import (
     negatives_named,
     ranks,
 )
+from penstock.store.initial_rows import IDENTITY
 from penstock.train.batch_source import BatchSource
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
@@ -93,7 +94,11 @@ class LinkTask:
             raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.", code="missing-data")
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.messages, self.redraws = batches.messages, True
-        self.head: torch.nn.Module = build_scorer("dot" if job.scorer == "auto" else job.scorer, job.hidden)
+        # A model with layers brings neighbours together: the dot product is a good beginning.
+        settings = ScorerSettings(init=IDENTITY)
+        self.head: torch.nn.Module = build_scorer(
+            "dot" if job.scorer == "auto" else job.scorer, job.hidden, settings=settings
+        )
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
         self._ranked = reported_metrics(default_metric(self.name), _REPORTED, functions)
         self._loss, self.has_own_loss = functions.loss, functions.loss is not None

@@ -226,7 +226,7 @@ class TripleTask:
                 f"Scorer {name} knows no relations: set `scorer` to one of {', '.join(fit)}.",
                 code="unsupported-combination",
             )
-        settings = ScorerSettings(job.inverse_relations, job.margin, job.distance)
+        settings = ScorerSettings(job.inverse_relations, job.margin, job.distance, job.embedding_init)
         return build_scorer(name, self.out, len(self.relations), settings)
 
     def _links(self, planned: Planned) -> TripleBatch:

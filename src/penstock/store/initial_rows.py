@@ -1,0 +1,46 @@
+"""What learnable rows begin with: the choices of a job's `embedding_init`. `embedding.draw_rows` carries them out."""
+
+import math
+from typing import Literal, NamedTuple
+
+AUTO, XAVIER, IDENTITY = "auto", "xavier", "identity"
+GRAMMAR = f"{AUTO}, {XAVIER}, {IDENTITY}, normal:DEVIATION or uniform:BOUND"
+
+
+class InitialRows(NamedTuple):
+    """A distribution around zero: `scale` is the deviation of `normal`, and the bound of `uniform` on both sides."""
+
+    kind: Literal["normal", "uniform"]
+    scale: float
+
+
+def usual_rows(width: int) -> InitialRows:
+    """Of rows that layers read: uniform within 1/sqrt(width) of zero."""
+    return InitialRows("uniform", 1 / math.sqrt(width))
+
+
+def chosen_rows(init: str, auto: InitialRows, count: int, width: int) -> InitialRows:
+    """What `embedding_init` says of a table of `count` rows; `auto` is what it means by that word."""
+    if init == AUTO:
+        return auto
+    if init == XAVIER:
+        return InitialRows("uniform", math.sqrt(6 / (count + width)))
+    return usual_rows(width) if init == IDENTITY else _given(init)
+
+
+def checked_init(init: str) -> str:
+    """Raise ValueError unless `embedding_init` is one of the choices."""
+    if init not in (AUTO, XAVIER, IDENTITY):
+        _given(init)
+    return init
+
+
+def _given(init: str) -> InitialRows:
+    kind, _, number = init.partition(":")
+    try:
+        scale = float(number)
+    except ValueError:
+        scale = math.nan
+    if kind not in ("normal", "uniform") or not 0 < scale <= 100:
+        raise ValueError(f"{init!r} is not a way to begin rows: write {GRAMMAR}, such as normal:0.1 (up to 100)")
+    return InitialRows("normal" if kind == "normal" else "uniform", scale)
