@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
+from penstock.python_program import start_python
 
 _CUDA_ON_HOST = 900 << 20
 """Bytes of the host that CUDA's libraries and torch's kernels for a GPU take: assumed, not measured."""
@@ -55,8 +56,14 @@ def _known() -> ProcessMemory:
 
 def _measured() -> int:
     """The peak of a child process that trains a tiny graph."""
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.train.tiny_run"], capture_output=True, text=True, timeout=_TIMEOUT,
-        check=True,
-    )  # fmt: skip
-    return int(done.stdout.split()[-1])
+    child = start_python(
+        ["-m", "penstock.train.tiny_run"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with child:
+        try:
+            said, _ = child.communicate(timeout=_TIMEOUT)
+        finally:
+            child.kill()
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args)
+    return int(said.split()[-1])
