@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.graph.input_files import read_document
 from penstock.report.values import mapping, number, numbers, whole
 
 _UNDERSTOOD = "a plan, a run folder, or what `penstock train`, `plan` or `simulate` print with --json"
@@ -72,7 +73,7 @@ def _difference(name: str, values: list[float]) -> Difference:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_document(path))
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name {_UNDERSTOOD}.", code="file-not-found") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
+from penstock.graph.input_files import read_document
 from penstock.python_program import start_python
 
 _CUDA_ON_HOST = 900 << 20
@@ -34,7 +35,7 @@ def process_bytes(on_device: bool) -> int:
 def _known() -> ProcessMemory:
     name, file = f"torch {torch.__version__}, Python {sys.version.split()[0]}", cache_folder() / "process.json"
     try:
-        found = ProcessMemory.model_validate_json(file.read_text())
+        found = ProcessMemory.model_validate_json(read_document(file))
         if found.measured_on == name:
             return found
     except (OSError, ValueError, ValidationError):
