@@ -4,6 +4,7 @@ An archive's member is read whole, so a set such as ogbn-papers100M needs memory
 is copied beyond that until the lists are built.
 """
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +65,8 @@ def read_typed_binary(raw: Path) -> RawGraph:
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        archive = Archive(path)
-        try:
+        with closing(Archive(path)) as archive:
             return dict(archive)
-        finally:
-            archive.close()
     except PenstockError as error:
         raise PenstockError(
             f"{path} cannot be read ({str(error).removesuffix('.')}): download the set again.", code="damaged-file"
