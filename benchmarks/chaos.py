@@ -1,11 +1,11 @@
 """Does a run on a cluster end as if nothing had happened, whatever happens?
 
 Trains a small job undisturbed on three clusters; then, `--kills` times, again on one of them while a random task is
-killed (-9) at a random moment, and once for every other trouble: a task stopped for longer than connections live, and
-for longer than the controller's patience; a host that is slow; links cut and restored (with root, between network
-namespaces); a disk that is full at a checkpoint (with root); a peer that sends garbage to every open port, and one that
-has the wrong keys. The last checkpoint and the best model must be those of the undisturbed run, bit for bit, and no
-process, shared memory or socket may be left.
+killed (-9) at a random moment, and once for every other trouble: the controller killed and the run resumed; a task
+stopped for longer than connections live, and for longer than the controller's patience; a host that is slow; links cut
+and restored (with root, between network namespaces); a disk that is full at a checkpoint (with root); a peer that sends
+garbage to every open port, and one that has the wrong keys. The last checkpoint and the best model must be those of the
+undisturbed run, bit for bit, and no process, shared memory or socket may be left.
 Run: python benchmarks/chaos.py [--kills 50] [--seed 0] [--only kill pause ...] [--learned] [--json]
 """
 

@@ -131,7 +131,7 @@ class LimitedLauncher(LocalLauncher):
         bucket = self._buckets[setup.task.machine]
 
         class LimitedProcess(LocalProcess):
-            command = (sys.executable, str(Path(__file__).with_name("limited_task.py")), str(bucket))
+            arguments = (str(Path(__file__).with_name("limited_task.py")), str(bucket))
 
         return LimitedProcess(setup, log_of(setup))
 

@@ -68,6 +68,24 @@ def kill(on: Stage) -> str:
     return _outcome(running, on.limit, f"{name} after {at:.1f} s")
 
 
+def controller(on: Stage) -> str:
+    """The controller is killed at a random moment; its tasks end by themselves, and the run is resumed."""
+    running = on.start()
+    _wait_for_steps(running, on.run)
+    at = on.draws.uniform(0.0, 0.5) * on.seconds
+    _wait(running, at)
+    if running.ended():
+        return _outcome(running, on.limit, MISSED)
+    running.process.kill()
+    running.finished(on.limit)
+    end = time.monotonic() + on.limit
+    while running.left() and time.monotonic() < end:
+        time.sleep(0.1)
+    if left := running.left():
+        return f"FAILED: {left} went on without their controller"
+    return _outcome(on.start("--resume", str(on.run)), on.limit, f"the controller {at:.1f} s after the first step")
+
+
 def pause(on: Stage) -> str:
     """A task stands still for longer than its connections live, and goes on."""
     return _stopped(on, 4.0)
@@ -207,6 +225,7 @@ class Cable(Progress):
 
 TROUBLES: dict[str, Trouble] = {
     "kill": kill,
+    "controller": controller,
     "pause": pause,
     "silence": silence,
     "slow-host": slow_host,

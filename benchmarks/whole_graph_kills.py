@@ -74,8 +74,8 @@ def _trained(folder: Path, cluster: str, name: str) -> Any:
 def _killed(folder: Path, cluster: str, expected: Path, rank: int, epoch: int, phase: str) -> dict[str, Any]:
     name = f"{phase}-{epoch}-{rank}"
     about = {"rank": rank, "epoch": epoch, "phase": phase, "file": str(folder / f"{name}.killed")}
-    command = (sys.executable, "-P", str(VICTIM))
-    with patch.object(LocalProcess, "command", command), patch.dict(os.environ, {VARIABLE: json.dumps(about)}):
+    arguments = (str(VICTIM),)
+    with patch.object(LocalProcess, "arguments", arguments), patch.dict(os.environ, {VARIABLE: json.dumps(about)}):
         run = _trained(folder, cluster, name)
     recoveries = [each["task"] for each in run.facts["result"]["recoveries"]]
     same = same_end(run.path, expected) and losses(run.path) == losses(expected)

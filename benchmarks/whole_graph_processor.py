@@ -64,8 +64,8 @@ def _measured(folder: Path, options: argparse.Namespace, bins: str, number: int)
     file = run.with_suffix(".yaml")
     about = {"machines": machines, "partition": str(folder / "parts"), "wire": {"security": "token"}}
     file.write_text(yaml.safe_dump(about))
-    command = (sys.executable, "-P", str(COUNTER))
-    with patch.object(LocalProcess, "command", command), patch.dict(os.environ, {VARIABLE: str(counts)}):
+    arguments = (str(COUNTER),)
+    with patch.object(LocalProcess, "arguments", arguments), patch.dict(os.environ, {VARIABLE: str(counts)}):
         result = start_cluster_run(job, str(file)).facts["result"]
     totals = _totals(counts)
     spent = {kind: 1000 * value for kind, value in totals.pop("threads").items()}

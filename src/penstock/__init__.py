@@ -1,5 +1,6 @@
 """Penstock: graph neural network training that is planned, reproducible and hard to kill."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,9 @@ __all__ = [
 
 # Before Triton is imported, whoever imports it: a command, a task of a cluster, or a program.
 choose_triton_cache()
+# Before torch computes: on ARM, oneDNN else writes a file for the profiler perf into the temporary folder, for every
+# process that trains, and nobody removes it.
+os.environ.setdefault("ONEDNN_JIT_PROFILE", "0")
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
 # `train` is a package too, and calling it trains; calling `explain` explains, and `memory` predicts.

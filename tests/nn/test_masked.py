@@ -1,5 +1,7 @@
 """Blocks whose edges are masked: ones change nothing, zeros silence a message, gradients are those of the formula."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -116,3 +118,32 @@ def test_pyg_layers_give_what_ours_give():
     assert torch.autograd.grad(out.sum(), mask)[0].abs().sum() > 0
     # Masks do not stay in the module.
     torch.testing.assert_close(adapt(theirs)([block], x), ours(block, x))
+
+
+def test_pyg_layers_that_another_explainer_has_used():
+    """PyG's Explainer leaves its mask's name among the parameters: masks that replace it must keep their gradients."""
+    nn = pytest.importorskip("torch_geometric.nn")
+    from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
+
+    block, x = whole_block(), rows(12, 3, grad=False)
+    mask = torch.rand(block.num_edges, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    layer = nn.GCNConv(3, 4)
+    fresh = copy.deepcopy(layer)
+    theirs = torch.nn.Parameter(torch.randn(block.num_edges))
+    edges = torch.from_numpy(np.stack([block.indices, block.destinations()])).long()
+    for used in (False, True):
+        set_masks(layer, theirs, edges)
+        if used:
+            clear_masks(layer)
+        state = {**vars(layer), **layer._parameters}
+        outs = [adapt(each)([MaskedBlock(block, mask)], x) for each in (layer, fresh)]
+        assert torch.equal(*outs)
+        gradients = [torch.autograd.grad(out.sum(), mask)[0] for out in outs]
+        assert torch.equal(*gradients) and gradients[0].abs().sum() > 0
+        # What the other explainer had set is there again.
+        assert {**vars(layer), **layer._parameters}.keys() == state.keys()
+        assert layer._edge_mask is (None if used else theirs) and layer.explain is (None if used else True)
+    layer.explain = False
+    with refused("unsupported-combination explain"):
+        adapt(layer)([MaskedBlock(block, mask)], x)
+    assert layer.explain is False

@@ -1,9 +1,17 @@
 """A damaged checkpoint: the newest whole one takes its place, and the user hears of it."""
 
-import pytest
+import math
+import os
 
+import numpy as np
+import pytest
+import torch
+
+from penstock import PenstockError
 from penstock.api import train
+from penstock.graph.atomic import claimed
 from penstock.progress import Progress
+from penstock.train.state_file import read_state, write_state
 from penstock.train.use import evaluate_run
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
@@ -88,3 +96,89 @@ def test_where_none_is_whole_the_advice_can_be_followed(graph, run):
     with refused("damaged-file"):
         train(graph, resume=run, epochs=3)
     assert len(steps_of(run)) == 3
+
+
+def header_byte(file):
+    """One byte of an array's header, which NumPy's parser of headers does not survive."""
+    content = bytearray(file.read_bytes())
+    content[content.index(b"'descr'") - 1] = ord("(")
+    file.write_bytes(content)
+
+
+def pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+def endless(file):
+    file.unlink()
+    file.symlink_to("/dev/zero")
+
+
+def folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+def forged(change):
+    """A file that is whole, and whose content no run can have written."""
+
+    def damage(file):
+        state = read_state(file)
+        change(state)
+        write_state(file, state)
+
+    return damage
+
+
+def wrong_shape(state):
+    state["learned"][next(iter(state["learned"]))] = torch.zeros(3, 3, 3)
+
+
+def wrong_optimiser(state):
+    state["optimiser"]["state"][0]["exp_avg"] = torch.zeros(7, 5)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(header_byte, pipe, endless, folder),
+        *map(forged, (wrong_shape, wrong_optimiser)),
+        forged(lambda state: state.update(tables=[np.zeros(3)])),
+        forged(lambda state: state["standing"].update(step=math.nan)),
+        forged(lambda state: state["standing"].update(surprise=1)),
+        forged(lambda state: state.pop("optimiser")),
+        forged(lambda state: state["optimiser"].update(param_groups=[])),
+    ],
+    ids=range(11),
+)
+def test_whatever_is_wrong_with_the_newest_the_one_before_takes_its_place(damage, graph, run):
+    older, newest = steps_of(run)[-2:]
+    damage(newest)
+    progress = Noted()
+    assert train(graph, resume=run, epochs=3, progress=progress).state == "finished"
+    assert newest.name in progress.said[0] and f"resumes from {older.name} instead" in progress.said[0]
+    assert os.path.lexists(newest.with_name(f"{newest.name}.damaged"))
+
+
+@pytest.mark.parametrize("damage", [header_byte, pipe, forged(wrong_shape)], ids=["header", "pipe", "shape"])
+def test_where_none_can_be_read_nothing_is_lost(damage, graph, run):
+    for file in steps_of(run):
+        damage(file)
+    before = sorted(path.name for path in run.rglob("*"))
+    with pytest.raises(PenstockError):
+        train(graph, resume=run, epochs=3)
+    assert sorted(path.name for path in run.rglob("*")) == before
+
+
+def test_what_a_killed_process_left_half_written_is_swept(graph, run):
+    """And not what a process that lives is writing."""
+    for path in (run / "checkpoints" / ".step-000000000012.ckpt.writing-0123abcd", run / ".run.json.writing-00000000"):
+        path.write_bytes(b"half")
+    (run / ".parts.writing-11111111").mkdir()
+    (run / ".parts.writing-11111111" / "x.npy").write_bytes(b"half")
+    alive = run / "checkpoints" / ".best-000001.ckpt.writing-0123abce"
+    alive.write_bytes(b"half")
+    with claimed(alive):
+        assert train(graph, resume=run, epochs=3).state == "finished"
+    assert list(run.rglob("*.writing-*")) == [alive]

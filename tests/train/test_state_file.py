@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.lib import format as npy
 
 from penstock import PenstockError
-from penstock.train.state_file import read_state, write_state
+from penstock.graph.arrays import read_member
+from penstock.train.state_file import DamagedState, read_state, write_state
 from refusals import refused
 from training_graphs import assert_same_state, same_state
 
@@ -144,3 +145,65 @@ def test_shared_tensors_are_kept_apart(tmp_path):
     path, shared = tmp_path / "a.ckpt", torch.arange(3.0)
     write_state(path, {"a": shared, "b": shared})
     assert_same_state(read_state(path), {"a": shared, "b": shared})
+
+
+def test_whatever_a_byte_of_a_header_becomes(tmp_path):
+    """NumPy evaluates headers as Python: a quote, a bracket or a zero byte there raises whatever a parser can."""
+    path = tmp_path / "a.ckpt"
+    state = small(path)
+    data = path.read_bytes()
+    headers = [place for place in range(len(data)) if data[place:].startswith(npy.MAGIC_PREFIX)]
+    noticed = 0
+    for place in (place for header in headers for place in range(header, header + 80)):
+        for byte in {0, 10, 39, 40, 44, 91, 92, 123, 233, data[place] ^ 16} - {data[place]}:
+            path.write_bytes(data[:place] + bytes([byte]) + data[place + 1 :])
+            with refused("damaged-file a.ckpt", DamagedState):
+                read_state(path)
+            noticed += 1
+    assert len(headers) == 2 and noticed > 1000
+    path.write_bytes(data)
+    assert_same_state(read_state(path), state)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), ",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'x': 1, }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, nan), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-2, -3), }",
+        "{'descr': '<f4', 'fortran_order': 1, 'shape': (2, 3), }",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (3,), }",
+        "{'descr': '<f3', 'fortran_order': False, 'shape': (2, 4), }",
+        "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1, 3), }",
+        "{'descr': '<S99999999999999999999', 'fortran_order': False, 'shape': (2, 3), }",
+        "(" * 9000,
+        "{'descr': '",
+        "\x00\x00",
+        "",
+    ],
+    ids=range(15),
+)
+def test_headers_that_fit_their_checksum(text, tmp_path):
+    path = tmp_path / "a.ckpt"
+    small(path)
+
+    def change(name, data):
+        header = npy.magic(1, 0) + len(text).to_bytes(2, "little") + text.encode()
+        return header + np.arange(6, dtype=np.float32).tobytes() if name.startswith("t") else data
+
+    forged(path, change=change)
+    with refused("damaged-file a.ckpt", DamagedState):
+        read_state(path)
+
+
+@pytest.mark.parametrize("array", [np.float32(3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.zeros(0, "U0")])
+def test_arrays_of_every_order(array, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("a.npy", "w") as member:
+        npy.write_array(member, np.asanyarray(array))
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        found = read_member(archive, archive.infolist()[0])
+    np.testing.assert_array_equal(found, array)
+    assert found.dtype == array.dtype and found.flags.f_contiguous == np.asanyarray(array).flags.f_contiguous

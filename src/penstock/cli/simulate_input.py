@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.graph.document_sweep import Point, fields_of, parse_sweeps, points_of, said, with_point
+from penstock.graph.input_files import read_document
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan
@@ -85,7 +86,7 @@ def is_plan(path: Path) -> bool:
     if path.suffix != ".json" or not path.is_file():
         return False
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_document(path))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(raw, dict) and raw.get("format") == "penstock-plan"

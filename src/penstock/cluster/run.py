@@ -1,6 +1,5 @@
 """A run on several machines, from a job and a cluster to a run folder."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from penstock.graph.atomic import write_whole
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.graph.graph import Graph
+from penstock.graph.input_files import read_document
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.launcher_table import LAUNCHERS
 from penstock.interruption import polite_interrupt
@@ -212,8 +212,6 @@ def resume_cluster_run(
 
 def _finish_cutting(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
     """A run was killed while its graph was being cut: do it again, unless only cluster.json lacks it."""
-    for left in folder.path.glob(f".{PARTS}.writing-*"):
-        shutil.rmtree(left, ignore_errors=True)
     if (folder.path / PARTS).exists():
         cluster.partition = str((folder.path / PARTS).resolve())
         write_whole(folder.path / CLUSTER, cluster_text(cluster))
@@ -237,7 +235,7 @@ def cluster_text(cluster: ClusterDocument) -> str:
 def cluster_of(path: Path) -> ClusterDocument:
     """The cluster of a run."""
     try:
-        return ClusterDocument.model_validate_json((path / CLUSTER).read_text())
+        return ClusterDocument.model_validate_json(read_document(path / CLUSTER))
     except (OSError, ValueError) as error:
         what = first_problem(error) if isinstance(error, ValidationError) else error
         raise PenstockError(

@@ -1,16 +1,20 @@
 """Plain `.npy` files: opened mapped, written through files, appended to while their length is unknown."""
 
+import math
 import os
+import re
+import zipfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
-from tokenize import TokenError
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import IO, Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 from numpy.lib import format as npy
 
 from penstock.errors import PenstockError
+from penstock.graph.input_files import open_regular
 from penstock.graph.output_files import open_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -18,30 +22,35 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _HEADER_BYTES = 128
 _PLAIN_KINDS = "biufcSU"
 _COPY_BYTES = 64 << 20
+_PIECE_BYTES = 1 << 20
+_MAGIC = npy.MAGIC_PREFIX
+_LONGEST_HEADER = 1 << 16
+_ENTRY = re.compile(r"'(descr|fortran_order|shape)'\s*:\s*('[^'\\]*'|True|False|\([\d, L]*\))")
+_DESCR = re.compile(r"'[<>|=]?[biufcSUmMOV]\d*(\[\w+\])?'")
+"""A type as NumPy writes it, such as '<f4' or '<M8[ns]'."""
+_DAMAGED_MEMBER = OSError, ValueError, EOFError, RuntimeError, OverflowError, zipfile.BadZipFile, zlib.error
+"""What reading a zip file raises where bytes have changed: a changed version or flag is a RuntimeError there."""
 
 
 def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | None = None) -> Array:
     """Map an `.npy` file read-only, after checking that it is whole and what its document says it is."""
     try:
-        with path.open("rb") as file:
-            stored_shape, fortran, stored_dtype = _read_header(file)
-            offset = file.tell()
-            size = os.fstat(file.fileno()).st_size
-        expected_dtype = None if dtype is None else np.dtype(dtype)
+        with open_regular(path) as file:
+            return _mapped(file, path, dtype, shape)
     except FileNotFoundError:
         raise PenstockError(
             f"{path} is missing: the folder is incomplete, make or copy it again.", code="damaged-file"
         ) from None
-    except TypeError:
-        raise PenstockError(
-            f"graph.json says that {path} holds {dtype!r}, which is not a numeric type: correct graph.json.",
-            code="damaged-file",
-        ) from None
-    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise PenstockError(
             f"{path} is not a readable .npy file ({error}): copy it again.", code="damaged-file"
         ) from None
-    expected = offset + int(np.prod(stored_shape, dtype=np.int64)) * stored_dtype.itemsize
+
+
+def _mapped(file: BinaryIO, path: Path, dtype: str | None, shape: tuple[int, ...] | None) -> Array:
+    stored_shape, fortran, stored_dtype = read_header(file)
+    offset, size = file.tell(), os.fstat(file.fileno()).st_size
+    expected = offset + math.prod(stored_shape) * stored_dtype.itemsize
     if size != expected:
         raise PenstockError(
             f"{path} is {size:,} bytes where its header says {expected:,}: it is truncated or damaged, copy it again.",
@@ -53,7 +62,7 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
             " machine's byte order.",
             code="wrong-type",
         )
-    if expected_dtype is not None and expected_dtype != stored_dtype:
+    if dtype is not None and _named_dtype(path, dtype) != stored_dtype:
         raise PenstockError(
             f"{path} holds {stored_dtype} where graph.json says {dtype}: make the folder again.", code="damaged-file"
         )
@@ -64,8 +73,76 @@ def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | No
         )
     if expected == offset:
         return np.empty(stored_shape, stored_dtype)
-    mapped = np.memmap(path, stored_dtype, "r", offset, stored_shape)
-    return mapped.view(np.ndarray)
+    return np.memmap(file, stored_dtype, "r", offset, stored_shape).view(np.ndarray)
+
+
+def _named_dtype(path: Path, name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        raise PenstockError(
+            f"graph.json says that {path} holds {name!r}, which is not a numeric type: correct graph.json.",
+            code="damaged-file",
+        ) from None
+
+
+class ArrayHeader(NamedTuple):
+    """What a `.npy` file says about its array."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+
+def read_header(file: IO[bytes]) -> ArrayHeader:
+    """The header that an open `.npy` file begins with; ValueError where it is none.
+
+    NumPy evaluates headers as Python and raises whatever a parser can; its warnings would be shown to the user too.
+    """
+    start = file.read(len(_MAGIC) + 2)
+    lengths = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
+    if not start.startswith(_MAGIC) or start[len(_MAGIC) :] not in lengths:
+        raise ValueError("it does not begin as one")
+    length = int.from_bytes(file.read(lengths[start[len(_MAGIC) :]]), "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"its header has {length:,} bytes")
+    text = file.read(length).decode("latin1").strip()
+    entries = dict(_ENTRY.findall(text))
+    # Three entries, and nothing else between the braces.
+    if len(entries) != 3 or not re.fullmatch(r"\{[\s,]*\}", _ENTRY.sub("", text)):
+        raise ValueError("its header is damaged, or it holds records")
+    try:
+        if not _DESCR.fullmatch(entries["descr"]) or entries["fortran_order"] not in ("True", "False"):
+            raise ValueError
+        shape, dtype = tuple(map(int, re.findall(r"\d+", entries["shape"]))), np.dtype(entries["descr"][1:-1])
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"its header says that it holds {entries['descr'][:60]}") from None
+    return ArrayHeader(shape, entries["fortran_order"] == "True", dtype)
+
+
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    """The array of a member of a zip file, compared with its checksum; ValueError where it is damaged or not plain.
+
+    It takes no more memory than the file says that the member has.
+    """
+    try:
+        with archive.open(info) as member:
+            shape, fortran, dtype = read_header(member)
+            size = math.prod(shape) * dtype.itemsize
+            if dtype.kind in "OV":
+                raise ValueError("it holds Python objects or records")
+            if size != info.file_size - member.tell():
+                raise ValueError(f"it is not as long as its shape {shape} says")
+            array: Array = np.ndarray(shape[::-1] if fortran else shape, dtype)
+            view, filled = memoryview(array.reshape(-1).view(np.uint8).data if size else b""), 0
+            while piece := member.read(_PIECE_BYTES):
+                view[filled : filled + len(piece)] = piece
+                filled += len(piece)
+    except _DAMAGED_MEMBER as error:
+        raise ValueError(f"{info.filename}: {error or type(error).__name__}") from None
+    if filled < size:
+        raise ValueError(f"{info.filename}: it ends early")
+    return array.T if fortran else array
 
 
 def write_array(path: Path, values: Array) -> None:
@@ -144,9 +221,3 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     magic = npy.magic(1, 0)
     padded = text.ljust(_HEADER_BYTES - len(magic) - 2 - 1) + "\n"
     file.write(magic + len(padded).to_bytes(2, "little") + padded.encode("latin1"))
-
-
-def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = npy.read_magic(file)
-    reader = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    return reader(file)

@@ -1,7 +1,14 @@
-"""Folders and documents that appear whole or not at all."""
+"""Folders and documents that appear whole or not at all.
 
+Until then they have a name that begins with a dot, and are locked by the process that writes them. One that was killed
+leaves them, and whoever writes there next removes them.
+"""
+
+import fcntl
+import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,8 +17,10 @@ from secrets import token_hex
 from typing import BinaryIO
 
 from penstock.errors import PenstockError
+from penstock.graph.input_files import read_document
 from penstock.graph.output_files import open_bytes, writing
 
+_UNFINISHED = re.compile(r"\..+\.writing-[0-9a-f]{8}")
 # A folder that Penstock wrote has one of these, whose `format` says so.
 _DOCUMENTS = ("graph.json", "partition.json", "export.json", "run.json", "config.json")
 
@@ -29,10 +38,12 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
         target = target.resolve()
         check_target(target, force)
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f".{target.name}.writing-{token_hex(4)}"
+        remove_unfinished(target)
+        temporary = unfinished(target)
         temporary.mkdir()
-        yield temporary
-        _replace(temporary, target, force)
+        with claimed(temporary):
+            yield temporary
+            _replace(temporary, target, force)
     except OSError as error:
         raise PenstockError(_disk_sentence(error, target), code="write-failed") from error
     finally:
@@ -51,19 +62,69 @@ def replace_whole(path: Path, write: Callable[[BinaryIO], object], durable: bool
 
     A file that is `durable` is on the disk when this returns, and outlives a power cut.
     """
-    temporary = path.with_name(f".{path.name}.writing-{token_hex(4)}")
+    temporary = unfinished(path)
     with writing(path):
         try:
-            with open_bytes(temporary, "xb") as file:
+            with open_bytes(temporary, "xb") as file, claimed(temporary):
                 write(file)
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
-            temporary.replace(path)
+                # Closed before it takes its name: some file systems say only then that it could not be written.
+                file.close()
+                temporary.replace(path)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def unfinished(path: Path) -> Path:
+    """The name that a file or folder has until it is whole."""
+    return path.with_name(f".{path.name}.writing-{token_hex(4)}")
+
+
+@contextmanager
+def claimed(temporary: Path) -> Iterator[None]:
+    """Within it, an unfinished file or folder is known as one that a process is still writing."""
+    descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        # Where a file system has no locks, nobody can tell what was left there, and nothing is removed.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_unfinished(target: Path) -> None:
+    """Remove what killed processes have left of a folder that is about to be written, beside it."""
+    replaced = list(target.parent.glob(f".{glob.escape(target.name)}.replaced-*"))
+    for left in target.parent.glob(f".{glob.escape(target.name)}.writing-*"):
+        _remove_left(left)
+    # Killed between two renames, a process leaves the folder that was there before: it is the only one then.
+    for left in replaced if target.exists() else []:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def remove_unfinished_below(folder: Path) -> None:
+    """Remove what killed processes have left in a folder and below it."""
+    for place, folders, files in os.walk(folder):
+        for name in [*folders, *files]:
+            _remove_left(Path(place) / name)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove an unfinished file or folder, unless a process is still writing it."""
+    if not _UNFINISHED.fullmatch(path.name) or path.is_symlink():
+        return
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        finally:
+            os.close(descriptor)
 
 
 def check_target(target: Path, force: bool) -> None:
@@ -93,7 +154,7 @@ def check_target(target: Path, force: bool) -> None:
 
 def _is_ours(document: Path) -> bool:
     try:
-        found = json.loads(document.read_text())
+        found = json.loads(read_document(document))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and str(found.get("format", "")).startswith("penstock-")

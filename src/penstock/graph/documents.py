@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from penstock.errors import PenstockError, nearest_name
+from penstock.graph.input_files import read_document
 from penstock.plugins import has_plugin
 
 
@@ -68,7 +69,7 @@ _AGAIN = "make the folder again or use the release that wrote it"
 def read_checked(path: Path, model: type[Model], form: str, version: int, remedy: str = _AGAIN) -> Model:
     """The document at `path`, which must be of this form and version; `remedy` says what to do about an older one."""
     try:
-        raw = json.loads(path.read_text())
+        raw = json.loads(read_document(path))
     except RecursionError:
         raise PenstockError(f"{path} is nested too deeply to be read: copy it again.", code="damaged-file") from None
     except FileNotFoundError:
@@ -88,7 +89,7 @@ def read_checked(path: Path, model: type[Model], form: str, version: int, remedy
 def read_yaml(path: Path, what: str) -> dict[Any, Any]:
     """The mapping in a YAML file; `what` says in errors which file the user should name."""
     try:
-        raw = parse_yaml(path.read_text(encoding="utf-8"))
+        raw = parse_yaml(read_document(path))
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name {what}.", code="file-not-found") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:

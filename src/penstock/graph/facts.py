@@ -22,6 +22,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument, read_checked
+from penstock.graph.input_files import open_regular, read_document
 
 RECORDED = 1 << 20
 """Bytes of a file from which on facts are remembered: a smaller one is read again as fast as its record."""
@@ -140,7 +141,7 @@ def state_of(file: Path) -> FileFacts | None:
 
 
 def _state(file: Path) -> FileFacts:
-    with file.open("rb", buffering=0) as opened:
+    with open_regular(file, buffering=0) as opened:
         about = os.fstat(opened.fileno())
         checksum = hashlib.blake2b(digest_size=16)
         last = max(0, about.st_size - _SAMPLE_BYTES)
@@ -180,6 +181,6 @@ def _prune(folder: Path) -> None:
         if number >= _MOST_PRUNED:
             return
         with suppress(OSError, ValueError, AttributeError, TypeError):
-            named: Any = json.loads(place.read_text()).get("folder")
+            named: Any = json.loads(read_document(place)).get("folder")
             if not Path(named).is_dir():
                 place.unlink()

@@ -2,7 +2,8 @@
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,8 +26,9 @@ def call_masked(
     more = dict(carried or {})
     if masks is None:
         return module(x, edges, **more)
-    if _message_passing(module):
-        return _in_pyg_layers(module, x, edges, masks, more)
+    if layers := _message_passing(module):
+        with _without_masks(layers):
+            return _in_pyg_layers(module, x, edges, masks, more)
     if not isinstance(masks, dict) and "edge_weight" in inspect.signature(module.forward).parameters:
         return module(x, edges, **{**more, "edge_weight": masks * more.get("edge_weight", 1)})
     raise PenstockError(
@@ -37,10 +39,44 @@ def call_masked(
     )
 
 
-def _message_passing(module: nn.Module) -> list[nn.Module]:
+def _message_passing(module: nn.Module) -> list[Any]:
     """The module's PyG layers. A module that has any has imported PyG."""
     pyg = sys.modules.get("torch_geometric.nn")
     return [] if pyg is None else [part for part in module.modules() if isinstance(part, pyg.MessagePassing)]
+
+
+@contextmanager
+def _without_masks(layers: list[Any]) -> Iterator[None]:
+    """Within it, PyG's layers have nothing of another explainer; afterwards they have it again.
+
+    PyG's Explainer leaves the mask's name among a layer's parameters. PyG then copies any mask into a new parameter,
+    through which no gradient comes back.
+    """
+    if all(layer.explain is False for layer in layers):
+        raise PenstockError(
+            "No edge can be masked, because `explain` of every PyG layer is False: set it to None.",
+            code="unsupported-combination",
+        )
+    kept = []
+    for layer in layers:
+        told = layer.explain
+        values = {name: vars(layer).pop(name) for name in _STATE if name in vars(layer)}
+        parameters = {name: layer._parameters.pop(name) for name in _STATE if name in layer._parameters}
+        kept.append((layer, told, values, parameters))
+        layer.explain = False if told is False else None
+    try:
+        yield
+    finally:
+        for layer, told, values, parameters in kept:
+            for name in _STATE:
+                vars(layer).pop(name, None)
+            vars(layer).update(values)
+            layer._parameters.update(parameters)
+            layer.explain = told
+
+
+_STATE = ("_edge_mask", "_loop_mask", "_apply_sigmoid")
+"""What PyG keeps of an explanation in its layers, beside `explain`."""
 
 
 def _in_pyg_layers(

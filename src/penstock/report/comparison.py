@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import read_yaml
+from penstock.graph.input_files import read_document
 from penstock.report.values import mapping, number, numbers, whole
 
 _OWN = ("run", "order_costs")
@@ -85,7 +86,7 @@ def _difference(name: str, values: list[float]) -> Difference:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_document(path))
     except FileNotFoundError:
         raise PenstockError(f"{path} does not exist: name {_UNDERSTOOD}.", code="file-not-found") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.graph.input_files import open_regular
 from penstock.report.values import mapping, number, numbers, whole
 
 # Losses within epochs are a faint background: past this many, every second one is let go.
@@ -55,7 +56,7 @@ def read_metrics(path: Path) -> MetricsLog:
 
 
 def _records(path: Path, log: MetricsLog) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as lines:
+    with open_regular(path) as lines:
         for line in lines:
             if not line.strip():
                 continue

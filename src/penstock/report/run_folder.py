@@ -10,6 +10,7 @@ import yaml
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import parse_yaml
+from penstock.graph.input_files import read_document
 from penstock.quantities import counted
 from penstock.report.metrics_log import Epoch, MetricsLog, read_metrics
 from penstock.report.trace import EventTrace, read_trace
@@ -160,7 +161,7 @@ def read_run(folder: Path) -> RunRecord:
 def _document(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_document(path))
     except (FileNotFoundError, NotADirectoryError):
         raise PenstockError(
             f"{folder} is not a run folder: it has no run.json. Name a folder that `penstock train` wrote.",
@@ -187,7 +188,7 @@ def _job(path: Path, problems: list[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return mapping(parse_yaml(path.read_text(encoding="utf-8")))
+        return mapping(parse_yaml(read_document(path)))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         problems.append("job.yaml could not be read, so the settings are not shown.")
         return {}

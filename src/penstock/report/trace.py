@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from penstock.graph.input_files import open_regular
 from penstock.report.values import mapping, number, whole
 
 SMALL_FILE = 4 << 20
@@ -51,7 +52,7 @@ def read_trace(path: Path) -> EventTrace:
     if not path.is_file():
         return trace
     reader = _Reader(trace)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for block, wants_bars in _blocks(file, path.stat().st_size):
             for event in _events(block):
                 reader.take(event, wants_bars)

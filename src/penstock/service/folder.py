@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
+from penstock.graph.input_files import read_document
 from penstock.graph.output_files import make_private_folder, open_lock, open_private, writing
 
 FORMAT, VERSION = "penstock-queue", 1
@@ -91,7 +92,7 @@ class ServiceFolder:
                 code="not-available",
             )
         try:
-            found = json.loads(self._address.read_text())
+            found = json.loads(read_document(self._address))
             return Address(str(found["host"]), int(found["port"]))
         except FileNotFoundError:
             raise PenstockError(
@@ -105,17 +106,17 @@ class ServiceFolder:
     def token(self) -> str:
         """The secret that clients prove themselves with. Only the folder's owner can read it."""
         try:
-            return self._token.read_text().strip()
-        except OSError as error:
+            return read_document(self._token).strip()
+        except (OSError, ValueError) as error:
             raise PenstockError(
-                f"The token {self._token} cannot be read ({error.strerror}): only the owner of the service can.",
+                f"The token {self._token} cannot be read ({error}): only the owner of the service can.",
                 code="not-permitted",
             ) from None
 
     def make_token(self) -> str:
         """The token, made where there is none. One that others could have read is replaced."""
         with suppress(FileNotFoundError):
-            if self._token.lstat().st_mode & _OTHERS or not self._token.read_text().strip():
+            if self._token.lstat().st_mode & _OTHERS or not read_document(self._token).strip():
                 self._token.unlink()
         with writing(self._token), suppress(FileExistsError):
             descriptor = open_private(self._token, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

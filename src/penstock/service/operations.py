@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.document_sweep import MOST_POINTS, Sweep
+from penstock.graph.input_files import open_regular, read_document
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
@@ -105,7 +106,7 @@ class Operations:
         record = self.database.job(number)
         result = None
         with suppress(OSError, ValueError):
-            result = json.loads((Path(record.run) / "run.json").read_text()).get("result")
+            result = json.loads(read_document(Path(record.run) / "run.json")).get("result")
         report = str(_report(record)) if _report(record).exists() else None
         return {**record.shown(), "document": record.document, "result": result, "report": report}
 
@@ -113,8 +114,8 @@ class Operations:
         """The page of a job's run, as HTML."""
         record = self.database.job(number)
         try:
-            return allowed_path(str(_report(record)), self.rules.allowed).read_text()
-        except OSError:
+            return read_document(allowed_path(str(_report(record)), self.rules.allowed))
+        except (OSError, ValueError):
             raise PenstockError(
                 f"Job {number} has no report: it is written when a run ends or is interrupted.", code="file-not-found"
             ) from None
@@ -164,7 +165,7 @@ def _report(record: JobRecord) -> Path:
 def _read(path: Path, offset: int) -> tuple[bytes, int]:
     """Lines of a file that begin at `offset`, and where the next ones do."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
             chunk = file.read(_CHUNK)
     except OSError:

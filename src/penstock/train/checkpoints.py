@@ -1,10 +1,12 @@
 """Checkpoints: the newest few and the best model, each a file that appears whole."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
+from penstock.graph.output_files import writing
 from penstock.progress import SILENT, Progress
 from penstock.train.state_file import DamagedState, read_state, write_state
 from penstock.train.train_state import TrainState, checked_train_state
@@ -62,15 +64,25 @@ class Checkpoint(NamedTuple):
     train_state: TrainState
 
 
-def take_newest(folder: Path, progress: Progress) -> Checkpoint:
-    """The newest intact checkpoint, from which a run resumes; a note names newer ones that are damaged.
+Take = Callable[[dict[str, Any], Path], TrainState]
+"""Takes the place of a state, which a file names in errors, and returns its train state."""
+
+
+def _look(state: dict[str, Any], file: Path) -> TrainState:
+    """The train state of a checkpoint whose weights nobody takes yet."""
+    return checked_train_state(state.get("standing"), file)
+
+
+def take_newest(folder: Path, progress: Progress, take: Take = _look) -> Checkpoint:
+    """The newest checkpoint that can be read and taken, from which a run resumes; a note names newer ones.
 
     Those are renamed: they must not count among the checkpoints that are kept.
     """
-    found, damaged = _newest_whole(folder)
-    for file, error in damaged:
-        progress.note(f"{error}: the run resumes from {found.file.name} instead.")
-        file.replace(file.with_name(f"{file.name}.damaged"))
+    found, unreadable = _newest_whole(folder, take)
+    for file, error in unreadable:
+        progress.note(f"{_of(file, error)}: the run resumes from {found.file.name} instead.")
+        with writing(file):
+            file.replace(file.with_name(f"{file.name}.damaged"))
     return found
 
 
@@ -79,38 +91,47 @@ def read_best(folder: Path, progress: Progress = SILENT) -> dict[str, Any]:
 
     Where the file of the best model is damaged it is an older one's, or the checkpoint's own, and a note says so.
     """
-    found, damaged = _newest_whole(folder)
-    for _, error in damaged:
-        progress.note(f"{error}: {found.file.name} is used instead.")
+    found, unreadable = _newest_whole(folder)
+    for file, error in unreadable:
+        progress.note(f"{_of(file, error)}: {found.file.name} is used instead.")
     # The last digits are the epoch's.
     files = sorted(folder.glob("best-*.ckpt"), reverse=True)
     chosen = _best_file(folder, found.train_state.best_epoch)
     for file in [chosen, *(each for each in files if each < chosen)] if found.train_state.best_epoch >= 0 else []:
         try:
             state = read_state(file)
-        except DamagedState as error:
-            progress.note(f"{error}: an older model is used instead of the best.")
+        except PenstockError as error:
+            progress.note(f"{_of(file, error)}: an older model is used instead of the best.")
             continue
         return state
     return found.state
 
 
-def _newest_whole(folder: Path) -> tuple[Checkpoint, list[tuple[Path, DamagedState]]]:
-    """The newest checkpoint that is whole, and the newer ones that are not."""
-    damaged: list[tuple[Path, DamagedState]] = []
+def _newest_whole(folder: Path, take: Take = _look) -> tuple[Checkpoint, list[tuple[Path, PenstockError]]]:
+    """The newest checkpoint that can be read and taken, and the newer ones that cannot."""
+    unreadable: list[tuple[Path, PenstockError]] = []
     for file in reversed(_numbered(folder)):
         try:
             state = read_state(file)
-            return Checkpoint(file, state, checked_train_state(state.get("standing"), file)), damaged
-        except DamagedState as error:
-            damaged.append((file, error))
-    if damaged:
+            return Checkpoint(file, state, take(state, file)), unreadable
+        except PenstockError as error:
+            unreadable.append((file, error))
+    # Of whole ones that do not fit, the job, the graph or the release is another: that can be mended.
+    for _, refusal in unreadable:
+        if not isinstance(refusal, DamagedState):
+            raise refusal
+    if unreadable:
         raise PenstockError(
-            f"{damaged[0][1]}, and no older checkpoint is intact: start the run again.", code="damaged-file"
+            f"{unreadable[0][1]}, and no older checkpoint is intact: start the run again.", code="damaged-file"
         )
     raise PenstockError(
         f"{folder.parent} has no checkpoint to resume from: start the run again.", code="file-not-found"
     )
+
+
+def _of(file: Path, error: PenstockError) -> str:
+    """Why a checkpoint is not used, as a sentence that goes on."""
+    return str(error) if isinstance(error, DamagedState) else f"{file} is not used ({str(error).removesuffix('.')})"
 
 
 def _best_file(folder: Path, epoch: int) -> Path:

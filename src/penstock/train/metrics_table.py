@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.graph.atomic import write_whole
+from penstock.graph.input_files import open_lines
 from penstock.graph.output_files import open_text, writing
 
 
@@ -50,18 +51,21 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(log: Path) -> Iterable[dict[str, Any]]:
-    for line in log.read_text().splitlines() if log.exists() else []:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            # A process that was killed may have left half a line.
-            continue
-        if record.get("kind") == "epoch":
-            yield record
+    if not log.exists():
+        return
+    with open_lines(log) as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                # A process that was killed may have left half a line.
+                continue
+            if record.get("kind") == "epoch":
+                yield record
 
 
 def _header(table: Path) -> list[str]:
     if not table.exists():
         return []
-    with table.open(newline="") as file:
+    with open_lines(table) as file:
         return next(csv.reader(file), [])

@@ -72,6 +72,27 @@ def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:
         stored.update({name: own[name] for name in ("fused", "capturable", "foreach") if name in own})
 
 
+def load_optimiser(optimiser: torch.optim.Optimizer, state: Any) -> None:
+    """Take a stored state; ValueError where a tensor in it is of another shape than its parameter.
+
+    torch takes any, and fails at the next step.
+    """
+    optimiser.load_state_dict(state)
+    for parameter, values in optimiser.state.items():
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and not _fits(value, parameter):
+                shapes = f"{tuple(value.shape)} where the parameter has {tuple(parameter.shape)}"
+                raise ValueError(f"{name} of the optimiser is of shape {shapes}")
+
+
+def _fits(value: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """One number for each of the parameter's, for each of its rows or columns, or for all."""
+    if value.numel() == 1:
+        return True
+    sizes = zip(value.shape, parameter.shape, strict=False)
+    return value.dim() == parameter.dim() and all(own in (1, whole) for own, whole in sizes)
+
+
 def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
     """Rates as numbers on a GPU, if the optimiser's steps can be captured; after a checkpoint was read, again."""
     for group in optimiser.param_groups:

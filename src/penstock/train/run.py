@@ -1,6 +1,7 @@
 """A run from start to end: its folder, the loop, the test of the best model, and the record of how it ended."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from penstock.train.facts import device_facts, run_facts
 from penstock.train.finalists.settlement import settle
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
-from penstock.train.optimisers import keep_ways, rates_on_device
+from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
 from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 from penstock.train.run_folder import JOB, RunFolder
@@ -98,8 +99,8 @@ def resume_run(
             session.folder = folder.path
             _check_same_graph(session, folder)
             check_job(job, session.task, has_validation(session.task))
-            checkpoint = take_newest(folder.checkpoints, progress)
-            train_state = take_state(session, checkpoint.state, checkpoint.file)
+            checkpoint = take_newest(folder.checkpoints, progress, partial(take_state, session))
+            train_state = checkpoint.train_state
             if epochs is not None:
                 change_epochs(train_state, job.epochs)
                 write_job(job, folder.path / JOB)
@@ -212,17 +213,21 @@ def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainStat
             " use the run's own job.",
             code="mismatched-inputs",
         )
-    session.restore_weights(state, str(file))
-    session.execution.restore(state.get("room"))
     try:
+        session.restore_weights(state, str(file))
+        session.execution.restore(state.get("room"))
         keep_ways(session.optimiser, state["optimiser"])
-        session.optimiser.load_state_dict(state["optimiser"])
+        load_optimiser(session.optimiser, state["optimiser"])
         rates_on_device(session.optimiser, session.inputs.device)
         if session.schedule is not None:
             session.schedule.load_state_dict(state["schedule"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        short = " ".join(str(error).split())[:200]
         raise PenstockError(
-            f"{file} does not fit the job's optimiser ({error}): use the run's own job.", code="mismatched-inputs"
+            f"{file} does not fit the job's model and optimiser ({short}): use the run's own job.",
+            code="mismatched-inputs",
         ) from None
     return train_state
 

@@ -9,12 +9,20 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.atomic import check_target, replace_folder, write_whole
+from penstock.graph.atomic import (
+    check_target,
+    claimed,
+    remove_unfinished,
+    remove_unfinished_below,
+    replace_folder,
+    unfinished,
+    write_whole,
+)
 from penstock.graph.documents import read_yaml
+from penstock.graph.input_files import open_lines, read_document
 from penstock.graph.output_files import make_private_folder, open_bytes, open_lock, open_text, refuse_links, writing
 from penstock.store.files import take_blocks
 from penstock.train.job import Job, make_job, write_job
@@ -67,17 +75,19 @@ class RunFolder:
         check_target(path, force)
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
-        folder = cls(make_private_folder(target.with_name(f".{target.name}.writing-{token_hex(4)}")))
+        remove_unfinished(target)
+        folder = cls(make_private_folder(unfinished(target)))
         try:
-            folder._hold()
-            make_private_folder(folder.checkpoints)
-            write_job(job, folder.path / JOB)
-            for name, text in (documents or {}).items():
-                write_whole(folder.path / name, text)
-            with writing(folder.path / _RESERVE):
-                folder._reserve()
-            folder.write_facts(**{"state": "running", "message": "", "started": now(), **(facts or {})})
-            _take_place(folder.path, target, force)
+            with claimed(folder.path):
+                folder._hold()
+                make_private_folder(folder.checkpoints)
+                write_job(job, folder.path / JOB)
+                for name, text in (documents or {}).items():
+                    write_whole(folder.path / name, text)
+                with writing(folder.path / _RESERVE):
+                    folder._reserve()
+                folder.write_facts(**{"state": "running", "message": "", "started": now(), **(facts or {})})
+                _take_place(folder.path, target, force)
         except BaseException:
             folder.discard()
             raise
@@ -90,7 +100,7 @@ class RunFolder:
         """The folder of an earlier run."""
         folder = cls(path)
         try:
-            folder.facts = json.loads((path / RUN).read_text())
+            folder.facts = json.loads(read_document(path / RUN))
         except FileNotFoundError:
             raise PenstockError(f"{path} is not a run folder: it has no {RUN}.", code="wrong-file") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -109,6 +119,7 @@ class RunFolder:
         if writing:
             refuse_links(path)
             folder._hold()
+            remove_unfinished_below(path)
             # Without it a failure may be lost on a full disk, but a run that needs no more room can go on.
             with suppress(OSError):
                 folder._reserve()
@@ -151,7 +162,8 @@ class RunFolder:
         path = self.path / METRICS
         if not path.exists():
             return
-        kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+        with open_lines(path) as lines:
+            kept = [line.rstrip("\n") for line in lines if _step_of(line) <= step]
         self.replace_metrics(kept)
 
     def replace_metrics(self, lines: Iterable[str]) -> None:

@@ -1,10 +1,9 @@
 """A file of named tensors and plain values: one zip, every member with a checksum, no pickle, appears whole."""
 
 import json
-import math
+import os
 import struct
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,8 +13,9 @@ import torch
 from numpy.lib import format as npy
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, read_member
 from penstock.graph.atomic import replace_whole
+from penstock.graph.input_files import open_regular
 
 _DOCUMENT = "state.json"
 _FORMAT, _VERSION = "penstock-state", 1
@@ -33,13 +33,11 @@ _DAMAGE = (
         OverflowError,
         RecursionError,
     ),
-    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(zipfile.BadZipFile, struct.error),
 )
-"""What zipfile and NumPy raise when bytes have changed. A changed version or flag is a RuntimeError there."""
+"""What reading raises where bytes have changed. A changed version or flag of a zip file is a RuntimeError there."""
 _WIDE = {torch.bfloat16: torch.int16}
 """Types NumPy does not have, and what their bits are stored as."""
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-"""By the version a member says it has."""
 
 
 class DamagedState(PenstockError):  # noqa: N818
@@ -61,12 +59,12 @@ def write_state(path: Path, state: Mapping[str, Any], durable: bool = True) -> N
 def read_state(path: Path) -> dict[str, Any]:
     """What `write_state` wrote, checked against its checksums; tensors come back as tensors."""
     try:
-        with path.open("rb") as file:
-            return unpack_state(file, path.stat().st_size, str(path))
+        with open_regular(path) as file:
+            return unpack_state(file, os.fstat(file.fileno()).st_size, str(path))
     except FileNotFoundError:
         raise DamagedState(f"{path} does not exist") from None
     except OSError as error:
-        raise PenstockError(f"{path} cannot be read ({error}): check the disk it is on.", code="damaged-file") from None
+        raise DamagedState(f"{path} cannot be read ({error})") from None
 
 
 def pack_state(file: BinaryIO, state: Mapping[str, Any]) -> None:
@@ -145,20 +143,11 @@ def _decode(value: Any, archive: zipfile.ZipFile, unread: dict[str, zipfile.ZipI
     if "$items" in value:
         return {_decode(key, archive, unread): _decode(each, archive, unread) for key, each in value["$items"]}
     # Taken out: an array named a thousand times would be read into memory as often.
-    array = _read_array(archive, unread.pop(f"{value.get('$tensor') or value['$array']}.npy"))
+    array = read_member(archive, unread.pop(f"{value.get('$tensor') or value['$array']}.npy"))
     if "$array" in value:
         return array
     dtype = getattr(torch, value["dtype"])
     tensor = torch.from_numpy(array)
-    return tensor.view(dtype) if dtype in _WIDE else tensor
-
-
-def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-    # The header is looked at first: NumPy makes room for whatever it promises.
-    with archive.open(info) as member:
-        shape, _, dtype = _HEADERS[npy.read_magic(member)](member)
-        if math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
-            raise ValueError(f"{info.filename} is not as long as its shape {shape} says")
-    with archive.open(info) as member:
-        # The checksum is compared when the end is met, which is where the array ends.
-        return npy.read_array(member, allow_pickle=False)
+    if tensor.dtype != _WIDE.get(dtype, dtype):
+        raise ValueError(f"a tensor of {dtype} is stored as {tensor.dtype}")
+    return tensor.view(dtype)

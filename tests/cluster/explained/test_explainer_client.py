@@ -1,7 +1,6 @@
 """The worker's side of its explainer: one that dies, stops or says nothing is replaced, and none is left behind."""
 
 import os
-import sys
 import threading
 
 import numpy as np
@@ -56,8 +55,8 @@ def client(tmp_path, monkeypatch):
     made = []
 
     def make(how, bad):
-        command = [sys.executable, "-c", EXPLAINER, str(tmp_path / "started"), how, str(bad)]
-        monkeypatch.setattr(explainer_client, "COMMAND", command)
+        arguments = ["-c", EXPLAINER, str(tmp_path / "started"), how, str(bad)]
+        monkeypatch.setattr(explainer_client, "ARGUMENTS", arguments)
         made.append(ExplainerClient({}, patience=0.5, start_patience=60.0))
         return made[-1]
 
@@ -84,7 +83,7 @@ def test_one_that_is_prepared_answers_and_one_that_cannot_start_is_no_error(clie
     asking.prepare()
     pid = asking.pid
     assert pid is not None and asking.ask({"seed": 1}, {}).document["seed"] == 1 and asking.pid == pid
-    monkeypatch.setattr(explainer_client, "COMMAND", [sys.executable, "-c", "raise SystemExit(1)"])
+    monkeypatch.setattr(explainer_client, "ARGUMENTS", ["-c", "raise SystemExit(1)"])
     asking.close()
     asking.open()
     asking.prepare()

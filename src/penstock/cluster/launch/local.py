@@ -1,7 +1,7 @@
 """Tasks as processes of this host."""
 
 import subprocess
-import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from penstock.cluster.launch.registry import LauncherEntry
 from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError
 from penstock.graph.output_files import make_private_folder, open_bytes
+from penstock.python_program import start_python
 
 _ENDING = 10.0
 """Seconds for a killed process to be gone."""
@@ -17,15 +18,15 @@ _ENDING = 10.0
 class LocalProcess:
     """A process with its setup on its standard input, which stays open: when it closes, the starter is gone."""
 
-    # -P: what lies in the working folder must not stand in for an installed module.
-    command = (sys.executable, "-P", "-m", "penstock.cluster.tasks")
+    arguments: Sequence[str] = ("-m", "penstock.cluster.tasks")
+    """What Python is started with."""
 
     def __init__(self, setup: Setup, log: Path, folder: Path | None = None) -> None:
         """Start the process in `folder`, or in this process's own folder where that is None."""
         try:
             with open_bytes(log, "ab") as out:
-                self._process = subprocess.Popen(
-                    self.command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, cwd=folder
+                self._process = start_python(
+                    self.arguments, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, cwd=folder
                 )
         except OSError as error:
             raise PenstockError(

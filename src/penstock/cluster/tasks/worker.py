@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +196,8 @@ class Worker:
     def _go_on_from_file(self) -> None:
         """The newest checkpoint, if there is one: a survivor that is further is preferred to it."""
         if any(self._folder.checkpoints.glob("step-*.ckpt")):
-            checkpoint = take_newest(self._folder.checkpoints, self._progress)
-            self._train_state = take_state(self._session, checkpoint.state, checkpoint.file)
+            take = partial(take_state, self._session)
+            self._train_state = take_newest(self._folder.checkpoints, self._progress, take).train_state
             self._saved = self._train_state.step, self._train_state.done
 
     def _catch_up(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, open_array
 from penstock.graph.atomic import replace_whole
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
@@ -62,16 +62,12 @@ def _kept(parts: Parts, job: Job) -> Array:
     path, count = Path(parts.member.setup.run) / _FILE, parts.partition.book.count()
     if path.exists():
         try:
-            clusters: Array = np.load(path, allow_pickle=False)
-            known = clusters.shape == (count,) and clusters.dtype == np.int64
-        except (OSError, ValueError, EOFError):
-            known = False
-        if not known:
+            return np.array(open_array(path, "int64", (count,)))
+        except PenstockError:
             raise PenstockError(
                 f"{path} does not hold the clusters of {count:,} vertices: delete it, and they are computed again.",
                 code="damaged-file",
-            )
-        return clusters
+            ) from None
     clusters = _found(parts, job)
     replace_whole(path, lambda file: np.save(file, clusters, allow_pickle=False))
     return clusters

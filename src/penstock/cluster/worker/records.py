@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from penstock.graph.input_files import open_lines
 from penstock.train.records import NoRecords, Records
 from penstock.train.run_folder import METRICS, RunFolder
 from penstock.train.train_state import TrainState
@@ -23,7 +24,10 @@ def mend_metrics(records: Records, folder: RunFolder, train_state: TrainState, l
     """Let the folder have what belongs to a train state: not what will happen again, but what another remembers."""
     folder.forget_metrics_after(train_state.step)
     path = folder.path / METRICS
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = list[str]()
+    if path.exists():
+        with open_lines(path) as file:
+            lines = file.read().splitlines()
     known = [(record.get("kind"), record.get("step")) for record in map(json.loads, lines)]
     if train_state.ending:
         # The lost worker may have ended the epoch that the others have not.

@@ -1,8 +1,11 @@
 """The sum of a vector over two processes of this host, by torch's gloo over loopback."""
 
-import multiprocessing
+import json
+import subprocess
+import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,12 @@ from torch import distributed
 from penstock.cost.operators.entry import Operator, Rung
 from penstock.errors import PenstockError
 from penstock.nn.operator_work import Amounts, Processor, Sizes
+from penstock.python_program import start_python
 
 _REPEATS = 7
 _PATIENCE = 60.0
 """Seconds for the other process to start and to answer."""
+_OTHER = f"from {__name__} import answer_sums; answer_sums()"
 
 
 def reduce_work(sizes: Sizes, processor: Processor) -> Amounts:
@@ -27,12 +32,10 @@ def reduce_work(sizes: Sizes, processor: Processor) -> Amounts:
 def measure_reduction(rungs: list[Rung]) -> list[list[float]]:
     """Seconds of some sums on every rung: by this process and one that is started for it."""
     numbers = [_numbers(rung) for rung in rungs]
-    context = multiprocessing.get_context("spawn")
     found: list[list[float]] = []
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
-        other = context.Process(target=_sum_all, args=(1, store, numbers, None), daemon=True)
-        other.start()
+        other = start_python(["-c", _OTHER, store, json.dumps(numbers)])
         try:
             _sum_all(0, store, numbers, found)
         except RuntimeError as error:
@@ -41,10 +44,16 @@ def measure_reduction(rungs: list[Rung]) -> list[list[float]]:
                 f"Two processes of this host could not sum a vector ({short}).", code="unexpected-failure"
             ) from error
         finally:
-            other.join(_PATIENCE)
-            if other.is_alive():
-                other.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                other.wait(_PATIENCE)
+            other.kill()
+            other.wait()
     return found
+
+
+def answer_sums() -> None:
+    """The other process: its arguments are the file in which both meet, and the lengths of the vectors."""
+    _sum_all(1, sys.argv[1], json.loads(sys.argv[2]), None)
 
 
 def _sum_all(rank: int, path: str, numbers: list[int], found: list[list[float]] | None) -> None:

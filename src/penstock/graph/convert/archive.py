@@ -3,57 +3,59 @@
 A sparse matrix in it is four arrays, as SciPy keeps a CSR matrix: data, indices, indptr and shape.
 """
 
+import struct
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
-
-_UNREADABLE = "is not a readable .npz archive of plain arrays"
+from penstock.graph.arrays import Array, read_member
+from penstock.graph.input_files import open_regular
 
 
 class Archive(Mapping[str, Array]):
     """The arrays of an `.npz` file by name. Arrays that nobody asks for may be of any kind."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise PenstockError(f"{path} does not exist: check the path.", code="file-not-found")
-        if not zipfile.is_zipfile(path):
-            raise PenstockError(
-                f"{path} is not an .npz archive: copy it again, or write one with numpy.savez.", code="wrong-file"
-            )
         self._read: dict[str, Array] = {}
         try:
-            self._file: Any = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise PenstockError(f"{path} {_UNREADABLE} ({error}): make it again.", code="damaged-file") from None
+            self._file = open_regular(path)
+        except FileNotFoundError:
+            raise PenstockError(f"{path} does not exist: check the path.", code="file-not-found") from None
+        except OSError as error:
+            raise PenstockError(f"{path} cannot be read ({error}): check the path.", code="wrong-file") from None
+        try:
+            self._zip = zipfile.ZipFile(self._file)
+        except (OSError, ValueError, RuntimeError, LookupError, OverflowError, zipfile.BadZipFile, struct.error):
+            self._file.close()
+            raise PenstockError(
+                f"{path} is not an .npz archive: copy it again, or write one with numpy.savez.", code="wrong-file"
+            ) from None
+        self._members = {info.filename.removesuffix(".npy"): info for info in self._zip.infolist()}
 
     def close(self) -> None:
         """Let the file go; arrays that were read stay."""
+        self._zip.close()
         self._file.close()
 
     def __getitem__(self, key: str) -> Array:
         if key not in self._read:
-            if key not in self._file.files:
-                raise KeyError(key)
             try:
-                self._read[key] = self._file[key]
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+                self._read[key] = read_member(self._zip, self._members[key])
+            except ValueError as error:
                 raise PenstockError(
-                    f"it {_UNREADABLE} (array {key}: {error}): make it again.", code="damaged-file"
+                    f"it is not a readable .npz archive of plain arrays ({error}): make it again.", code="damaged-file"
                 ) from None
         return self._read[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._file.files)
+        return iter(self._members)
 
     def __len__(self) -> int:
-        return len(self._file.files)
+        return len(self._members)
 
     def strings(self, key: str) -> list[str] | None:
         """An array of strings, or None where there is none or it holds Python objects, which would be unpickled."""

@@ -5,6 +5,7 @@ docs/graph-format.md describes the layouts.
 
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from fnmatch import filter as matching
 from pathlib import Path
@@ -30,11 +31,8 @@ def from_npz(path: str | Path, split: int = 0) -> Graph:
     Of archives with several splits, number `split` counts.
     """
     path = Path(path)
-    archive = Archive(path)
-    try:
+    with closing(Archive(path)) as archive:
         return _built(path, archive, split)
-    finally:
-        archive.close()
 
 
 def _built(path: Path, archive: Archive, split: int) -> Graph:

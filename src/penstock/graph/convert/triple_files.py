@@ -18,6 +18,7 @@ from penstock.graph.convert.edges import Triples, relation_sets
 from penstock.graph.convert.ids import string_ids
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
+from penstock.graph.input_files import check_regular
 from penstock.graph.schema import relation_names
 
 _SUFFIXES = (".tsv", ".txt", ".csv")
@@ -88,8 +89,9 @@ def _split_files(folder: Path) -> dict[str, Path]:
 
 def _read(path: Path) -> list[pa.ChunkedArray]:
     """Heads, relations and tails of a file, as strings."""
-    delimiter = _delimiter(path)
     try:
+        check_regular(path)
+        delimiter = _delimiter(path)
         table = pacsv.read_csv(
             pa.input_stream(str(path), compression="detect"),
             pacsv.ReadOptions(autogenerate_column_names=True),
@@ -98,7 +100,7 @@ def _read(path: Path) -> list[pa.ChunkedArray]:
                 column_types={f"f{i}": pa.string() for i in range(4)}, strings_can_be_null=True, null_values=[""]
             ),
         )
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
         problem = str(error).split("\n")[0].rstrip(".")
         raise PenstockError(
             f"{path} cannot be read as triples ({problem}): give a head, a relation and a tail in every line.",

@@ -41,6 +41,12 @@ def find_files(patterns: list[str], folder: Path, what: str) -> list[Path]:
             raise PenstockError(
                 f"{path} of {what} is a folder: name its files, for instance {path.name}/*.parquet.", code="wrong-file"
             )
+        if not path.is_file():
+            raise PenstockError(
+                f"{path} of {what} is a pipe, a socket or a device, and only regular files are read: write its content"
+                " to a file.",
+                code="wrong-file",
+            )
     return found
 
 

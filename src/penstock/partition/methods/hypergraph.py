@@ -7,7 +7,6 @@ each one afterwards.
 """
 
 import subprocess
-import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,7 @@ from penstock.kernels import njit
 from penstock.partition.problem import Problem
 from penstock.partition.refine.repair import repaired
 from penstock.partition.refine.volume import less_volume
+from penstock.python_program import start_python
 
 _WEIGHT_UNIT = 100
 _LARGEST_TOTAL = 1 << 30
@@ -73,11 +73,11 @@ def _summed_weights(problem: Problem) -> Array:
 
 def _run(problem: Problem, folder: Path) -> None:
     """In a process of its own: Mt-KaHyPar keeps the interpreter's lock, so nothing else could run or be interrupted."""
-    command = [sys.executable, "-P", "-m", "penstock.partition.methods.mtkahypar_process", str(folder)]
+    arguments = ["-m", "penstock.partition.methods.mtkahypar_process", str(folder)]
     numbers = [
         str(n) for n in (problem.parts, (problem.tolerance - 1) * 0.6, problem.seed % (1 << 31), problem.threads)
     ]
-    child = subprocess.Popen([*command, *numbers], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    child = start_python([*arguments, *numbers], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         _, complaint = child.communicate()
     finally:

@@ -1,11 +1,11 @@
 """A program that does one task: for machines where no warm program waits. Its argument is where it reports to."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from penstock.graph.output_files import open_bytes
+from penstock.python_program import start_python
 from penstock.service.workers.pool import TaskProcess
 from penstock.service.workers.process import ProcessName
 
@@ -16,8 +16,8 @@ def cold_process(folder: Path, environment: dict[str, str]) -> TaskProcess:
     reports, told_back = os.pipe()
     try:
         with open_bytes(folder / "log.txt", "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "penstock.service.workers.cold", str(told_back)],
+            process = start_python(
+                ["-m", "penstock.service.workers.cold", str(told_back)],
                 stdin=entry,
                 stdout=log,
                 stderr=log,

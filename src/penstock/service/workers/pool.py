@@ -4,13 +4,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.errors import PenstockError
 from penstock.graph.output_files import make_private_folder, open_bytes, writing
+from penstock.python_program import start_python
 from penstock.service.workers.process import ProcessName
 from penstock.service.workers.warm import rest_of_line
 
@@ -71,9 +71,8 @@ class TaskProcess:
 
 def start_warm_program(requests: int) -> subprocess.Popen[bytes]:
     """The warm program, which is asked through the socket of this number."""
-    # -P: what lies in the working folder must not stand in for an installed module.
-    command = [sys.executable, "-P", "-m", "penstock.service.workers.warm", str(requests)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[requests], start_new_session=True)
+    arguments = ["-m", "penstock.service.workers.warm", str(requests)]
+    return start_python(arguments, stdin=subprocess.DEVNULL, pass_fds=[requests], start_new_session=True)
 
 
 class WarmPool:

@@ -8,6 +8,7 @@ them the number of machines that can do it followed by pairs of machine (from 1)
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.graph.input_files import open_regular
 from penstock.simulate.shop.shop import Choice, Route, Shop
 
 _LARGEST = 1 << 24
@@ -17,7 +18,7 @@ _LARGEST = 1 << 24
 def read_fjs(path: Path) -> Shop:
     """The shop in a file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(_LARGEST + 1)
     except OSError as error:
         raise PenstockError(

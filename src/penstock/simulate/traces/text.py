@@ -5,6 +5,7 @@ milliseconds, the number of mappers and their locations, the number of reducers 
 Locations count from 0.
 """
 
+import io
 from math import isfinite
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TextIO
@@ -13,6 +14,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import replace_whole
+from penstock.graph.input_files import open_regular
 from penstock.simulate.traces.coflows import MOST_BYTES, MOST_COFLOWS, MOST_FLOWS, MOST_PORTS, MOST_SECONDS
 from penstock.simulate.traces.trace import MEGABYTE, Trace
 
@@ -27,11 +29,11 @@ def read_trace(path: Path | str) -> Trace:
     if "\0" in str(path):
         raise PenstockError(f"{str(path)!r} is not the name of a file: give the file of a trace.", code="invalid-value")
     try:
-        with path.open(encoding="ascii", errors="replace") as file:
+        with io.TextIOWrapper(open_regular(path), "ascii", "replace") as file:
             return _Reader(path, file).trace()
     except OSError as error:
         raise PenstockError(
-            f"{path} cannot be read ({error.strerror}): give the file of a trace.", code="file-not-found"
+            f"{path} cannot be read ({error.strerror or error}): give the file of a trace.", code="file-not-found"
         ) from None
 
 

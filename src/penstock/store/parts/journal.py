@@ -5,13 +5,14 @@ import struct
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import numpy as np
 
 from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError
+from penstock.graph.atomic import claimed, unfinished
+from penstock.graph.input_files import open_regular
 from penstock.graph.output_files import open_private
 from penstock.wire.message import Limits, Malformed, Message, decode, encode
 
@@ -72,7 +73,8 @@ def write_journal(path: Path, records: Iterable[Message]) -> None:
 
 def read_records(path: Path) -> tuple[list[Message], int]:
     """The whole records at the beginning of a file, and how many bytes they are."""
-    content, at = memoryview(path.read_bytes()), 0
+    with open_regular(path) as file:
+        content, at = memoryview(file.read()), 0
     records = []
     while (found := _record(content[at:])) is not None:
         record, size = found
@@ -83,13 +85,14 @@ def read_records(path: Path) -> tuple[list[Message], int]:
 
 def _written(path: Path, records: Iterable[Message]) -> tuple[int, int]:
     """Write a journal beside where it shall be and then give it its name: the open file, and its bytes."""
-    temporary, size = path.with_name(f".{path.name}.writing-{token_hex(4)}"), 0
+    temporary, size = unfinished(path), 0
     file = -1
     try:
         file = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        for record in records:
-            size += _write(file, size, record)
-        temporary.replace(path)
+        with claimed(temporary):
+            for record in records:
+                size += _write(file, size, record)
+            temporary.replace(path)
     except OSError as error:
         if file >= 0:
             os.close(file)

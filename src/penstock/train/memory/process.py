@@ -10,6 +10,8 @@ from pydantic import Field, ValidationError
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
+from penstock.graph.input_files import read_document
+from penstock.python_program import start_python
 
 _CUDA_ON_HOST = 900 << 20
 """Bytes of the host that CUDA's libraries and torch's kernels for a GPU take: assumed, not measured."""
@@ -33,7 +35,7 @@ def process_bytes(on_device: bool) -> int:
 def _known() -> ProcessMemory:
     name, file = f"torch {torch.__version__}, Python {sys.version.split()[0]}", cache_folder() / "process.json"
     try:
-        found = ProcessMemory.model_validate_json(file.read_text())
+        found = ProcessMemory.model_validate_json(read_document(file))
         if found.measured_on == name:
             return found
     except (OSError, ValueError, ValidationError):
@@ -55,8 +57,14 @@ def _known() -> ProcessMemory:
 
 def _measured() -> int:
     """The peak of a child process that trains a tiny graph."""
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.train.tiny_run"], capture_output=True, text=True, timeout=_TIMEOUT,
-        check=True,
-    )  # fmt: skip
-    return int(done.stdout.split()[-1])
+    child = start_python(
+        ["-m", "penstock.train.tiny_run"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with child:
+        try:
+            said, _ = child.communicate(timeout=_TIMEOUT)
+        finally:
+            child.kill()
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args)
+    return int(said.split()[-1])

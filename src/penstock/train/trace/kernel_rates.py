@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
+from penstock.graph.input_files import read_document
 
 _FILE = "kernel_rates.json"
 _MOVED = 256 << 20
@@ -49,7 +50,7 @@ class KernelRates(StrictDocument):
 def kernel_rates() -> KernelRates:
     """What was measured on this machine, or the stated numbers; the GPU is not touched."""
     try:
-        return KernelRates.model_validate_json((cache_folder() / _FILE).read_text())
+        return KernelRates.model_validate_json(read_document(cache_folder() / _FILE))
     except (OSError, ValueError, ValidationError):
         return KernelRates.model_validate({})
 

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
 from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument
+from penstock.graph.input_files import read_document
 from penstock.sampling.device.streams import current_streams
 
 LOADED_ON_HOST = 48 << 20
@@ -39,7 +40,7 @@ class LibraryMemory(StrictDocument):
 def library_memory() -> LibraryMemory:
     """What was measured on this machine, or the stated numbers; the GPU is not touched."""
     try:
-        return LibraryMemory.model_validate_json((cache_folder() / _FILE).read_text())
+        return LibraryMemory.model_validate_json(read_document(cache_folder() / _FILE))
     except (OSError, ValueError, ValidationError):
         return LibraryMemory.model_validate({})
 

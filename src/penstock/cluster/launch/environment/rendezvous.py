@@ -16,6 +16,7 @@ from torch import distributed
 
 from penstock.cluster.launch.environment.place import Place
 from penstock.errors import PenstockError
+from penstock.graph.input_files import read_document
 from penstock.wire import Credentials, key_pair
 
 _KEY = "penstock/launcher"
@@ -71,8 +72,8 @@ def read_secret(variables: Mapping[str, str] = os.environ) -> str:
     secret = variables.get(SECRET, "")
     if not secret and (path := variables.get(SECRET_FILE)):
         try:
-            secret = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
+            secret = read_document(Path(path)).strip()
+        except (OSError, ValueError) as error:
             raise PenstockError(
                 f"The secret in {path} cannot be read ({error}): name another file.", code="damaged-file"
             ) from None

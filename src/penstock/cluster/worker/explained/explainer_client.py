@@ -3,7 +3,6 @@
 import os
 import selectors
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +11,10 @@ from penstock.cluster.worker.explained import explainer_process
 from penstock.cluster.worker.explained.frames import Frame, encoded, read_frame
 from penstock.errors import PenstockError, known_code
 from penstock.graph.arrays import Array
+from penstock.python_program import start_python
 
-COMMAND = [sys.executable, "-m", explainer_process.__name__]
-"""What starts an explainer."""
+ARGUMENTS = ["-m", explainer_process.__name__]
+"""What Python is started with to be an explainer."""
 _TRIES = 5
 """Explainers in a row that may be lost with one explanation."""
 _LOOK = 0.5
@@ -103,11 +103,8 @@ class ExplainerClient:
                 return answer
 
     def _start(self) -> None:
-        # Modules are imported from where this process has them; stdin closes with this process.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
-        self._process = subprocess.Popen(
-            COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
-        )
+        # Its stdin closes with this process.
+        self._process = start_python(ARGUMENTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)

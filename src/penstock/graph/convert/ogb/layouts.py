@@ -1,17 +1,17 @@
 """OGB's two layouts, `.npz` archives and `.csv.gz` files, each of one type and of several.
 
-NumPy reads an archive's member whole, so a set such as ogbn-papers100M needs memory for its features and edges; nothing
+An archive's member is read whole, so a set such as ogbn-papers100M needs memory for its features and edges; nothing
 is copied beyond that until the lists are built.
 """
 
-import zipfile
-import zlib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.convert.archive import Archive
 from penstock.graph.convert.ogb.raw import EDGE_TYPE, NODE_TYPE, RawEdges, RawGraph, class_labels, only_count, tidy
 from penstock.graph.convert.ogb.tables import read_numbers, read_pairs, read_table, read_words
 from penstock.graph.schema import EdgeType
@@ -65,10 +65,12 @@ def read_typed_binary(raw: Path) -> RawGraph:
 
 def _arrays(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
+        with closing(Archive(path)) as archive:
+            return dict(archive)
+    except PenstockError as error:
+        raise PenstockError(
+            f"{path} cannot be read ({str(error).removesuffix('.')}): download the set again.", code="damaged-file"
+        ) from None
 
 
 def _of(stored: dict[str, dict[str, Array]], name: str, path: Path) -> dict[str, Array]:

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import vertex_numbers
 from penstock.graph.convert.ogb.tables import read_numbers
+from penstock.graph.input_files import open_regular
 from penstock.graph.tensors import to_array
 
 # OGB's name, Penstock's name.
@@ -85,8 +86,8 @@ def load_saved(path: Path) -> Any:
     import torch
 
     try:
-        with torch.serialization.safe_globals(_array_makers()):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_array_makers()), open_regular(path) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise PenstockError(f"{path} is missing: download the set again.", code="file-not-found") from None
     except pickle.UnpicklingError:

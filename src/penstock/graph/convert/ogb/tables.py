@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import vertex_numbers
 from penstock.graph.csr import index_dtype
+from penstock.graph.input_files import open_regular
 
 _BLOCK_BYTES = 16 << 20
 
@@ -48,7 +49,7 @@ def read_numbers(path: Path) -> Array:
 def read_words(path: Path) -> list[list[str]]:
     """A small file as rows of strings."""
     try:
-        with gzip.open(path, "rt", newline="") as file:
+        with open_regular(path) as packed, gzip.open(packed, "rt", newline="") as file:
             return [row for row in csv.reader(file) if row]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
@@ -120,7 +121,7 @@ def _blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[Array]]:
 def _num_columns(path: Path) -> int:
     """Columns of the first row; 0 for an empty file."""
     try:
-        with gzip.open(path, "rb") as file:
+        with open_regular(path) as packed, gzip.open(packed, "rb") as file:
             first = file.readline()
     except (OSError, EOFError, zlib.error) as error:
         raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None

@@ -1,0 +1,67 @@
+"""Python programs that Penstock starts: one function starts them all, and none runs code of the working folder."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.cluster.worker.explained.explainer_client import ExplainerClient
+from penstock.cost.operators import reduction
+from penstock.nn import ModelOptions
+from penstock.nn.user_module import imported_callable
+from penstock.python_program import start_python
+from penstock.train.memory import process
+
+SOURCES = Path(__file__).parents[1] / "src" / "penstock"
+HOSTILE = ("json", "struct", "multiprocessing", "numpy", "torch", "numba", "penstock")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working folder, with files that stand in for modules wherever it is searched first."""
+    for name in HOSTILE:
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'was-run')!r}, 'a').write('{name}')\n1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_nothing_else_starts_the_interpreter():
+    """Nor does multiprocessing, whose children search the working folder before they take over the parent's paths."""
+    starts = re.compile(
+        r"sys\.executable|from sys import|^ *(import|from) multiprocessing|os\.(exec|spawn|posix_spawn)", re.M
+    )
+    found = {path.name for path in SOURCES.rglob("*.py") if starts.search(path.read_text())}
+    assert found == {"python_program.py"}
+
+
+def test_a_program_of_the_working_folder_is_not_found(folder):
+    child = start_python(
+        ["-c", "import json, numpy; print(json.dumps(numpy.arange(2).tolist()))"], stdout=-1, text=True
+    )
+    assert child.communicate(timeout=60)[0] == "[0, 1]\n"
+
+
+def test_the_process_that_is_measured(folder):
+    assert process._measured() > 50 << 20
+
+
+def test_the_explainer(folder, tmp_path_factory):
+    """Neither from the working folder, nor from beside a file of the user's, which the worker's own path ends with."""
+    (folder / "mine.py").write_text("def loss(out, y):\n    return out\n")
+    assert imported_callable(f"{folder / 'mine.py'}:loss")
+    options = ModelOptions(model="sage", layers=1, hidden=4)
+    about = {"model": options.model_dump(), "widths": {"node": 3}, "outputs": 2, "target": "node", "layers": 1}
+    about |= {"edge_types": [["node", "to", "node"]], "output": "classes", "steps": 1, "loss": 0.0}
+    client = ExplainerClient(about, patience=60.0, start_patience=60.0)
+    client.prepare()
+    try:
+        assert client.pid is not None
+    finally:
+        client.close()
+
+
+def test_the_process_that_sums_are_measured_with(folder, monkeypatch):
+    monkeypatch.setattr(reduction, "_numbers", lambda rung: rung)
+    (seconds,) = reduction.measure_reduction([1000])
+    assert len(seconds) > 1 and min(seconds) > 0
