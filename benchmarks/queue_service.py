@@ -1,5 +1,6 @@
 """A service as benchmarks use it: a process of its own on a folder, started, killed and started again."""
 
+import resource
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ _PATIENCE_S = 120.0
 class ServiceProcess:
     """`penstock serve` on a folder. Its output goes to serve.log beside it."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.folder, self._words = folder, words
+    def __init__(self, folder: Path, *words: str, descriptors: int | None = None) -> None:
+        """`descriptors` limits how many files and connections it may have open, where given."""
+        self.folder, self._words, self._descriptors = folder, words, descriptors
         self.queue = Queue(folder)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -25,6 +27,8 @@ class ServiceProcess:
         with (self.folder.parent / "serve.log").open("ab") as log:
             command = [*PENSTOCK, "serve", "--folder", str(self.folder), *self._words]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder.parent)
+        if self._descriptors is not None:
+            resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (self._descriptors, self._descriptors))
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             try:
@@ -41,6 +45,11 @@ class ServiceProcess:
         """The number of its process."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
         """End it without warning."""

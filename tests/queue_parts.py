@@ -44,7 +44,7 @@ def make_parts(folder, allowed=(), modules=False, host_bytes=4 << 30, pool=None,
     service.hold()
     feed = Feed()
     database = Database(service.database, lambda record: feed.add("job", record.shown()))
-    rules = SubmissionRules((service.path, *allowed), modules, 1, ("cpu",))
+    rules = SubmissionRules((service.path, *allowed), modules, 1, service.path, ("cpu",))
     operations = Operations(service, database, rules)
     device = DeviceRoom(name="cpu", kind="cpu", host_bytes=host_bytes, cores=2.0)
     rooms = [Room(device, {}, "processor")] if rooms is None else rooms

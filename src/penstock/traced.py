@@ -9,7 +9,7 @@ recorded as a CUDA graph takes its memory from a pool of its own (`recording`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import count
 from typing import Any, NamedTuple
@@ -99,6 +99,21 @@ def tracing(trace: Trace) -> Iterator[None]:
         yield
     finally:
         _trace.reset(token)
+
+
+@contextmanager
+def weights_only_counted() -> Iterator[None]:
+    """Within it new models and scorers have weights without numbers, which take no memory and no time."""
+    token = _counted.set(True)
+    try:
+        yield
+    finally:
+        _counted.reset(token)
+
+
+def new_weights() -> AbstractContextManager[Any]:
+    """Around the making of weights: within `weights_only_counted` they are on torch's `meta` device."""
+    return torch.device("meta") if _counted.get() else nullcontext()
 
 
 def is_traced() -> bool:
@@ -192,6 +207,7 @@ _TORCH = {
 _NUMPY = {kind: np_kind for np_kind, kind in _TORCH.items()}
 _trace: ContextVar[Trace | None] = ContextVar("_trace", default=None)
 _place: ContextVar[MemoryPlace] = ContextVar("_place", default=_MAIN)
+_counted: ContextVar[bool] = ContextVar("_counted", default=False)
 _category: ContextVar[str] = ContextVar("_category", default="")
 _numbers = count(1)
 _RECORDING = -1

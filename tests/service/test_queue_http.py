@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.service.app import make_app
-from penstock.service.body_limit import MOST_BODY_BYTES
+from penstock.service.gate import MOST_BODY_BYTES
 from penstock.service.served import Served
 from queue_parts import answering_parts, make_parts
 from training_graphs import community_graph

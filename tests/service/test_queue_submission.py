@@ -1,5 +1,6 @@
 """What may be submitted: fields that are right, paths that the owner allowed, code only where that was allowed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from refusals import refused
 def rules(tmp_path):
     (tmp_path / "data" / "graph").mkdir(parents=True)
     (tmp_path / "secret").mkdir()
-    return SubmissionRules((tmp_path / "data",), modules=False, threads=3, kinds=("cpu",))
+    return SubmissionRules(
+        (tmp_path / "data",), modules=False, threads=3, reserved=tmp_path / "data" / "queue", kinds=("cpu",)
+    )
 
 
 def accepted(fields, rules):
@@ -66,7 +69,7 @@ def test_home_is_resolved_before_it_is_compared(tmp_path, monkeypatch):
 def test_code_is_refused_unless_it_was_allowed(rules):
     with refused("untrusted-code --allow-modules"):
         accepted({"module": "os:system"}, rules)
-    allowing = SubmissionRules(rules.allowed, True, 1, ("cpu",))
+    allowing = replace(rules, modules=True)
     assert accepted({"module": "os:system"}, allowing)["document"]["module"] == "os:system"
 
 

@@ -15,6 +15,7 @@ from penstock.cli.interrupts import INTERRUPTED
 from penstock.cli.job_flags import show_hidden, with_flags
 from penstock.cli.output import print_error
 from penstock.errors import Code, PenstockError
+from penstock.graph.output_files import FEWER_FILES, TOO_MANY_FILES
 from penstock.version import __version__
 
 EPILOG = """
@@ -145,6 +146,8 @@ def _of_system(error: OSError) -> str:
     what = error.strerror or str(error)
     if error.filename:
         return f"{what}: {error.filename}."
+    if error.errno in TOO_MANY_FILES:
+        return f"{what}: {FEWER_FILES}"
     return f"{what}, while a file was being read or written: see whether a disk is full (df -h), then try again."
 
 

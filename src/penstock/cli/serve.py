@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -96,4 +97,6 @@ def _count(text: str) -> int | None:
 
 
 def _say(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+    # Output that goes to a full disk must not end the service.
+    with suppress(OSError):
+        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

@@ -15,6 +15,9 @@ from typing import Any, BinaryIO, Literal, TextIO
 
 from penstock.errors import PenstockError
 
+TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+FEWER_FILES = "close other programs or raise the limit of open files (ulimit -n), then try again."
+"""What to do about one of these errors."""
 _PRIVATE = 0o600
 _AS_UMASK_SAYS = 0o666
 
@@ -92,6 +95,8 @@ def _advice(error: OSError) -> str:
     """What to do about a write that the system refuses."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "Choose a folder that you may write to."
+    if error.errno in TOO_MANY_FILES:
+        return FEWER_FILES.capitalize()
     if error.errno == errno.ENAMETOOLONG:
         return "Choose a shorter name."
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):

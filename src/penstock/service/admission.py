@@ -13,6 +13,9 @@ from penstock.service.records import JobRecord
 from penstock.service.rooms import Room
 from penstock.service.speeds import SpeedMeter, Speeds
 
+FORECAST_S, _FORECAST_SHARE, _FORECAST_BYTES = 300.0, 0.25, 2 << 30
+"""What a forecast may take: seconds, and a share of the host's memory, but so many bytes at least. It counts, and
+computes nothing large; what a job needs beyond that shows when it runs alone."""
 _MARGIN = 1.1
 """A measured peak of the host's memory varies a little from run to run."""
 
@@ -113,10 +116,24 @@ def share_of(cores: int, kind: str, predicted: float | None, rooms: Sequence[Roo
     return predicted if predicted is not None and predicted < UNKNOWN_SHARE else None
 
 
-def after_forecast(record: JobRecord, outcome: dict[str, Any] | None, rooms: Sequence[Room]) -> dict[str, Any]:
-    """The changes to a job whose memory was forecast, by a process that reported `outcome` or was killed."""
+def too_much_of_forecast(taken: int, seconds: float, host_bytes: int) -> str | None:
+    """Why a forecast is ended that holds `taken` bytes after so many seconds; None where it goes on."""
+    most = max(_FORECAST_BYTES, int(_FORECAST_SHARE * host_bytes))
+    if taken > most:
+        return f"the forecast of its memory took {taken / 1e9:,.1f} GB itself, and {most / 1e9:,.1f} GB are allowed"
+    if seconds > FORECAST_S:
+        return f"the forecast of its memory had not ended after {FORECAST_S:.0f} s"
+    return None
+
+
+def after_forecast(
+    record: JobRecord, outcome: dict[str, Any] | None, rooms: Sequence[Room], too_much: str | None = None
+) -> dict[str, Any]:
+    """The changes to a job whose memory was forecast, by a process that reported `outcome` or was killed: by the
+    service itself where `too_much` says why."""
     if outcome is None:
-        return {"state": "waiting", "alone": 1, "reason": "Its memory could not be forecast: it runs alone."}
+        why = "" if too_much is None else f" ({too_much})"
+        return {"state": "waiting", "alone": 1, "reason": f"Its memory could not be forecast{why}: it runs alone."}
     if outcome["state"] != "done":
         return {"state": "failed", "code": outcome.get("code"), "reason": outcome["reason"]}
     return with_need(record, outcome["need"], rooms)

@@ -1,25 +1,27 @@
-"""The HTTP interface of a service. Everything under /api and /metrics needs the service's token."""
+"""The HTTP interface of a service. What a request must show before it gets here is in `gate`."""
 
 import asyncio
 import json
-import secrets
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, Query, Request
+from fastapi import FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from penstock.errors import Code, PenstockError
-from penstock.service.body_limit import BodyLimit
+from penstock.service.gate import HEADERS, Gate
 from penstock.service.operations import Operations
-from penstock.service.pages import HEADERS, add_pages
+from penstock.service.pages import add_pages
 from penstock.service.served import Served
 from penstock.version import __version__
 
 MOST_LISTED = 500
+MOST_NUMBER = (1 << 63) - 1
+"""The largest number that the database and files know."""
+JobNumber = Annotated[int, Path(ge=0, le=MOST_NUMBER, description="the number of a job")]
 _STATUS: dict[Code, int] = {
     "unknown-name": 404,
     "file-not-found": 404,
@@ -32,6 +34,8 @@ _STATUS: dict[Code, int] = {
     "not-available": 503,
     "write-failed": 507,
 }
+_LONGEST_NAME = 100
+"""Characters of a name in a request that a refusal quotes."""
 _EVENT_PAUSE_S = 0.2
 _DEVICES_EVERY, _STILL_EVERY = 5, 75
 """Pauses between looks at the devices, and between signs of life."""
@@ -46,35 +50,30 @@ class Submission(BaseModel):
     priority: int = Field(0, ge=-1000, le=1000, description="jobs with a higher number go first")
 
 
-def make_app(served: Served, token: str) -> FastAPI:
-    """The interface of a service; whoever knows `token` may use it."""
-
-    def authorised(authorization: str = Header("", include_in_schema=False)) -> None:
-        scheme, _, given = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), token.encode()):
-            raise HTTPException(401, "Send the service's token: Authorization: Bearer TOKEN.")
-
+def make_app(served: Served, token: str, host: str = "") -> FastAPI:
+    """The interface of a service that listens at `host`; whoever knows `token` may use it."""
     app = FastAPI(title="Penstock queue", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(BodyLimit)
+    app.add_middleware(Gate, token=token, host=host)
     _answer_errors(app)
-    known = [Depends(authorised)]
-    _add_jobs(app, served.operations, known)
-    _add_watching(app, served, known)
-    add_pages(app, served, known)
+    _add_jobs(app, served.operations)
+    _add_watching(app, served)
+    add_pages(app, served)
     return app
 
 
-def _add_jobs(app: FastAPI, operations: Operations, known: list[Any]) -> None:
-    @app.post("/api/jobs", dependencies=known, status_code=201)
+def _add_jobs(app: FastAPI, operations: Operations) -> None:
+    @app.post("/api/jobs", status_code=201)
     def submit(submission: Submission) -> dict[str, Any]:
         """Queue a job, or one for each combination of a sweep's values."""
         records = operations.submit(submission.job, submission.sweep, submission.priority)
         return {"jobs": [record.shown() for record in records]}
 
-    @app.get("/api/jobs", dependencies=known)
+    @app.get("/api/jobs")
     def jobs(
         state: Annotated[list[str] | None, Query(description="only jobs in these states")] = None,
-        before: int | None = Query(None, description="continue a list: only jobs with smaller numbers"),
+        before: int | None = Query(
+            None, ge=0, le=MOST_NUMBER, description="continue a list: only jobs with smaller numbers"
+        ),
         limit: int = Query(100, ge=1, le=MOST_LISTED),
     ) -> dict[str, Any]:
         """Jobs, newest first, and how many there are in each state."""
@@ -85,55 +84,55 @@ def _add_jobs(app: FastAPI, operations: Operations, known: list[Any]) -> None:
             "next": found[-1].id if len(found) == limit else None,
         }
 
-    @app.get("/api/jobs/{number}", dependencies=known)
-    def job(number: int) -> dict[str, Any]:
+    @app.get("/api/jobs/{number}")
+    def job(number: JobNumber) -> dict[str, Any]:
         """One job with its document and, where it has ended, its result."""
         return operations.described(number)
 
-    @app.get("/api/jobs/{number}/log", dependencies=known)
-    def log(number: int, offset: int = Query(0, ge=0)) -> dict[str, Any]:
+    @app.get("/api/jobs/{number}/log")
+    def log(number: JobNumber, offset: int = Query(0, ge=0, le=MOST_NUMBER)) -> dict[str, Any]:
         """What the job has printed from a byte on; `next` is where to go on, `final` whether nothing will follow."""
         return operations.log(number, offset)
 
-    @app.get("/api/jobs/{number}/metrics", dependencies=known)
-    def metrics(number: int, offset: int = Query(0, ge=0)) -> dict[str, Any]:
+    @app.get("/api/jobs/{number}/metrics")
+    def metrics(number: JobNumber, offset: int = Query(0, ge=0, le=MOST_NUMBER)) -> dict[str, Any]:
         """Records of the run's metrics from a byte on; `next` is where to go on."""
         return operations.metrics(number, offset)
 
-    @app.post("/api/jobs/{number}/cancel", dependencies=known)
-    def cancel(number: int) -> dict[str, Any]:
+    @app.post("/api/jobs/{number}/cancel")
+    def cancel(number: JobNumber) -> dict[str, Any]:
         """Cancel a job; one that runs writes a checkpoint first."""
         return operations.cancel(number).shown()
 
-    @app.post("/api/jobs/{number}/retry", dependencies=known)
-    def retry(number: int) -> dict[str, Any]:
+    @app.post("/api/jobs/{number}/retry")
+    def retry(number: JobNumber) -> dict[str, Any]:
         """Try a job again that failed or was cancelled; it goes on from its newest checkpoint, where it has one."""
         return operations.retry(number).shown()
 
-    @app.get("/api/jobs/{number}/report", dependencies=known, response_class=HTMLResponse)
-    def report(number: int) -> HTMLResponse:
+    @app.get("/api/jobs/{number}/report", response_class=HTMLResponse)
+    def report(number: JobNumber) -> HTMLResponse:
         """The page of the job's run (report.html)."""
         return HTMLResponse(operations.report(number), headers=HEADERS)
 
-    @app.post("/api/drain", dependencies=known)
+    @app.post("/api/drain")
     def drain() -> dict[str, Any]:
         """Take no more jobs, start none, and end the service when the running jobs have ended."""
         return {"running": operations.drain()}
 
 
-def _add_watching(app: FastAPI, served: Served, known: list[Any]) -> None:
-    @app.get("/api/devices", dependencies=known)
+def _add_watching(app: FastAPI, served: Served) -> None:
+    @app.get("/api/devices")
     def devices() -> dict[str, Any]:
         """Devices with their memory, and what runs on each of them."""
         shown = {"devices": served.scheduler.devices(), "policy": served.scheduler.policy.name}
         return {**shown, "draining": served.operations.draining}
 
-    @app.get("/api/events", dependencies=known)
+    @app.get("/api/events")
     def events(request: Request) -> StreamingResponse:
         """Changes as server-sent events: `job` (a job's record), `devices`, or `reload` for one who fell behind."""
         return StreamingResponse(_stream(request, served), media_type="text/event-stream")
 
-    @app.get("/api/openapi.json", dependencies=known)
+    @app.get("/api/openapi.json")
     def openapi() -> dict[str, Any]:
         """The description of this interface."""
         return app.openapi()
@@ -170,7 +169,9 @@ def _answer_errors(app: FastAPI) -> None:
     """Every refusal is one sentence and a code."""
 
     def answer(status: int, sentence: str, code: Code) -> JSONResponse:
-        return JSONResponse({"error": sentence, "code": code}, status, HEADERS)
+        # What is quoted of a request may be no text that can be encoded.
+        quoted = sentence.encode("utf-8", "backslashreplace").decode()
+        return JSONResponse({"error": quoted, "code": code}, status, HEADERS)
 
     @app.exception_handler(PenstockError)
     async def refused(request: Request, error: PenstockError) -> JSONResponse:
@@ -179,13 +180,18 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
+        where = ".".join(str(part)[:_LONGEST_NAME] for part in problem["loc"])
         return answer(400, f"The request is not valid: {where}: {problem['msg']}.", "invalid-document")
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        codes: dict[int, Code] = {401: "not-permitted", 404: "unknown-name"}
+        codes: dict[int, Code] = {404: "unknown-name"}
         return answer(error.status_code, str(error.detail), codes.get(error.status_code, "usage"))
+
+    @app.exception_handler(OSError)
+    async def of_system(request: Request, error: OSError) -> JSONResponse:
+        what = error.strerror or type(error).__name__
+        return answer(503, f"The system refuses what the service needs ({what}): try again later.", "not-available")
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:

@@ -1,6 +1,7 @@
 """The durable queue: jobs in SQLite. Every change is on disk before it is answered for."""
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.graph.output_files import open_private, writing
 from penstock.service.clock import moment
 from penstock.service.records import JobRecord
 
@@ -56,6 +58,14 @@ CREATE UNIQUE INDEX jobs_by_run ON jobs (run) WHERE state NOT IN ('ended', 'fail
 _COLUMNS = tuple(each.name for each in fields(JobRecord))
 _JSON = ("document", "forecast")
 _FLAGS = ("alone", "cancelling")
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "Free space.",
+    sqlite3.SQLITE_CANTOPEN: "See whether too many files are open (ulimit -n), and whether its folder can be written.",
+    sqlite3.SQLITE_READONLY: "Name a folder that you may write to (--folder).",
+}
+_CHECK = "See whether its disk is full or damaged."
+_FILES = ("", "-wal", "-shm")
+"""What SQLite adds to the database's name."""
 
 
 class Database:
@@ -66,9 +76,10 @@ class Database:
         self._path, self._changed = path, changed
         self._lock = threading.RLock()
         # Transactions are written out below; Python's own would begin them where it likes.
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._connection.row_factory = sqlite3.Row
-        with self._refusals():
+        with self._refusals(), writing(path):
+            _keep_private(path)
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._connection.row_factory = sqlite3.Row
             self._prepare()
 
     def close(self) -> None:
@@ -93,11 +104,10 @@ class Database:
 
     def job(self, number: int) -> JobRecord:
         """One job; refused where there is none of that number."""
-        with self._lock:
-            row = self._connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE id = ?", (number,)).fetchone()
-        if row is None:
+        rows = self._read(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE id = ?", (number,))
+        if not rows:
             raise PenstockError(f"There is no job {number}: `penstock queue` lists them.", code="unknown-name")
-        return _record(row)
+        return _record(rows[0])
 
     def jobs(
         self, states: Sequence[str] = (), before: int | None = None, limit: int | None = None, oldest: bool = False
@@ -111,9 +121,7 @@ class Database:
             where, values = f"{where} AND id < ?", [*values, before]
         order = "ASC" if oldest else "DESC"
         query = f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE {where} ORDER BY id {order} LIMIT ?"
-        with self._lock:
-            rows = self._connection.execute(query, [*values, -1 if limit is None else limit]).fetchall()
-        return [_record(row) for row in rows]
+        return [_record(row) for row in self._read(query, [*values, -1 if limit is None else limit])]
 
     def waiting(self, states: Sequence[str]) -> list[sqlite3.Row]:
         """What a policy needs of the jobs in some states, in the order of their submission.
@@ -127,19 +135,16 @@ class Database:
             " (SELECT likeness AS same, AVG(seconds) AS expected_s FROM jobs WHERE state = 'ended' GROUP BY likeness)"
             f" ON likeness = same WHERE {where} ORDER BY id"
         )
-        with self._lock:
-            return self._connection.execute(query, values).fetchall()
+        return self._read(query, values)
 
     def submitted(self, limit: int) -> list[JobRecord]:
         """Jobs whose memory is to be forecast, the most urgent first."""
         query = f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE state = 'submitted' ORDER BY priority DESC, id LIMIT ?"
-        with self._lock:
-            return [_record(row) for row in self._connection.execute(query, (limit,)).fetchall()]
+        return [_record(row) for row in self._read(query, (limit,))]
 
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state that has any."""
-        with self._lock:
-            return dict(self._connection.execute("SELECT state, COUNT(*) FROM jobs GROUP BY state").fetchall())
+        return {row[0]: row[1] for row in self._read("SELECT state, COUNT(*) FROM jobs GROUP BY state")}
 
     def change(self, number: int, since: Sequence[str] = (), **values: Any) -> bool:
         """Change a job, provided that it is in one of the states `since` (any by default); whether it was."""
@@ -160,24 +165,26 @@ class Database:
     def later_with_run(self, number: int) -> int | None:
         """A job with a larger number that writes the same run folder."""
         query = "SELECT MAX(id) FROM jobs WHERE id > ? AND run = (SELECT run FROM jobs WHERE id = ?)"
-        with self._lock:
-            found: int | None = self._connection.execute(query, (number, number)).fetchone()[0]
+        found: int | None = self._read(query, (number, number))[0][0]
         return found
 
     def likeness(self, number: int) -> str:
         """A text that the job shares with those that need the same memory and about the same time."""
-        with self._lock:
-            return str(self._connection.execute("SELECT likeness FROM jobs WHERE id = ?", (number,)).fetchone()[0])
+        return str(self._read("SELECT likeness FROM jobs WHERE id = ?", (number,))[0][0])
 
     def alike(self, number: int) -> JobRecord | None:
         """The newest other job that needs the same and has ended, or else one whose forecast is known."""
         same = f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE likeness = ? AND id <> ? AND"
         newest = "ORDER BY id DESC LIMIT 1"
         given = (self.likeness(number), number)
-        with self._lock:
-            row = self._connection.execute(f"{same} state = 'ended' {newest}", given).fetchone()
-            row = row or self._connection.execute(f"{same} host_bytes IS NOT NULL {newest}", given).fetchone()
-        return None if row is None else _record(row)
+        rows = self._read(f"{same} state = 'ended' {newest}", given)
+        rows = rows or self._read(f"{same} host_bytes IS NOT NULL {newest}", given)
+        return _record(rows[0]) if rows else None
+
+    def _read(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """The rows of a query."""
+        with self._lock, self._refusals():
+            return self._connection.execute(query, values).fetchall()
 
     def _next_id(self) -> int:
         row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
@@ -226,8 +233,15 @@ class Database:
                 code="in-use",
             ) from None
         except sqlite3.OperationalError as error:
+            # The lower byte is the kind of an error; what Python itself finds wrong has none.
+            kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise PenstockError(
+                    f"Another program keeps {self._path} locked: close it. What could not be done is tried again.",
+                    code="not-available",
+                ) from error
             raise PenstockError(
-                f"Could not write {self._path}: {error}. Free space, or name a folder you may write to (--folder).",
+                f"Could not read or write {self._path}: {error}. {_ADVICE.get(kind, _CHECK)}",
                 code="write-failed",
             ) from error
         except sqlite3.DatabaseError as error:
@@ -235,6 +249,14 @@ class Database:
                 f"{self._path} is not a queue's database ({error}): restore it, or name another folder with --folder.",
                 code="damaged-file",
             ) from None
+
+
+def _keep_private(path: Path) -> None:
+    """Let nobody else read a database: earlier releases left that to the user's umask."""
+    os.close(open_private(path, os.O_RDWR | os.O_CREAT))
+    for ending in _FILES:
+        with suppress(FileNotFoundError):
+            (path.parent / f"{path.name}{ending}").chmod(0o600)
 
 
 def _where(states: Sequence[str]) -> tuple[str, list[Any]]:

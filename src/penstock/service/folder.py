@@ -1,8 +1,10 @@
 """The folder of a service: its database, its token, its address and what its jobs write."""
 
 import fcntl
+import grp
 import json
 import os
+import pwd
 import secrets
 import stat
 from contextlib import suppress
@@ -17,6 +19,8 @@ from penstock.graph.output_files import make_private_folder, open_lock, open_pri
 FORMAT, VERSION = "penstock-queue", 1
 _TOKEN_BYTES = 32
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_ROOT, _NOBODY = 0, 65534
+"""Owners of folders above a service's who do no harm: the administrator, and whom the system does not know here."""
 
 
 class Address(NamedTuple):
@@ -36,7 +40,7 @@ def default_folder() -> Path:
 
 
 class ServiceFolder:
-    """The files of one service. Only its owner may enter the folder."""
+    """The files of one service. Nobody but its owner may write into the folder, or put another one in its place."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().resolve()
@@ -51,6 +55,7 @@ class ServiceFolder:
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             make_private_folder(self.path)
+            self._require_own()
             make_private_folder(self.path / "jobs")
         try:
             self._held = open_lock(self._lock)
@@ -85,6 +90,7 @@ class ServiceFolder:
         A client asks for the lock, not for the file alone: after a crash somebody else may listen at the address that
         the file still names, and must not be sent the token.
         """
+        self._require_own()
         if not self._is_served():
             raise PenstockError(
                 f"No service runs on {self.path}: start one with `penstock serve`, or name its folder with --folder or"
@@ -105,6 +111,7 @@ class ServiceFolder:
 
     def token(self) -> str:
         """The secret that clients prove themselves with. Only the folder's owner can read it."""
+        self._require_own()
         try:
             return read_document(self._token).strip()
         except (OSError, ValueError) as error:
@@ -132,6 +139,32 @@ class ServiceFolder:
         """What a job's processes have printed."""
         return self.job(number) / "log.txt"
 
+    def _require_own(self) -> None:
+        """Refuse a folder in which, or above which, somebody else can write.
+
+        Such a person could name an address of his own in it, to which clients would send the token, or a database of
+        his own, whose jobs would be run.
+        """
+        for place in (self.path, *self.path.parents):
+            try:
+                found = place.stat()
+            except FileNotFoundError:
+                continue
+            own = place == self.path
+            if found.st_uid != os.geteuid() and (own or found.st_uid not in (_ROOT, _NOBODY)):
+                raise PenstockError(
+                    f"{place} belongs to {_name_of(found.st_uid)}, and only a queue in a folder of your own can be"
+                    " trusted: name another with --folder or PENSTOCK_QUEUE.",
+                    code="not-permitted",
+                )
+            # Where everybody may write, as in /tmp, the sticky bit keeps each one's entries from the others.
+            if _others_write(found) and (own or not found.st_mode & stat.S_ISVTX):
+                raise PenstockError(
+                    f"Others can write to {place}, and so could answer in the place of the service: take that right"
+                    f" from them (chmod go-w {place}), or name another folder with --folder or PENSTOCK_QUEUE.",
+                    code="not-permitted",
+                )
+
     def _is_served(self) -> bool:
         try:
             descriptor = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -144,3 +177,23 @@ class ServiceFolder:
         finally:
             os.close(descriptor)
         return False
+
+
+def _others_write(found: os.stat_result) -> bool:
+    """Whether others than the owner may write to a folder. A group that has the user alone is nobody else."""
+    if not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    try:
+        group, user = grp.getgrgid(found.st_gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return True
+    return group.gr_name != user.pw_name or found.st_gid != user.pw_gid or bool(set(group.gr_mem) - {user.pw_name})
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"

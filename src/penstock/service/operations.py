@@ -34,6 +34,7 @@ class Operations:
         """Queue a job, or one for each combination of a sweep's values: all of them, or none."""
         if self.draining:
             raise PenstockError(_DRAINING, code="closed")
+        _require_text(fields, sweep)
         sweeps = [Sweep(field, tuple(values)) for field, values in sweep.items()]
         combinations = 1
         for each in sweeps:
@@ -156,6 +157,21 @@ class Operations:
         with suppress(BlockingIOError):
             return bool(os.read(self._changed_read, 1 << 16))
         return False
+
+
+def _require_text(*fields: Mapping[str, Any]) -> None:
+    """Refuse fields that no file could hold: half of a character, or more lists in lists than can be walked."""
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise PenstockError(
+            f"The job has {error.object[error.start]!a}, which is half of a character, among its texts: remove it.",
+            code="invalid-value",
+        ) from None
+    except RecursionError:
+        raise PenstockError(
+            "The job's lists and mappings are nested too deeply: write it plainly.", code="invalid-value"
+        ) from None
 
 
 def _report(record: JobRecord) -> Path:

@@ -1,38 +1,27 @@
 """What a service has for browsers and for other programs that come without a client.
 
-Pages hold no data and need no token; what they show they ask for with one, under /api.
+Pages hold no data and need no token (`gate.OPEN_PATHS`); what they show they ask for with one, under /api.
 """
 
 import base64
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from penstock.report.script import SCRIPT
+from penstock.service.gate import HEADERS
 from penstock.service.interface_page import interface_page
 from penstock.service.prometheus import CONTENT_TYPE, exposition
 from penstock.service.served import Served
-
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self';"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-"""No page may be framed, loads anything from elsewhere, or is kept by browsers."""
 
 _PAGE = Path(__file__).with_name("page.html")
 """The live page: one file that loads nothing else."""
 
 
-def add_pages(app: FastAPI, served: Served, known: list[Any]) -> None:
-    """Add the pages; routes that show data depend on `known`, which asks for the token."""
+def add_pages(app: FastAPI, served: Served) -> None:
+    """Add the pages."""
     page = _PAGE.read_text(encoding="utf-8")
     page_headers = _with_script(page)
 
@@ -44,7 +33,7 @@ def add_pages(app: FastAPI, served: Served, known: list[Any]) -> None:
     def live() -> HTMLResponse:
         return HTMLResponse(page, headers=page_headers)
 
-    @app.get("/metrics", dependencies=known)
+    @app.get("/metrics")
     def metrics() -> PlainTextResponse:
         """Figures for Prometheus; its `authorization` setting sends the token."""
         text = exposition(served.operations.database.counts(), served.scheduler.devices())

@@ -1,5 +1,6 @@
 """The loop of a service: it forecasts, starts, watches and settles jobs. It alone touches their processes."""
 
+import errno
 import selectors
 import signal
 import time
@@ -16,6 +17,7 @@ from penstock.service.admission import (
     need_of_alike,
     running_jobs,
     start_of,
+    too_much_of_forecast,
     waiting_jobs,
     with_need,
 )
@@ -33,9 +35,13 @@ from penstock.service.workers.starter import Starter
 _TICK_S = 0.2
 _LOOK_AGAIN_S = 2.0
 """Speeds and ages change without anybody telling."""
-_DISK_PAUSE_S = 1.0
-_CORES_OF_FORECAST = 4
-"""There is one forecast at a time for so many cores, and one at least: it takes a core from jobs that train."""
+_PAUSE_S = 1.0
+_PASSING = ("write-failed", "not-available", "peer-lost")
+"""Refusals after which the same is tried again: a full disk, a locked database, a warm program that died."""
+_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS)
+"""What the system has no more of for a while: descriptors, memory, processes."""
+_CORES_OF_FORECAST, _FORECASTS = 4, 3
+"""There is one forecast at a time for so many cores, and some at least: a slow one must not keep others waiting."""
 _ALIKE_AT_ONCE = 50
 """Submitted jobs that are looked at in one go: thousands at once would keep the others waiting."""
 
@@ -116,18 +122,29 @@ class Scheduler:
         try:
             self.tick()
         except PenstockError as error:
-            if error.code != "write-failed":
+            if error.code not in _PASSING:
                 raise
-            # Nothing is lost: what could not be written is tried again.
-            self._say(str(error))
-            time.sleep(_DISK_PAUSE_S)
+            self._pause(str(error))
+        except OSError as error:
+            if error.errno not in _LACKS:
+                raise
+            self._pause(
+                f"The system refuses what the service needs ({error.strerror}): close other programs, or raise the"
+                " service's limits (ulimit -n, ulimit -u). It tries again."
+            )
+
+    def _pause(self, why: str) -> None:
+        """Nothing is lost: what could not be done is tried again."""
+        self._say(why)
+        time.sleep(_PAUSE_S)
 
     def _trains(self) -> bool:
         return any(task.kind == "train" for task in self._active.values())
 
     def _wait(self) -> bool:
         """Whether somebody has asked for something meanwhile."""
-        with selectors.DefaultSelector() as selector:
+        # Unlike others it takes no descriptor, and so works when there is none left.
+        with selectors.PollSelector() as selector:
             selector.register(self._operations.changes, selectors.EVENT_READ)
             for task in self._active.values():
                 selector.register(task.process, selectors.EVENT_READ)
@@ -165,9 +182,14 @@ class Scheduler:
         task.device_bytes = max(task.device_bytes, int((outcome or message).get("device_bytes", 0)))
 
     def _watch_memory(self, task: ActiveTask) -> None:
-        """A job that takes more of the host than it was granted is ended: others were promised the rest."""
+        """A job that takes more of the host than it was granted is ended: others were promised the rest. So is a
+        forecast that takes too much, or too long."""
         now = task.process.name.resident_bytes()
         task.now_bytes, task.host_bytes = now, max(task.host_bytes, now)
+        if task.kind == "forecast" and task.too_much is None:
+            task.too_much = too_much_of_forecast(now, time.monotonic() - task.began, self._host_bytes())
+            if task.too_much is not None:
+                task.process.name.signal(signal.SIGKILL)
         granted = task.record.granted_host_bytes
         if task.kind == "train" and granted is not None and now > granted and task.too_much is None:
             task.too_much = (
@@ -181,7 +203,7 @@ class Scheduler:
         record = self._database.job(task.record.id)
         gone: dict[str, Any] = {"pid": None, "process_started": None}
         if task.kind == "forecast":
-            changes = after_forecast(record, task.outcome, self._rooms)
+            changes = after_forecast(record, task.outcome, self._rooms, task.too_much)
             if record.cancelling:
                 changes = {"state": "cancelled", "reason": "It was cancelled before it ran."}
             elif self._stopping:
@@ -207,7 +229,7 @@ class Scheduler:
     def _start_forecasts(self) -> None:
         """Let the memory of submitted jobs be forecast; what is known of a job alike is taken over."""
         under_way = {task.likeness for task in self._active.values() if task.kind == "forecast"}
-        most = max(1, default_threads() // _CORES_OF_FORECAST)
+        most = max(_FORECASTS, default_threads() // _CORES_OF_FORECAST)
         for record in self._database.submitted(_ALIKE_AT_ONCE):
             alike = self._database.alike(record.id)
             need = None if alike is None else need_of_alike(alike)
@@ -223,6 +245,10 @@ class Scheduler:
 
     def _room_for_forecast(self, record: JobRecord) -> Room:
         return max((room for room in self._rooms if room.kind == record.kind), key=lambda room: room.device.bytes)
+
+    def _host_bytes(self) -> int:
+        """Memory of the host that jobs may take."""
+        return max(room.device.host_bytes for room in self._rooms)
 
     def _start_jobs(self) -> None:
         waiting = waiting_jobs(self._database.waiting(STARTABLE), self._rooms)

@@ -1,5 +1,6 @@
 """`penstock serve`: a service from its start to its end."""
 
+import os
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from penstock.service.submission import SubmissionRules
 from penstock.service.workers.pool import WarmPool
 
 _CLOSING_S = 2
+_PRIVATE = 0o077
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class ServiceOptions:
 
 
 def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
-    """Run a service until `stopped`, or until it was drained."""
+    """Run a service until `stopped`, or until it was drained. What it and its jobs write is the user's alone."""
+    os.umask(_PRIVATE)
     policy: Policy = policy_named(options.policy, options.age_s)
     with ExitStack() as stack:
         folder = ServiceFolder(options.folder)
@@ -78,7 +81,8 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
         stack.callback(operations.close)
         scheduler = Scheduler(operations, rooms, policy, pool, say, sharing.trainers)
         scheduler.recover()
-        stack.enter_context(answering(Served(operations, scheduler, feed), listening, folder.make_token()))
+        served = Served(operations, scheduler, feed)
+        stack.enter_context(answering(served, listening, folder.make_token(), options.host))
         host, port = listening.getsockname()[:2]
         folder.publish(Address(host, port))
         say(f"Serving the queue in {folder.path} at http://{host}:{port}; the token is in {folder.path / 'token'}.")
@@ -88,7 +92,7 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
 def _rules(options: ServiceOptions, folder: ServiceFolder, kinds: tuple[str, ...]) -> SubmissionRules:
     allowed = tuple(path.expanduser().resolve() for path in (folder.path, Path.cwd(), *options.allow))
     threads = options.threads or max(1, default_threads() // 2)
-    return SubmissionRules(tuple(dict.fromkeys(allowed)), options.allow_modules, threads, kinds)
+    return SubmissionRules(tuple(dict.fromkeys(allowed)), options.allow_modules, threads, folder.path, kinds)
 
 
 @contextmanager
@@ -110,15 +114,20 @@ def listening_at(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def answering(served: Served, listening: socket.socket, token: str) -> Iterator[None]:
-    """Answer HTTP requests in a thread."""
+def answering(served: Served, listening: socket.socket, token: str, host: str = "") -> Iterator[None]:
+    """Answer HTTP requests in a thread; `host` is what the service was told to listen at."""
     import uvicorn
 
     from penstock.service.app import make_app
+    from penstock.service.connections import Connection, most_pending
 
     config = uvicorn.Config(
-        make_app(served, token),
-        log_level="warning",
+        make_app(served, token, host),
+        http=Connection,
+        ws="none",
+        backlog=most_pending(),
+        # A line for each malformed request would let anybody fill the disk.
+        log_level="error",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_CLOSING_S,

@@ -27,6 +27,8 @@ class SubmissionRules:
     """Whether code that a job names (`module`) is run."""
     threads: int
     """Threads of a job that does not say how many; a fixed number, as it decides how sums are rounded."""
+    reserved: Path
+    """The service's own folder, in which no job may choose its run: others would find theirs taken."""
     kinds: tuple[str, ...]
     """What computes here: cpu, or cuda and cpu. A job that does not say gets the first."""
 
@@ -58,7 +60,7 @@ def accepted_job(name: str, fields: Mapping[str, Any], priority: int, rules: Sub
         )
     run = ""
     if job.run is not None:
-        run = str(allowed_path(job.run, rules.allowed))
+        run = str(_run(job.run, rules))
         if Path(run).exists():
             raise PenstockError(f"{run} exists already: name another run folder.", code="file-exists")
     document = job.model_copy(update=changes).model_dump(mode="json")
@@ -89,6 +91,18 @@ def allowed_path(given: str, allowed: Sequence[Path]) -> Path:
         raise PenstockError(
             f"{given} is outside of what the service may read ({', '.join(map(str, allowed))}): start it with --allow"
             " and a folder that holds it.",
+            code="not-permitted",
+        )
+    return path
+
+
+def _run(given: str, rules: SubmissionRules) -> Path:
+    """The run folder that a job names."""
+    path = allowed_path(given, rules.allowed)
+    if path.is_relative_to(rules.reserved):
+        raise PenstockError(
+            f"{given} is in the folder of the service, which is kept for the runs of jobs that name none: leave `run`"
+            " out, or name a folder elsewhere.",
             code="not-permitted",
         )
     return path

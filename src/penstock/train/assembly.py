@@ -78,10 +78,15 @@ def assembled(
     model = _make_model(job, graph, inputs, task, module)
     inputs.read_by(first_layer_reader(job, graph, model, inputs))
     parts = {"model": model} if task.head is None else {"model": model, "head": task.head}
-    learned = torch.nn.ModuleDict(parts).to(inputs.device)
+    learned = torch.nn.ModuleDict({name: _moved(part, inputs.device) for name, part in parts.items()})
     optimiser = make_optimiser(learned.parameters(), job, inputs.device)
     schedule, callbacks = make_schedule(optimiser, job), Callbacks(functions.callbacks)
     return Session(job, graph, inputs, task, model, learned, optimiser, schedule, decided, callbacks=callbacks)
+
+
+def _moved(module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """The module on a device; weights that are only counted stay without numbers."""
+    return module if any(weights.is_meta for weights in module.parameters()) else module.to(device)
 
 
 def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torch.nn.Module | None) -> torch.nn.Module:

@@ -14,6 +14,7 @@ from penstock.nn.scorers.pairs import DotScorer, EdgeClassifier, MLPScorer
 from penstock.nn.scorers.products import ComplExScorer, DistMultScorer
 from penstock.nn.scorers.relations import End, RelationScorer, ScorerSettings
 from penstock.plugins import has_plugin
+from penstock.traced import new_weights
 
 __all__ = [
     "ComplExScorer",
@@ -37,5 +38,6 @@ def build_scorer(name: str, width: int, relations: int = 1, settings: ScorerSett
     """A scorer by name: `score(h_src, h_dst, relation=None)` returns one number for each pair."""
     if name not in SCORERS and not has_plugin(PLUGINS, name):
         raise PenstockError(f"There is no scorer {name!r}{nearest(name, SCORERS)}", code="unknown-name")
-    scorer: nn.Module = scorer_class(name).build(width, relations, settings)
+    with new_weights():
+        scorer: nn.Module = scorer_class(name).build(width, relations, settings)
     return scorer

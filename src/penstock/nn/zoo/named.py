@@ -21,6 +21,7 @@ from penstock.nn.zoo.embedding import EmbeddingModel
 from penstock.nn.zoo.model import GraphModel, LayeredModel
 from penstock.nn.zoo.typed import TypedModel
 from penstock.sampling.block import Block
+from penstock.traced import new_weights
 
 ONLY_RELATION: EdgeType = ("node", "to", "node")
 """What a graph of one node type and one relation calls it, where nothing else is known."""
@@ -203,6 +204,17 @@ def build_model(
 
     With `target_type` only that type's rows come out.
     """
+    with new_weights():
+        return _built(options, in_widths, out, edge_types, target_type)
+
+
+def _built(
+    options: ModelOptions,
+    in_widths: int | Mapping[str, int],
+    out: int,
+    edge_types: Sequence[EdgeType] | None,
+    target_type: str | None,
+) -> LayeredModel:
     if options.model in WITHOUT_LAYERS:
         return EmbeddingModel(options, in_widths, out)
     if not isinstance(in_widths, int):

@@ -8,6 +8,9 @@ from penstock.train.memory.forecast import MemoryForecast, forecast
 _MARGIN, _MARGIN_BYTES = 0.02, 32 << 20
 """What is granted beyond the forecast: forecasts may be off by a percent, and a process holds a little more or less."""
 
+_MOST = 1 << 62
+"""Bytes: more than any machine has, and no more than the database can hold."""
+
 _HOST_MARGIN = 0.15
 """The same for the host, whose memory is forecast less exactly: some jobs on whole graphs took 12 % more than that."""
 
@@ -29,7 +32,7 @@ def memory_need(job: Job, room: dict[str, int]) -> dict[str, Any]:
 
 def with_margin(bytes_needed: int, margin: float = _MARGIN) -> int:
     """The grant for a forecast."""
-    return int(bytes_needed * (1 + margin)) + _MARGIN_BYTES
+    return min(_MOST, int(bytes_needed * (1 + margin)) + _MARGIN_BYTES)
 
 
 def _told(found: MemoryForecast) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from penstock.python_program import start_python
 from penstock.service.workers.process import ProcessName
 from penstock.service.workers.warm import rest_of_line
 
+_ANSWER_S = 180.0
+"""Seconds in which the warm program forks, the time included that it needs to import everything."""
+
 
 class TaskProcess:
     """A process that waits for its task, and then does it."""
@@ -86,10 +89,10 @@ class WarmPool:
         """Start the warm program, which imports for some seconds while others go on."""
         if self._program is None or self._program.poll() is not None:
             self.close()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.settimeout(_ANSWER_S)
             with theirs:
                 self._program = start_warm_program(theirs.fileno())
-            self._socket = ours
 
     def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> TaskProcess:
         """A process that waits for its task in `folder`, which gets its log."""
@@ -100,10 +103,12 @@ class WarmPool:
         with self.make_log(folder) as log:
             for _ in range(2):
                 self.prepare()
-                with suppress(ConnectionError):
+                with suppress(ConnectionError, TimeoutError):
                     return self._forked(folder, environment, program, log.fileno())
                 self.close()
-        raise PenstockError("The program that starts jobs ends at once: see the service's output.", code="peer-lost")
+        raise PenstockError(
+            "The program that starts jobs ends at once, or does not answer: see the service's output.", code="peer-lost"
+        )
 
     def make_log(self, folder: Path) -> BinaryIO:
         """The log of a process or a job in its folder, which is made where it is not there."""
@@ -123,7 +128,12 @@ class WarmPool:
     def _forked(self, folder: Path, environment: dict[str, str], program: str, log: int) -> TaskProcess:
         assert self._socket is not None
         entry, told = os.pipe()
-        reports, told_back = os.pipe()
+        try:
+            reports, told_back = os.pipe()
+        except OSError:
+            os.close(entry)
+            os.close(told)
+            raise
         try:
             asked = {"environment": environment, "folder": str(folder), "program": program}
             request = json.dumps(asked).encode() + b"\n"
@@ -132,6 +142,9 @@ class WarmPool:
             answer = rest_of_line(self._socket, b"")
             if not answer.endswith(b"\n"):
                 raise ConnectionResetError
+            os.set_blocking(reports, False)
+            pid = int(json.loads(answer)["pid"])
+            return TaskProcess(ProcessName.of(pid) or ProcessName(pid, "gone"), told, reports)
         except BaseException:
             os.close(told)
             os.close(reports)
@@ -139,6 +152,3 @@ class WarmPool:
         finally:
             os.close(entry)
             os.close(told_back)
-        os.set_blocking(reports, False)
-        pid = int(json.loads(answer)["pid"])
-        return TaskProcess(ProcessName.of(pid) or ProcessName(pid, "gone"), told, reports)

@@ -68,7 +68,8 @@ def _started(pid: int) -> str | None:
     try:
         # The name, which may hold anything, ends with the last bracket.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
+    except (FileNotFoundError, ProcessLookupError):
+        # Anything else, as too many open files, is no sign that it has ended.
         return None
     return None if fields[0] in "ZX" else f"{boot()}:{fields[19]}"
 

@@ -1,6 +1,7 @@
 """A program that imports everything once and forks processes, which then start at once.
 
-It never uses a GPU itself, since a process that has done so cannot be forked; and it runs no Python threads.
+It never uses a GPU itself, since a process that has done so cannot be forked, and it has one thread: a fork has none of
+the others, and so might wait for ever for what one of them had locked.
 """
 
 import faulthandler
@@ -10,10 +11,11 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
-import numpy as np
-
+_OPENBLAS = "OPENBLAS_NUM_THREADS"
 LONGEST = 64 << 10
 """Bytes of a request or an answer that are read at once; each is a line."""
 
@@ -35,11 +37,32 @@ def run(requests: int) -> None:
 
 def import_everything() -> None:
     """Import what tasks need, and load one kernel, for which Numba gets ready for all others."""
+    with _one_thread_for_products():
+        import numpy as np
+        import scipy.linalg
+
+        assert scipy.linalg
     from penstock.partition.owners import split_by_owner
     from penstock.service.workers.programs import PROGRAMS
 
     assert PROGRAMS
     split_by_owner(np.zeros(1, np.int64), np.array([0, 1]))
+
+
+@contextmanager
+def _one_thread_for_products() -> Iterator[None]:
+    """While OpenBLAS is loaded in it, which NumPy and SciPy bring along, it starts no threads.
+
+    torch, which is imported later, has a library of its own for the products of a training.
+    """
+    before = os.environ.get(_OPENBLAS)
+    os.environ[_OPENBLAS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_OPENBLAS]
+        if before is not None:
+            os.environ[_OPENBLAS] = before
 
 
 def serve(requests: socket.socket) -> None:

@@ -1,13 +1,17 @@
 """The memory of a job, predicted before it runs and without touching a device."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.traced import weights_only_counted
 from penstock.train.assembly import session_of
+from penstock.train.device_full import is_host_full
 from penstock.train.device_memory import UNKNOWN, assumed_memory
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
@@ -15,6 +19,9 @@ from penstock.train.memory.host_forecast import HostForecast, forecast_host
 from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 from penstock.train.trace.libraries import library_memory
+
+_UNCOUNTABLE = ("overflow", "too large", "invalid shape", "invalid for input of size")
+"""In what torch and NumPy say of sizes that do not fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +79,33 @@ def forecast(
     kind = _kind(job.device if device is None else device)
     on_host = with_order_costs(job.model_copy(update={"device": "cpu"}), built=module is not None)
     room = UNKNOWN if device_memory is None else max(0, device_memory - library_memory().context)
-    with run_context(on_host), assumed_memory(room):
+    with _countable(), run_context(on_host), assumed_memory(room), weights_only_counted():
         session = session_of(on_host, torch.device("cpu"), graph, module)
         of_device: DeviceForecast | None = forecast_device(session) if kind == "cuda" else None
         of_host: HostForecast = forecast_host(session, of_device)
     found = _joined(kind, of_device, of_host)
     return replace(found, seconds=round(time.perf_counter() - began, 3))
+
+
+@contextmanager
+def _countable() -> Iterator[None]:
+    """Around a forecast: sizes that no computer can count, or that this one cannot hold, are refused in a sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OverflowError) as error:
+        if is_host_full(error):
+            raise PenstockError(
+                "The memory of the job cannot be forecast: batches of it do not fit into this machine's memory. Lower"
+                " batch_size, fanouts or embedding.",
+                code="out-of-memory",
+            ) from error
+        if not any(word in str(error) for word in _UNCOUNTABLE):
+            raise
+        raise PenstockError(
+            "The job would need arrays of more than 2^63 bytes, which no machine has: lower hidden, layers or"
+            " batch_size.",
+            code="out-of-memory",
+        ) from error
 
 
 def _joined(kind: str, of_device: DeviceForecast | None, of_host: HostForecast) -> MemoryForecast:

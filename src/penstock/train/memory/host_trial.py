@@ -4,18 +4,23 @@ from typing import Any
 
 import torch
 
+from penstock.memory import require_memory
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
 from penstock.train.device.trial import Load, StepMemory, batch_load, followed
 from penstock.train.execution.loaded import loss_of
+from penstock.train.optimisers import make_optimiser
 from penstock.train.run_context import generators_kept
 from penstock.train.session import Session
 from penstock.train.trace.allocations import Allocations, peak_of, tensors_in
 
+_SMALL = 0.01
+
 
 def tried_on_host(session: Session) -> StepMemory:
     """Compute two small batches on the host and note what their tensors take."""
+    _give_numbers(session)
     device, carrier = session.inputs.device, session.inputs.carrier
     session.inputs.device, session.inputs.carrier = (
         torch.device("cpu"),
@@ -45,6 +50,20 @@ def _tried(session: Session, seeds: int) -> tuple[Load, float]:
     for name, values in session.learned.named_buffers():
         values.copy_(buffers[name])
     return batch_load(loaded.batch, x), peak_of(noted.events).bytes
+
+
+def _give_numbers(session: Session) -> None:
+    """Weights that were only counted so far are made, small ones: nothing is learned with them."""
+    learned = session.learned
+    if not any(weights.is_meta for weights in learned.parameters()):
+        return
+    size = sum(each.nbytes for each in (*learned.parameters(), *learned.buffers()))
+    require_memory(2 * size, "The model's weights and their gradients", "lower hidden or layers")
+    learned.to_empty(device="cpu")
+    with torch.no_grad():
+        for values in (*learned.parameters(), *learned.buffers()):
+            values.fill_(_SMALL if values.is_floating_point() else 0)
+    session.optimiser = make_optimiser(learned.parameters(), session.job, torch.device("cpu"))
 
 
 class _Noted(Allocations):  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher
+from penstock.traced import new_weights
 from penstock.train.batch_source import BatchSource
 from penstock.train.class_weights import NO_WEIGHTS, loss_weights
 from penstock.train.edge_times import EdgeTimes
@@ -63,7 +64,8 @@ class EdgeTask:
         self.learned, self._width = data.learned(), job.hidden
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.messages, self.redraws = batches.messages, False
-        self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes or 1)
+        with new_weights():
+            self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes or 1)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
         self._metrics = reported_metrics(self.metric, _REPORTED[data.task], functions)
         self._loss, self.has_own_loss = functions.loss, functions.loss is not None

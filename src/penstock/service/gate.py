@@ -1,0 +1,127 @@
+"""What a request must show before anything of its body is read: the right host and the token; and the body's bounds.
+
+A browser that somebody else's page has sent here under that page's own name (DNS rebinding) names the wrong host.
+"""
+
+import asyncio
+import ipaddress
+import json
+import re
+import secrets
+import socket
+from contextlib import suppress
+from typing import Any
+
+from penstock.errors import Code
+from penstock.service.connections import AUTHORISED
+
+MOST_BODY_BYTES = 1 << 20
+BODY_S = 30.0
+"""Seconds for the body of a request that has shown the token."""
+OPEN_PATHS = ("/", "/api")
+"""Pages without data, which need no token."""
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""No answer may be framed, loads anything from elsewhere, or is kept by browsers."""
+_DROPPED_BYTES, _DROPPED_S = 8 * MOST_BODY_BYTES, 2.0
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d{0,5})?")
+_Refusal = tuple[int, str, Code]
+
+
+class Gate:
+    """An ASGI layer that lets through what may pass, with its whole body, and answers all else itself."""
+
+    def __init__(self, app: Any, token: str, host: str) -> None:
+        """`host` is what the service was told to listen at."""
+        self._app, self._token = app, token.encode()
+        self._names = {"localhost", host.lower(), socket.gethostname().lower()} - {""}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        refusal = self._refusal(scope["path"], headers)
+        if refusal is None and scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        if refusal is None:
+            scope[AUTHORISED] = True
+            refusal, body = await _received(receive)
+        if refusal is not None:
+            await _refuse(send, refusal)
+            # A client that still sends would not hear the answer: what it sends is dropped for a moment. One that waits
+            # to be told to send sends nothing.
+            if b"expect" not in headers:
+                await _dropped(receive)
+            await send({"type": "http.response.body", "body": b""})
+            return
+        given = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Any:
+            return given.pop() if given else await receive()
+
+        await self._app(scope, replayed, send)
+
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> _Refusal | None:
+        """Why the request may not pass; None where it may."""
+        if not self._is_host(headers.get(b"host", b"").decode("latin-1")):
+            sentence = (
+                "The request names another host than this one: use the address at which the service listens,"
+                " localhost, this machine's name, or the one given with --host."
+            )
+            return 403, sentence, "not-permitted"
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if path in OPEN_PATHS or (scheme.lower() == b"bearer" and secrets.compare_digest(given.strip(), self._token)):
+            return None
+        return 401, "Send the service's token: Authorization: Bearer TOKEN.", "not-permitted"
+
+    def _is_host(self, given: str) -> bool:
+        """Whether a Host header means this machine. An address does: only a name can be made to lead elsewhere."""
+        found = _HOST.fullmatch(given)
+        name = found[1].strip("[]").lower() if found else ""
+        with suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return name in self._names
+
+
+async def _received(receive: Any) -> tuple[_Refusal | None, bytes]:
+    """The body of a request, or why it is refused."""
+    body, more = bytearray(), True
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await receive()
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(body) > MOST_BODY_BYTES:
+                    return (413, f"The request has more than {MOST_BODY_BYTES:,} bytes: send less.", "too-large"), b""
+    except TimeoutError:
+        return (408, f"The body of the request did not come within {BODY_S:.0f} s: send it again.", "closed"), b""
+    return None, bytes(body)
+
+
+async def _refuse(send: Any, refusal: _Refusal) -> None:
+    status, sentence, code = refusal
+    body = json.dumps({"error": sentence, "code": code}).encode()
+    headers = {**HEADERS, "Content-Type": "application/json", "Content-Length": len(body), "Connection": "close"}
+    sent = [(name.lower().encode(), str(value).encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _dropped(receive: Any) -> None:
+    """Read what still comes of a body and keep nothing of it, for a moment and up to a bound."""
+    size, more = 0, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DROPPED_S):
+            while more and size < _DROPPED_BYTES:
+                message = await receive()
+                size, more = size + len(message.get("body", b"")), message.get("more_body", False)
