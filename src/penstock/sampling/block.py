@@ -127,6 +127,8 @@ class MiniBatch(Generic[Layer]):
     merged: Any = None
     explanation: "Explanation | None" = None
     trees: dict[str, Array] | None = None
+    made: Any = None
+    """Values of a loader's batch that were made ahead (`train.loading.batch_fields`)."""
     edge_rows: Any = None
     """What was read of the edges, on its way into the blocks (`pipeline.edge_rows`)."""
 
