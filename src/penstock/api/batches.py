@@ -56,7 +56,7 @@ def loader(
             )
         kind = chosen.edge_type if isinstance(chosen, EdgeExamples) else chosen
         fields = {"task": "link-prediction", **fields, "edge_type": edge_key(kind)}
-        split = chosen if isinstance(chosen, EdgeExamples) else split
+        split, given = chosen if isinstance(chosen, EdgeExamples) else split, given._replace(examples={})
     job = make_loader_job(
         {"fanouts": fanouts, "batch_size": batch_size, "device": str(device), "seed": seed, **fields}, splits
     )

@@ -22,7 +22,7 @@ from penstock.graph.tensors import to_tensor
 from penstock.nn.adapter import merged_edge_rows, merged_edges, merged_relations
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.sampling.block import Block, TypedBlock, by_relation, merge_values, new_rows
+from penstock.sampling.block import Block, by_relation, merge_values, new_rows
 from penstock.sampling.device.block import DeviceBlock, host_block
 from penstock.train.device_memory import device_memory_of
 from penstock.train.loading.given_graph import GivenGraph, Place
@@ -57,7 +57,9 @@ class BatchFields:
     def names_of_edges(self) -> frozenset[str]:
         """Fields, and what blocks carry, that edges have and vertices have not."""
         fields = {name for each in self._edges.values() for name in each}
-        return frozenset({*fields, "edge_attr", "edge_weight", "edge_norm"} - {n for f in self._nodes.values() for n in f})
+        return frozenset(
+            {*fields, "edge_attr", "edge_weight", "edge_norm"} - {n for f in self._nodes.values() for n in f}
+        )
 
     def makers(self, batch: Batch, planned: Planned, place: Place) -> dict[str, Make]:
         """By name, what makes each value that a batch has in a place."""
@@ -96,7 +98,9 @@ class BatchFields:
             found = {kind: torch.from_numpy(each.pairs) for kind, each in self._lists(batch).items()}
             return found if self.typed else next(iter(found.values()))
         blocks: list[Any] = batch.blocks
-        return merged_relations(blocks) if isinstance(blocks[0], TypedBlock) else merged_edges(blocks)
+        if self.typed or not blocks:
+            return merged_relations(blocks)
+        return merged_edges(blocks)
 
     def _names_of_rows(self, place: Place) -> set[str]:
         nodes = self._nodes.values() if place is None else [self._nodes[place]] if isinstance(place, str) else []
@@ -119,7 +123,7 @@ class BatchFields:
             found["x"] = partial(batch.features.__getitem__, name)
         found |= self._node_rows(batch, name, self._nodes[name])
         found.setdefault("n_id", lambda: _tensor(ids).long())
-        if self._job.subgraph_type == "directional":
+        if self._job.subgraph_type == "directional" and batch.blocks:
             found["num_sampled_nodes"] = partial(self._sampled_nodes, batch, name)
         if batch.trees is not None:
             found["batch"] = lambda: _tensor(_examples_of(batch, name))
@@ -205,7 +209,9 @@ class BatchFields:
     def _sampled_edges(self, batch: Batch, kind: EdgeType) -> list[int]:
         """Edges of `edge_index` that each hop adds."""
         blocks, known = self._blocks(batch, kind)
-        counts = {id(block): int(block.indptr[-1]) - int(block.indptr[first]) for block, first in new_rows(blocks, known)}
+        counts = {
+            id(block): int(block.indptr[-1]) - int(block.indptr[first]) for block, first in new_rows(blocks, known)
+        }
         if not self.typed:
             return [int(b.indptr[-1]) - int(b.indptr[first]) for b, first in new_rows(blocks)]
         hops: list[Any] = list(reversed(batch.blocks))

@@ -221,7 +221,6 @@ class BatchLoader:
         placed.carrier.finish = self._merge_ahead
         self._carrier = placed.carrier
 
-
     def _merge_ahead(self, batch: Batch) -> None:
         """Make one list of a batch's edges, where earlier batches were asked for it."""
         fields = self._fields

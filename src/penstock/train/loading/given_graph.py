@@ -72,13 +72,14 @@ def chosen_examples(given: GivenGraph, index: Any, labels: Any, named: str | Non
     if index is None:
         if labels is not None:
             raise PenstockError(
-                "edge_label was given without edge_label_index, whose pairs it labels: give both.", code="option-missing"
+                "edge_label was given without edge_label_index, whose pairs it labels: give both.",
+                code="option-missing",
             )
         return None
     if isinstance(index, list | tuple) and len(index) == 3 and all(isinstance(part, str) for part in index):
         return edge_type_named(graph, _edge_type(index))
     if isinstance(index, list | tuple) and len(index) == 2 and isinstance(index[0], list | tuple | str):
-        if index[0] and isinstance(index[0], str) or all(isinstance(part, str) for part in index[0]):
+        if (index[0] and isinstance(index[0], str)) or all(isinstance(part, str) for part in index[0]):
             kind = edge_type_named(graph, index[0] if isinstance(index[0], str) else _edge_type(index[0]))
             if index[1] is None:
                 return kind
@@ -124,7 +125,9 @@ def _edge_type(parts: Any) -> EdgeType:
 
 
 def _is_pyg(data: Any) -> bool:
-    return hasattr(data, "edge_attrs") and any(base.__module__.startswith("torch_geometric.") for base in type(data).__mro__)
+    return hasattr(data, "edge_attrs") and any(
+        base.__module__.startswith("torch_geometric.") for base in type(data).__mro__
+    )
 
 
 def _is_hetero(data: Any) -> bool:

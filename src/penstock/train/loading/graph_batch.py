@@ -158,7 +158,7 @@ class GraphBatch:
         if self._types.typed and name in _OF_SEEDS and self._types.seeds is not None:
             if name in self._names(self._types.seeds):
                 return self._value(self._types.seeds, name)
-        if name in _ABSENT and not self._types.typed or name == "y":
+        if (name in _ABSENT and not self._types.typed) or name == "y":
             return None
         raise self._no_such(name)
 

@@ -8,8 +8,10 @@ from pydantic import Field, ValidationError
 from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import first_problem
 from penstock.graph.schema import edge_key
+from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.options import SamplerOptions
+from penstock.sampling.sampler_table import SEEDS_ONLY
 from penstock.train.data_options import DataOptions
 from penstock.train.job import Job
 from penstock.train.loading.subgraph_types import SubgraphType
@@ -120,6 +122,9 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
             code="unsupported-combination",
         )
     given = {"held_out": [0.0, 0.0], **fields, "fanouts": _hops(fields.get("fanouts")), "split": splits}
+    if fields.get("sampler") == SEEDS_ONLY:
+        # Of the models, one without layers is given the seeds alone.
+        given["model"] = next(iter(WITHOUT_LAYERS))
     try:
         job = LoaderJob.model_validate(given)
     except ValidationError as error:
