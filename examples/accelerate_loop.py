@@ -26,7 +26,7 @@ def main(graph, epochs=3, hidden=64, fanouts=(10, 5), batch_size=256, cpu=False)
         for batch in train:
             batch = batch.to(accelerator.device)
             out = model(batch.x, batch.edge_index)[: batch.batch_size]
-            accelerator.backward(functional.cross_entropy(out, batch.y))
+            accelerator.backward(functional.cross_entropy(out, batch.y[: batch.batch_size]))
             optimiser.step()
             optimiser.zero_grad()
     rows = torch.from_numpy(graph.split("test"))

@@ -19,7 +19,7 @@ def main(graph, epochs=3, hidden=64, fanouts=(10, 5), batch_size=256):
     train = ps.loader(graph, "train", fanouts=fanouts, batch_size=batch_size)
     for epoch in range(epochs):
         for batch in train:
-            loss = functional.cross_entropy(model(batch.blocks, batch.x), batch.y)
+            loss = functional.cross_entropy(model(batch.blocks, batch.x), batch.y[: batch.batch_size])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -154,7 +154,7 @@ def test_a_loop_over_blocks_learns_what_the_host_learns():
         optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
         history = []
         for batch in ps.loader(graph, fanouts=[4, 3], batch_size=16, device=device):
-            loss = torch.nn.functional.cross_entropy(model(batch.blocks, batch.x), batch.y)
+            loss = torch.nn.functional.cross_entropy(model(batch.blocks, batch.x), batch.y[: batch.batch_size])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

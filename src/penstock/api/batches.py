@@ -1,23 +1,28 @@
 """`ps.loader`: batches for a loop of the user's own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from penstock.api.opened_graph import opened
+from penstock.errors import PenstockError
+from penstock.graph.schema import edge_key
 from penstock.train.loading.batch_loader import BatchLoader
-from penstock.train.loading.options import make_loader_job
-from penstock.train.loading.seed_source import Seeds
+from penstock.train.loading.given_graph import EdgeExamples, chosen_examples, given_graph
+from penstock.train.loading.options import OF_NEGATIVES, make_loader_job
+from penstock.train.loading.seed_source import AUTO, Seeds
 
 
 def loader(
     graph: Any,
-    split: Seeds = "train",
+    split: Seeds = AUTO,
     *,
-    fanouts: Sequence[int | dict[str, int]] = (15, 10),
+    fanouts: Sequence[int | Mapping[Any, int]] | Mapping[Any, Sequence[int]] = (15, 10),
     batch_size: int = 1024,
     shuffle: bool | None = None,
+    edge_label_index: Any = None,
+    edge_label: Any = None,
+    transform: Callable[[Any], Any] | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     rank: int = 0,
@@ -29,21 +34,31 @@ def loader(
     """Batches for a loop of your own, drawn and gathered ahead as `ps.train` does.
 
     `graph` is anything `ps.load` recognises. `split` is train, val or test; or numbers or a mask of vertices, which
-    need no labels; or None for all vertices. Iterating gives an epoch of batches (`batch.x`, `batch.edge_index`,
-    `batch.y`, `batch.n_id`, `batch.batch_size`, and `batch.blocks` for models of `ps.nn`), and iterating again gives
-    the next one. With the same seed the batches are those that `ps.train` learns from.
+    need no labels, `("paper", mask)` where there are several types; or None for all vertices. Without it, an epoch goes
+    through the graph's training split, or through everything where it has none. Iterating gives an epoch of batches, and
+    iterating again gives the next one. A batch has PyG's names: `x`, `edge_index`, `y`, `n_id`, `e_id`, `batch_size`,
+    masks and all other fields; and `blocks` for models of `ps.nn`. With the same seed and `held_out` the batches are
+    those that `ps.train` learns from.
 
-    `shuffle` is True for the training split and False for others, where it is not given. In a loop of several
-    processes `rank` and `world` give each its share: `batch_size` is that of one process. On a GPU the share `reserve`
-    of its memory is left for the model. `splits` says where train, val and test come from (job field `split`).
-    `fields` are those of a job that concern data, sampling, negatives, the device and the pipeline (docs/python.md).
+    `edge_label_index` and `edge_label` are pairs to judge and their labels, as a graph of PyG's `RandomLinkSplit` brings
+    them. `transform` is called with each batch. `shuffle` is True for the training split and False for others, where it
+    is not given. In a loop of several processes `rank` and `world` give each its share: `batch_size` is that of one
+    process. On a GPU the share `reserve` of its memory is left for the model. `splits` says where train, val and test
+    come from (job field `split`). `fields` are those of a job that concern data, sampling, negatives, the device and the
+    pipeline, and `as_pyg`, `drop_last`, `disjoint`, `subgraph_type`, `exclude_edges` (docs/python.md).
     """
-    given = {
-        "fanouts": fanouts if isinstance(fanouts, int | str) else list(fanouts),
-        "batch_size": batch_size,
-        "device": str(device),
-        "seed": seed,
-        **fields,
-    }
-    job = make_loader_job(given, splits)
-    return BatchLoader(opened(graph), job, split, shuffle, rank, world, reserve)
+    given = given_graph(graph)
+    chosen = chosen_examples(given, edge_label_index, edge_label, fields.get("edge_type"))
+    if chosen is not None:
+        if not isinstance(split, str):
+            raise PenstockError(
+                "ps.loader was given vertices and edge_label_index: give one of both.", code="conflicting-options"
+            )
+        kind = chosen.edge_type if isinstance(chosen, EdgeExamples) else chosen
+        fields = {"task": "link-prediction", **fields, "edge_type": edge_key(kind)}
+        split, given = chosen if isinstance(chosen, EdgeExamples) else split, given._replace(examples={})
+    job = make_loader_job(
+        {"fanouts": fanouts, "batch_size": batch_size, "device": str(device), "seed": seed, **fields}, splits
+    )
+    asked = bool(OF_NEGATIVES & set(fields))
+    return BatchLoader(given, job, split, shuffle, rank, world, reserve, transform, asked)

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.module_masks import call_masked
-from penstock.sampling.block import Block, TypedBlock, merge_edge_rows, merge_edges
+from penstock.sampling.block import Block, TypedBlock, by_relation, merge_edge_rows, merge_edges, new_rows
 from penstock.sampling.device.block import HOST_LISTS, DeviceBlock, bounds_key
 from penstock.traced import is_traced
 
@@ -100,7 +100,7 @@ class Adapted(nn.Module):
             rows = {
                 kind: merged
                 for kind, parts in by_relation(blocks).items()
-                if (merged := merged_edge_rows(parts, name)) is not None
+                if (merged := merged_edge_rows(parts[0], name, parts[1])) is not None
             }
             if name == "edge_attr":
                 rows = {kind: torch.empty(0, width, device=device) for kind, width in self._edge_widths.items()} | rows
@@ -129,16 +129,18 @@ def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
                 )
 
 
-def merged_edges(blocks: Sequence[Block]) -> Tensor:
+def merged_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) -> Tensor:
     """[2, edges] int64 of blocks that are outermost first, where the blocks are; each vertex's list once.
+
+    `known` as for `sampling.block.new_rows`.
 
     On a device the lists' lengths must be known here, so this waits for it; blocks with spare room are not for modules
     that know nothing of them.
     """
     if not isinstance(blocks[0], DeviceBlock):
-        return torch.from_numpy(merge_edges(blocks))
+        return torch.from_numpy(merge_edges(blocks, known))
     sources, targets = list[Tensor](), list[Tensor]()
-    for block, (start, stop) in _with_bounds(blocks):
+    for block, (start, stop) in _with_bounds(blocks, known):
         indices: Any = block.indices
         rows = torch.arange(block.num_dst, device=block.device)
         sources.append(indices[start:stop].long())
@@ -146,35 +148,31 @@ def merged_edges(blocks: Sequence[Block]) -> Tensor:
     return torch.stack([torch.cat(sources), torch.cat(targets)])
 
 
-def merged_mask(blocks: Sequence[Block]) -> Tensor | None:
+def merged_mask(blocks: Sequence[Block], known: Sequence[int] | None = None) -> Tensor | None:
     """The mask of the merged edges, in their order; None where blocks have none."""
     if not all(isinstance(block, MaskedBlock) for block in blocks):
         return None
-    masks, known = list[Tensor](), 0
-    for block in reversed(cast(Sequence[MaskedBlock], blocks)):
-        masks.append(block.mask[int(block.indptr[known]) :])
-        known = block.num_dst
-    return torch.cat(masks)
+    rows = cast(list[tuple[MaskedBlock, int]], new_rows(blocks, known))
+    return torch.cat([block.mask[int(block.indptr[first]) :] for block, first in rows])
 
 
-def _with_bounds(blocks: Sequence[Block]) -> list[tuple[DeviceBlock, tuple[int, int]]]:
+def _with_bounds(blocks: Sequence[Block], known: Sequence[int] | None) -> list[tuple[DeviceBlock, tuple[int, int]]]:
     """Blocks from the seeds outwards, each with where the lists that no earlier one has start and end.
 
     The device is waited for once, and not again for blocks whose bounds were asked for before; those of a traced block
     are known on the host.
     """
-    found, known = list[tuple[DeviceBlock, int, str]](), 0
-    for block in reversed(blocks):
+    found = list[tuple[DeviceBlock, int, str]]()
+    for block, first in new_rows(blocks, known):
         assert isinstance(block, DeviceBlock)
         # A block may be that of several layers.
-        found.append((block, known, bounds_key(known)))
-        known = block.num_dst
+        found.append((block, first, bounds_key(first)))
     if is_traced():
-        for block, known, key in found:
+        for block, first, key in found:
             lists = block.derived[HOST_LISTS]
-            block.derived[key] = int(lists[known]), int(lists[-1])
+            block.derived[key] = int(lists[first]), int(lists[-1])
     elif any(key not in block.derived for block, _, key in found):
-        ends = torch.stack([block.lists[place] for block, known, _ in found for place in (known, -1)]).tolist()
+        ends = torch.stack([block.lists[place] for block, first, _ in found for place in (first, -1)]).tolist()
         for (block, _, key), start, stop in zip(found, ends[::2], ends[1::2], strict=True):
             block.derived[key] = start, stop
     return [(block, block.derived[key]) for block, _, key in found]
@@ -182,26 +180,20 @@ def _with_bounds(blocks: Sequence[Block]) -> list[tuple[DeviceBlock, tuple[int, 
 
 def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:
     """`merged_edges` of every relation that has any in some layer."""
-    return {kind: merged_edges(parts) for kind, parts in by_relation(blocks).items()}
+    return {kind: merged_edges(*parts) for kind, parts in by_relation(blocks).items()}
 
 
-def merged_edge_rows(blocks: Sequence[Block], name: str) -> Tensor | None:
+def merged_edge_rows(blocks: Sequence[Block], name: str, known: Sequence[int] | None = None) -> Tensor | None:
     """`edge_attr` or `edge_weight` of the edges of `merged_edges`, in its order; None where there are none."""
     if not isinstance(blocks[0], DeviceBlock):
-        found: Tensor | None = merge_edge_rows(blocks, name)
+        found: Tensor | None = merge_edge_rows(blocks, name, known)
         return found
     if any(getattr(block, name) is None for block in blocks):
         return None
-    return torch.cat([getattr(block, name)[slice(*bounds)] for block, bounds in _with_bounds(blocks)])
-
-
-def by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, list[Block]]:
-    """The blocks of every relation that has edges in some layer, outermost first."""
-    kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
-    return {kind: [block.relations[kind] for block in blocks if kind in block.relations] for kind in kinds}
+    return torch.cat([getattr(block, name)[slice(*bounds)] for block, bounds in _with_bounds(blocks, known)])
 
 
 def merged_masks(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor] | None:
     """`merged_mask` of every relation that has edges in some layer."""
-    found = {kind: merged_mask(parts) for kind, parts in by_relation(blocks).items()}
+    found = {kind: merged_mask(*parts) for kind, parts in by_relation(blocks).items()}
     return {kind: mask for kind, mask in found.items() if mask is not None} or None

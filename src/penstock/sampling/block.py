@@ -109,7 +109,8 @@ class MiniBatch(Generic[Layer]):
     `whole`, where the batch is one worker's share of one that was drawn whole, is how many seeds that has.
     `explanation` is what its remote vertices were drawn by, and says which columns their rows are sent with. On a
     device arrays are tensors, and `ready` is the event after which they are there. `merged` is what `merge_edges`
-    gives, by relation where there are several, if it was made ahead.
+    gives, by relation where there are several, if it was made ahead. `trees`, where every seed has a neighbourhood of its
+    own, has for each row the place of its seed in the batch.
     """
 
     seeds: dict[str, Array]
@@ -125,6 +126,9 @@ class MiniBatch(Generic[Layer]):
     whole: int | None = None
     merged: Any = None
     explanation: "Explanation | None" = None
+    trees: dict[str, Array] | None = None
+    made: Any = None
+    """Values of a loader's batch that were made ahead (`train.loading.batch_fields`)."""
     edge_rows: Any = None
     """What was read of the edges, on its way into the blocks (`pipeline.edge_rows`)."""
 
@@ -182,29 +186,45 @@ class MiniBatch(Generic[Layer]):
         return data
 
 
-def merge_edges(blocks: Sequence[Block]) -> Array:
-    """[2, edges] of blocks that are outermost first, as int64.
+def merge_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) -> Array:
+    """[2, edges] of blocks that are outermost first, as int64; `known` as for `new_rows`.
 
     A vertex has its list in every layer from its own on; PyG's loader keeps the list of the layer where it first
     appears, and so does this.
     """
-    pair = np.empty((2, sum(block.num_edges - int(block.indptr[known]) for block, known in new_rows(blocks))), np.int64)
+    found = new_rows(blocks, known)
+    pair = np.empty((2, sum(block.num_edges - int(block.indptr[first]) for block, first in found)), np.int64)
     written = 0
-    for block, known in new_rows(blocks):
-        written = _write_lists(block.indptr, block.indices, known, pair, written)
+    for block, first in found:
+        written = _write_lists(block.indptr, block.indices, first, pair, written)
     return pair
 
 
-def merge_values(blocks: Sequence[Block], name: str) -> Array | None:
+def merge_values(blocks: Sequence[Block], name: str, known: Sequence[int] | None = None) -> Array | None:
     """An array that blocks have for each edge, such as `weights`, in the order of `merge_edges`; None without it."""
-    found = [(getattr(block, name), int(block.indptr[known])) for block, known in new_rows(blocks)]
+    found = [(getattr(block, name), int(block.indptr[first])) for block, first in new_rows(blocks, known)]
     return None if any(values is None for values, _ in found) else np.concatenate([v[start:] for v, start in found])
 
 
-def new_rows(blocks: Sequence[Block]) -> list[tuple[Block, int]]:
-    """Blocks from the seeds' on, each with its first row whose list no block before it has."""
-    known = [0, *(block.num_dst for block in reversed(blocks))]
-    return list(zip(reversed(blocks), known, strict=False))
+def new_rows(blocks: Sequence[Block], known: Sequence[int] | None = None) -> list[tuple[Block, int]]:
+    """Blocks from the seeds' on, each with its first row that no hop before it has drawn for.
+
+    `known` has these rows where the blocks are of one relation of several, which need not be in every hop.
+    """
+    if known is None:
+        known = [0, *(block.num_dst for block in reversed(blocks))][: len(blocks)]
+    return list(zip(reversed(blocks), known, strict=True))
+
+
+def by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, tuple[list[Block], list[int]]]:
+    """The blocks of every relation that has edges in some layer, outermost first, and what `new_rows` calls known."""
+    kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
+    drawn = [dict.fromkeys(blocks[0].num_dst, 0), *(block.num_dst for block in reversed(blocks))] if blocks else []
+    found = {}
+    for kind in kinds:
+        known = [rows[kind[2]] for rows, block in zip(drawn, reversed(blocks), strict=False) if kind in block.relations]
+        found[kind] = [block.relations[kind] for block in blocks if kind in block.relations], known
+    return found
 
 
 @njit(nogil=True, cache=True)
@@ -218,9 +238,9 @@ def _write_lists(indptr: Array, indices: Array, first: int, pair: Array, written
     return written
 
 
-def merge_edge_rows(blocks: Sequence[Block], name: str) -> Any:
+def merge_edge_rows(blocks: Sequence[Block], name: str, known: Sequence[int] | None = None) -> Any:
     """`edge_attr` or `edge_weight` of the edges that `merge_edges` gives, in that order; None where there are none."""
     import torch
 
-    found = [(getattr(block, name), int(block.indptr[known])) for block, known in new_rows(blocks)]
+    found = [(getattr(block, name), int(block.indptr[first])) for block, first in new_rows(blocks, known)]
     return None if any(rows is None for rows, _ in found) else torch.cat([rows[start:] for rows, start in found])

@@ -25,14 +25,16 @@ from penstock.sampling.relabel import PerThread, Rows
 from penstock.sampling.temporal import Clock
 from penstock.sampling.weighted import weights_of
 
-_NONE = np.empty(0, np.int64)
+NO_LIMITS = np.empty(0, np.int64)
+"""The limits of readers that no time binds."""
+_NONE = NO_LIMITS
 _NO_WEIGHTS = np.empty(0, np.float32)
 _KEPT = 1 << 22
 """List positions for which a thread keeps room: 32 MiB."""
 
 
 class Readers(NamedTuple):
-    """Rows that read their lists. Where time counts, each belongs to a seed's tree and has that seed's time."""
+    """Rows that read their lists. Where seeds have trees of their own, each is in one; where time counts, it has a limit."""
 
     vertices: Array
     trees: Array = _NONE
@@ -131,7 +133,7 @@ class Lists:
         """One hop's draws for the readers."""
         most = self.most(readers.vertices, fanout)
         indptr, drawn = np.empty(len(readers.vertices) + 1, np.int64), np.empty(most, self._indices.dtype)
-        free, weights = self._plain and not readers.exclusion, None
+        free, weights = self._plain and not readers.exclusion and not len(readers.trees), None
         positions = np.empty(most, np.int64) if edges else _scratch.get().holding(most)
         if free:
             self._draw_freely(readers, key, fanout, indptr, positions)
@@ -196,7 +198,7 @@ class Lists:
         """List positions, written to the front of `positions`, and estimator weights where there are any."""
         lists, how = (self._indptr, self._indices, self._original), (key, fanout, self.replace)
         vertices, conditions = readers.vertices, _of_readers(self._for_draws(), readers)
-        if self._plain:
+        if self._plain and not len(readers.trees):
             self._draw_freely(readers, key, fanout, indptr, positions)
             rows = rows_excluded(readers.exclusion, vertices)
             used = redraw_excluded(*lists, *how, vertices, rows, conditions, indptr, positions)

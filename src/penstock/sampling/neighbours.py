@@ -15,9 +15,18 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
-from penstock.sampling.lists import DrawnNeighbours, Lists, ListSource, Readable, Readers, check_seeds, numbered
+from penstock.sampling.lists import (
+    NO_LIMITS,
+    DrawnNeighbours,
+    Lists,
+    ListSource,
+    Readable,
+    Readers,
+    check_seeds,
+    numbered,
+)
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
-from penstock.sampling.temporal import Clock, TreeRows, clocks_of
+from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
 
 ALL = -1
 """As a fan-out: every neighbour."""
@@ -70,11 +79,12 @@ class NeighbourSampler:
         clock: Clock | None = None,
         edges: bool = False,
         ages: bool = False,
+        disjoint: bool = False,
     ) -> Self:
         """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say.
 
         With a `clock`, of which the kind of numbers counts, seeds have times that the lists obey; `ages` need its
-        times.
+        times. With `disjoint`, or with a clock, every seed has a tree of its own, and may repeat.
         """
         if len(readable.counts) != 1 or len(readable.relations) != 1:
             raise PenstockError(
@@ -83,7 +93,7 @@ class NeighbourSampler:
             )
         check_fanouts(fanouts)
         sampler = cls.__new__(cls)
-        sampler._set_up(readable, fanouts, totals, edges, clock, relabel, ages)
+        sampler._set_up(readable, fanouts, totals, edges, clock, relabel, ages, disjoint)
         return sampler
 
     def drawing_from(self, relations: Mapping[EdgeType, ListSource]) -> Self:
@@ -102,14 +112,16 @@ class NeighbourSampler:
         clock: Clock | None,
         relabel: str,
         ages: bool = False,
+        disjoint: bool = False,
     ) -> None:
         check_way(relabel)
+        apart = disjoint or clock is not None
         ((self.node_type, count),), (lists,) = readable.counts.items(), readable.relations.values()
         self.fanouts, self.totals, self.edges = list(fanouts), totals or lists.weighted, edges
         self._source_totals = totals
         self._count, self._lists, self._clock, self._ages = count, lists, clock, ages
         self._names = None if readable.names is None else readable.names[self.node_type]
-        self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if clock else rows_for(count, relabel))
+        self._rows: PerThread[Rows] = PerThread(lambda: TreeRows(count) if apart else rows_for(count, relabel))
 
     def sample(
         self,
@@ -153,10 +165,12 @@ class NeighbourSampler:
                 for block in blocks:
                     block.totals = totals[: block.num_src]
             vertices = rows.vertices[: rows.known].copy()
+            trees = trees_of({self.node_type: rows})
         finally:
             rows.forget()
         names = None if self._names is None else {self.node_type: self._names[vertices]}
-        return MiniBatch({self.node_type: seeds}, {self.node_type: vertices}, blocks[::-1], key=key, names=names)
+        known = {self.node_type: seeds}, {self.node_type: vertices}
+        return MiniBatch(*known, blocks[::-1], key=key, names=names, trees=trees)
 
     def _ages_of(self, drawn: DrawnNeighbours, readers: Readers) -> Array | None:
         """Before the sources are numbered, which may overwrite them."""
@@ -180,11 +194,11 @@ class NeighbourSampler:
 def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING, places: Array | None = None) -> Readers:
     """All rows known so far."""
     vertices = rows.vertices[: rows.known]
-    if limits is None:
+    if not isinstance(rows, TreeRows):
         return Readers(vertices, exclusion=exclusion)
-    assert isinstance(rows, TreeRows)
     trees = rows.trees[: rows.known]
-    return Readers(vertices, trees if places is None else places[trees], limits[trees], exclusion)
+    own = NO_LIMITS if limits is None else limits[trees]
+    return Readers(vertices, trees if places is None else places[trees], own, exclusion)
 
 
 def check_fanouts(fanouts: Sequence[int]) -> None:

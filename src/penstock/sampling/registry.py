@@ -32,6 +32,7 @@ FEATURES = {
     "time": "drawing by time",
     "replace": "drawing with replacement",
     "exclude": "leaving out edges, which tasks on edges need",
+    "disjoint": "neighbourhoods that seeds do not share",
     "device": "drawing on a GPU",
 }
 """What a sampler may declare that it supports."""
@@ -100,6 +101,8 @@ class SamplerSettings(NamedTuple):
     """Whether blocks must name their edges, whose rows are then read."""
     ages: bool = False
     """Whether blocks must say how long before its seed's time each edge was."""
+    disjoint: bool = False
+    """Whether every seed has a neighbourhood of its own, whatever vertices it shares with others."""
 
 
 @dataclass(frozen=True)

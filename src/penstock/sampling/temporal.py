@@ -4,7 +4,8 @@ Two seeds with different times see different lists of one vertex, so that every 
 batch are (seed, vertex) pairs. Not later means t <= the seed's time.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,6 +110,12 @@ def _clock(graph: Graph, owner: NodeSet | EdgeSet, name: str, of_nodes: bool) ->
         require_times(owner, "vertices", name)
     nothing = np.empty(0, times.dtype)
     return Clock(nothing, times) if of_nodes else Clock(times, nothing)
+
+
+def trees_of(rows: Mapping[str, Any]) -> dict[str, Array] | None:
+    """By node type, the tree of each row that is known; None where rows are in none."""
+    trees = {name: each.trees[: each.known].copy() for name, each in rows.items() if isinstance(each, TreeRows)}
+    return trees or None
 
 
 class TreeRows:

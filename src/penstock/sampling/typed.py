@@ -15,6 +15,7 @@ from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import (
+    NO_LIMITS,
     DrawnNeighbours,
     Lists,
     ListSource,
@@ -26,7 +27,7 @@ from penstock.sampling.lists import (
 from penstock.sampling.neighbours import ALL, NeighbourSampler
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
-from penstock.sampling.temporal import Clock, TreeRows, clocks_of
+from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
 
 Relation = EdgeType | str
 """An edge type, or its key `source__relation__destination`."""
@@ -81,10 +82,12 @@ class TypedNeighbourSampler:
         relabel: str = "auto",
         edges: bool = False,
         clocks: Mapping[EdgeType, Clock] | None = None,
+        disjoint: bool = False,
     ) -> Self:
         """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say.
 
-        With `clocks`, seeds have times that the lists of those relations obey.
+        With `clocks`, seeds have times that the lists of those relations obey. With `disjoint`, or with clocks, every
+        seed has a tree of its own, and may repeat.
         """
         check_way(relabel)
         hops = _hops(readable.relations, fanouts)
@@ -92,7 +95,7 @@ class TypedNeighbourSampler:
         sampler = cls.__new__(cls)
         sampler._edge_types = list(readable.relations)
         wanted = Readable(readable.counts, followed, readable.names)
-        sampler._set_up(wanted, hops, totals, edges, relabel, clocks or {})
+        sampler._set_up(wanted, hops, totals, edges, relabel, clocks or {}, disjoint)
         return sampler
 
     def drawing_from(self, relations: Mapping[EdgeType, ListSource]) -> Self:
@@ -110,14 +113,16 @@ class TypedNeighbourSampler:
         edges: bool,
         relabel: str,
         clocks: Mapping[EdgeType, Clock],
+        disjoint: bool = False,
     ) -> None:
+        self._disjoint, apart = disjoint, disjoint or bool(clocks)
         self._counts, self._lists, self._names = dict(readable.counts), dict(readable.relations), readable.names
         self.fanouts, self.edges, self._clocks = hops, edges, clocks
         self.totals = totals or any(lists.weighted for lists in self._lists.values())
         self._source_totals = totals
         counts = self._counts
         self._rows: PerThread[dict[str, Rows]] = PerThread(
-            lambda: {name: TreeRows(count) if clocks else rows_for(count, relabel) for name, count in counts.items()}
+            lambda: {name: TreeRows(count) if apart else rows_for(count, relabel) for name, count in counts.items()}
         )
 
     def sample(
@@ -137,7 +142,7 @@ class TypedNeighbourSampler:
         """
         seeds = check_typed_seeds(seeds, self._counts)
         limits = self._limits(seeds, times)
-        conditions = _Conditions(self._exclusions(exclude or {}), limits, _places(seeds, places))
+        conditions = _Conditions(self._exclusions(exclude or {}), limits, _places(seeds, places), self._disjoint)
         rows = self._rows.get()
         try:
             _start(rows, seeds)
@@ -145,10 +150,11 @@ class TypedNeighbourSampler:
             if self.totals:
                 self._fill_totals(rows, blocks, conditions)
             vertices = {name: found.vertices[: found.known].copy() for name, found in rows.items()}
+            trees = trees_of(rows)
         finally:
             for used in rows.values():
                 used.forget()
-        return MiniBatch(seeds, vertices, blocks[::-1], key=key, names=self._names_of(vertices))
+        return MiniBatch(seeds, vertices, blocks[::-1], key=key, names=self._names_of(vertices), trees=trees)
 
     def _names_of(self, vertices: Mapping[str, Array]) -> dict[str, Array] | None:
         """The original numbers of vertices by type, or None where no type was renumbered."""
@@ -220,22 +226,25 @@ class TypedNeighbourSampler:
 
 
 class _Conditions(NamedTuple):
-    """What a batch may not draw: by relation, excluded edges, and the times of all seeds; and the seeds' places."""
+    """What a batch may not draw: by relation, excluded edges, and the times of all seeds; and the seeds' places.
+
+    `disjoint`: rows of one vertex in different trees draw apart, also where no time binds them.
+    """
 
     exclusions: dict[EdgeType, Exclusion]
     limits: dict[EdgeType, Array]
     places: Array | None
+    disjoint: bool = False
 
     def readers(self, kind: EdgeType, rows: Rows, count: int) -> Readers:
         """The first rows of a type, which read their lists of a relation."""
         vertices, exclusion = rows.vertices[:count], self.exclusions.get(kind, NOTHING)
-        if kind not in self.limits:
+        if kind not in self.limits and not self.disjoint:
             return Readers(vertices, exclusion=exclusion)
         assert isinstance(rows, TreeRows)
         trees = rows.trees[:count]
-        return Readers(
-            vertices, trees if self.places is None else self.places[trees], self.limits[kind][trees], exclusion
-        )
+        limits = self.limits[kind][trees] if kind in self.limits else NO_LIMITS
+        return Readers(vertices, trees if self.places is None else self.places[trees], limits, exclusion)
 
 
 def _places(seeds: Mapping[str, Array], places: Mapping[str, Array] | None) -> Array | None:
@@ -321,18 +330,19 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
     if not source.typed:
         fanouts, lists = plain_fanouts(options), source.lists(options)
         carried = settings.edges, settings.ages
-        return NeighbourSampler.over(lists.readable, fanouts, settings.totals, "auto", lists.clock, *carried)
+        how = settings.totals, "auto", lists.clock, *carried, settings.disjoint
+        return NeighbourSampler.over(lists.readable, fanouts, *how)
     by_relation: list[int | Mapping[Relation, int]] = [
         dict(fanout.items()) if isinstance(fanout, dict) else fanout for fanout in options.fanouts
     ]
     lists = source.lists(options)
-    how = settings.totals, "auto", settings.edges, lists.clocks
-    return TypedNeighbourSampler.over(lists.readable, by_relation, *how)
+    kept = settings.totals, "auto", settings.edges, lists.clocks, settings.disjoint
+    return TypedNeighbourSampler.over(lists.readable, by_relation, *kept)
 
 
 NEIGHBOUR = SamplerEntry(
     "neighbour",
     _build,
-    frozenset({"types", "weight", "edge_weight", "time", "replace", "exclude", "device"}),
+    frozenset({"types", "weight", "edge_weight", "time", "replace", "exclude", "device", "disjoint"}),
     per_layer="fanouts",
 )

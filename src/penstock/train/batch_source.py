@@ -52,9 +52,10 @@ def batch_size_of(job: Job, items: int) -> int:
 def settings_of(job: Job) -> SamplerSettings:
     """What the job's sampler is built for. A module of the user's reads weights of edges as rows."""
     own = job.has_own_module
-    edges = bool(job.edge_features) or (own and job.edge_weight is not None)
+    edges = bool(job.edge_features) or (own and job.edge_weight is not None) or job.names_edges
     options = job.model_copy(update={"edge_weight": None}) if own and job.edge_weight is not None else job
-    return SamplerSettings(options, layers_of(job), job.draw_seed, job.needs_totals, edges, job.time_width > 0)
+    wanted = job.needs_totals, edges, job.time_width > 0, job.has_disjoint_seeds
+    return SamplerSettings(options, layers_of(job), job.draw_seed, *wanted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,8 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
     clock = clock_for(job, graph)
 
     def sample(seeds: dict[str, Array], planned: Planned, **more: Any) -> Batch:
+        if not job.excludes_examples:
+            more.pop("exclude", None)
         if clock is not None and "times" not in more:
             more["times"] = {name: clock.of(name)[these] for name, these in seeds.items()}
         if not graph.is_homogeneous:
@@ -119,6 +122,7 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
         "edge_weight": f"{neighbour}, or leave out `edge_weight` ({weighs!r})" if weighs is not None else None,
         "time": f"{neighbour}, or leave out `time` ({job.time!r})" if job.time is not None else None,
         "replace": f"{neighbour}, or leave out `replace`" if job.replace else None,
+        "disjoint": f"{neighbour}, or leave out `disjoint`" if job.has_disjoint_seeds else None,
     }
     check_supported(
         sampler_entry(job.sampler), {feature: remedy for feature, remedy in wanted.items() if remedy is not None}

@@ -140,6 +140,21 @@ class Job(
         return self.module is not None
 
     @property
+    def names_edges(self) -> bool:
+        """Whether batches name their edges, whatever a model reads of them."""
+        return False
+
+    @property
+    def has_disjoint_seeds(self) -> bool:
+        """Whether every seed has a neighbourhood of its own, also where no time asks for it."""
+        return False
+
+    @property
+    def excludes_examples(self) -> bool:
+        """Whether the edges that a batch is asked for are left out of its neighbourhoods."""
+        return True
+
+    @property
     def has_layers(self) -> bool:
         """Whether the model computes anything of its inputs."""
         return self.module is not None or self.model not in WITHOUT_LAYERS

@@ -59,7 +59,7 @@ def test_batches_are_those_of_training():
             assert torch.equal(batch.n_id, torch.from_numpy(theirs.vertices["node"]).long())
             assert batch.batch_size == theirs.num_seeds
             np.testing.assert_array_equal(batch.x.numpy(), graph.x[theirs.vertices["node"]])
-            np.testing.assert_array_equal(batch.y.numpy(), graph.y[theirs.seeds["node"]])
+            np.testing.assert_array_equal(batch.y.numpy(), graph.y[theirs.vertices["node"]])
             for own, other in zip(batch.blocks, theirs.blocks, strict=True):
                 np.testing.assert_array_equal(own.indices, other.indices)
                 np.testing.assert_array_equal(own.indptr, other.indptr)
@@ -76,7 +76,7 @@ def test_a_bare_loop_ends_with_the_weights_of_training(tmp_path):
         for _ in range(2):
             total = 0.0
             for batch in batches:
-                loss = torch.nn.functional.cross_entropy(model(batch.blocks, batch.x), batch.y)
+                loss = torch.nn.functional.cross_entropy(model(batch.blocks, batch.x), batch.y[: len(batch)])
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
@@ -194,7 +194,7 @@ def test_what_fails_in_a_stage_is_raised_as_it_was(monkeypatch):
     def fail(batch):
         raise ValueError("no labels today")
 
-    monkeypatch.setattr(batches._source, "label", fail)
+    monkeypatch.setattr(batches._fields, "make_ahead", fail)
     with pytest.raises(ValueError, match="no labels today"):
         list(batches)
     assert not stage_threads()
@@ -218,7 +218,7 @@ def test_every_sampler():
     for sampler in sorted(set(SAMPLERS) - {"whole", "seeds", "explained"}):
         batches = ps.loader(graph, sampler=sampler, layers=2, layer_sizes=[30, 30], saint_size=20, clusters=6, **FEW)
         for batch in batches:
-            assert len(batch.y) == batch.batch_size
+            assert len(batch.y) == batch.num_nodes
             assert batch.edge_index.shape[0] == 2
             weights = batch.edge_norm
             assert weights is None or len(weights) == batch.edge_index.shape[1]
@@ -231,7 +231,7 @@ def test_vertices_of_the_users_choice():
     chosen = np.array([7, 3, 150])
     (batch,) = ps.loader(graph, chosen, **FEW)
     assert batch.n_id[:3].tolist() == [7, 3, 150]
-    assert batch.y.tolist() == graph.y[chosen].tolist()
+    assert batch.y[:3].tolist() == graph.y[chosen].tolist()
     mask = torch.zeros(200, dtype=torch.bool)
     mask[[3, 7]] = True
     (batch,) = ps.loader(graph, mask, **FEW)
@@ -250,7 +250,7 @@ def test_links_with_negatives_and_exclusion():
     for batch in batches:
         assert batch.edge_label_index.shape == (2, len(batch.edge_label))
         assert int(batch.edge_label.sum()) == batch.batch_size
-        assert batch.y is None
+        assert len(batch.y) == batch.num_nodes
         positive = batch.n_id[batch.edge_label_index[:, batch.edge_label == 1]]
         drawn = batch.n_id[batch.edge_index]
         both = {tuple(pair) for pair in positive.T.tolist()} | {tuple(pair) for pair in positive.flip(0).T.tolist()}
@@ -280,7 +280,7 @@ def test_several_types():
     for batch in ps.loader(graph, **FEW):
         assert set(batch.x_dict) == {"paper"}
         assert set(batch.edge_index_dict) == set(graph.edges)
-        assert batch.y_dict["paper"].tolist() == graph.nodes["paper"].y[batch.n_id_dict["paper"][: len(batch)]].tolist()
+        assert batch.y_dict["paper"].tolist() == graph.nodes["paper"].y[batch.n_id_dict["paper"]].tolist()
         for (source, _, target), edges in batch.edge_index_dict.items():
             assert not edges.shape[1] or int(edges[0].max()) < len(batch.n_id_dict[source])
             assert not edges.shape[1] or int(edges[1].max()) < len(batch.n_id_dict[target])
@@ -355,7 +355,9 @@ def test_batches_have_what_edges_carry(sampler):
         alike = torch.from_numpy(y[ends[:, 0]] == y[ends[:, 1]])
         assert torch.equal(batch.edge_weight, torch.where(alike, 2.0, 0.25))
         assert torch.equal(batch.edge_attr_dict[kind], batch.edge_attr)
-    assert next(iter(ps.loader(graph, **FEW))).edge_attr is None
+    (sampled, *_) = ps.loader(graph, **{**FEW, "batch_size": 100})
+    rows = torch.from_numpy(graph.edges[kind].fields["edge_attr"])[sampled.e_id]
+    assert torch.equal(sampled.edge_attr, rows) and torch.equal(sampled.ends.long(), ends_of(sampled, kind))
     with refused("field-missing edge_features"):
         ps.loader(graph, edge_features=["nothing"], **FEW)
 

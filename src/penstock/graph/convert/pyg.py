@@ -20,16 +20,17 @@ from penstock.graph.splits import take_masks
 from penstock.graph.tensors import to_array
 
 
-def from_pyg(data: Any, split: int = 0) -> Graph:
+def from_pyg(data: Any, split: int = 0, number_edges: bool = False) -> Graph:
     """A graph from a PyG `Data` (types `node` and `node__to__node`) or `HeteroData` (its own types).
 
     Tensors with a row per vertex or edge become fields of the same name, masks become splits (column `split`
     of masks that hold several), `n_id` the ids. Attributes of the whole graph and `edge_label*` have no place
-    in a graph: their names are kept in `graph.origin["dropped"]`.
+    in a graph: their names are kept in `graph.origin["dropped"]`. With `number_edges`, edges without a field `e_id` get
+    one: their places in `edge_index`, which a graph's lists do not keep.
     """
     from torch_geometric.data import Data, HeteroData
 
-    reader = StoreReader(split)
+    reader = StoreReader(split, number_edges)
     if isinstance(data, HeteroData):
         nodes = {str(store._key): reader.nodes(store, str(store._key)) for store in data.node_stores}
         edges = {tuple(store._key): reader.edges(store, tuple(store._key), nodes) for store in data.edge_stores}
@@ -57,8 +58,8 @@ _NEVER_DROPPED = {"x", "train_mask", "val_mask", "test_mask", "edge_attr", "edge
 class StoreReader:
     """Reads PyG's stores and remembers what it had to leave out."""
 
-    def __init__(self, split: int) -> None:
-        self.split, self.dropped = split, list[str]()
+    def __init__(self, split: int, number_edges: bool = False) -> None:
+        self.split, self.number_edges, self.dropped = split, number_edges, list[str]()
 
     def homogeneous(self, store: Any) -> tuple[dict[str, NodeSet], dict[EdgeType, EdgeSet]]:
         """Vertex and edge values live in one store and are told apart by their length, as PyG does it."""
@@ -117,6 +118,8 @@ class StoreReader:
         edges = f"{edge_index.shape[1]:,} edges"
         there_are = f"{source.count:,} vertices and {edges}" if where == "data" else edges
         fields = self._fields(values, edge_index.shape[1], where, there_are)
+        if self.number_edges:
+            fields.setdefault("e_id", np.arange(edge_index.shape[1]))
         label = f"{where}.edge_index"
         return edge_set(edge_index[0], edge_index[1], source.count, destination.count, label, fields, held_out)
 
@@ -142,7 +145,7 @@ def _values(store: Any) -> list[tuple[str, Any]]:
 
 def _rows(key: str, value: Any) -> int | None:
     """Rows of a value that may be a field; None for one that may not, such as `edge_label_index`."""
-    if "index" in key or key.startswith("edge_label"):
+    if ("index" in key and getattr(value, "ndim", 0) != 1) or key.startswith("edge_label"):
         return None
     if isinstance(value, list):
         return len(value) if key == "n_id" else None

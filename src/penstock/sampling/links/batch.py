@@ -36,7 +36,8 @@ class EdgeBatch:
     then the places of `nodes` among that one's, types one behind the other.
 
     Where edges have times, `times` are those of the positives, which their negatives have too. A vertex is in `nodes`
-    once for each time at which it is needed, and `node_times` has these.
+    once for each time at which it is needed, and `node_times` has these. Where positives share no vertices, it is in
+    `nodes` once for each positive that needs it, and `examples` has their places.
     """
 
     edge_type: EdgeType
@@ -61,6 +62,7 @@ class EdgeBatch:
     times: Array | None = None
     node_times: dict[str, Array] | None = None
     places: dict[str, Array] | None = None
+    examples: dict[str, Array] | None = None
 
     def __len__(self) -> int:
         return len(self.source)

@@ -23,7 +23,7 @@ class EdgeBatcher:
     Without `negatives` batches hold the edges alone, as edge classification wants; `labels` names the edge field to
     carry along. `known` are the edges that filtered negatives avoid (default: the lists). With `times`, one for each
     edge, ends are needed at their edge's time, and negatives at that of their positive: filtered ones avoid the edges
-    that are not later.
+    that are not later. With `disjoint`, positives share no vertices: each has its ends and negatives to itself.
     """
 
     def __init__(
@@ -35,15 +35,16 @@ class EdgeBatcher:
         labels: str | None = None,
         known: KnownEdges | None = None,
         times: Array | None = None,
+        disjoint: bool = False,
     ) -> None:
         self.edge_type = chosen_edge_type(graph, edge_type)
         self.reverse = checked_reverse(graph, self.edge_type, reverse)
         self.known = known or known_edges(graph, self.edge_type, times=times)
-        self.negatives, self._times = negatives, times
-        if times is not None and negatives is not None and negatives.shared:
+        self.negatives, self._times, self._disjoint = negatives, times, disjoint
+        if (disjoint or times is not None) and negatives is not None and negatives.shared:
             raise PenstockError(
-                "Edges that are sampled by time cannot share negatives, which would be needed at the time of each of"
-                " them: use negatives uniform.",
+                "Edges that are sampled by time, or with disjoint, cannot share negatives, which would be needed at the"
+                " time or in the neighbourhood of each of them: use negatives uniform.",
                 code="unsupported-combination",
             )
         self._edges, self._typed = graph.edges[self.edge_type], not graph.is_homogeneous
@@ -93,11 +94,14 @@ class EdgeBatcher:
         wrong_source = self._draw(positives, "source", key)
         source_type, _, destination_type = self.edge_type
         ends = positives.source, positives.destination, wrong_destination.vertices, wrong_source.vertices
-        node_times = None
-        if self._times is None:
-            nodes, rows = number_ends(source_type, destination_type, *ends)
-        else:
+        node_times = examples = None
+        if self._times is not None:
             nodes, node_times, rows = _number_at(source_type, destination_type, positives.time, *ends)
+        elif self._disjoint:
+            apart = np.arange(len(positives))
+            nodes, examples, rows = _number_at(source_type, destination_type, apart, *ends)
+        else:
+            nodes, rows = number_ends(source_type, destination_type, *ends)
         return EdgeBatch(
             self.edge_type,
             positions,
@@ -118,6 +122,7 @@ class EdgeBatcher:
             key=key,
             times=None if self._times is None else positives.time,
             node_times=node_times,
+            examples=examples,
         )
 
     def _draw(self, positives: Positives, end: End, key: BatchKey) -> DrawnNegatives:
@@ -148,8 +153,9 @@ class PairBatcher(EdgeBatcher):
         negatives: NegativePolicy | None,
         known: KnownEdges,
         reverse: Reverse,
+        disjoint: bool = False,
     ) -> None:
-        super().__init__(graph, edge_type, negatives, reverse, known=known)
+        super().__init__(graph, edge_type, negatives, reverse, known=known, disjoint=disjoint)
         self._pairs = np.asarray(pairs)
 
     def batch(self, positions: Array, key: BatchKey) -> EdgeBatch:

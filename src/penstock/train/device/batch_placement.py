@@ -81,7 +81,7 @@ class PlacedBatches:
 def place_batches(parts: BatchParts, plan: BatchPlan, reserve: float, progress: Progress = SILENT) -> PlacedBatches:
     """Put topology and features where they fit, as for training."""
     job, device = parts.job, parts.inputs.device
-    memory = ReservedMemory(job, parts.graph.num_nodes, device, reserve, bool(parts.inputs.edges))
+    memory = ReservedMemory(job, parts.graph.num_nodes, device, reserve, True)
     decision = decide(parts, plan, memory)
     placed = place_as_decided(parts, decision, plan, progress)
     parts.inputs.sources.update(placed.tables)

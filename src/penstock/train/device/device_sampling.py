@@ -24,7 +24,7 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
     node_type = getattr(task, "node_type", "node")
     sampler = DeviceNeighbourSampler(
         placed.topology, placed.fanouts, placed.device, node_type, placed.replace, placed.totals,
-        edges=bool(placed.edges), room=placed.room,
+        edges=placed.names_edges, room=placed.room,
     )  # fmt: skip
 
     def on_device(planned: Planned) -> Batch:

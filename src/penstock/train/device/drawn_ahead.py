@@ -109,7 +109,7 @@ class _AheadSlot:
         device, hops = placed.device, len(placed.fanouts)
         self._slot = Slot(
             placed.topology, placed.fanouts, room, device, hops, placed.replace, placed.totals,
-            edges=bool(placed.edges), place=place,
+            edges=placed.names_edges, place=place,
         )  # fmt: skip
         pinned = device.type == "cuda"
         # Keys, the number of seeds, and the seeds, which are half as wide: one copy brings all.

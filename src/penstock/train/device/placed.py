@@ -54,6 +54,8 @@ class Placed:
     """How the host fills the slots of captured steps; None: the device reads features by itself."""
     wish: Any = "auto"
     """The placement that the job asks for."""
+    asks_for_edges: bool = False
+    """Whether batches name their edges, whatever they carry."""
     divided: dict[str, DividedTable] = field(default_factory=dict)
     """Features of which the host can gather some rows, whether it does or the device reads all of them by itself."""
     fills: dict[tuple[str, bool], SlotFill | None] = field(default_factory=dict)
@@ -65,8 +67,14 @@ class Placed:
         """For a job, with nothing put anywhere yet."""
         fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
         return cls(
-            device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why], wish=job.placement
-        )
+            device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why], wish=job.placement,
+            asks_for_edges=job.names_edges,
+        )  # fmt: skip
+
+    @property
+    def names_edges(self) -> bool:
+        """Whether blocks have the positions of their edges."""
+        return bool(self.edges) or self.asks_for_edges
 
     @property
     def is_captured(self) -> bool:

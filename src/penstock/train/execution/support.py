@@ -144,6 +144,8 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     weight = job.list_weight if demands.library_model else job.weight
     if not support.weights_and_times and (weight is not None or job.time is not None):
         reasons.append("draws by weight or time are the host's")
+    if support.device_samplers_only and job.has_disjoint_seeds:
+        reasons.append("neighbourhoods that seeds do not share are drawn by the host")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
         reasons.append("rows of edges (edge_features, edge_weight) differ in number from batch to batch")
     if not support.layers_on_edges and demands.library_model and layer_entry(job.model).makes_edge_rows:

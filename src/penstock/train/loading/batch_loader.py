@@ -1,14 +1,17 @@
 """The iterable that `ps.loader` gives: training's pipeline, driven by a loop of the user's own."""
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.pipeline.ahead import AheadLoader, AheadSampler
 from penstock.pipeline.buffers import ReclaimedBuffers
@@ -20,10 +23,12 @@ from penstock.pipeline.stages import StageError
 from penstock.train.data import prepared, with_empty_relations
 from penstock.train.edge_fields import with_edge_fields
 from penstock.train.inputs import Inputs
-from penstock.train.loading.graph_batch import BatchKind, GraphBatch, merged
+from penstock.train.loading.batch_fields import BatchFields
+from penstock.train.loading.given_graph import GivenGraph
+from penstock.train.loading.graph_batch import GraphBatch
 from penstock.train.loading.options import LoaderJob
 from penstock.train.loading.rank_shares import RankShares
-from penstock.train.loading.seed_source import Seeds, seed_source
+from penstock.train.loading.seed_source import AUTO, Seeds, SeedSource, is_shuffled, seed_source
 from penstock.train.processor import chosen_device
 
 
@@ -36,41 +41,49 @@ class BatchLoader:
 
     def __init__(
         self,
-        graph: Graph,
+        given: GivenGraph,
         job: LoaderJob,
-        seeds: Seeds = "train",
+        seeds: Seeds = AUTO,
         shuffle: bool | None = None,
         rank: int = 0,
         world: int = 1,
         reserve: float = 0.5,
+        transform: Callable[[Any], Any] | None = None,
+        negatives: bool = False,
     ) -> None:
-        """`shuffle` None: the training split alone. `reserve`: the share of a GPU's memory left for the model."""
-        shuffled = shuffle if shuffle is not None else isinstance(seeds, str) and seeds == "train"
+        """`shuffle` None: the training split alone. `reserve`: the share of a GPU's memory left for the model.
+
+        `transform` is called with each batch, and what it returns is given in its place. `negatives`: whether the user
+        asked for negatives.
+        """
+        self.data, self._transform = given.data, transform
+        self.device, ready = chosen_device(job.device), prepared(given.graph, job)
+        ready = _numbered(ready if ready.edges else with_empty_relations(ready), job)
+        known = {kind: [name for name in edges.fields if name != "e_id"] for kind, edges in ready.edges.items()}
+        self.job = job = with_edge_fields(job, known)
+        self._source, self.graph = seed_source(given, ready, job, seeds, negatives)
+        shuffled = is_shuffled(seeds, self._source) if shuffle is None else shuffle
         if shuffled and job.reuse_batches:
             raise PenstockError(
                 "reuse_batches uses the batches of the first epoch again: set shuffle to False for that.",
                 code="conflicting-options",
             )
-        self.device, ready = chosen_device(job.device), prepared(graph, job)
-        self.job = job = with_edge_fields(job, {kind: edges.fields for kind, edges in ready.edges.items()})
-        self._source, self.graph = seed_source(ready if ready.edges else with_empty_relations(ready), job, seeds)
+        messages = getattr(self._source, "messages", None)
         self.inputs = Inputs(self.graph, job, self.device, learnable=False)
-        self.inputs.carry_edges(job, self.graph, getattr(self._source, "messages", None), own_module=True)
+        self.inputs.carry_edges(job, self.graph, messages, own_module=True)
+        self._fields = BatchFields(messages or self.graph, job, self._source, given)
         order: dict[str, Any] = {"shuffled_from": 0} if shuffled else {"shuffled_from": None, "as_given": True}
-        self._schedule = Schedule(self._source.items, self._source.batch_size * world, job.draw_seed, **order)
+        items = self._source.items if shuffled else _as_given(self._source, self.graph)
+        self._schedule = Schedule(items, self._source.batch_size * world, job.draw_seed, **order)
         self._shares = RankShares(self._schedule, rank, world)
         self._reused = ReusedBatches(self._schedule, job.reuse_mb) if job.reuse_batches else None
         self._draw: Callable[[Planned], Batch] = self._source.sample
         rows = self.inputs.sources, self.inputs.scale
         self._carrier: Carrier = HostCarrier(*rows, edges=self.inputs.edges, pool=ReclaimedBuffers())
-        self._merging = threading.Event()
         self._make_sampler: Callable[[], AheadSampler] | None = None
         self._samplers: list[AheadSampler] = []
         if is_placed_on(self.device):
             self._place(reserve)
-        target = getattr(self._source, "node_type", None)
-        carried = {kind: fields.width for kind, fields in self.inputs.edges.fields.items() if fields.width}
-        self._kind = BatchKind(not self.graph.is_homogeneous, tuple(self.graph.edge_types), target, carried)
         self._at, self._begun, self._iteration = START, False, 0
 
     @property
@@ -80,9 +93,11 @@ class BatchLoader:
 
     def __len__(self) -> int:
         """Batches of an epoch."""
-        return self._schedule.batches
+        schedule = self._schedule
+        incomplete = self.job.drop_last and len(schedule.items) % schedule.batch_size > 0
+        return schedule.batches - incomplete
 
-    def __iter__(self) -> Iterator[GraphBatch]:
+    def __iter__(self) -> Iterator[Any]:
         if self._begun:
             self._at = Position(self._at.epoch + 1, 0)
         self._begun = True
@@ -140,19 +155,25 @@ class BatchLoader:
         # An iteration that is still under way no longer says where the loader stands.
         self._iteration += 1
 
-    def _epoch(self, start: Position, iteration: int) -> Iterator[GraphBatch]:
+    def _epoch(self, start: Position, iteration: int) -> Iterator[Any]:
         batches = len(self) - start.batch
         planned = (each for each, _ in zip(self._shares.from_position(start), range(batches), strict=False))
         with self._flow(planned) as flow:
             for loaded in flow:
                 if iteration == self._iteration:
                     epoch, number = loaded.position
-                    self._at = Position(epoch + 1, 0) if loaded.planned.last else Position(epoch, number + 1)
-                    self._begun = not loaded.planned.last
-                yield GraphBatch(loaded.planned, loaded.batch, self._kind, self.device, self._merging)
+                    last = number + 1 == len(self)
+                    self._at = Position(epoch + 1, 0) if last else Position(epoch, number + 1)
+                    self._begun = not last
+                yield self._given_out(GraphBatch(loaded.planned, loaded.batch, self._fields, self.device))
                 if loaded.buffers and loaded.batch.ready is not None:
                     # Its rows may still be copied from the buffer that the next batch is going to fill.
                     loaded.batch.ready.synchronize()
+
+    def _given_out(self, batch: GraphBatch) -> Any:
+        """A batch as the user asked for it."""
+        given = batch.to_pyg() if self.job.as_pyg else batch
+        return given if self._transform is None else self._transform(given)
 
     @contextmanager
     def _flow(self, planned: Iterator[Planned]) -> Iterator[Iterable[Loaded]]:
@@ -180,9 +201,11 @@ class BatchLoader:
             return make()
 
     def _label(self, batch: Batch) -> None:
-        self._source.label(batch)
+        if batch.links is not None:
+            # Labels of vertices are a field, as others are.
+            self._source.label(batch)
         if self.device.type == "cpu":
-            _merge_ahead(self._merging, batch)
+            self._fields.make_ahead(batch)
 
     def _place(self, reserve: float) -> None:
         """Bring topology and features to the GPU as far as they fit beside what is left for the model."""
@@ -193,12 +216,18 @@ class BatchLoader:
         placed = place_batches(parts, self._shares, reserve)
         self._draw = placed.draw
         if placed.make_sampler is not None:
-            self._make_sampler = partial(placed.make_sampler, self._merging)
+            self._make_sampler = partial(placed.make_sampler, self._fields.merging)
             # Its draws are captured here: while a thread captures, no other may draw random numbers on the device.
             self._samplers.append(self._make_sampler())
         # Beside the kernels of the user's loop, which does not wait for it.
-        placed.carrier.finish = partial(_merge_ahead, self._merging)
+        placed.carrier.finish = self._merge_ahead
         self._carrier = placed.carrier
+
+    def _merge_ahead(self, batch: Batch) -> None:
+        """Make one list of a batch's edges, where earlier batches were asked for it."""
+        fields = self._fields
+        if fields.merging.is_set() and batch.merged is None and self.job.subgraph_type == "directional":
+            batch.merged = fields.merged(batch)
 
 
 def is_placed_on(device: torch.device) -> bool:
@@ -206,10 +235,24 @@ def is_placed_on(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _merge_ahead(merging: threading.Event, batch: Batch) -> None:
-    """Make one list of a batch's edges, where earlier batches were asked for it."""
-    if merging.is_set() and batch.merged is None:
-        batch.merged = merged(batch)
+def _numbered(graph: Graph, job: LoaderJob) -> Graph:
+    """The graph, whose edges know their places where some are going to be held out."""
+    if not any(job.held_out):
+        return graph
+    edges = dict(graph.edges)
+    for kind, each in graph.edges.items():
+        if "e_id" not in each.fields:
+            numbers = np.arange(each.count, dtype=index_dtype(each.count))
+            edges[kind] = replace(each, fields={**each.fields, "e_id": numbers})
+    return Graph(graph.nodes, edges, graph.name, graph.path, graph.origin)
+
+
+def _as_given(source: SeedSource, graph: Graph) -> Array:
+    """A source's items in the user's order: edges of lists as they stand in the `edge_index` that was given."""
+    if not getattr(source, "goes_through_lists", False):
+        return source.items
+    numbers = graph.edges[source.edge_type].fields.get("e_id")  # type: ignore[attr-defined]
+    return source.items if numbers is None else source.items[np.argsort(numbers[source.items], kind="stable")]
 
 
 def _unwrapped(flow: Loader) -> Iterator[Any]:

@@ -1,53 +1,74 @@
 """A batch as a loop of the user's own meets it: PyG's names for what a module takes, and blocks for `ps.nn`."""
 
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.errors import PenstockError
-from penstock.graph.schema import EdgeType
-from penstock.nn.adapter import by_relation, merged_edge_rows, merged_edges, merged_relations
+from penstock.errors import PenstockError, nearest
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.quantities import counted
-from penstock.sampling.block import Block, TypedBlock, merge_values, new_rows
+from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.block import host_block, on_device
+from penstock.train.loading.batch_fields import BatchFields
+from penstock.train.loading.given_graph import Place
+
+_ABSENT = ("x", "y", "pos", "time", "batch", "edge_attr", "edge_weight", "edge_norm", "node_norm")
+"""What a batch of one type answers None for where it has none, as PyG's `Data` does."""
+_OF_SEEDS = ("y", "batch_size", "input_id", "node_norm", "edge_label_index", "edge_label")
+"""What a batch of several types has in one of them: the seeds'."""
+
+
+class NoSuchField(PenstockError, AttributeError):  # noqa: N818
+    """A batch has no value of this name."""
 
 
 @dataclass(frozen=True)
-class BatchKind:
-    """What all batches of a loader have in common."""
+class BatchTypes:
+    """The types of a batch's graph."""
 
     typed: bool
     """Whether the graph has several node or edge types."""
+    is_hetero: bool
+    """Whether the batch is a `HeteroData` in PyG."""
+    node_types: tuple[str, ...]
     edge_types: tuple[EdgeType, ...]
-    node_type: str | None
-    """The seeds' type, where seeds are vertices."""
-    edge_widths: Mapping[EdgeType, int] = field(default_factory=dict)
-    """Numbers of an edge in `edge_attr`, by the relations that have any."""
+    seeds: str | EdgeType | None
+    """The type of the examples."""
+    edge_fields: frozenset[str] = frozenset()
+    """Names that edges have and vertices have not, where there is one type of each."""
 
 
 class GraphBatch:
     """A sampled batch. Rows are the vertices `n_id`; the seeds are the first `batch_size` of them.
 
-    `x`, `edge_index`, `y` and `n_id` are as in PyG, except that `y` has the labels of the seeds alone. A graph with
-    several types has `x_dict`, `edge_index_dict` and `n_id_dict` instead. Models of `ps.nn` take `blocks` and `x`. A
-    batch may be kept for as long as it is needed.
+    Names and meanings are PyG's: `x`, `edge_index`, `y`, `n_id`, `e_id`, `input_id`, masks and every other field of
+    vertices and edges, by type as `batch["paper"].x` and `batch.x_dict` where the graph has several. Values are made when
+    they are first asked for, and can be assigned. Models of `ps.nn` take `blocks`. A batch may be kept for as long as it
+    is needed.
     """
 
-    def __init__(
-        self, planned: Planned, batch: Batch, kind: BatchKind, device: torch.device, merging: threading.Event
-    ) -> None:
-        """`merging` is set when edges are asked for as one list: later batches then make it ahead."""
-        self._planned, self._batch, self._kind, self.device = planned, batch, kind, device
-        self._merging = merging
-        self._made: dict[str, Any] = {}
+    def __init__(self, planned: Planned, batch: Batch, fields: BatchFields, device: torch.device) -> None:
+        self._planned, self._batch, self._device = planned, batch, device
+        self._fields: BatchFields | None = fields
+        kinds = tuple(fields.node_types), tuple(fields.edge_types)
+        seeds = fields.edge_type or fields.node_type
+        self._types = BatchTypes(fields.typed, fields.is_hetero, *kinds, seeds, fields.names_of_edges)
+        self._known: dict[Place, dict[str, Callable[[], Any]]] = {}
+        self._values: dict[Place, dict[str, Any]] = {}
+        for (place, name), value in (batch.made or {}).items():
+            self._values.setdefault(place, {})[name] = value
+
+    @property
+    def device(self) -> torch.device:
+        """Where values are that were not moved by their names."""
+        return self._device
 
     @property
     def epoch(self) -> int:
@@ -59,41 +80,21 @@ class GraphBatch:
         """The batch's number in its epoch, from 0."""
         return self._planned.key.batch
 
-    @property
-    def batch_size(self) -> int:
+    def __len__(self) -> int:
         """The examples of the batch: seed vertices, or edges of a task on edges."""
         return self._batch.num_seeds if self._batch.links is None else len(self._planned.seeds)
-
-    def __len__(self) -> int:
-        return self.batch_size
 
     @property
     def blocks(self) -> list[Any]:
         """One block for each layer, outermost first, as models of `ps.nn` take them."""
-        return list(self._batch.blocks)
+        blocks = list(self._batch.blocks)
+        moved = _on_host if self._device.type == "cpu" else partial(on_device, device=self._device)
+        return [moved(block) for block in blocks]
 
     @property
-    def x_dict(self) -> dict[str, Tensor]:
-        """Features by node type; types without features are left out."""
-        return dict(self._batch.features)
-
-    @property
-    def x(self) -> Tensor | None:
-        """[vertices, width] features; None where the graph has none."""
-        return self.x_dict.get(self._only("x"))
-
-    @property
-    def n_id_dict(self) -> dict[str, Tensor]:
-        """Vertex numbers of the rows, by node type."""
-        if "n_id" not in self._made:
-            self._made["n_id"] = {name: self._tensor(rows).long() for name, rows in self._batch.vertices.items()}
-        found: dict[str, Tensor] = self._made["n_id"]
-        return found
-
-    @property
-    def n_id(self) -> Tensor:
-        """Vertex numbers of the rows."""
-        return self.n_id_dict[self._only("n_id")]
+    def links(self) -> Any:
+        """Edges, negatives and their masks as they were drawn (`ps.sampling`); None where seeds are vertices."""
+        return self._batch.links
 
     @property
     def num_nodes(self) -> int:
@@ -108,190 +109,322 @@ class GraphBatch:
     @property
     def num_edges(self) -> int:
         """Edges of `edge_index`, or of all of `edge_index_dict`."""
-        found = self._merged()
-        return sum(each.shape[1] for each in (found.values() if isinstance(found, dict) else [found]))
+        return sum(int(self._value(self._placed(kind), "edge_index").shape[1]) for kind in self._types.edge_types)
 
     @property
-    def y(self) -> Tensor | None:
-        """Labels of the seeds: int64 classes, or float32; None where seeds have none, or are edges."""
-        labels = self._batch.labels
-        return None if isinstance(labels, dict) else labels
+    def node_types(self) -> list[str]:
+        """Names of the node types."""
+        return list(self._types.node_types)
 
     @property
-    def y_dict(self) -> dict[str, Tensor]:
-        """`y` under the name of the seeds' type."""
-        return {} if self.y is None or self._kind.node_type is None else {self._kind.node_type: self.y}
+    def edge_types(self) -> list[EdgeType]:
+        """(source, relation, destination) of the edge types."""
+        return list(self._types.edge_types)
 
-    @property
-    def edge_index(self) -> Tensor:
-        """[2, edges] source and destination rows, ascending by destination from the seeds on.
+    def metadata(self) -> tuple[list[str], list[EdgeType]]:
+        """Node types and edge types, as PyG's `to_hetero` and `HGTConv` take them."""
+        return self.node_types, self.edge_types
 
-        A vertex has its list once: that of the layer where it is first computed.
-        """
-        self._only("edge_index")
-        found: Tensor = self._merged()
-        return found
+    def keys(self) -> list[str]:
+        """Names of all values."""
+        return list(dict.fromkeys(name for place in self._places() for name in self._names(place)))
 
-    @property
-    def edge_index_dict(self) -> dict[EdgeType, Tensor]:
-        """`edge_index` by edge type, for every edge type of the graph."""
-        found = self._merged()
-        if not self._kind.typed:
-            return dict.fromkeys(self._kind.edge_types, found)
-        none = torch.empty(2, 0, dtype=torch.int64, device=self.device)
-        return {kind: found.get(kind, none) for kind in self._kind.edge_types}
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys() or name in self._types.node_types or name in self._types.edge_types
 
-    @property
-    def edge_attr(self) -> Tensor | None:
-        """[edges, width] what the edges of `edge_index` carry (`edge_features`); None where nothing is named."""
-        self._only("edge_attr")
-        return merged_edge_rows(self._batch.blocks, "edge_attr")  # type: ignore[arg-type]
+    def __getitem__(self, key: Any) -> Any:
+        """The values of a node type or an edge type; or one value of a graph of one type."""
+        found = self._type_named(key)
+        if found is not None:
+            return Store(self, found)
+        if isinstance(key, str) and self._has(key):
+            return self.__getattr__(key)
+        known = [*self._types.node_types, *map(edge_key, self._types.edge_types)]
+        named = "__".join(key) if isinstance(key, tuple) else str(key)
+        raise PenstockError(f"The batch has no type {named!r}{nearest(named, known)}", code="unknown-name")
 
-    @property
-    def edge_weight(self) -> Tensor | None:
-        """[edges] weights of the edges of `edge_index` (`edge_weight`); None where none is named."""
-        self._only("edge_weight")
-        return merged_edge_rows(self._batch.blocks, "edge_weight")  # type: ignore[arg-type]
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
 
-    @property
-    def edge_attr_dict(self) -> dict[EdgeType, Tensor]:
-        """`edge_attr` by edge type, for those that have it."""
-        none = {kind: torch.empty(0, width, device=self.device) for kind, width in self._kind.edge_widths.items()}
-        return none | self._carried("edge_attr")
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._has(name):
+            return self._value(None, name)
+        if name.endswith("_dict"):
+            return self._collected(name.removesuffix("_dict"))
+        if name == "batch_size":
+            return len(self)
+        if self._types.typed and name in _OF_SEEDS and self._types.seeds is not None:
+            if name in self._names(self._types.seeds):
+                return self._value(self._types.seeds, name)
+        if (name in _ABSENT and not self._types.typed) or name == "y":
+            return None
+        raise self._no_such(name)
 
-    @property
-    def edge_weight_dict(self) -> dict[EdgeType, Tensor]:
-        """`edge_weight` by edge type, for those that have it and edges in this batch."""
-        return self._carried("edge_weight")
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        elif isinstance(getattr(type(self), name, None), property):
+            raise NoSuchField(f"{name} of a batch cannot be assigned: it follows from its graph.", code="not-permitted")
+        else:
+            self._values.setdefault(None, {})[name] = value
 
-    @property
-    def edge_norm(self) -> Tensor | None:
-        """For each edge of `edge_index`, what it counts for in a sum over a whole list; None where all count alike.
+    def __delattr__(self, name: str) -> None:
+        self._values.setdefault(None, {})[name] = _DELETED
 
-        Samplers that draw unevenly say so here (docs/sampling.md); `ps.nn` reads it in the blocks.
-        """
-        self._only("edge_norm")
-        values = merge_values([host_block(block) for block in self._batch.blocks], "weights")  # type: ignore[arg-type]
-        return None if values is None else self._tensor(values)
-
-    @property
-    def node_norm(self) -> Tensor | None:
-        """What the loss of each seed is multiplied by before all are added up; None: take their mean."""
-        weights = self._batch.seed_weights
-        return None if weights is None else self._tensor(weights)
-
-    @property
-    def num_sampled_nodes(self) -> list[int]:
-        """Seeds, and the vertices that each hop adds, as `torch_geometric.utils.trim_to_layer` takes them."""
-        blocks: list[Any] = self._batch.blocks
-        self._only("num_sampled_nodes")
-        return [blocks[-1].num_dst, *(block.num_src - block.num_dst for block in reversed(blocks))]
-
-    @property
-    def num_sampled_edges(self) -> list[int]:
-        """Edges of `edge_index` that each hop adds."""
-        self._only("num_sampled_edges")
-        blocks: list[Any] = self._batch.blocks
-        return [int(block.indptr[-1]) - int(block.indptr[known]) for block, known in new_rows(blocks)]
-
-    @property
-    def edge_label_index(self) -> Tensor:
-        """[2, pairs] rows of the pairs to judge: edges, and for link prediction negatives behind them.
-
-        The first row counts rows of the source type and the second of the destination type.
-        """
-        labels = self._of_edges("edge_label_index")
-        return torch.stack([labels["rows"], labels["columns"]])
-
-    @property
-    def edge_label(self) -> Tensor:
-        """For each of those pairs its class or number; for link prediction 1.0 for an edge, 0.0 for a negative."""
-        labels = self._of_edges("edge_label")
-        found: Tensor = labels["true"] if "true" in labels else labels["values"]
-        return found
-
-    @property
-    def links(self) -> Any:
-        """Edges, negatives and their masks as they were drawn (`ps.sampling`); None where seeds are vertices."""
-        return self._batch.links
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "GraphBatch":
-        """The batch on a device; itself if it is there."""
+    def to(self, device: torch.device | str | int, *names: str, non_blocking: bool = False) -> "GraphBatch":
+        """Move the batch to a device, or only the values of some names; returns the batch itself, as PyG does."""
         where = torch.device(device)
-        if where.type == self.device.type:
+        for name in names:
+            if not isinstance(name, str):
+                raise PenstockError(
+                    f"batch.to(device, ...) takes names of values, such as 'x', and was given {name!r}: write"
+                    " non_blocking=True by its name.",
+                    code="wrong-type",
+                )
+        return self._apply(lambda value: value.to(where, non_blocking=non_blocking), names, None if names else where)
+
+    def cpu(self, *names: str) -> "GraphBatch":
+        """Move the batch, or only the values of some names, to the host."""
+        return self.to("cpu", *names)
+
+    def cuda(self, device: int | str = "cuda", *names: str, non_blocking: bool = False) -> "GraphBatch":
+        """Move the batch, or only the values of some names, to a GPU."""
+        return self.to(device if isinstance(device, str) else f"cuda:{device}", *names, non_blocking=non_blocking)
+
+    def pin_memory(self, *names: str) -> "GraphBatch":
+        """Put the values into page-locked memory; nothing is done where there is no device to copy them to."""
+        if not torch.cuda.is_available():
             return self
-        if self._merging.is_set():
-            # The host makes one list of edges without waiting for a device.
-            self._merged()
-        batch = self._batch
-        moved = {"features": batch.features, "labels": batch.labels, "vertices": batch.vertices}
-        moved |= {"seed_weights": batch.seed_weights, "merged": batch.merged}
-        changes: dict[str, Any] = {name: _moved(value, where, non_blocking) for name, value in moved.items()}
-        move = _on_host if where.type == "cpu" else partial(on_device, device=where)
-        changes["blocks"] = [move(block) for block in batch.blocks]
-        made = GraphBatch(self._planned, replace(batch, **changes), self._kind, where, self._merging)
-        made._made = _moved(self._made, where, non_blocking)
-        return made
+        self._make_all()
+        return self._apply(lambda value: value if value.is_cuda else value.pin_memory(), names)
+
+    def clone(self) -> "GraphBatch":
+        """A batch whose values are copies."""
+        self._make_all()
+        other = object.__new__(GraphBatch)
+        other.__dict__.update(self.__dict__)
+        other._values = {place: dict(values) for place, values in self._values.items()}
+        return other._apply(Tensor.clone)
+
+    def to_pyg(self) -> Any:
+        """PyG's own `Data` or `HeteroData` of the batch, which shares its memory."""
+        try:
+            from torch_geometric.data import Data, HeteroData
+        except ImportError:
+            raise PenstockError(
+                "PyG is not installed: install it with `pip install 'penstock[pyg]'`.", code="not-installed"
+            ) from None
+        self._make_all()
+        if not self._types.is_hetero:
+            data = Data()
+            data._store._mapping.update(self._of_pyg(None))
+            if "x" not in data:
+                data.num_nodes = self.num_nodes
+            return data
+        data = HeteroData()
+        for key in (*self._types.node_types, *self._types.edge_types):
+            names = None if self._types.typed else self._names_of_type(key)
+            data[key].update(self._of_pyg(self._placed(key), names))
+            if isinstance(key, str) and "x" not in data[key]:
+                data[key].num_nodes = len(self._batch.vertices[key])
+        for name, value in (self._of_pyg(None) if self._types.typed else {}).items():
+            data[name] = value
+        return data
 
     def __repr__(self) -> str:
         what = "edges" if self._batch.links is not None else "seeds"
-        sizes = f"{self.batch_size:,} {what}, {self.num_nodes:,} vertices, {counted(len(self._batch.blocks), 'layers')}"
+        sizes = f"{len(self):,} {what}, {self.num_nodes:,} vertices, {counted(len(self._batch.blocks), 'layers')}"
         return f"GraphBatch({sizes}, epoch {self.epoch}, batch {self.number})"
 
-    def _only(self, what: str) -> str:
-        """The node type, where there is one; `what` was asked for."""
-        if self._kind.typed:
-            raise PenstockError(
-                f"The graph has several types, so a batch has no {what}: use {what}_dict, or its blocks.",
+    def __getstate__(self) -> dict[str, Any]:
+        """All values, and nothing of the loader's graph."""
+        self._make_all()
+        bare = replace(self._batch, features={}, labels=None, merged=None, ready=None, edge_rows=None, made=None)  # type: ignore[arg-type]
+        return {**self.__dict__, "_fields": None, "_known": {}, "_batch": bare}
+
+    def _places(self) -> list[Place]:
+        return [None, *self._types.node_types, *self._types.edge_types] if self._types.typed else [None]
+
+    def _placed(self, key: str | EdgeType) -> Place:
+        return key if self._types.typed else None
+
+    def _makers(self, place: Place) -> dict[str, Callable[[], Any]]:
+        if self._fields is None:
+            return {}
+        if place not in self._known:
+            handed_on = {name: partial(_same, value) for name, value in self._fields.attributes.get(place, {}).items()}
+            self._known[place] = {**handed_on, **self._fields.makers(self._batch, self._planned, place)}
+        return self._known[place]
+
+    def _names(self, place: Place) -> list[str]:
+        values = self._values.get(place, {})
+        names = dict.fromkeys((*self._makers(place), *values))
+        return [name for name in names if values.get(name) is not _DELETED]
+
+    def _names_of_type(self, key: str | EdgeType) -> list[str]:
+        """Of a graph with one type of each, the names that belong to its vertices, or to its edges."""
+        edges = {"edge_index", "e_id", "num_sampled_edges", "edge_label_index", "edge_label", *self._types.edge_fields}
+        if self._batch.links is not None:
+            edges.add("input_id")
+        return [name for name in self._names(None) if (name in edges) == isinstance(key, tuple)]
+
+    def _has(self, name: str) -> bool:
+        return name in self._names(None)
+
+    def _value(self, place: Place, name: str) -> Any:
+        values = self._values.setdefault(place, {})
+        if values.get(name) is _DELETED:
+            raise self._no_such(name)
+        if name not in values:
+            value = self._makers(place)[name]()
+            fields = self._fields
+            if fields is not None and fields.can_make_ahead(place, name):
+                fields.wanted.add((place, name))
+            values[name] = value.to(self._device) if isinstance(value, Tensor) else value
+        return values[name]
+
+    def _collected(self, name: str) -> dict[Any, Any]:
+        """A value by the types that have it."""
+        found: dict[Any, Any] = {}
+        for key in (*self._types.node_types, *self._types.edge_types):
+            names = self._names(key) if self._types.typed else self._names_of_type(key)
+            if name in names:
+                found[key] = self._value(self._placed(key), name)
+        if not found and name not in (*_ABSENT, *_OF_SEEDS):
+            raise self._no_such(f"{name}_dict")
+        return found
+
+    def _make_all(self) -> None:
+        for place in self._places():
+            for name in self._names(place):
+                self._value(place, name)
+
+    def _apply(
+        self, change: Callable[[Tensor], Tensor], names: tuple[str, ...] = (), where: torch.device | None = None
+    ) -> "GraphBatch":
+        """Change tensors in place of themselves: those of some names, which are made, or all that there are."""
+        missing = [name for name in names if name not in self.keys()]
+        if missing:
+            raise self._no_such(missing[0])
+        for place in self._places():
+            for name in (name for name in names if name in self._names(place)):
+                self._value(place, name)
+            for name, value in self._values.get(place, {}).items():
+                if isinstance(value, Tensor) and (not names or name in names):
+                    self._values[place][name] = change(value)
+        if where is not None:
+            self._device = where
+        return self
+
+    def _of_pyg(self, place: Place, names: list[str] | None = None) -> dict[str, Any]:
+        chosen = self._names(place) if names is None else names
+        found = {name: self._value(place, name) for name in chosen}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _type_named(self, key: Any) -> str | EdgeType | None:
+        if key in self._types.node_types or key in self._types.edge_types:
+            found: str | EdgeType = key
+            return found
+        parts = (key,) if isinstance(key, str) else key
+        near = [
+            kind
+            for kind in self._types.edge_types
+            if parts in ((kind[1],), (kind[0], kind[2])) or key == edge_key(kind)
+        ]
+        return near[0] if len(near) == 1 else None
+
+    def _no_such(self, name: str) -> NoSuchField:
+        single = name.removesuffix("_dict")
+        if self._types.typed and name == single and any(name in self._names(place) for place in self._places()):
+            return NoSuchField(
+                f"The graph has several types, so a batch has no {name}: use {name}_dict, batch[type].{name}, or its"
+                " blocks.",
                 code="unsupported-combination",
             )
-        return next(iter(self._batch.vertices))
-
-    def _of_edges(self, what: str) -> dict[str, Tensor]:
-        labels = self._batch.labels
-        if not isinstance(labels, dict):
-            raise PenstockError(
-                f"The batch's seeds are vertices, so it has no {what}: use y, or set task to link-prediction,"
+        if single in ("edge_label_index", "edge_label") and self._batch.links is None:
+            return NoSuchField(
+                f"The batch's seeds are vertices, so it has no {name}: use y, or set task to link-prediction,"
                 " edge-classification or edge-regression.",
                 code="unsupported-combination",
             )
-        return labels
-
-    def _carried(self, name: str) -> dict[EdgeType, Tensor]:
-        """What edges carry, by the relations that have edges in the batch."""
-        blocks: list[Any] = self._batch.blocks
-        parts = by_relation(blocks) if self._kind.typed else {self._kind.edge_types[0]: blocks}
-        found = {kind: merged_edge_rows(each, name) for kind, each in parts.items()}
-        return {kind: rows for kind, rows in found.items() if rows is not None}
-
-    def _merged(self) -> Any:
-        self._merging.set()
-        if self._batch.merged is None:
-            self._batch.merged = merged(self._batch)
-        return self._batch.merged
-
-    def _tensor(self, values: Any) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values).to(
-            self.device
+        if single in ("num_sampled_nodes", "num_sampled_edges"):
+            return NoSuchField(
+                f"A batch has {name} where subgraph_type is directional: leave it out.", code="unsupported-combination"
+            )
+        return NoSuchField(
+            f"The batch has no {name!r}: it has {', '.join(self.keys())}; batch.to_pyg() has the methods of PyG's Data.",
+            code="unknown-name",
         )
 
 
-def merged(batch: Batch) -> Any:
-    """The edges of all layers as one tensor, or one for each relation that has any."""
-    blocks: list[Any] = batch.blocks
-    return merged_relations(blocks) if isinstance(blocks[0], TypedBlock) else merged_edges(blocks)
+class Store:
+    """The values of one node type or edge type of a batch: `batch["paper"].x`."""
+
+    def __init__(self, batch: GraphBatch, key: str | EdgeType) -> None:
+        object.__setattr__(self, "_batch", batch)
+        object.__setattr__(self, "_key", key)
+
+    def keys(self) -> list[str]:
+        """Names of the values."""
+        batch = self._batch
+        return batch._names(self._key) if batch._types.typed else batch._names_of_type(self._key)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Names and values."""
+        return ((name, self[name]) for name in self.keys())
+
+    @property
+    def num_nodes(self) -> int:
+        """Rows of a node type."""
+        return len(self._batch._batch.vertices[self._key])
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of an edge type."""
+        return int(self.edge_index.shape[1])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self.keys():
+            if name in ("num_sampled_nodes", "num_sampled_edges"):
+                raise self._batch._no_such(name)
+            said = ", ".join(self.keys())
+            raise NoSuchField(f"{self._key!r} of the batch has no {name!r}: it has {said}.", code="unknown-name")
+        return self._batch._value(self._batch._placed(self._key), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._batch._values.setdefault(self._batch._placed(self._key), {})[name] = value
+
+    def __repr__(self) -> str:
+        return f"Store({self._key!r}: {', '.join(self.keys())})"
 
 
-def _moved(value: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Arrays and tensors on a device, in mappings too; on the host vertices stay tensors, which all readers take."""
-    if isinstance(value, Mapping):
-        return {name: _moved(each, device, non_blocking) for name, each in value.items()}
-    if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value)
-    return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
+class _Deleted(Enum):
+    """In the place of a value that was deleted."""
+
+    DELETED = 0
 
 
-def _on_host(block: Block | TypedBlock) -> Any:
+_DELETED = _Deleted.DELETED
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _on_host(block: Any) -> Any:
     if not isinstance(block, TypedBlock):
         return host_block(block)
     relations = {kind: host_block(part) for kind, part in block.relations.items()}

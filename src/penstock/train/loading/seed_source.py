@@ -1,4 +1,4 @@
-"""What an epoch of a loader goes through: the items of a split, or vertices that the user names."""
+"""What an epoch of a loader goes through: the items of a split, or vertices or edges that the user chose."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -7,16 +7,25 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.sampling.links import PairBatcher, find_reverse, known_edges
 from penstock.train.batch_source import make_batch_source
-from penstock.train.data import choose_task
-from penstock.train.job import Job
-from penstock.train.tasks import make_task
+from penstock.train.data import choose_edge_type, choose_task
+from penstock.train.loading.given_graph import EdgeExamples, GivenGraph
+from penstock.train.loading.options import LoaderJob
+from penstock.train.tasks import ALL, make_task
+from penstock.train.tasks.ends import sample_ends
+from penstock.train.tasks.links import make_negatives
 
-Seeds = str | Array | Mapping[str, Array] | None
-"""The name of a split, numbers or a mask of vertices, the same by node type, or None for all vertices."""
+Seeds = str | Array | Mapping[str, Array] | tuple[str, Any] | EdgeExamples | None
+"""A split's name or `auto`, numbers or a mask of vertices, the same with their node type, or None for all vertices."""
+AUTO = "auto"
+"""The graph's training split; everything, where it has none."""
+_ON_VERTICES = ("node-classification", "node-regression")
 
 
 class SeedSource(Protocol):
@@ -41,24 +50,52 @@ class SeedSource(Protocol):
         """Add what the outputs are compared with, where that is known."""
 
 
-def seed_source(graph: Graph, job: Job, seeds: Seeds) -> tuple[SeedSource, Graph]:
-    """What an epoch goes through, and the graph whose edges carry messages: without those that a task holds out."""
-    if isinstance(seeds, str):
-        return make_task(choose_task(graph, job), graph, job, split=seeds)
-    return GivenVertices(graph, job, seeds), graph
+def seed_source(
+    given: GivenGraph, graph: Graph, job: LoaderJob, seeds: Seeds, negatives: bool
+) -> tuple[SeedSource, Graph]:
+    """What an epoch goes through, and the graph whose edges carry messages: without those that a task holds out.
+
+    `negatives`: whether the user asked for some, so that they are drawn beside edges with labels.
+    """
+    if isinstance(seeds, EdgeExamples):
+        return GivenEdges(graph, job, seeds, negatives), graph
+    if isinstance(seeds, tuple):
+        seeds = dict([seeds])
+    if not isinstance(seeds, str):
+        return GivenVertices(graph, job, seeds), graph
+    if seeds in graph.nodes and seeds not in (AUTO, *SPLITS):
+        return GivenVertices(graph, job, {seeds: None}), graph
+    task = choose_task(graph, job)
+    if task not in _ON_VERTICES:
+        if given.examples and task != "knowledge-graph-completion":
+            examples = _found_examples(given, graph, job)
+            if examples is not None and seeds not in graph.edges[examples.edge_type].held_out:
+                return GivenEdges(graph, job, examples, negatives), graph
+        _check_held_out(graph, job, task, seeds)
+        return make_task(task, graph, job, split=ALL if seeds == AUTO else seeds)
+    if seeds == AUTO and not _has_training_split(graph, job):
+        return GivenVertices(graph, job, {_type_with_labels(graph, job): None}), graph
+    return make_task(task, graph, job, split="train" if seeds == AUTO else seeds)
+
+
+def is_shuffled(seeds: Seeds, source: SeedSource) -> bool:
+    """Whether an epoch has an order of its own where the user does not say: not where they gave an order."""
+    return isinstance(seeds, str) and seeds in (AUTO, "train") and not isinstance(source, GivenEdges)
 
 
 class GivenVertices:
-    """Vertices named by their numbers. They need no labels; those that have some bring them."""
+    """Vertices named by their numbers. They need no labels."""
 
     name = "vertices"
 
-    def __init__(self, graph: Graph, job: Job, seeds: Array | Mapping[str, Array] | None) -> None:
+    def __init__(self, graph: Graph, job: LoaderJob, seeds: Array | Mapping[str, Any] | None) -> None:
         self.node_type = _type_of(graph, job, seeds)
         nodes = graph.nodes[self.node_type]
         chosen = seeds[self.node_type] if isinstance(seeds, Mapping) else seeds
         rows = np.arange(nodes.count) if chosen is None else _numbers(chosen, nodes.count)
-        self._labels = nodes.fields.get(job.label)
+        is_list = chosen is not None and np.asarray(chosen).dtype.kind != "b"
+        self._sorted = np.argsort(rows, kind="stable") if is_list else None
+        self._rows = rows
         batches = make_batch_source(job, graph, rows)
         self._sample, self.items, self.batch_size = batches.sample, batches.items, batches.batch_size
 
@@ -67,13 +104,107 @@ class GivenVertices:
         return self._sample({self.node_type: planned.seeds}, planned)
 
     def label(self, batch: Batch) -> None:
-        """Integers as int64, other numbers as float32."""
-        if self._labels is not None:
-            found = np.asarray(self._labels[batch.seeds[self.node_type]])
-            batch.labels = found.astype(np.float32 if found.dtype.kind == "f" else np.int64)
+        """Nothing: labels are a field of the vertices, as others are."""
+
+    def input_id(self, seeds: Array) -> Array:
+        """The seeds' places in the list that the user gave; of a mask, and of all vertices, their numbers."""
+        if self._sorted is None:
+            return seeds
+        found: Array = self._sorted[np.searchsorted(self._rows, seeds, sorter=self._sorted)]
+        return found
 
 
-def _type_of(graph: Graph, job: Job, seeds: Array | Mapping[str, Array] | None) -> str:
+class GivenEdges:
+    """Pairs of one relation that the user chose, with labels of theirs: none are held out, and all are given.
+
+    Where pairs have labels, negatives are drawn only if the user asked for them. They have the label 0, and classes
+    that begin with 0 move up by one, as in PyG.
+    """
+
+    name = "link-prediction"
+
+    def __init__(self, graph: Graph, job: LoaderJob, examples: EdgeExamples, negatives: bool) -> None:
+        kind, pairs, labels = examples
+        if not len(pairs):
+            raise PenstockError(
+                "ps.loader was given no edges (edge_label_index): give at least one.", code="missing-data"
+            )
+        if job.time is not None:
+            raise PenstockError(
+                "Pairs of edge_label_index have no times, and the loader samples by `time`: leave out `time`, or edges of"
+                " the graph with a field of times for edge_label_index.",
+                code="unsupported-combination",
+            )
+        drawn = labels is None or negatives
+        self.edge_type, self._labels = kind, labels
+        if labels is not None and drawn and labels.min() == 0:
+            self._labels = labels + 1
+        reverse = find_reverse(graph, kind)
+        true = pairs if labels is None or labels.ndim > 1 else pairs[labels != 0]
+        held_out = [*graph.edges[kind].held_out.values(), true]
+        known = known_edges(graph, kind, held_out, reverse)
+        policy = make_negatives(job) if drawn else None
+        self._batcher = PairBatcher(graph, pairs, kind, policy, known, reverse, job.disjoint)
+        self._batches = make_batch_source(job, graph, np.arange(len(pairs)), excluding=True)
+        self.items, self.batch_size = self._batches.items, self._batches.batch_size
+
+    def sample(self, planned: Planned) -> Batch:
+        """See `SeedSource.sample`."""
+        batch = sample_ends(self._batcher, self._batches, planned)
+        batch.links.labels = None if self._labels is None else self._labels[planned.seeds]
+        return batch
+
+    def label(self, batch: Batch) -> None:
+        """The pairs to judge as rows of the batch, and their labels: the user's, or 1; and 0 of negatives."""
+        rows, columns, true = batch.links.pairs()
+        own = batch.links.labels
+        if own is not None:
+            drawn = np.zeros((len(rows) - len(own), *own.shape[1:]), own.dtype)
+            true = np.concatenate([own, drawn])
+        batch.labels = {"rows": rows.astype(np.int64), "columns": columns.astype(np.int64), "true": true}
+
+
+def _found_examples(given: GivenGraph, graph: Graph, job: LoaderJob) -> EdgeExamples | None:
+    """The edges that the graph itself names, of the relation that is learned."""
+    kind: EdgeType | None = None
+    if job.edge_type is not None:
+        kind = choose_edge_type(graph, job, None)
+    elif len(given.examples) == 1:
+        (kind,) = given.examples
+    if kind is None:
+        names = ", ".join("__".join(each) for each in given.examples)
+        raise PenstockError(
+            f"{len(given.examples)} edge types have an edge_label_index: name one with edge_type ({names}).",
+            code="option-missing",
+        )
+    return given.examples.get(kind)
+
+
+def _check_held_out(graph: Graph, job: LoaderJob, task: str, seeds: str) -> None:
+    """Refuse a split of edges that nobody holds out."""
+    if task != "link-prediction" or seeds in (AUTO, "train") or job.time is not None or any(job.held_out):
+        return
+    kind = choose_edge_type(graph, job, None)
+    if seeds in SPLITS and seeds not in graph.edges[kind].held_out:
+        raise PenstockError(
+            f"No edges are held out for split {seeds!r}: a loader holds out none unless it is asked to, with"
+            " held_out=[0.05, 0.1] for example, or give them as edge_label_index.",
+            code="split-missing",
+        )
+
+
+def _has_training_split(graph: Graph, job: LoaderJob) -> bool:
+    """Whether the graph says which vertices are for training, or the user has asked for some to be chosen."""
+    asked = job.split in ("ratio", "per-class", "graph") or {"split_ratio", "per_class"} & job.model_fields_set
+    return bool(asked) or len(graph.nodes[_type_with_labels(graph, job)].splits.get("train", ())) > 0
+
+
+def _type_with_labels(graph: Graph, job: LoaderJob) -> str:
+    labelled = [name for name, nodes in graph.nodes.items() if job.label in nodes.fields]
+    return _type_of(graph, job.model_copy(update={"node_type": labelled[0]}) if len(labelled) == 1 else job, None)
+
+
+def _type_of(graph: Graph, job: LoaderJob, seeds: Array | Mapping[str, Any] | None) -> str:
     given = list(seeds) if isinstance(seeds, Mapping) else [job.node_type or ""]
     if len(given) != 1:
         raise PenstockError(
@@ -83,7 +214,8 @@ def _type_of(graph: Graph, job: Job, seeds: Array | Mapping[str, Array] | None) 
     name = given[0] or (graph.node_types[0] if len(graph.nodes) == 1 else "")
     if not name:
         raise PenstockError(
-            f"The graph has several node types: name one with node_type ({', '.join(graph.nodes)}).",
+            f"The graph has several node types: name one with node_type ({', '.join(graph.nodes)}), or give vertices as"
+            f" ({graph.node_types[0]!r}, mask).",
             code="option-missing",
         )
     if name not in graph.nodes:

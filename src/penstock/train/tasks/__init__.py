@@ -61,8 +61,14 @@ def make_task(
     return NodeTask(data, make_batch_source(job, graph, items_in(data.splits, split)), job, functions), graph
 
 
+ALL = "all"
+"""As a split: the items of all splits."""
+
+
 def items_in(splits: Mapping[str, Array], split: str) -> Array:
     """The items of a split; one that there is none of is refused."""
+    if split == ALL:
+        return np.sort(np.concatenate(list(splits.values())))
     if split not in splits:
         raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}", code="split-missing")
     if len(splits[split]) == 0:
@@ -76,12 +82,12 @@ def _link_task(
     kind = choose_edge_type(graph, _about(job, learned), None)
     if (times := edge_times(job, graph, kind)) is not None:
         return _timed_link_task(graph, job, kind, times, split, functions), graph
-    if not any(len(pairs) for pairs in graph.edges[kind].held_out.values()):
+    if any(job.held_out) and not any(len(pairs) for pairs in graph.edges[kind].held_out.values()):
         val, test = job.held_out
         graph = split_edges(graph, kind, (val, test), job.split_number)
     count = graph.edges[kind].count
     training, reverse = np.arange(count, dtype=index_dtype(count)), find_reverse(graph, kind)
-    if split != "train":
+    if split not in ("train", ALL):
         pairs = items_in(graph.edges[kind].held_out, split)
         batches = make_batch_source(job, graph, np.arange(len(pairs)), excluding=True)
         return LinkTask(graph, kind, batches, job, reverse, pairs=pairs, functions=functions), graph
@@ -102,13 +108,14 @@ def _triple_task(
     graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
 ) -> tuple[Task, Graph]:
     check_triple_job(job)
-    if split != "train":
+    if split not in ("train", ALL):
         raise PenstockError(
             f"Batches of triples are of those that are learned from: leave out split {split!r}.",
             code="unsupported-combination",
         )
     relations = relations_of(graph.edges)
-    if not any(len(pairs) for kind in relations for pairs in graph.edges[kind].held_out.values()):
+    held_out = (pairs for kind in relations for pairs in graph.edges[kind].held_out.values())
+    if any(job.held_out) and not any(map(len, held_out)):
         val, test = job.held_out
         for kind in relations:
             if graph.edges[kind].count:

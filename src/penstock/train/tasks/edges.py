@@ -74,7 +74,9 @@ class EdgeTask:
         if len(training) and data.classes:
             self._weights = loss_weights(job.class_weights, data.labels[training], data.classes, data.words)
         own_times = None if times is None else times.values
-        self._batcher = EdgeBatcher(graph, self._kind, reverse=data.reverse, times=own_times)
+        self._batcher = EdgeBatcher(
+            graph, self._kind, reverse=data.reverse, times=own_times, disjoint=job.has_disjoint_seeds
+        )
         self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:

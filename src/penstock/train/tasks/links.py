@@ -103,11 +103,14 @@ class LinkTask:
         self._ranked = reported_metrics(default_metric(self.name), _REPORTED, functions)
         self._loss, self.has_own_loss = functions.loss, functions.loss is not None
         self.losses: dict[str, float] = {}
-        self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse)
+        self.goes_through_lists = pairs is None
+        apart = job.has_disjoint_seeds
+        self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse, disjoint=apart)
         held_out = [edges.held_out[name] for name in SPLITS if name in edges.held_out]
         self._known = known_edges(graph, kind, held_out, self._batcher.reverse)
         if pairs is not None:
-            self._batcher = PairBatcher(graph, pairs, kind, make_negatives(job), self._known, self._batcher.reverse)
+            known = self._known, self._batcher.reverse
+            self._batcher = PairBatcher(graph, pairs, kind, make_negatives(job), *known, apart)
 
     def sample(self, planned: Planned) -> Batch:
         """Edges with their negatives, and the neighbourhoods of all their ends."""
