@@ -41,14 +41,14 @@ class Inbox:
         self._limits, self._longest = limits, longest_head(limits)
         # TLS holds back up to a record of which the rest has not come: the socket has so much less than is missing.
         self._held_back = RECORD_BYTES if encrypted else 0
-        self._stage, self._start, self._end = np.empty(_STAGE, np.uint8), 0, 0
+        self._stage, self._start, self._end = memoryview(bytearray(_STAGE)), 0, 0
         self._length = -1
         """Bytes of the head that comes next; negative: not known yet."""
         self._target: memoryview | None = None
         """Where the bytes of a head or frame too long for the stage go,"""
         self._filled = 0
-        self._head: Array | None = None
-        """and, if it is a head, the memory of it."""
+        self._is_head = False
+        """and whether it is a head."""
         self._messages: deque[_Arriving] = deque()
 
     def read(self, own: socket.socket) -> int:
@@ -87,9 +87,9 @@ class Inbox:
             return self._target[self._filled :]
         held = self._end - self._start
         if self._start:
-            self._stage[:held] = self._stage[self._start : self._end].copy()
+            self._stage[:held] = bytes(self._stage[self._start : self._end])
             self._start, self._end = 0, held
-        return self._stage[self._end :].data
+        return self._stage[self._end :]
 
     def _parse(self) -> None:
         while self._target is None or self._fill():
@@ -102,19 +102,18 @@ class Inbox:
         if self._length < 0:
             if held < LENGTH.size:
                 return False
-            (self._length,) = LENGTH.unpack_from(self._stage.data, self._start)
+            (self._length,) = LENGTH.unpack_from(self._stage, self._start)
             if self._length > self._longest:
                 raise Malformed(f"its head of {self._length:,} bytes is over {self._longest:,}.")
             self._start, held = self._start + LENGTH.size, held - LENGTH.size
         if held >= self._length:
-            head = self._stage[self._start : self._start + self._length]
+            head = bytes(self._stage[self._start : self._start + self._length])
             self._start += self._length
             self._read_head(head)
             return True
         if self._length <= _STAGE // 2:
             return False
-        self._head = np.empty(self._length, np.uint8)
-        self._target, self._filled = self._head.data, 0
+        self._is_head, self._target, self._filled = True, memoryview(bytearray(self._length)), 0
         return True
 
     def _fill(self) -> bool:
@@ -123,23 +122,23 @@ class Inbox:
         assert target is not None
         some = min(self._end - self._start, len(target) - self._filled)
         if some:
-            target[self._filled : self._filled + some] = self._stage[self._start : self._start + some].data
+            target[self._filled : self._filled + some] = self._stage[self._start : self._start + some]
             self._start, self._filled = self._start + some, self._filled + some
         if self._filled < len(target):
             return False
         self._target = None
-        if self._head is not None:
-            head, self._head = self._head, None
-            self._read_head(head)
+        if self._is_head:
+            self._is_head = False
+            self._read_head(bytes(target))
         else:
             arriving = self._messages[-1]
             arriving.left.popleft()
             self._next_frame(arriving)
         return True
 
-    def _read_head(self, data: Array) -> None:
+    def _read_head(self, data: bytes) -> None:
         self._length = -1
-        head = read_head(data.tobytes(), self._limits)
+        head = read_head(data, self._limits)
         frames: Frames = [head.small.get(number, b"") for number in range(len(head.sizes))]
         arriving = _Arriving(head, frames, deque(head.large))
         self._messages.append(arriving)
@@ -166,9 +165,10 @@ def _read_plain(own: socket.socket, room: memoryview) -> tuple[int, int]:
 def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
     """As `_read_plain`, with TLS, of which every call gives one record.
 
-    A short loop around `read`: at 16 KiB a call, `recv_into` and a look at each record took a fifth more of a core.
+    A short loop around what SSLSocket itself calls: at 16 KiB a call, `recv_into` and a look at each record took a fifth
+    more of a core.
     """
-    read, size, filled = own.read, len(room), 0
+    read, size, filled = getattr(own, "_sslobj", own).read, len(room), 0
     try:
         while filled < size:
             some = read(size - filled, room[filled:])
@@ -179,4 +179,7 @@ def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
                 break
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return filled, 0
+    except ssl.SSLEOFError:
+        # Nobody says farewell in TLS: messages say themselves whether they are whole.
+        return filled, -1
     return filled, 1

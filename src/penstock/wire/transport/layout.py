@@ -9,8 +9,6 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock.graph.arrays import Array
 from penstock.wire.message import Limits, Malformed
 
@@ -39,12 +37,12 @@ def longest_head(limits: Limits) -> int:
     return _COUNT.size + (limits.arrays + 1) * (_SIZE.size + INLINE_BYTES)
 
 
-def pack_head(frames: Sequence[bytes | Array]) -> tuple[bytes, list[Array]]:
-    """The head of a message, and the frames that follow it."""
-    views = [np.frombuffer(frame, np.uint8) if len(frame) else np.empty(0, np.uint8) for frame in frames]
-    sizes = [_SIZE.pack(view.nbytes) for view in views]
-    small = [view.tobytes() for view in views if view.nbytes <= INLINE_BYTES]
-    return b"".join([_COUNT.pack(len(views)), *sizes, *small]), [view for view in views if view.nbytes > INLINE_BYTES]
+def pack_head(frames: Sequence[bytes | Array]) -> tuple[bytes, list[memoryview]]:
+    """The head of a message, and the frames that follow it. Frames are bytes, or flat arrays of them."""
+    views = [memoryview(frame) for frame in frames]
+    parts: list[bytes | memoryview] = [_COUNT.pack(len(views)), *(_SIZE.pack(len(view)) for view in views)]
+    parts += [view for view in views if len(view) <= INLINE_BYTES]
+    return b"".join(parts), [view for view in views if len(view) > INLINE_BYTES]
 
 
 def read_head(data: bytes, limits: Limits) -> MessageHead:

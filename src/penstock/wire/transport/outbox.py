@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.graph.arrays import Array
-from penstock.wire.transport.layout import LENGTH, pack_head
+from penstock.wire.transport.layout import INLINE_BYTES, LENGTH, pack_head
 
 _PIECE = 1 << 20
 """Bytes of a large frame that are handed to TLS at a time: they leave as one, however long that takes."""
@@ -43,6 +43,11 @@ class Outbox:
     def empty(self) -> bool:
         """Whether everything has been written."""
         return not self._lefts
+
+    @property
+    def long(self) -> bool:
+        """Whether more is to be written than a few short messages."""
+        return bool(self._pieces) or any(len(frame) > INLINE_BYTES for frames in self._queue for frame in frames)
 
     def put(self, frames: Sequence[bytes | Array], left: Callable[[], None]) -> None:
         """Have a message sent; `left` is called when its memory is no longer read."""
@@ -94,7 +99,7 @@ class Outbox:
         parts = [frame[at : at + step] for frame in large for at in range(0, len(frame), step)]
         yield _Piece(memoryview(LENGTH.pack(len(head)) + head), last=not parts)
         for number, part in enumerate(parts, 1):
-            yield _Piece(part.data, last=number == len(parts))
+            yield _Piece(part, last=number == len(parts))
 
     def _written(self, count: int) -> None:
         while count:

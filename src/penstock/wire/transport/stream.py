@@ -24,6 +24,7 @@ log = logging.getLogger("penstock.wire")
 
 _LAST_READS = 64
 """Reads of what a peer had sent before its connection is closed."""
+_CORK: int = getattr(socket, "TCP_CORK", -1)
 FINISHED = "both sides have finished"
 _TICK = 0.1
 """Seconds between looks at the clock of a thread for large messages."""
@@ -46,6 +47,7 @@ class Stream:
         """`received` is told of messages and may raise Malformed, `ended` of an end that was not asked for."""
         self.socket, self.closed = own, False
         encrypted = isinstance(own, ssl.SSLSocket)
+        self._corks, self._corked = encrypted and _CORK >= 0, False
         self._inbox, self._outbox = Inbox(limits, encrypted), Outbox(encrypted)
         self._loop, self._peer, self._heartbeat, self._received, self._ended = loop, peer, heartbeat, received, ended
         self._pending = own.pending if isinstance(own, ssl.SSLSocket) else lambda: 0
@@ -142,7 +144,11 @@ class Stream:
 
     def _write(self) -> None:
         empty = self._outbox.empty
+        if self._corks and not self._corked and self._outbox.long:
+            self._cork(True)
         writing = self._outbox.write(self.socket)
+        if self._corked and not writing:
+            self._cork(False)
         if not empty:
             self._said = time.monotonic()
         if self._finishing and self._outbox.empty:
@@ -156,6 +162,11 @@ class Stream:
         if writing != self._writing:
             self._writing = writing
             self._watch()
+
+    def _cork(self, corked: bool) -> None:
+        """Whether the kernel waits for whole packets: TLS writes 16 KiB at a time, and packets can be longer."""
+        self._corked = corked
+        self.socket.setsockopt(socket.IPPROTO_TCP, _CORK, int(corked))
 
     def _watch(self) -> None:
         if not self.closed:
