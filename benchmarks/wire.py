@@ -1,9 +1,11 @@
 """How fast do arrays travel between two processes of one machine, against a plain socket?
 
-The same bytes, in parts of 1 MiB, over loopback: a bare TCP socket that reads into one buffer again and again, the wire
-with `token` (in the clear), `aes` and `curve` (encrypted), and, where pyzmq is installed, ZeroMQ's own sockets without
-and with its CURVE encryption. The ways take turns, so that all of them meet the same machine; medians are shown. Both
-processes keep freed memory, as tasks of a run do. Also the time of a call that carries nothing.
+The same bytes, in parts of 1 MiB, over loopback: a bare TCP socket that reads into one buffer again and again, the same
+with Python's `ssl` over it, the wire with `token` (in the clear) and `tls` (encrypted), and, where pyzmq is installed,
+ZeroMQ's own sockets without and with its CURVE encryption. The ways take turns, so that all of them meet the same
+machine; medians are shown. Both processes keep freed memory, as tasks of a run do. Also processor seconds of both ends
+for each GB, which other work on the machine hardly changes, the time of a call that carries nothing, and whether Linux's
+kernel encrypts.
 Run: python benchmarks/wire.py [--mib 512] [--repeats 5] [--json]
 """
 
@@ -15,9 +17,11 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -30,11 +34,14 @@ except ImportError:
 
 from penstock.memory import keep_freed_memory
 from penstock.wire import Channel, Credentials, Endpoint, Message, WireOptions, make_credentials
+from penstock.wire.transport import Tls, kernel_tls
 
 PART = 1 << 20
 BUFFERS = 16
 CALLS = 300
-WIRE = ("token", "aes", "curve")
+WARMING = 16
+WIRE = ("token", "tls")
+BARE = ("socket", "ssl")
 
 
 def main() -> None:
@@ -48,57 +55,91 @@ def main() -> None:
         _print(rows, arguments.mib)
 
 
+class Sample(NamedTuple):
+    """One transfer."""
+
+    gb_per_s: float
+    sender: float
+    """Processor seconds for each GB, of the process that sends,"""
+    receiver: float
+    """and of the one that receives."""
+
+
+class Clock:
+    """Times a transfer from another process to this one."""
+
+    def __init__(self, sender: int | None, mib: int) -> None:
+        self.mib = mib
+        self._stat, self._bytes = Path(f"/proc/{sender}/stat"), mib * PART
+
+    def start(self) -> None:
+        self._began = self._now()
+
+    def stop(self) -> Sample:
+        wall, sender, receiver = ((now - then) / self._bytes * 1e9 for now, then in zip(self._now(), self._began, strict=True))
+        return Sample(1 / wall, sender, receiver)
+
+    def _now(self) -> tuple[float, float, float]:
+        fields = self._stat.read_text().rpartition(")")[2].split()
+        sender = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), sender, time.process_time()
+
+
 def measure(mib: int, repeats: int) -> list[dict[str, Any]]:
-    """One row a way: GB/s, the share of the plain socket's, and microseconds of an empty call."""
-    ways = ("socket", *WIRE, *(("zmq", "zmq-curve") if zmq is not None else ()))
-    context, found = get_context("spawn"), {way: list[float]() for way in ways}
-    empty: dict[str, float] = {}
+    """One row a way: GB/s, the share of the plain socket's, processor seconds, and microseconds of an empty call."""
+    ways = (*BARE, *WIRE, *(("zmq", "zmq-curve") if zmq is not None else ()))
+    context, found, empty = get_context("spawn"), {way: list[Sample]() for way in ways}, dict[str, float]()
     run = make_credentials(["client", "server"])
     near, far = context.Pipe()
     server = context.Process(target=serve, args=(far, run["server"].to_json()), daemon=True)
     server.start()
-    addresses: dict[str, Any] = near.recv()
+    addresses, clock = near.recv(), Clock(server.pid, mib)
     try:
         for _ in range(repeats + 1):
             for way in ways:
-                if way == "socket":
-                    found[way].append(over_socket(addresses[way], mib))
+                if way in BARE:
+                    sample = over_socket(addresses[way], clock, run["client"] if way == "ssl" else None)
                 elif way.startswith("zmq"):
-                    found[way].append(over_zmq(addresses[way], mib))
+                    sample = over_zmq(addresses[way], clock)
                 else:
-                    rate, empty[way] = over_wire(run["client"], way, addresses[way], mib)
-                    found[way].append(rate)
+                    sample, empty[way] = over_wire(run["client"], way, addresses[way], clock)
+                found[way].append(sample)
     finally:
         near.send("end")
         server.join()
     # The first round warms up.
-    rates = {way: statistics.median(values[1:]) for way, values in found.items()}
+    medians = {way: Sample(*map(statistics.median, zip(*samples[1:], strict=True))) for way, samples in found.items()}
     return [
         {
             "way": way,
-            "gb_per_s": round(rates[way], 3),
-            "of_socket": round(rates[way] / rates["socket"], 3),
+            "gb_per_s": round(middle.gb_per_s, 3),
+            "of_socket": round(middle.gb_per_s / medians["socket"].gb_per_s, 3),
+            "sender_cpu_s_per_gb": round(middle.sender, 2),
+            "receiver_cpu_s_per_gb": round(middle.receiver, 2),
             "call_us": round(empty[way], 1) if way in empty else None,
         }
-        for way in ways
+        for way, middle in medians.items()
     ]
 
 
-def over_socket(address: tuple[str, int], mib: int) -> float:
-    """GB/s of a bare socket."""
-    buffer = memoryview(bytearray(PART))
-    with socket.create_connection(address) as connection:
-        began = time.perf_counter()
-        connection.sendall(mib.to_bytes(8, "little"))
-        for _ in range(mib):
+def over_socket(address: tuple[str, int], clock: Clock, credentials: Credentials | None) -> Sample:
+    """A bare socket; with TLS over it, if there are credentials."""
+    buffer, connection = memoryview(bytearray(PART)), socket.create_connection(address)
+    if credentials is not None:
+        connection = Tls(credentials, WireOptions()).wrap(connection, server_side=False)
+        connection.do_handshake()
+    with connection:
+        clock.start()
+        connection.sendall(clock.mib.to_bytes(8, "little"))
+        for _ in range(clock.mib):
             got = 0
             while got < PART:
                 got += connection.recv_into(buffer[got:])
-        return mib * PART / (time.perf_counter() - began) / 1e9
+        return clock.stop()
 
 
-def over_zmq(address: tuple[str, bytes], mib: int) -> float:
-    """GB/s of ZeroMQ's sockets; with CURVE if the address has a key."""
+def over_zmq(address: tuple[str, bytes], clock: Clock) -> Sample:
+    """ZeroMQ's sockets; with CURVE if the address has a key."""
     endpoint, key = address
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with context.socket(zmq.DEALER) as asking:
@@ -109,27 +150,32 @@ def over_zmq(address: tuple[str, bytes], mib: int) -> float:
         asking.connect(endpoint)
         asking.send(b"0")
         asking.recv()
-        began = time.perf_counter()
-        asking.send(str(mib).encode())
-        for _ in range(mib):
+        clock.start()
+        asking.send(str(clock.mib).encode())
+        for _ in range(clock.mib):
             asking.recv(copy=False)
-        rate = mib * PART / (time.perf_counter() - began) / 1e9
+        sample = clock.stop()
     context.term()
-    return rate
+    return sample
 
 
-def over_wire(credentials: Credentials, way: str, address: str, mib: int) -> tuple[float, float]:
-    """(GB/s, microseconds of an empty call)."""
+def over_wire(credentials: Credentials, way: str, address: str, clock: Clock) -> tuple[Sample, float]:
+    """A transfer, and microseconds of an empty call."""
     with Endpoint(credentials, options=WireOptions.model_validate({"security": way})) as post:
         post.meet("server", address)
         channel = post.channel("server")
         empty_call(channel)
-        began = time.perf_counter()
-        got = sum(part.arrays[0].nbytes for part in channel.start(Message("parts", {"mib": mib})).parts())
-        seconds = time.perf_counter() - began
-        if got != mib * PART:
-            raise SystemExit(f"{got:,} bytes arrived where {mib * PART:,} were asked for.")
-        return got / seconds / 1e9, 1e6 * statistics.median(empty_call(channel) for _ in range(CALLS))
+        # Connections are made, and buffers, before the clock starts.
+        _fetch(channel, WARMING)
+        clock.start()
+        _fetch(channel, clock.mib)
+        return clock.stop(), 1e6 * statistics.median(empty_call(channel) for _ in range(CALLS))
+
+
+def _fetch(channel: Channel, mib: int) -> None:
+    got = sum(part.arrays[0].nbytes for part in channel.start(Message("parts", {"mib": mib})).parts())
+    if got != mib * PART:
+        raise SystemExit(f"{got:,} bytes arrived where {mib * PART:,} were asked for.")
 
 
 def empty_call(channel: Channel) -> float:
@@ -153,12 +199,15 @@ def serve(pipe: Connection, credentials: str) -> None:
         posts[way] = Endpoint(own, options=WireOptions.model_validate({"security": way}))
         posts[way].serve("parts", parts)
         posts[way].serve("empty", lambda message, sender: Message("empty"))
-    bare = {} if zmq is None else serve_zmq(buffers)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.05)
-        pipe.send({"socket": listener.getsockname(), **bare, **{way: post.address for way, post in posts.items()}})
-        while not pipe.poll(0):
-            send_plainly(listener, buffers)
+    bare: dict[str, Any] = {} if zmq is None else serve_zmq(buffers)
+    with ExitStack() as stack:
+        for way in BARE:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            bare[way] = listener.getsockname()
+            tls = Tls(own, WireOptions()) if way == "ssl" else None
+            threading.Thread(target=send_plainly, args=(listener, buffers, tls), daemon=True).start()
+        pipe.send({**bare, **{way: post.address for way, post in posts.items()}})
+        pipe.recv()
     for post in posts.values():
         post.close()
 
@@ -188,25 +237,29 @@ def _answer_zmq(serving: "zmq.Socket[bytes]", buffers: list[np.ndarray[Any, Any]
             serving.send_multipart([who, buffers[number % BUFFERS]], copy=False)
 
 
-def send_plainly(listener: socket.socket, buffers: list[np.ndarray[Any, Any]]) -> None:
-    """Serve one connection of the bare kind, if there is one."""
-    try:
-        connection, _ = listener.accept()
-    except TimeoutError:
-        return
-    with connection:
-        connection.setblocking(True)
-        mib = int.from_bytes(connection.recv(8), "little")
-        for number in range(mib):
-            connection.sendall(buffers[number % BUFFERS])
+def send_plainly(listener: socket.socket, buffers: list[np.ndarray[Any, Any]], tls: Tls | None) -> None:
+    """Serve connections of the bare kind, one after the other."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        if tls is not None:
+            connection = tls.wrap(connection, server_side=True)
+        with connection:
+            mib = int.from_bytes(connection.recv(8), "little")
+            for number in range(mib):
+                connection.sendall(buffers[number % BUFFERS])
+            connection.recv(1)
 
 
 def _print(rows: list[dict[str, Any]], mib: int) -> None:
     title = f"{mib} MiB in parts of 1 MiB, loopback"
-    table = Table("way", "GB/s", "of the socket", "empty call", title=title)
+    table = Table("way", "GB/s", "of the socket", "processor s/GB", "empty call", title=title)
     for row in rows:
+        cpu = f"{row['sender_cpu_s_per_gb']:.2f} + {row['receiver_cpu_s_per_gb']:.2f}"
         call = "" if row["call_us"] is None else f"{row['call_us']:.0f} µs"
-        table.add_row(row["way"], f"{row['gb_per_s']:.2f}", f"{row['of_socket']:.0%}", call)
+        table.add_row(row["way"], f"{row['gb_per_s']:.2f}", f"{row['of_socket']:.0%}", cpu, call)
     Console().print(table)
 
 

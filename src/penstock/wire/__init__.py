@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.wire.coflows import coflow_figures, read_tallies
     from penstock.wire.egress import FlowCount
     from penstock.wire.endpoint import Endpoint
-    from penstock.wire.keys import Credentials, KeyPair, key_pair, make_credentials, make_keys
+    from penstock.wire.keys import Credentials, make_credentials
     from penstock.wire.message import Limits, Malformed, Message
     from penstock.wire.options import WireOptions
     from penstock.wire.pending_call import PeerLost, PendingCall, RemoteError, own_meter
@@ -27,7 +27,6 @@ __all__ = [
     "Credentials",
     "Endpoint",
     "FlowCount",
-    "KeyPair",
     "Limits",
     "Malformed",
     "Message",
@@ -36,9 +35,7 @@ __all__ = [
     "RemoteError",
     "WireOptions",
     "coflow_figures",
-    "key_pair",
     "make_credentials",
-    "make_keys",
     "own_meter",
     "read_tallies",
 ]
@@ -50,7 +47,7 @@ __getattr__ = lazy_names(
         "penstock.wire.channel": ("Channel",),
         "penstock.wire.coflows": ("coflow_figures", "read_tallies"),
         "penstock.wire.egress": ("FlowCount",),
-        "penstock.wire.keys": ("Credentials", "KeyPair", "key_pair", "make_credentials", "make_keys"),
+        "penstock.wire.keys": ("Credentials", "make_credentials"),
         "penstock.wire.message": ("Limits", "Malformed", "Message"),
         "penstock.wire.options": ("WireOptions",),
         "penstock.wire.pending_call": ("PeerLost", "PendingCall", "RemoteError", "own_meter"),

@@ -14,7 +14,7 @@ from penstock.wire.slices import SLICE_BYTES, cut
 
 log = logging.getLogger("penstock.wire")
 
-_AHEAD, _RESUMED = 4, 1
+_AHEAD, _RESUMED = 8, 2
 """Parts that wait in the egress queue at most, and so few that more are made: several for one waking of a thread."""
 _SENTENCE = 4096
 """Characters of an error that travel."""

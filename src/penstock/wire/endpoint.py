@@ -14,9 +14,8 @@ from penstock.wire.keys import Credentials
 from penstock.wire.link import Link
 from penstock.wire.options import WireOptions
 from penstock.wire.request_server import Handler, RequestServer
-from penstock.wire.transport import Workers
+from penstock.wire.transport import Lane, Tls, default_lanes
 from penstock.wire.transport.tcp import ADDRESS, joined, listening_socket
-from penstock.wire.transport.workers import default_threads
 
 
 class Endpoint(ClosedOnExit):
@@ -34,14 +33,18 @@ class Endpoint(ClosedOnExit):
     ) -> None:
         """Listens on `interface` alone (an address, or a device's name), at a port of the system's choice."""
         self.name, self._credentials, self._options = credentials.name, credentials, options or WireOptions()
+        tls = Tls(credentials, self._options)
         sockets, addresses = self._listen(interface)
         self.address = joined(addresses)
         policy = POLICIES[self._options.egress]
         threads = self._options.io_threads
-        self._workers = Workers(self.name, default_threads() if threads is None else threads)
+        self._lanes = [
+            Lane(f"{self.name}-lane-{number}", self._options.heartbeat)
+            for number in range(default_lanes() if threads is None else threads)
+        ]
         self._egress, self._coflows = Egress(policy, self._options.window_bytes), Coflows(self.name)
         self._serving = RequestServer(self.name, handler_threads, self._put, cuts=policy.within)
-        self._exchange = CallExchange(credentials, self._options, self._egress, self._serving, self._workers, sockets)
+        self._exchange = CallExchange(tls, self._options, self._egress, self._serving, self._lanes, sockets)
         self._links: dict[tuple[str, str], Link] = {}
         self._addresses: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -123,7 +126,8 @@ class Endpoint(ClosedOnExit):
         self._serving.close()
         self._exchange.stop()
         self._exchange.loop.join()
-        self._workers.close()
+        for lane in self._lanes:
+            lane.close()
 
     def _listen(self, interface: str) -> tuple[list[socket.socket], list[str]]:
         """A socket for each class of packets, and their addresses."""
@@ -148,7 +152,7 @@ class Endpoint(ClosedOnExit):
         loop = self._exchange.loop
         flow = self._egress.flow(flow_name(self.name, peer, label), priority)
         channel = Channel(peer, label, flow, self._egress, self._coflows, self._options.call_timeout, loop.soon)
-        link = Link(channel, loop, self._options, self._exchange.calling, self._exchange)
+        link = Link(channel, loop, self._options, self._exchange.calling, self._exchange, len(self._lanes))
         loop.soon(lambda: self._exchange.add(link))
         return link
 

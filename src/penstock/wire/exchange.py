@@ -5,14 +5,12 @@ import time
 
 from penstock.wire.answer import ReceivedRequest
 from penstock.wire.egress import Egress, Outgoing, Route
-from penstock.wire.keys import Credentials
 from penstock.wire.link import Link
 from penstock.wire.loop import EventLoop
 from penstock.wire.message import LIMITS, Malformed, decode, frame_bytes
 from penstock.wire.options import WireOptions
 from penstock.wire.request_server import RequestServer
-from penstock.wire.transport import SECURITIES, Connection, Listener, Owner, Workers
-from penstock.wire.transport.handshake import Handshake, client_handshake, server_handshake
+from penstock.wire.transport import LARGE_BYTES, CallerSide, Connection, Lane, Listener, Owner, ServerSide, Side, Tls
 from penstock.wire.transport.inbox import Frames
 from penstock.wire.transport.tcp import set_options
 
@@ -31,18 +29,18 @@ class CallExchange:
 
     def __init__(
         self,
-        credentials: Credentials,
+        tls: Tls,
         options: WireOptions,
         egress: Egress,
         serving: RequestServer,
-        workers: Workers,
+        lanes: list[Lane],
         sockets: list[socket.socket],
     ) -> None:
-        """`sockets` are where peers ask, one for each class of packets."""
+        """`lanes` are threads for large messages; `sockets` are where peers ask, one for each class of packets."""
         self.malformed = 0
-        self.loop = EventLoop(credentials.name, self._turn, self._close)
-        self._credentials, self._options, self._workers = credentials, options, workers
-        self._name, self._egress, self._serving = credentials.name, egress, serving
+        self._name, self._egress, self._serving = tls.credentials.name, egress, serving
+        self.loop = EventLoop(self._name, self._turn, self._close)
+        self._tls, self._options, self._lanes = tls, options, lanes
         self._links: dict[int, Link] = {}
         """By the identity of their flow."""
         self._labels: dict[str, set[str]] = {}
@@ -69,9 +67,9 @@ class CallExchange:
         self._links[id(link.channel.flow)] = link
         self._egress.unblock(link.channel.flow)
 
-    def calling(self, own: socket.socket, peer: str, owner: Owner) -> Connection:
+    def calling(self, own: socket.socket, peer: str, group: bytes, stripe: int, owner: Owner) -> Connection:
         """The connection of a socket that is being connected to a peer."""
-        return self._connection(own, client_handshake(self._credentials, peer, self._options.security), owner, True)
+        return self._connection(own, CallerSide(self._tls, peer, group, stripe), owner, True)
 
     def connected(self, link: Link) -> None:
         """See `Answers`: what waits can be sent."""
@@ -83,7 +81,10 @@ class CallExchange:
             received = decode(frames)
             if received.sign == "ask":
                 raise Malformed("it sends a request over a connection for answers.")
-            link.channel.receive(received, frame_bytes(frames))
+            size = frame_bytes(frames)
+            if size >= LARGE_BYTES:
+                link.widen()
+            link.channel.receive(received, size)
         except Malformed:
             self.malformed += 1
 
@@ -98,13 +99,11 @@ class CallExchange:
     def _accepted(self, own: socket.socket, port_index: int, owner: Owner) -> Connection:
         # Answers leave with the mark of the port that they were asked at.
         set_options(own, self._options.marks[port_index], self._options.send_buffer_bytes)
-        return self._connection(own, server_handshake(self._credentials, self._options.security), owner, False)
+        return self._connection(own, ServerSide(self._tls), owner, False)
 
-    def _connection(self, own: socket.socket, handshake: Handshake, owner: Owner, connecting: bool) -> Connection:
-        security, heartbeat = SECURITIES[self._options.security], self._options.heartbeat
-        return Connection(
-            self.loop, own, handshake, owner, security, self._workers, LIMITS, heartbeat, connecting=connecting
-        )
+    def _connection(self, own: socket.socket, side: Side, owner: Owner, connecting: bool) -> Connection:
+        heartbeat = self._options.heartbeat
+        return Connection(self.loop, own, side, owner, LIMITS, heartbeat, self._lanes, connecting=connecting)
 
     def _turn(self) -> float | None:
         more = self._send()
@@ -140,20 +139,22 @@ class CallExchange:
     def _hand_over(self, out: Outgoing) -> None:
         if out.route is None:
             link = self._links.get(id(out.flow))
-            if link is None or link.connection is None or not link.connected:
+            if link is None or link.group is None:
                 # Nobody has met the peer, or it is not there; or the channel was faster than its link, on its way here.
                 self._egress.put_back(out)
             else:
-                self._give(link.connection, out)
+                if out.size >= LARGE_BYTES:
+                    link.widen()
+                self._give(link.group.choose(out.size), out)
             return
-        connection = self.listeners[out.route.port_index].connections.get(out.route.identity)
-        if connection is None:
+        group = self.listeners[out.route.port_index].groups.get(out.route.identity)
+        if group is None:
             # Who asked is gone.
             out.frames.clear()
             out.sent(False)
             self._left(out)
         else:
-            self._give(connection, out)
+            self._give(group.choose(out.size), out)
 
     def _give(self, connection: Connection, out: Outgoing) -> None:
         self._leaving += 1
@@ -165,7 +166,7 @@ class CallExchange:
             self._left(out)
 
         frames, out.frames = out.frames, []
-        connection.send(frames, left)
+        connection.send(frames, out.size, left)
 
     def _left(self, out: Outgoing) -> None:
         self._egress.left(out, time.monotonic())

@@ -9,15 +9,16 @@ from typing import Protocol
 from penstock.wire.channel import Channel
 from penstock.wire.loop import EventLoop
 from penstock.wire.options import WireOptions
-from penstock.wire.transport import Connection, Owner
+from penstock.wire.transport import Connection, Group, Owner
+from penstock.wire.transport.handshake import new_group
 from penstock.wire.transport.inbox import Frames
 from penstock.wire.transport.tcp import connecting_socket, endpoint, is_numeric, split_address
 
 _SOONEST, _LATEST = 0.05, 1.0
 """Seconds between two attempts to connect: at first, doubled every time up to the last."""
 
-Call = Callable[[socket.socket, str, Owner], Connection]
-"""Makes the connection of a socket that is being connected to a peer."""
+Call = Callable[[socket.socket, str, bytes, int, Owner], Connection]
+"""Makes the connection of a socket that is being connected to a peer: one of a group, with its number there."""
 
 
 class Answers(Protocol):
@@ -33,11 +34,18 @@ class Answers(Protocol):
 class Link:
     """Belongs to the loop's thread."""
 
-    def __init__(self, channel: Channel, loop: EventLoop, options: WireOptions, call: Call, answers: Answers) -> None:
+    def __init__(
+        self, channel: Channel, loop: EventLoop, options: WireOptions, call: Call, answers: Answers, more: int
+    ) -> None:
+        """`more`: connections for large messages, beside the first."""
         self.channel = channel
-        self.connection: Connection | None = None
+        self.group: Group | None = None
+        """Its connections, when the peer has proven to be the peer."""
         self._loop, self._options, self._call, self._answers = loop, options, call, answers
-        self._address = ""
+        self._more, self._is_wide = more, False
+        self._name, self._dialled = b"", set[Connection]()
+        """Of the group, and its connections that are not open yet."""
+        self._address, self._numeric = "", ("", 0)
         self._attempt = 0
         """Counts addresses and attempts, so that what was looked up for an earlier one is not used."""
         self._wait, self._next = _SOONEST, float("inf")
@@ -45,7 +53,7 @@ class Link:
     @property
     def connected(self) -> bool:
         """Whether there is a peer at the other end that has proven to be one."""
-        return self.connection is not None and self.connection.open
+        return self.group is not None
 
     def connect(self, address: str) -> None:
         """To the peer, where it is now; what was asked where it was before is asked again."""
@@ -59,8 +67,11 @@ class Link:
 
     def tick(self, now: float) -> None:
         """Keep the connection to its time; try again when it is time to."""
-        if self.connection is not None:
-            self.connection.tick(now)
+        for connection in self._all():
+            connection.tick(now)
+        if self.group is not None:
+            for connection in self.group.worn():
+                self._replace(connection.stripe)
         if now >= self._next:
             self._try()
 
@@ -72,12 +83,22 @@ class Link:
         """Close the connection and drop what waits."""
         self._attempt += 1
         self._next, self._address = float("inf"), ""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
+        self._drop()
+
+    def widen(self) -> None:
+        """Large messages travel here: have connections for them, unless there are."""
+        if not self._is_wide and self.group is not None:
+            self._is_wide = True
+            for stripe in range(1, self._more + 1):
+                self._dial(stripe)
 
     def opened(self, connection: Connection) -> None:
         """See `Owner`."""
+        self._dialled.discard(connection)
+        if self.group is not None:
+            self.group.add(connection)
+            return
+        self.group = Group(connection)
         self.channel.state = f"it is connected at {self._address} but gave no sign"
         self._wait = _SOONEST
         self._answers.connected(self)
@@ -88,7 +109,12 @@ class Link:
 
     def lost(self, connection: Connection, reason: str) -> None:
         """What was asked over it may not have left: it is asked again over the next one."""
-        self.connection = None
+        if self.group is not None:
+            # One more that could not be had is not missed, and one that was replaced has done its work.
+            self._dialled.discard(connection)
+            if not self.group.ends_with(connection, reason):
+                return
+        self._drop()
         if connection.peer:
             self.channel.state = f"there is no connection to {self._address}"
             self.channel.repeat()
@@ -112,7 +138,7 @@ class Link:
             self._failed(f"there is no connection to {self._address}, which has no port between 1 and 65535")
             return
         if is_numeric(host):
-            self._dial(host, port)
+            self._begin(host, port)
         else:
             given = host, port, self._attempt
             threading.Thread(target=self._look_up, args=given, name="wire-looks-up", daemon=True).start()
@@ -132,18 +158,39 @@ class Link:
             if attempt != self._attempt:
                 return
             if found:
-                self._dial(found, port)
+                self._begin(found, port)
             else:
                 self._failed(f"there is no connection to {self._address}, a host that nobody knows")
 
         self._loop.soon(dial)
 
-    def _dial(self, host: str, port: int) -> None:
+    def _begin(self, host: str, port: int) -> None:
+        self._numeric, self._name = (host, port), new_group()
+        self._dial(0)
+
+    def _replace(self, stripe: int) -> None:
+        """Have a connection with fresh keys, unless one is being made."""
+        if all(each.stripe != stripe for each in self._dialled):
+            self._dial(stripe)
+
+    def _dial(self, stripe: int) -> None:
         options = self._options
         try:
-            made = connecting_socket(host, port, options.marks[self._place], options.send_buffer_bytes)
+            made = connecting_socket(*self._numeric, options.marks[self._place], options.send_buffer_bytes)
         except OSError as error:
-            self._failed(f"there is no connection to {self._address} ({error.strerror})")
+            if self.group is None:
+                self._failed(f"there is no connection to {self._address} ({error.strerror})")
             return
-        self.connection = self._call(made, self.channel.peer, self)
-        self.connection.start()
+        connection = self._call(made, self.channel.peer, self._name, stripe, self)
+        self._dialled.add(connection)
+        connection.start()
+
+    def _all(self) -> list[Connection]:
+        return [*self._dialled, *(self.group.connections() if self.group is not None else ())]
+
+    def _drop(self) -> None:
+        """Close all connections."""
+        for connection in self._all():
+            connection.close()
+        self.group, self._is_wide = None, False
+        self._dialled.clear()

@@ -2,11 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from penstock.graph.documents import StrictDocument
 
-Security = Literal["aes", "curve", "token"]
+Security = Literal["tls", "token"]
+_FORMER = ("aes", "curve")
+"""Securities of earlier releases, with encryption of their own."""
 EgressPolicy = Literal["fair", "fifo", "priority", "turns", "coflow"]
 Mark = Annotated[int, Field(ge=0, le=63)]
 
@@ -15,11 +17,20 @@ class WireOptions(StrictDocument):
     """How the processes of a run talk. None of it changes a result."""
 
     security: Security = Field(
-        default="aes",
-        description="between tasks, which prove to each other who they are in any case: aes (encrypted with AES-GCM),"
-        " curve (encrypted with ChaCha20-Poly1305, for processors without AES instructions), or token (not encrypted:"
-        " a listener on the network reads everything, and whoever can alter packets can alter it; for networks of your"
-        " own)",
+        default="tls",
+        description="between tasks, which prove to each other who they are by TLS 1.3 in any case: tls (everything is"
+        " encrypted), or token (nothing is after that: a listener on the network reads everything, and whoever can"
+        " alter packets can alter it; for one trusted host)",
+    )
+    tls_ca: str | None = Field(
+        default=None,
+        description="a file with certificates (PEM) of an authority of your own, on every host; none: certificates are"
+        " made for the run, one for each task",
+    )
+    tls_cert: str | None = Field(default=None, description="with tls_ca: the file of a host's certificate (PEM)")
+    tls_key: str | None = Field(
+        default=None, description="with tls_ca: the file of that certificate's private key (PEM), which only its owner"
+        " can read",
     )
     egress: EgressPolicy = Field(
         default="fair",
@@ -52,9 +63,16 @@ class WireOptions(StrictDocument):
         default=None,
         ge=0,
         le=64,
-        description="threads of each process that encrypt and decrypt beside the one that sends and receives; none: one"
-        " for every four cores, four at most",
+        description="threads of each process that send and receive large messages over connections of their own, beside"
+        " the thread for all others; none: one for every four cores, four at most",
     )
+
+    @field_validator("security", mode="before")
+    @classmethod
+    def _check_former(cls, value: object) -> object:
+        if value in _FORMER:
+            raise ValueError(f"{value} is no longer there: write tls, which encrypts with TLS 1.3")
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> "WireOptions":
@@ -62,6 +80,11 @@ class WireOptions(StrictDocument):
             raise ValueError("dscp marks everything and dscp_classes marks by urgency: give one of them")
         if len(set(self.dscp_classes)) < len(self.dscp_classes):
             raise ValueError("two of the dscp_classes are the same")
+        files = (self.tls_ca, self.tls_cert, self.tls_key)
+        if any(files) and not all(files):
+            raise ValueError("tls_ca, tls_cert and tls_key belong together: give all three, or none")
+        if any(files) and self.security != "tls":
+            raise ValueError(f"tls_ca says nothing with security: {self.security}; write security: tls")
         return self
 
     @property

@@ -9,12 +9,12 @@ from penstock.graph.arrays import Array
 
 
 class Route(NamedTuple):
-    """A connection of a peer that asks."""
+    """The connections of a peer's channel that asks."""
 
     port_index: int
     """At which of this process's sockets it came in."""
     identity: int
-    """The connection's number there."""
+    """The group's number there."""
 
 
 @dataclass(frozen=True)

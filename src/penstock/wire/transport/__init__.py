@@ -1,27 +1,31 @@
-"""TCP connections between two tasks of a run that have authenticated each other.
+"""TCP connections between two tasks of a run that have authenticated each other by TLS 1.3.
 
-`handshake` authenticates both sides and agrees on fresh keys, `securities` lists what protects the bytes afterwards,
-`ciphers` seals and opens records, with `libcrypto` where OpenSSL can be loaded so that other Python threads go on
-meanwhile, and `workers` are the threads that do it. `layout` says how a message's frames lie on a connection, `outbox`
-writes them, `inbox` reads them, `connection` is one TCP connection from handshake to end, `listener` accepts
-connections and bounds how many may be there, `tcp` makes the sockets themselves.
-What is in a message is not known here.
+`tls` holds the settings of Python's `ssl` and says whose a certificate is, `handshake` is how a connection begins.
+`layout` says how a message's frames lie on a connection, `outbox` writes them, `inbox` reads them, `stream` is an
+authenticated connection and the thread that it belongs to. `connection` is one TCP connection from its beginning to its
+end, `group` those of one channel, `listener` accepts connections and bounds how many may be there, `tcp` makes the
+sockets themselves. What is in a message is not known here.
 """
 
 from penstock.wire.transport.connection import Connection, Owner
-from penstock.wire.transport.handshake import ClientHandshake, HandshakeError, ServerHandshake
+from penstock.wire.transport.group import LARGE_BYTES, Group
+from penstock.wire.transport.handshake import CallerSide, ServerSide, Side
 from penstock.wire.transport.listener import Listener
-from penstock.wire.transport.securities import SECURITIES, Security
-from penstock.wire.transport.workers import Workers
+from penstock.wire.transport.stream import Lane, default_lanes
+from penstock.wire.transport.tls import HandshakeError, Tls, kernel_tls
 
 __all__ = [
-    "SECURITIES",
-    "ClientHandshake",
+    "LARGE_BYTES",
+    "CallerSide",
     "Connection",
+    "Group",
     "HandshakeError",
+    "Lane",
     "Listener",
     "Owner",
-    "Security",
-    "ServerHandshake",
-    "Workers",
+    "ServerSide",
+    "Side",
+    "Tls",
+    "default_lanes",
+    "kernel_tls",
 ]

@@ -1,167 +1,146 @@
-"""Mutual authentication of two tasks of a run, and fresh keys for one connection. No bytes are moved here.
+"""How a connection begins: TLS's handshake, a greeting of the caller, and the server's welcome.
 
-Three messages of fixed sizes:
+All of both travels encrypted, whatever the setting of security is:
 
-    caller -> server   hello: protocol, security, the caller's name, an ephemeral public key, a MAC by the run's token
-    server -> caller   reply: an ephemeral public key, a MAC
-    caller -> server   proof: a MAC
+    caller -> server   greeting: security, group and stripe, the caller's name, a proof
+    server -> caller   welcome: a proof
 
-The keys of both MACs, and of the connection, come from three X25519 exchanges (both ephemeral keys; the caller's
-ephemeral and the server's long-term key; the server's ephemeral and the caller's long-term key), the run's token and
-everything that was said. So each side proves that it holds the secret of the public key by which the run knows it, a
-recording of one handshake is worth nothing in another, and somebody who learns the long-term keys later cannot read
-what was recorded before. The MAC of the hello costs an unknown caller a hash before it costs us an exchange.
+Proofs are empty where certificates are the run's own, since a certificate then says who shows it. The welcome tells the
+caller that it was believed: in TLS 1.3 a caller is done before the server has looked at its certificate. With `token`
+both sides then end TLS, and what follows travels in the clear.
 """
 
-import hashlib
-import hmac
-from collections.abc import Generator
-from typing import NamedTuple
+import secrets
+import selectors
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Generator
+from typing import NamedTuple, Protocol, TypeVar
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from penstock.wire.transport.tls import PROOF_BYTES, HandshakeError, Tls
 
-from penstock.wire.keys import Credentials
+_GREETING = struct.Struct(f"<6s16sB64s{PROOF_BYTES}s")
+GROUP_BYTES = 16
+MOST_STRIPES = 16
+"""Connections of one group."""
 
-_PROTOCOL = b"PENSTOCK/4"
-_SECURITY_BYTES, _NAME_BYTES, _KEY_BYTES, _MAC_BYTES = 6, 64, 32, 32
-_FIELDS = len(_PROTOCOL) + _SECURITY_BYTES + _NAME_BYTES + _KEY_BYTES
-HELLO_BYTES = _FIELDS + _MAC_BYTES
-REPLY_BYTES = _KEY_BYTES + _MAC_BYTES
-PROOF_BYTES = _MAC_BYTES
-
-
-class HandshakeError(Exception):
-    """The other side is no task of this run, or not the one it says it is."""
+T = TypeVar("T")
+Steps = Generator[int, None, "Session"]
+"""Yields what it waits for (EVENT_READ or EVENT_WRITE of `selectors`), and returns the session."""
 
 
-class SessionKeys(NamedTuple):
-    """Keys of one connection, one for each direction."""
-
-    to_server: bytes
-    to_caller: bytes
-
-
-class PeerSession(NamedTuple):
+class Session(NamedTuple):
     """What a handshake has come to."""
 
     peer: str
     """Who is at the other end."""
-    sending: bytes
-    """The key of what is sent,"""
-    receiving: bytes
-    """and of what is received."""
-    proof: bytes = b""
-    """What is still to be sent before anything else."""
+    socket: socket.socket
+    """From now on; an SSLSocket unless bytes travel in the clear."""
+    group: bytes
+    """Connections of one caller's channel have the same,"""
+    stripe: int
+    """and numbers of their own: 0 is the first."""
 
 
-Handshake = Generator[tuple[bytes, int], bytes, PeerSession]
-"""Yields what to send and how many bytes to wait for, is sent those, and returns the session."""
+class Side(Protocol):
+    """One side of a handshake."""
+
+    server_side: bool
+    tls: Tls
+    group: bytes
+    stripe: int
+
+    def steps(self, own: ssl.SSLSocket) -> Steps:
+        """Carry it out. Raises HandshakeError or OSError."""
 
 
-def client_handshake(credentials: Credentials, peer: str, security: str) -> Handshake:
-    """The handshake of the side that connects."""
-    handshake = ClientHandshake(credentials, peer, security)
-    reply = yield handshake.hello, REPLY_BYTES
-    proof, keys = handshake.finish(reply)
-    return PeerSession(peer, keys.to_server, keys.to_caller, proof)
+def new_group() -> bytes:
+    """A group that nobody else has."""
+    return secrets.token_bytes(GROUP_BYTES)
 
 
-def server_handshake(credentials: Credentials, security: str) -> Handshake:
-    """The handshake of the side that was connected to."""
-    hello = yield b"", HELLO_BYTES
-    handshake = ServerHandshake(credentials, security, hello)
-    proof = yield handshake.reply, PROOF_BYTES
-    keys = handshake.finish(proof)
-    return PeerSession(handshake.peer, keys.to_caller, keys.to_server)
+class CallerSide:
+    """The side that connects to a peer."""
+
+    server_side = False
+
+    def __init__(self, tls: Tls, peer: str, group: bytes, stripe: int = 0) -> None:
+        self.tls, self._peer, self.group, self.stripe = tls, peer, group, stripe
+
+    def steps(self, own: ssl.SSLSocket) -> Steps:
+        """See `Side`."""
+        tls, me, peer = self.tls, self.tls.credentials.name, self._peer
+        yield from _tried(own.do_handshake)
+        tls.check(own)
+        if tls.pinned:
+            # Nothing is said to somebody else.
+            tls.verify(own, "server", me, peer, b"")
+        proof = tls.proof(own, "caller", me, peer)
+        greeting = _GREETING.pack(tls.security.encode(), self.group, self.stripe, me.encode(), proof)
+        yield from _tried(lambda: own.send(greeting))
+        welcome = yield from _received(own, PROOF_BYTES)
+        tls.verify(own, "server", me, peer, welcome)
+        plain = yield from _unwrapped(tls, own)
+        return Session(peer, plain, self.group, self.stripe)
 
 
-class _Secrets(NamedTuple):
-    session: SessionKeys
-    reply: bytes
-    proof: bytes
+class ServerSide:
+    """The side that was connected to."""
 
+    server_side, group, stripe = True, b"", 0
 
-class ClientHandshake:
-    """The side that connects. `hello` is sent first."""
+    def __init__(self, tls: Tls) -> None:
+        self.tls = tls
 
-    def __init__(self, credentials: Credentials, peer: str, security: str) -> None:
-        self._own, self._peer = credentials, peer
-        self._ephemeral = X25519PrivateKey.generate()
-        fields = [
-            _PROTOCOL,
-            security.encode().ljust(_SECURITY_BYTES, b"\0"),
-            credentials.name.encode().ljust(_NAME_BYTES, b"\0"),
-            self._ephemeral.public_key().public_bytes_raw(),
-        ]
-        said = b"".join(fields)
-        self.hello = said + _hello_mac(credentials, peer, said)
-
-    def finish(self, reply: bytes) -> tuple[bytes, SessionKeys]:
-        """The proof to send, and the connection's keys. Raises HandshakeError if the server is not the peer."""
-        try:
-            theirs = X25519PublicKey.from_public_bytes(reply[:_KEY_BYTES])
-            server = X25519PublicKey.from_public_bytes(bytes.fromhex(self._own.peers[self._peer]))
-            exchanges = [
-                self._ephemeral.exchange(theirs),
-                self._ephemeral.exchange(server),
-                _private(self._own).exchange(theirs),
-            ]
-        except ValueError as error:
-            raise HandshakeError("its key is not valid") from error
-        secrets = _derive(self._own, self._peer, exchanges, self.hello + reply[:_KEY_BYTES])
-        if len(reply) != REPLY_BYTES or not hmac.compare_digest(reply[_KEY_BYTES:], secrets.reply):
-            raise HandshakeError("it does not hold the key of the task that was called")
-        return secrets.proof, secrets.session
-
-
-class ServerHandshake:
-    """The side that was connected to. `reply` is sent when a hello is accepted; `peer` is who it claims to be."""
-
-    def __init__(self, credentials: Credentials, security: str, hello: bytes) -> None:
-        """Raises HandshakeError unless the hello was made by somebody who knows the run's token."""
-        said, mac = hello[:_FIELDS], hello[_FIELDS:]
-        if len(hello) != HELLO_BYTES or not said.startswith(_PROTOCOL):
-            raise HandshakeError("it does not speak Penstock's protocol")
-        if not hmac.compare_digest(mac, _hello_mac(credentials, credentials.name, said)):
-            raise HandshakeError("it does not know the run's token, or calls another task")
-        rest = said[len(_PROTOCOL) :]
-        if rest[:_SECURITY_BYTES].rstrip(b"\0") != security.encode():
+    def steps(self, own: ssl.SSLSocket) -> Steps:
+        """See `Side`."""
+        tls, me = self.tls, self.tls.credentials.name
+        yield from _tried(own.do_handshake)
+        tls.check(own)
+        if tls.pinned:
+            tls.owner(own)
+        greeting = yield from _received(own, _GREETING.size)
+        security, group, stripe, name, proof = _GREETING.unpack(greeting)
+        if security.rstrip(b"\0") != tls.security.encode():
             raise HandshakeError("it has another setting of security")
-        name = rest[_SECURITY_BYTES : _SECURITY_BYTES + _NAME_BYTES].rstrip(b"\0")
-        self.peer = next((each for each in credentials.peers if each.encode() == name), "")
-        if not self.peer:
-            raise HandshakeError("it is no task of this run")
-        ephemeral = X25519PrivateKey.generate()
-        public = ephemeral.public_key().public_bytes_raw()
+        if stripe >= MOST_STRIPES:
+            raise HandshakeError("it has too many connections")
+        peer = name.rstrip(b"\0").decode("ascii", "replace")
+        tls.verify(own, "caller", peer, me, proof)
+        welcome = tls.proof(own, "server", peer, me)
+        yield from _tried(lambda: own.send(welcome))
+        plain = yield from _unwrapped(tls, own)
+        return Session(peer, plain, group, stripe)
+
+
+def _tried(step: Callable[[], T]) -> Generator[int, None, T]:
+    """Try something until it need not wait for the other side any more."""
+    while True:
         try:
-            theirs = X25519PublicKey.from_public_bytes(rest[-_KEY_BYTES:])
-            caller = X25519PublicKey.from_public_bytes(bytes.fromhex(credentials.peers[self.peer]))
-            exchanges = [ephemeral.exchange(theirs), _private(credentials).exchange(theirs), ephemeral.exchange(caller)]
-        except ValueError as error:
-            raise HandshakeError("its key is not valid") from error
-        self._secrets = _derive(credentials, credentials.name, exchanges, hello + public)
-        self.reply = public + self._secrets.reply
-
-    def finish(self, proof: bytes) -> SessionKeys:
-        """The connection's keys. Raises HandshakeError if the caller is not who it claims to be."""
-        if not hmac.compare_digest(proof, self._secrets.proof):
-            raise HandshakeError(f"it does not hold the key of {self.peer}")
-        return self._secrets.session
+            return step()
+        except ssl.SSLWantReadError:
+            yield selectors.EVENT_READ
+        except ssl.SSLWantWriteError:
+            yield selectors.EVENT_WRITE
 
 
-def _hello_mac(credentials: Credentials, server: str, said: bytes) -> bytes:
-    return hmac.new(credentials.token.encode(), b"hello\0" + server.encode() + b"\0" + said, "sha256").digest()
+def _received(own: ssl.SSLSocket, size: int) -> Generator[int, None, bytes]:
+    """Exactly so many bytes: no more are read before the handshake is done."""
+    got = b""
+    while len(got) < size:
+        rest = size - len(got)
+        some = yield from _tried(lambda rest=rest: own.recv(rest))
+        if not some:
+            raise HandshakeError("it ended the connection instead of proving who it is")
+        got += some
+    return got
 
 
-def _derive(credentials: Credentials, server: str, exchanges: list[bytes], said: bytes) -> _Secrets:
-    salt = hashlib.sha256(b"penstock token\0" + credentials.token.encode()).digest()
-    info = b"penstock session\0" + server.encode() + b"\0" + hashlib.sha256(said).digest()
-    made = HKDF(SHA256(), 4 * _KEY_BYTES, salt, info).derive(b"".join(exchanges))
-    to_server, to_caller, reply, proof = (made[n : n + _KEY_BYTES] for n in range(0, len(made), _KEY_BYTES))
-    return _Secrets(SessionKeys(to_server, to_caller), reply, proof)
-
-
-def _private(credentials: Credentials) -> X25519PrivateKey:
-    return X25519PrivateKey.from_private_bytes(bytes.fromhex(credentials.keys.secret))
+def _unwrapped(tls: Tls, own: ssl.SSLSocket) -> Generator[int, None, socket.socket]:
+    """The socket to go on with: the same, or one in the clear when both sides have ended TLS."""
+    if tls.encrypts:
+        return own
+    yield from _tried(own.unwrap)
+    # An SSLSocket without TLS still refuses to send several buffers at once.
+    return socket.socket(own.family, own.type, own.proto, own.detach())

@@ -1,26 +1,23 @@
-"""What one connection receives: records read into memory, opened where their bytes belong, joined to messages."""
+"""What one connection receives: bytes read where they belong, and joined to messages."""
 
 import socket
+import ssl
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.wire.message import Limits, Malformed
-from penstock.wire.transport.ciphers import TAG_BYTES, Cipher
-from penstock.wire.transport.layout import LENGTH, RECORD_BYTES, MessageHead, longest_head, read_head
-from penstock.wire.transport.workers import Workers
+from penstock.wire.transport.layout import LENGTH, MessageHead, longest_head, read_head
+from penstock.wire.transport.tls import RECORD_BYTES
 
 _STAGE = 1 << 16
 """Bytes that are read at once where it is not known yet what comes."""
-_OPENING = 4
-"""Records that wait to be opened before no more are read."""
 _BUDGET = 4 << 20
 """Bytes that are read before other connections have their turn."""
 _WORTH_WAKING = 1 << 16
-"""Bytes of a record that must have come before the thread is woken, unless fewer are left of the record."""
+"""Bytes of a frame that must have come before the thread is woken, unless fewer are left of it."""
 
 Frames = list[bytes | Array]
 
@@ -33,88 +30,66 @@ class _Arriving:
     frames: Frames
     left: deque[int] = field(default_factory=deque)
     """Numbers of the large frames that have not come whole."""
-    at: int = 0
-    """Bytes of the first of those that are there or being read."""
-    opening: int = 0
-    """Records that are read and not opened."""
-
-    @property
-    def whole(self) -> bool:
-        return not self.left and not self.opening
 
 
 class Inbox:
     """Belongs to the thread that owns the socket."""
 
-    def __init__(self, cipher: Cipher | None, workers: Workers, limits: Limits, wake: Callable[[], None]) -> None:
-        """`wake` is called in another thread when a record has been opened."""
-        self._cipher, self._workers, self._limits, self._wake = cipher, workers, limits, wake
-        self._longest = longest_head(limits) + TAG_BYTES
-        self._stage, self._start, self._end = np.empty(_STAGE, np.uint8), 0, 0
+    def __init__(self, limits: Limits, encrypted: bool) -> None:
+        self.bytes = 0
+        """All that was read."""
+        self._limits, self._longest = limits, longest_head(limits)
+        # TLS holds back up to a record of which the rest has not come: the socket has so much less than is missing.
+        self._held_back = RECORD_BYTES if encrypted else 0
+        self._stage, self._start, self._end = memoryview(bytearray(_STAGE)), 0, 0
         self._length = -1
         """Bytes of the head that comes next; negative: not known yet."""
-        self._target: Array | None = None
-        """Where the bytes of a record too long for the stage go,"""
+        self._target: memoryview | None = None
+        """Where the bytes of a head or frame too long for the stage go,"""
         self._filled = 0
-        self._buffer: Array | None = None
-        """and, if it is sealed, the memory it is a part of."""
+        self._is_head = False
+        """and whether it is a head."""
         self._messages: deque[_Arriving] = deque()
-        self._opened: deque[tuple[_Arriving, Exception | None]] = deque()
-        self._opening = self._place = 0
 
     def read(self, own: socket.socket) -> int:
         """Read what is there; how many bytes it was, negative when the peer has ended the connection.
 
-        Raises Malformed or ForgedError if it cannot have been sent by a peer.
+        With TLS there may be more that the socket does not tell of: `pending` of an SSLSocket does. Raises Malformed if
+        it cannot have been sent by a peer.
         """
-        count = 0
-        while count < _BUDGET and not self.full:
-            try:
-                if self._target is not None:
-                    room = self._target[self._filled :]
-                    some = own.recv_into(room.data)
-                    self._filled += some
-                else:
-                    self._make_room()
-                    room = self._stage[self._end :]
-                    some = own.recv_into(room.data)
-                    self._end += some
-            except BlockingIOError:
-                return count
-            if not some:
-                return -1
+        count, more = 0, 1
+        while count < _BUDGET and more > 0:
+            room = self._room()
+            some, more = _read_records(own, room) if isinstance(own, ssl.SSLSocket) else _read_plain(own, room)
             count += some
+            if self._target is None:
+                self._end += some
+            else:
+                self._filled += some
             self._parse()
-            if some < len(room):
-                # Nothing is left in the socket: another call would only report that.
-                return count
-        return count
+        self.bytes += count
+        return count if more >= 0 else -1
 
     @property
     def wanted(self) -> int:
         """Bytes that should have come before it is worth reading again: a slow link brings a few at a time."""
-        return 1 if self._target is None else min(len(self._target) - self._filled, _WORTH_WAKING)
-
-    @property
-    def full(self) -> bool:
-        """Whether so many records wait to be opened that no more should be read."""
-        return self._opening >= _OPENING
+        if self._target is None:
+            return 1
+        return max(1, min(len(self._target) - self._filled - self._held_back, _WORTH_WAKING))
 
     def take(self) -> Frames | None:
         """The frames of the next message, if it is whole; a sign of life has none."""
-        while self._opened:
-            arriving, error = self._opened.popleft()
-            arriving.opening -= 1
-            self._opening -= 1
-            if error is not None:
-                raise error
-        return self._messages.popleft().frames if self._messages and self._messages[0].whole else None
+        return self._messages.popleft().frames if self._messages and not self._messages[0].left else None
 
-    def _make_room(self) -> None:
+    def _room(self) -> memoryview:
+        """Where the next bytes go."""
+        if self._target is not None:
+            return self._target[self._filled :]
         held = self._end - self._start
         if self._start:
-            self._stage[:held] = self._stage[self._start : self._end].copy()
+            self._stage[:held] = bytes(self._stage[self._start : self._end])
             self._start, self._end = 0, held
+        return self._stage[self._end :]
 
     def _parse(self) -> None:
         while self._target is None or self._fill():
@@ -127,22 +102,22 @@ class Inbox:
         if self._length < 0:
             if held < LENGTH.size:
                 return False
-            (self._length,) = LENGTH.unpack_from(self._stage.data, self._start)
+            (self._length,) = LENGTH.unpack_from(self._stage, self._start)
             if self._length > self._longest:
                 raise Malformed(f"its head of {self._length:,} bytes is over {self._longest:,}.")
             self._start, held = self._start + LENGTH.size, held - LENGTH.size
         if held >= self._length:
-            head = self._stage[self._start : self._start + self._length]
+            head = bytes(self._stage[self._start : self._start + self._length])
             self._start += self._length
             self._read_head(head)
             return True
         if self._length <= _STAGE // 2:
             return False
-        self._target, self._filled = np.empty(self._length, np.uint8), 0
+        self._is_head, self._target, self._filled = True, memoryview(bytearray(self._length)), 0
         return True
 
     def _fill(self) -> bool:
-        """Move what the stage holds of the record under way to its place; whether the record is there."""
+        """Move what the stage holds of what is under way to its place; whether it is there whole."""
         target = self._target
         assert target is not None
         some = min(self._end - self._start, len(target) - self._filled)
@@ -152,83 +127,59 @@ class Inbox:
         if self._filled < len(target):
             return False
         self._target = None
-        if self._length >= 0:
-            self._read_head(target)
+        if self._is_head:
+            self._is_head = False
+            self._read_head(bytes(target))
         else:
-            self._record(target)
+            arriving = self._messages[-1]
+            arriving.left.popleft()
+            self._next_frame(arriving)
         return True
 
-    def _read_head(self, data: Array) -> None:
-        length, self._length = self._length, -1
-        if self._cipher is None:
-            plain = data.tobytes()
-        else:
-            if length < TAG_BYTES:
-                raise Malformed("its head is too short.")
-            out = np.empty(length - TAG_BYTES, np.uint8)
-            self._cipher.open(self._next_place(), LENGTH.pack(length), data, out)
-            plain = out.tobytes()
-        head = read_head(plain, self._limits)
+    def _read_head(self, data: bytes) -> None:
+        self._length = -1
+        head = read_head(data, self._limits)
         frames: Frames = [head.small.get(number, b"") for number in range(len(head.sizes))]
         arriving = _Arriving(head, frames, deque(head.large))
         self._messages.append(arriving)
-        self._next_record(arriving)
+        self._next_frame(arriving)
 
-    def _next_record(self, arriving: _Arriving) -> None:
+    def _next_frame(self, arriving: _Arriving) -> None:
         """See where the next bytes of a message go; nowhere when it is whole."""
-        if not arriving.left:
-            return
-        number = arriving.left[0]
-        size = arriving.head.sizes[number]
-        if not arriving.at:
-            arriving.frames[number] = np.empty(size, np.uint8)
-        self._filled = 0
-        if self._cipher is None:
-            target = arriving.frames[number]
-            assert isinstance(target, np.ndarray)
-            self._target = target
-        else:
-            self._buffer = self._workers.buffer()
-            self._target = self._buffer[: min(size - arriving.at, RECORD_BYTES) + TAG_BYTES]
+        if arriving.left:
+            frame = np.empty(arriving.head.sizes[arriving.left[0]], np.uint8)
+            arriving.frames[arriving.left[0]] = frame
+            self._target, self._filled = frame.data, 0
 
-    def _record(self, data: Array) -> None:
-        arriving = self._messages[-1]
-        number = arriving.left[0]
-        if self._cipher is None:
-            arriving.left.popleft()
-        else:
-            frame = arriving.frames[number]
-            assert isinstance(frame, np.ndarray)
-            out = frame[arriving.at : arriving.at + len(data) - TAG_BYTES]
-            self._open(self._cipher, arriving, data, out)
-            arriving.at += len(out)
-            if arriving.at == len(frame):
-                arriving.left.popleft()
-                arriving.at = 0
-        self._next_record(arriving)
 
-    def _open(self, cipher: Cipher, arriving: _Arriving, data: Array, out: Array) -> None:
-        place, buffer = self._next_place(), self._buffer
-        assert buffer is not None
-        if self._workers.inline:
-            cipher.open(place, b"", data, out)
-            self._workers.give_back(buffer)
-            return
-        arriving.opening += 1
-        self._opening += 1
+def _read_plain(own: socket.socket, room: memoryview) -> tuple[int, int]:
+    """Read into `room`: bytes, and whether there may be more (1), not yet (0), or never again (-1)."""
+    try:
+        some = own.recv_into(room)
+    except BlockingIOError:
+        return 0, 0
+    # What was not filled has emptied the socket: another call would only report that.
+    return some, -1 if not some else int(some == len(room))
 
-        def opened() -> None:
-            error: Exception | None = None
-            try:
-                cipher.open(place, b"", data, out)
-                self._workers.give_back(buffer)
-            except Exception as raised:  # the thread that owns the connection ends it
-                error = raised
-            self._opened.append((arriving, error))
-            self._wake()
 
-        self._workers.do(opened)
+def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
+    """As `_read_plain`, with TLS, of which every call gives one record.
 
-    def _next_place(self) -> int:
-        self._place += 1
-        return self._place
+    A short loop around what SSLSocket itself calls: at 16 KiB a call, `recv_into` and a look at each record took a fifth
+    more of a core.
+    """
+    read, size, filled = getattr(own, "_sslobj", own).read, len(room), 0
+    try:
+        while filled < size:
+            some = read(size - filled, room[filled:])
+            if not some:
+                return filled, -1
+            filled += some
+            if some < RECORD_BYTES:
+                break
+    except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return filled, 0
+    except ssl.SSLEOFError:
+        # Nobody says farewell in TLS: messages say themselves whether they are whole.
+        return filled, -1
+    return filled, 1

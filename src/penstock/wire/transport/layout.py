@@ -1,22 +1,17 @@
 """The layout of a message's frames on a connection.
 
-A message is a head and its large frames behind it. The head is a record of its own, with its length before it: how many
-frames there are, their sizes, and the bytes of all small ones. Of a large frame the bytes follow in records of
-RECORD_BYTES, the last one shorter. Both sides know all sizes from the head, so records need no lengths of their own. In
-the clear there are no records: a large frame's bytes follow as they are. A head without frames is a sign of life.
+A message is a head and its large frames behind it. The head has its length before it, and says how many frames there
+are and their sizes; the bytes of all small ones are in it. Of large frames the bytes follow, one after the other. Both
+sides know all sizes from the head. A head without frames is a sign of life.
 """
 
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock.graph.arrays import Array
 from penstock.wire.message import Limits, Malformed
 
-RECORD_BYTES = 1 << 20
-"""Of a record of a large frame. Half as much took 4 % more processor time for each byte, in the interpreter."""
 INLINE_BYTES = 1 << 14
 """The longest frame that travels in the head."""
 LENGTH = struct.Struct("<I")
@@ -42,12 +37,12 @@ def longest_head(limits: Limits) -> int:
     return _COUNT.size + (limits.arrays + 1) * (_SIZE.size + INLINE_BYTES)
 
 
-def pack_head(frames: Sequence[bytes | Array]) -> tuple[bytes, list[Array]]:
-    """The head of a message, and the frames that follow it."""
-    views = [np.frombuffer(frame, np.uint8) if len(frame) else np.empty(0, np.uint8) for frame in frames]
-    sizes = [_SIZE.pack(view.nbytes) for view in views]
-    small = [view.tobytes() for view in views if view.nbytes <= INLINE_BYTES]
-    return b"".join([_COUNT.pack(len(views)), *sizes, *small]), [view for view in views if view.nbytes > INLINE_BYTES]
+def pack_head(frames: Sequence[bytes | Array]) -> tuple[bytes, list[memoryview]]:
+    """The head of a message, and the frames that follow it. Frames are bytes, or flat arrays of them."""
+    views = [memoryview(frame) for frame in frames]
+    parts: list[bytes | memoryview] = [_COUNT.pack(len(views)), *(_SIZE.pack(len(view)) for view in views)]
+    parts += [view for view in views if len(view) <= INLINE_BYTES]
+    return b"".join(parts), [view for view in views if len(view) > INLINE_BYTES]
 
 
 def read_head(data: bytes, limits: Limits) -> MessageHead:

@@ -8,14 +8,16 @@ from typing import Protocol
 
 from penstock.wire.loop import EventLoop
 from penstock.wire.transport.connection import Connection, Owner
+from penstock.wire.transport.group import Group
 from penstock.wire.transport.inbox import Frames
+from penstock.wire.transport.tls import HandshakeError
 
 log = logging.getLogger("penstock.wire")
 
 MAX_UNAUTHENTICATED = 256
 """Connections that have not proven who they are: of more, the oldest is ended. A peer needs milliseconds."""
 MAX_PER_PEER = 512
-"""Connections of one peer: of more, the oldest is ended. Each of its flows has one."""
+"""Connections of one peer: of more, the oldest is ended. Each of its flows has one, or a few."""
 _AT_ONCE = 64
 """Connections accepted before others have their turn."""
 
@@ -38,23 +40,25 @@ class Listener:
     ) -> None:
         """`port_index`: which of the process's ports it is."""
         self.socket, self.refused = own, 0
-        self.connections: dict[int, Connection] = {}
-        """Those of peers, by their number."""
+        self.groups: dict[int, Group] = {}
+        """Connections of peers' channels, by their number."""
         self._loop, self._port_index, self._accept, self._requests = loop, port_index, accept, requests
         self._unauthenticated: dict[Connection, None] = {}
         self._numbers: dict[Connection, int] = {}
+        self._known: dict[tuple[str, bytes], int] = {}
+        """Numbers of groups by the peer and the name that it gave them."""
         self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._last, self._paused = 0, False
         loop.watch(own, self._accept_connections, None)
 
     def number_of(self, connection: Connection) -> int:
-        """By which a connection is known in `connections`."""
+        """By which a connection's group is known in `groups`."""
         return self._numbers[connection]
 
     def pause(self, paused: bool) -> None:
         """Whether to leave what peers ask with them for now."""
         self._paused = paused
-        for connection in list(self.connections.values()):
+        for connection in self._numbers:
             connection.pause(paused)
 
     def tick(self, now: float) -> None:
@@ -69,16 +73,22 @@ class Listener:
         self.socket.close()
         for connection in [*self._unauthenticated, *self._numbers]:
             connection.close()
-        self._unauthenticated.clear()
-        self._numbers.clear()
-        self.connections.clear()
+        for each in (self._unauthenticated, self._numbers, self._known, self.groups):
+            each.clear()
 
     def opened(self, connection: Connection) -> None:
-        """A connection has been authenticated."""
+        """A connection has been authenticated; it belongs to a group that is there, or begins one."""
+        key = connection.peer, connection.group
+        number = self._known.get(key)
+        if number is None and connection.stripe:
+            raise HandshakeError("the first of its connections has ended")
         self._unauthenticated.pop(connection, None)
-        self._last += 1
-        self._numbers[connection] = self._last
-        self.connections[self._last] = connection
+        if number is None:
+            self._last = number = self._known[key] = self._last + 1
+            self.groups[number] = Group(connection)
+        else:
+            self.groups[number].add(connection)
+        self._numbers[connection] = number
         own = self._of_peer[connection.peer]
         own[connection] = None
         if len(own) > MAX_PER_PEER:
@@ -95,10 +105,17 @@ class Listener:
             del self._unauthenticated[connection]
             self.refused += 1
             log.info("A connection was refused: %s.", reason)
-        number = self._numbers.pop(connection, None)
-        if number is not None:
-            del self.connections[number]
-            self._of_peer[connection.peer].pop(connection, None)
+        number = self._forget(connection)
+        if number in self.groups and self.groups[number].ends_with(connection, reason):
+            del self._known[connection.peer, connection.group]
+            for each in self.groups.pop(number).connections():
+                each.close()
+                self._forget(each)
+
+    def _forget(self, connection: Connection) -> int:
+        """The number of its group."""
+        self._of_peer[connection.peer].pop(connection, None)
+        return self._numbers.pop(connection, -1)
 
     def _drop(self, connection: Connection, reason: str) -> None:
         connection.close()

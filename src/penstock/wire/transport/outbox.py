@@ -1,21 +1,18 @@
-"""What one connection sends: messages cut into records, sealed ahead of the socket, written as it takes them."""
+"""What one connection sends: the heads and large frames of messages, written as the socket takes them."""
 
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from penstock.graph.arrays import Array
-from penstock.wire.transport.ciphers import TAG_BYTES, Cipher
-from penstock.wire.transport.layout import LENGTH, RECORD_BYTES, pack_head
-from penstock.wire.transport.workers import Workers
+from penstock.wire.transport.layout import INLINE_BYTES, LENGTH, pack_head
 
-_AHEAD = 4
-"""Records that are sealed ahead where there are threads for it."""
+_PIECE = 1 << 20
+"""Bytes of a large frame that are handed to TLS at a time: they leave as one, however long that takes."""
 _AT_ONCE = 16
-"""Pieces that are written by one call,"""
+"""Pieces that are written by one call where nothing is encrypted,"""
 _BUDGET = 4 << 20
 """and bytes before other connections have their turn."""
 
@@ -24,11 +21,7 @@ _BUDGET = 4 << 20
 class _Piece:
     """Bytes that leave in one go."""
 
-    data: Array
-    ready: bool = True
-    """Whether it has been sealed."""
-    buffer: Array | None = None
-    """Memory to give back when it has been written."""
+    data: memoryview
     last: bool = False
     """Whether it is the last one of its message."""
 
@@ -36,21 +29,25 @@ class _Piece:
 class Outbox:
     """Belongs to the thread that owns the socket."""
 
-    def __init__(self, cipher: Cipher | None, workers: Workers, wake: Callable[[], None]) -> None:
-        """`wake` is called in another thread when a piece has been sealed."""
-        self._cipher, self._workers, self._wake = cipher, workers, wake
+    def __init__(self, encrypted: bool) -> None:
+        self.bytes = 0
+        """All that was written."""
+        self._encrypted = encrypted
         self._queue: deque[Sequence[bytes | Array]] = deque()
         self._lefts: deque[Callable[[], None]] = deque()
         """Of all messages that have not left."""
         self._current: Iterator[_Piece] = iter(())
         self._pieces: deque[_Piece] = deque()
-        self._ahead = RECORD_BYTES * (1 if workers.inline else _AHEAD)
-        self._bytes = self._place = 0
 
     @property
     def empty(self) -> bool:
         """Whether everything has been written."""
         return not self._lefts
+
+    @property
+    def long(self) -> bool:
+        """Whether more is to be written than a few short messages."""
+        return bool(self._pieces) or any(len(frame) > INLINE_BYTES for frames in self._queue for frame in frames)
 
     def put(self, frames: Sequence[bytes | Array], left: Callable[[], None]) -> None:
         """Have a message sent; `left` is called when its memory is no longer read."""
@@ -62,39 +59,35 @@ class Outbox:
         written = 0
         while written < _BUDGET:
             self._prepare()
-            views = list[memoryview]()
-            for piece in self._pieces:
-                if not piece.ready or len(views) == _AT_ONCE:
-                    break
-                views.append(piece.data.data)
-            if not views:
+            if not self._pieces:
                 return False
             try:
-                count = own.sendmsg(views)
-            except BlockingIOError:
+                if self._encrypted:
+                    # What TLS did not take it must be given again, and nothing else.
+                    count = own.send(self._pieces[0].data)
+                else:
+                    count = own.sendmsg([piece.data for piece in self._pieces])
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return True
             written += count
+            self.bytes += count
             self._written(count)
         return True
 
     def drop(self) -> list[Callable[[], None]]:
-        """Nothing more will be written: what to call, when no thread is sealing any more, to free the memory."""
-        self._queue.clear()
+        """Nothing more will be written: what to call to free the memory."""
+        lefts = list(self._lefts)
+        for each in (self._queue, self._pieces, self._lefts):
+            each.clear()
         self._current = iter(())
-        return list(self._lefts)
-
-    @property
-    def sealing(self) -> bool:
-        """Whether a thread still reads from a message's memory."""
-        return any(not piece.ready for piece in self._pieces)
+        return lefts
 
     def _prepare(self) -> None:
-        """Have enough ready, or being sealed, for the socket not to wait."""
-        while self._bytes < self._ahead:
+        """Have as many pieces ready as one call writes."""
+        while len(self._pieces) < (1 if self._encrypted else _AT_ONCE):
             piece = next(self._current, None)
             if piece is not None:
                 self._pieces.append(piece)
-                self._bytes += piece.data.nbytes
             elif self._queue:
                 self._current = self._cut(self._queue.popleft())
             else:
@@ -102,56 +95,19 @@ class Outbox:
 
     def _cut(self, frames: Sequence[bytes | Array]) -> Iterator[_Piece]:
         head, large = pack_head(frames)
-        step = RECORD_BYTES if self._cipher is not None else max(map(len, large), default=1)
+        step = _PIECE if self._encrypted else max(map(len, large), default=1)
         parts = [frame[at : at + step] for frame in large for at in range(0, len(frame), step)]
-        yield self._head(head, last=not parts)
+        yield _Piece(memoryview(LENGTH.pack(len(head)) + head), last=not parts)
         for number, part in enumerate(parts, 1):
-            yield self._body(part, last=number == len(parts))
-
-    def _head(self, head: bytes, last: bool) -> _Piece:
-        if self._cipher is None:
-            return _Piece(np.frombuffer(LENGTH.pack(len(head)) + head, np.uint8), last=last)
-        length = LENGTH.pack(len(head) + TAG_BYTES)
-        out = np.empty(LENGTH.size + len(head) + TAG_BYTES, np.uint8)
-        out[: LENGTH.size] = np.frombuffer(length, np.uint8)
-        self._cipher.seal(self._next_place(), length, np.frombuffer(head, np.uint8), out[LENGTH.size :])
-        return _Piece(out, last=last)
-
-    def _body(self, part: Array, last: bool) -> _Piece:
-        if self._cipher is None:
-            return _Piece(part, last=last)
-        cipher, place, buffer = self._cipher, self._next_place(), self._workers.buffer()
-        piece = _Piece(buffer[: len(part) + TAG_BYTES], False, buffer, last)
-        if self._workers.inline:
-            cipher.seal(place, b"", part, piece.data)
-            piece.ready = True
-        else:
-
-            def seal() -> None:
-                try:
-                    cipher.seal(place, b"", part, piece.data)
-                finally:
-                    # What was not sealed the peer will refuse, and the connection is made anew.
-                    piece.ready = True
-                    self._wake()
-
-            self._workers.do(seal)
-        return piece
-
-    def _next_place(self) -> int:
-        self._place += 1
-        return self._place
+            yield _Piece(part, last=number == len(parts))
 
     def _written(self, count: int) -> None:
-        self._bytes -= count
         while count:
             piece = self._pieces[0]
-            if count < piece.data.nbytes:
+            if count < len(piece.data):
                 piece.data = piece.data[count:]
                 return
-            count -= piece.data.nbytes
+            count -= len(piece.data)
             self._pieces.popleft()
-            if piece.buffer is not None:
-                self._workers.give_back(piece.buffer)
             if piece.last:
                 self._lefts.popleft()()

@@ -1,0 +1,254 @@
+"""An authenticated connection: messages both ways, signs of life, an orderly end; and threads for some of them.
+
+A stream belongs to one thread, that of its event loop: nobody else reads from its socket or writes to it. That is not
+only simpler. OpenSSL's connections are not made for two threads at once, and Python before 3.13 gives its lock away while
+it reads or writes one without taking another, so that a thread that reads and one that writes would corrupt it. What
+travels both ways at once in bulk has a connection for each direction, as channels have anyway.
+"""
+
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from penstock.graph.arrays import Array
+from penstock.wire.loop import EventLoop
+from penstock.wire.message import Limits, Malformed
+from penstock.wire.transport.inbox import Frames, Inbox
+from penstock.wire.transport.outbox import Outbox
+
+log = logging.getLogger("penstock.wire")
+
+_LAST_READS = 64
+"""Reads of what a peer had sent before its connection is closed."""
+_CORK: int = getattr(socket, "TCP_CORK", -1)
+FINISHED = "both sides have finished"
+_TICK = 0.1
+"""Seconds between looks at the clock of a thread for large messages."""
+_CORES_EACH, _MOST = 4, 4
+
+
+class Stream:
+    """Belongs to its loop's thread. What happens is told in that thread."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        own: socket.socket,
+        peer: str,
+        limits: Limits,
+        heartbeat: float,
+        received: Callable[[Frames], None],
+        ended: Callable[[str], None],
+    ) -> None:
+        """`received` is told of messages and may raise Malformed, `ended` of an end that was not asked for."""
+        self.socket, self.closed = own, False
+        encrypted = isinstance(own, ssl.SSLSocket)
+        self._corks, self._corked = encrypted and _CORK >= 0, False
+        self._inbox, self._outbox = Inbox(limits, encrypted), Outbox(encrypted)
+        self._loop, self._peer, self._heartbeat, self._received, self._ended = loop, peer, heartbeat, received, ended
+        self._pending = own.pending if isinstance(own, ssl.SSLSocket) else lambda: 0
+        self._paused = self._writing = False
+        self._finishing = self._has_finished = self._was_finished = False
+        self._wakes_at = 1
+        """Bytes that must be there for the socket to be readable."""
+        self._heard = self._said = time.monotonic()
+
+    def start(self) -> None:
+        """Begin to read; something may have come already."""
+        self._watch()
+        self._guarded(self._read)
+
+    def send(self, frames: Sequence[bytes | Array], left: Callable[[], None]) -> None:
+        """Have a message sent; `left` is called when its memory is no longer read, also if it never leaves."""
+        if self.closed:
+            left()
+            return
+        self._outbox.put(frames, left)
+        self._guarded(self._write)
+
+    def pause(self, paused: bool) -> None:
+        """Whether to leave what the peer sends with it for now."""
+        if paused != self._paused and not self.closed:
+            self._paused, self._heard = paused, time.monotonic()
+            self._watch()
+            if not paused:
+                self._guarded(self._read)
+
+    def finish(self) -> None:
+        """Nothing more will be sent: end when all has left and the peer has ended its direction too."""
+        self._finishing = True
+        self._guarded(self._write)
+
+    def tick(self, now: float) -> None:
+        """Give a sign of life; end the connection if the peer gave none."""
+        if self.closed:
+            return
+        if self._wakes_at > 1 and now - self._heard > self._heartbeat / 4 and not self._paused:
+            # Bytes that are too few to make the socket readable also show that the peer is alive.
+            self._guarded(self._read)
+        if self.closed:
+            return
+        if now - self._heard > self._heartbeat and not self._paused:
+            self._end("it was silent for too long")
+        elif now - self._said > self._heartbeat / 4 and self._outbox.empty and not self._finishing:
+            self._said = now
+            self.send((), _nothing)
+
+    def close(self) -> None:
+        """End it. What was written still leaves; what was not never will."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.unwatch(self.socket)
+        close_socket(self.socket, _LAST_READS)
+        for left in self._outbox.drop():
+            left()
+
+    @property
+    def bytes(self) -> int:
+        """What it has carried in the direction in which it was more. Any thread may ask."""
+        return max(self._inbox.bytes, self._outbox.bytes)
+
+    def _read(self) -> None:
+        if self._paused or self._was_finished:
+            return
+        count = self._inbox.read(self.socket)
+        if count:
+            self._heard = time.monotonic()
+        while not self.closed and (frames := self._inbox.take()) is not None:
+            if frames:
+                self._received(frames)
+        if self.closed:
+            return
+        if count < 0:
+            self._peer_finished()
+            return
+        if self._inbox.wanted != self._wakes_at:
+            self._wakes_at = self._inbox.wanted
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._wakes_at)
+        if self._pending():
+            # TLS has it already, so that the socket will not tell of it.
+            self._loop.soon(lambda: self._guarded(self._read))
+
+    def _peer_finished(self) -> None:
+        if not self._finishing:
+            self._end("it ended the connection")
+            return
+        self._was_finished = True
+        self._watch()
+        self._guarded(self._write)
+
+    def _write(self) -> None:
+        empty = self._outbox.empty
+        if self._corks and not self._corked and self._outbox.long:
+            self._cork(True)
+        writing = self._outbox.write(self.socket)
+        if self._corked and not writing:
+            self._cork(False)
+        if not empty:
+            self._said = time.monotonic()
+        if self._finishing and self._outbox.empty:
+            if self._was_finished:
+                self._end(FINISHED)
+                return
+            if not self._has_finished:
+                self._has_finished = True
+                # Not an SSLSocket's own, which would no longer read.
+                socket.socket.shutdown(self.socket, socket.SHUT_WR)
+        if writing != self._writing:
+            self._writing = writing
+            self._watch()
+
+    def _cork(self, corked: bool) -> None:
+        """Whether the kernel waits for whole packets: TLS writes 16 KiB at a time, and packets can be longer."""
+        self._corked = corked
+        self.socket.setsockopt(socket.IPPROTO_TCP, _CORK, int(corked))
+
+    def _watch(self) -> None:
+        if not self.closed:
+            reads = None if self._paused or self._was_finished else lambda: self._guarded(self._read)
+            self._loop.watch(self.socket, reads, (lambda: self._guarded(self._write)) if self._writing else None)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Do something; whatever goes wrong ends this connection and nothing else."""
+        if self.closed:
+            return
+        try:
+            step()
+        except ssl.SSLError as error:
+            log.warning("A record from %s does not open (%s): its connection is closed.", self._peer, error)
+            self._end(str(error))
+        except OSError as error:
+            self._end(str(error))
+        except Malformed as error:
+            log.warning("A message from %s is malformed (%s): its connection is closed.", self._peer, error)
+            self._end(str(error))
+        except Exception as error:
+            log.exception("A connection to %s failed and is closed.", self._peer)
+            self._end(f"{type(error).__name__}: {error}")
+
+    def _end(self, reason: str) -> None:
+        if not self.closed:
+            self.close()
+            self._ended(reason)
+
+
+def close_socket(own: socket.socket, last_reads: int) -> None:
+    """Close a connection so that what was written still arrives."""
+    with suppress(OSError):
+        # An SSLSocket is a plain one from here on.
+        own.shutdown(socket.SHUT_WR)
+        # Closing with unread bytes would take back what was sent. Who goes on sending cannot hold this thread up.
+        for _ in range(last_reads):
+            if not own.recv(1 << 16):
+                break
+    own.close()
+
+
+def _nothing() -> None:
+    """Do nothing: a keep-alive has no callback."""
+
+
+def default_lanes() -> int:
+    """One for every four cores, four at most. With fewer cores one thread does everything."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MOST, cores // _CORES_EACH)
+
+
+class Lane:
+    """A thread that owns some of the streams for large messages, beside the one that owns everything else."""
+
+    def __init__(self, name: str, heartbeat: float) -> None:
+        self.loop = EventLoop(name, self._turn, self._close)
+        self._tick = min(_TICK, heartbeat / 8)
+        self._streams: set[Stream] = set()
+        self._ends = False
+        self._next = 0.0
+        self.loop.start()
+
+    def add(self, stream: Stream) -> None:
+        """In this thread: begin with a stream."""
+        self._streams = {each for each in self._streams if not each.closed} | {stream}
+        stream.start()
+
+    def close(self) -> None:
+        """End the thread and all that it has."""
+        self._ends = True
+        self.loop.soon()
+        self.loop.join()
+
+    def _turn(self) -> float | None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._tick
+            for stream in list(self._streams):
+                stream.tick(now)
+        return None if self._ends else self._tick
+
+    def _close(self) -> None:
+        for stream in self._streams:
+            stream.close()
