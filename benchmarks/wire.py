@@ -76,7 +76,9 @@ class Clock:
         self._began = self._now()
 
     def stop(self) -> Sample:
-        wall, sender, receiver = ((now - then) / self._bytes * 1e9 for now, then in zip(self._now(), self._began, strict=True))
+        wall, sender, receiver = (
+            (now - then) / self._bytes * 1e9 for now, then in zip(self._now(), self._began, strict=True)
+        )
         return Sample(1 / wall, sender, receiver)
 
     def _now(self) -> tuple[float, float, float]:

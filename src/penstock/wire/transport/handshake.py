@@ -16,6 +16,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.wire.transport.tls import PROOF_BYTES, HandshakeError, Tls
@@ -129,8 +130,7 @@ def _received(own: ssl.SSLSocket, size: int) -> Generator[int, None, bytes]:
     """Exactly so many bytes: no more are read before the handshake is done."""
     got = b""
     while len(got) < size:
-        rest = size - len(got)
-        some = yield from _tried(lambda rest=rest: own.recv(rest))
+        some = yield from _tried(partial(own.recv, size - len(got)))
         if not some:
             raise HandshakeError("it ended the connection instead of proving who it is")
         got += some

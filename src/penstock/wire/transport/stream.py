@@ -1,9 +1,9 @@
 """An authenticated connection: messages both ways, signs of life, an orderly end; and threads for some of them.
 
 A stream belongs to one thread, that of its event loop: nobody else reads from its socket or writes to it. That is not
-only simpler. OpenSSL's connections are not made for two threads at once, and Python before 3.13 gives its lock away while
-it reads or writes one without taking another, so that a thread that reads and one that writes would corrupt it. What
-travels both ways at once in bulk has a connection for each direction, as channels have anyway.
+only simpler. OpenSSL's connections are not made for two threads at once, and Python before 3.13 gives its lock away
+while it reads or writes one without taking another, so that a thread that reads and one that writes would corrupt it.
+What travels both ways at once in bulk has a connection for each direction, as channels have anyway.
 """
 
 import logging
@@ -90,8 +90,6 @@ class Stream:
         if self._wakes_at > 1 and now - self._heard > self._heartbeat / 4 and not self._paused:
             # Bytes that are too few to make the socket readable also show that the peer is alive.
             self._guarded(self._read)
-        if self.closed:
-            return
         if now - self._heard > self._heartbeat and not self._paused:
             self._end("it was silent for too long")
         elif now - self._said > self._heartbeat / 4 and self._outbox.empty and not self._finishing:

@@ -134,7 +134,9 @@ def kernel_tls(own: socket.socket) -> bool:
 
 def _load_files(context: ssl.SSLContext, options: WireOptions) -> bytes:
     """Have a context use the operator's files; the certificate of this host, in DER."""
-    ca, certificate, key = (Path(path or "").expanduser() for path in (options.tls_ca, options.tls_cert, options.tls_key))
+    ca, certificate, key = (
+        Path(path or "").expanduser() for path in (options.tls_ca, options.tls_cert, options.tls_key)
+    )
     try:
         if stat.S_IMODE(key.stat().st_mode) & 0o077:
             raise PenstockError(
@@ -167,4 +169,4 @@ def _private_file(text: str) -> Iterator[str]:
     finally:
         os.close(descriptor)
         if path:
-            os.unlink(path)
+            Path(path).unlink()
