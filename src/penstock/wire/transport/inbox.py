@@ -182,7 +182,4 @@ def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
                 break
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return filled, 0
-    except ssl.SSLEOFError:
-        # Nobody says farewell in TLS: messages say themselves whether they are whole.
-        return filled, -1
     return filled, 1

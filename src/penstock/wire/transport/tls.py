@@ -108,7 +108,8 @@ class Tls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
-        context.options |= ssl.OP_NO_TICKET
+        # Messages say themselves whether they are whole: the end of a connection needs no record of its own.
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_IGNORE_UNEXPECTED_EOF
         if self.encrypts:
             # The kernel encrypts where OpenSSL and Linux can; which it is, `kernel_tls` says.
             context.options |= getattr(ssl, "OP_ENABLE_KTLS", 0)
