@@ -225,14 +225,13 @@ def test_a_repeated_record_ends_the_connection(meeting: Meeting) -> None:
     _, b, c = meeting("a", "b", "c")
     asked: list[str] = []
     b.serve("once", lambda message, sender: asked.append(sender) or Message("done"))  # type: ignore[func-returns-value]
-    with Cable(b) as cable:
-        with RawPeer.call(c._credentials, "b", cable.address) as raw:
-            cable.recorded.clear()
-            raw.send(encode(Message("once"), 1, "ask"))
+    with Cable(b) as cable, RawPeer.call(c._credentials, "b", cable.address) as raw:
+        cable.recorded.clear()
+        raw.send(encode(Message("once"), 1, "ask"))
+        raw.receive()
+        cable.send_again()
+        with pytest.raises((AssertionError, OSError)):
             raw.receive()
-            cable.send_again()
-            with pytest.raises((AssertionError, OSError)):
-                raw.receive()
     assert asked == ["c"]
 
 

@@ -8,7 +8,6 @@ import pytest
 from meetings import Cable, Meeting, echo, until
 
 from penstock.wire import Endpoint, Message
-from penstock.wire.transport import LARGE_BYTES
 
 MIB = 1 << 20
 
