@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.cluster.exposure import exposures
-from penstock.cluster.layout import lay_out
+from penstock.cluster.layout import chosen_reduction, lay_out
 from penstock.hardware.cluster import ClusterDocument
 
 TWO = [
@@ -35,3 +35,24 @@ def test_sums_outside_the_wire_are_named() -> None:
 )
 def test_where_nothing_is_exposed_nothing_is_said(machines: list[dict[str, object]], fields: dict[str, object]) -> None:
     assert said(machines, **fields) == ""
+
+
+@pytest.mark.parametrize(
+    ("machines", "fields", "expected"),
+    [
+        (ONE, {}, "torch"),
+        (TWO, {}, "wire"),
+        (TWO, {"reduction": "torch"}, "torch"),
+        (ONE, {"reduction": "wire"}, "wire"),
+        ([{"name": "a"}, {"name": "b"}], {}, "torch"),
+        # Where a launcher finds machines that say nothing of their place they may be anywhere.
+        ([{"name": "a"}, {"name": "b"}], {"launcher": "ray"}, "wire"),
+        ([{"name": "a", "workers": 2}], {"launcher": "ray"}, "torch"),
+        ([{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2", "workers": 0}], {}, "torch"),
+    ],
+)
+def test_gradients_leave_a_host_on_the_wire_unless_the_file_says_otherwise(
+    machines: list[dict[str, object]], fields: dict[str, object], expected: str
+) -> None:
+    cluster = ClusterDocument.model_validate({"machines": machines, **fields})
+    assert chosen_reduction(cluster, lay_out(cluster, len(machines))) == expected
