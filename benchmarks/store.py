@@ -1,7 +1,7 @@
 """How fast are rows pulled from a store in another process, against a plain socket that copies as many bytes?
 
 Rows of 256 and 400 bytes, drawn at random from a table, gathered there and put in their places here, over loopback: the
-store with `token` (in the clear), `aes` and `curve` (encrypted), and a bare TCP socket that sends as many
+store with `token` (in the clear), `tls` (encrypted), and a bare TCP socket that sends as many
 bytes of the table as they lie and reads them into the same buffer. The ways take turns, so that all of them meet the
 same machine; medians are shown. `local` is the same pull from this process's memory, without any wire. `at_once` pulls
 are under way at a time, as with as many `gather_threads`.
@@ -32,7 +32,7 @@ from products_graph import show
 
 WIDTHS = (64, 100)
 """float32 a row: 256 and 400 bytes."""
-WAYS = ("socket", "local", "token", "aes", "curve")
+WAYS = ("socket", "local", "token", "tls")
 TABLE_ROWS = 500_000
 PIECE = 1 << 20
 
@@ -92,7 +92,7 @@ def open_ways(
     book = Book(1, 1, {"node": np.array([0, TABLE_ROWS])})
     pool = stack.enter_context(ThreadPoolExecutor(at_once))
     stores = {"local": PartedStore(book, {0: LocalStore({"node/x": table})}, no_channel)}
-    for way in ("token", "aes", "curve"):
+    for way in ("token", "tls"):
         post = stack.enter_context(Endpoint(me, options=WireOptions.model_validate({"security": way})))
         post.meet("store", addresses[way])
         stores[way] = PartedStore(book, {}, lambda part, post=post: post.channel("store"))  # type: ignore[misc]
@@ -130,7 +130,7 @@ def serve(pipe: Connection, credentials: str, width: int) -> None:
     """The other process: all ways at once, until told to end."""
     keep_freed_memory()
     own, posts, table = Credentials.from_json(credentials), {}, filled(width)
-    for way in ("token", "aes", "curve"):
+    for way in ("token", "tls"):
         posts[way] = Endpoint(own, options=WireOptions.model_validate({"security": way}))
         StoreService(posts[way], {0: Graph({"node": NodeSet(TABLE_ROWS, {"x": table})}, {})})
     with socket.create_server(("127.0.0.1", 0)) as listener:

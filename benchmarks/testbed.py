@@ -261,7 +261,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--fanouts", default="15,10")
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--security", choices=["aes", "curve", "token"], default="token")
+    parser.add_argument("--security", choices=["tls", "token"], default="token")
     parser.add_argument("--out", type=Path, help="write everything, with every flow and link, to this file")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

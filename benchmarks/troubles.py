@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -26,8 +27,8 @@ from penstock.cluster import run as starting
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.train.job import make_job
-from penstock.wire import make_credentials
-from penstock.wire.transport import ClientHandshake
+from penstock.wire import WireOptions, make_credentials
+from penstock.wire.transport import Tls
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ def slow_host(on: Stage) -> str:
 
 
 def garbage(on: Stage) -> str:
-    """Every open port gets noise, half a greeting, and a greeting with noise behind it, again and again."""
-    greeting = ClientHandshake(make_credentials(["worker-0", "controller"])["worker-0"], "controller", "aes").hello
+    """Every open port gets noise, half a greeting of TLS, and a greeting with noise behind it, again and again."""
+    greeting = _first_words()
 
     def attack(address: tuple[str, int]) -> None:
         noise = on.draws.randbytes(on.draws.randrange(1, 4096))
@@ -127,17 +128,30 @@ def garbage(on: Stage) -> str:
 
 
 def wrong_key(on: Stage) -> str:
-    """Every open port is greeted by a peer without keys, and by one with keys of its own."""
+    """Every open port is called by a peer without a certificate, and by one with a certificate of another run."""
+    stranger = Tls(make_credentials(["worker-0", "controller"])["worker-0"], WireOptions())
+    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
 
     def attack(address: tuple[str, int]) -> None:
-        stranger = make_credentials(["worker-0", "controller"])["worker-0"]
-        for hello in (b"", ClientHandshake(stranger, "controller", "aes").hello):
-            with suppress(OSError), socket.create_connection(address, 1.0) as peer:
-                peer.settimeout(0.05)
-                peer.sendall(hello + b"\x81\xa4stop\xc3")
-                peer.recv(64)
+        for wrap in (nobody.wrap_socket, lambda own: stranger.wrap(own, server_side=False)):
+            with suppress(OSError), socket.create_connection(address, 1.0) as plain:
+                plain.settimeout(0.05)
+                with wrap(plain) as peer:
+                    peer.do_handshake()
+                    peer.sendall(b"\x81\xa4stop\xc3")
+                    peer.recv(64)
 
     return _attacked(on.start(), attack, on.limit, "peers with wrong keys")
+
+
+def _first_words() -> bytes:
+    """What a client of TLS 1.3 says first."""
+    context, sent = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
+    return sent.read()
 
 
 def full_disk(on: Stage) -> str:

@@ -4,8 +4,8 @@ The same bytes, in parts of 1 MiB, over loopback: a bare TCP socket that reads i
 with Python's `ssl` over it, the wire with `token` (in the clear) and `tls` (encrypted), and, where pyzmq is installed,
 ZeroMQ's own sockets without and with its CURVE encryption. The ways take turns, so that all of them meet the same
 machine; medians are shown. Both processes keep freed memory, as tasks of a run do. Also processor seconds of both ends
-for each GB, which other work on the machine hardly changes, the time of a call that carries nothing, and whether Linux's
-kernel encrypts.
+for each GB, which other work on the machine hardly changes, the time of a call that carries nothing, and whether the
+kernel of Linux encrypts.
 Run: python benchmarks/wire.py [--mib 512] [--repeats 5] [--json]
 """
 
@@ -63,6 +63,8 @@ class Sample(NamedTuple):
     """Processor seconds for each GB, of the process that sends,"""
     receiver: float
     """and of the one that receives."""
+    kernel_tls: bool = False
+    """Whether the kernel encrypts."""
 
 
 class Clock:
@@ -76,7 +78,9 @@ class Clock:
         self._began = self._now()
 
     def stop(self) -> Sample:
-        wall, sender, receiver = ((now - then) / self._bytes * 1e9 for now, then in zip(self._now(), self._began, strict=True))
+        wall, sender, receiver = (
+            (now - then) / self._bytes * 1e9 for now, then in zip(self._now(), self._began, strict=True)
+        )
         return Sample(1 / wall, sender, receiver)
 
     def _now(self) -> tuple[float, float, float]:
@@ -116,6 +120,7 @@ def measure(mib: int, repeats: int) -> list[dict[str, Any]]:
             "of_socket": round(middle.gb_per_s / medians["socket"].gb_per_s, 3),
             "sender_cpu_s_per_gb": round(middle.sender, 2),
             "receiver_cpu_s_per_gb": round(middle.receiver, 2),
+            "kernel_tls": bool(middle.kernel_tls) if way == "ssl" else None,
             "call_us": round(empty[way], 1) if way in empty else None,
         }
         for way, middle in medians.items()
@@ -135,7 +140,7 @@ def over_socket(address: tuple[str, int], clock: Clock, credentials: Credentials
             got = 0
             while got < PART:
                 got += connection.recv_into(buffer[got:])
-        return clock.stop()
+        return clock.stop()._replace(kernel_tls=kernel_tls(connection))
 
 
 def over_zmq(address: tuple[str, bytes], clock: Clock) -> Sample:

@@ -54,6 +54,13 @@ A, B = {"name": "a"}, {"name": "b", "workers": 0}
         ({"machines": [A], "failure": {"patience": 0}}, "invalid-document patience"),
         ({"machines": [A], "failure": {"restarts": -1}}, "invalid-document restarts"),
         ({"machines": [A], "wire": {"security": "none"}}, "invalid-document security"),
+        ({"machines": [A], "wire": {"security": "aes"}}, "invalid-document wire.security aes tls"),
+        ({"machines": [A], "wire": {"security": "curve"}}, "invalid-document wire.security curve tls"),
+        ({"machines": [A], "wire": {"tls_ca": "ca.pem"}}, "invalid-document wire tls_cert tls_key"),
+        (
+            {"machines": [A], "wire": {"security": "token", "tls_ca": "a", "tls_cert": "b", "tls_key": "c"}},
+            "invalid-document wire token tls",
+        ),
         ({"machines": [A], "remote_cache_mb": -1}, "invalid-document remote_cache_mb"),
         ({"machines": [A], "replicas": [{"part": 0, "machine": "b"}]}, "invalid-document replicas[0] 'b'"),
         ({"machines": [A, B], "replicas": [{"part": 0, "machine": "b"}] * 2}, "invalid-document replicas[1] already"),

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.cluster.exposure import exposures
-from penstock.cluster.layout import lay_out
+from penstock.cluster.layout import chosen_reduction, lay_out
 from penstock.hardware.cluster import ClusterDocument
 
 TWO = [
@@ -24,14 +24,35 @@ def test_what_is_not_encrypted_is_named(machines: list[dict[str, object]]) -> No
     assert "token encrypts nothing" in found and "Gradients" not in found
 
 
-@pytest.mark.parametrize("security", ["aes", "curve"])
-def test_sums_outside_the_wire_are_named(security: str) -> None:
-    found = said(TWO, wire={"security": security})
+def test_sums_outside_the_wire_are_named() -> None:
+    found = said(TWO, reduction="torch")
     assert "Gradients travel in the clear between 2 hosts" in found and "reduction: wire" in found
 
 
 @pytest.mark.parametrize(
-    ("machines", "fields"), [(ONE, {}), (TWO, {"reduction": "wire"}), (TWO, {"reduce": "servers"})]
+    ("machines", "fields"),
+    [(ONE, {}), (ONE, {"reduction": "torch"}), (TWO, {}), (TWO, {"reduction": "wire"}), (TWO, {"reduce": "servers"})],
 )
 def test_where_nothing_is_exposed_nothing_is_said(machines: list[dict[str, object]], fields: dict[str, object]) -> None:
     assert said(machines, **fields) == ""
+
+
+@pytest.mark.parametrize(
+    ("machines", "fields", "expected"),
+    [
+        (ONE, {}, "torch"),
+        (TWO, {}, "wire"),
+        (TWO, {"reduction": "torch"}, "torch"),
+        (ONE, {"reduction": "wire"}, "wire"),
+        ([{"name": "a"}, {"name": "b"}], {}, "torch"),
+        # Where a launcher finds machines that say nothing of their place they may be anywhere.
+        ([{"name": "a"}, {"name": "b"}], {"launcher": "ray"}, "wire"),
+        ([{"name": "a", "workers": 2}], {"launcher": "ray"}, "torch"),
+        ([{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2", "workers": 0}], {}, "torch"),
+    ],
+)
+def test_gradients_leave_a_host_on_the_wire_unless_the_file_says_otherwise(
+    machines: list[dict[str, object]], fields: dict[str, object], expected: str
+) -> None:
+    cluster = ClusterDocument.model_validate({"machines": machines, **fields})
+    assert chosen_reduction(cluster, lay_out(cluster, len(machines))) == expected

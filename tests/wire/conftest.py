@@ -10,7 +10,7 @@ from meetings import Meeting
 from penstock.wire import Endpoint, WireOptions, make_credentials
 
 
-@pytest.fixture(params=["aes", "curve", "token"])
+@pytest.fixture(params=["tls", "token"])
 def security(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -1,6 +1,7 @@
 """What tests of the wire share: how posts are asked for, waiting that ends, and a link that can be cut."""
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,15 @@ Meeting = Callable[..., list[Endpoint]]
 def echo(message: Message, sender: str) -> Message:
     """A handler that sends back what it gets, and says who sent it."""
     return Message("back", {**message.body, "sender": sender}, message.arrays)
+
+
+def first_words() -> bytes:
+    """What a client of TLS says first."""
+    context, sent = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
+    return sent.read()
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -36,6 +46,8 @@ class Cable:
         self.connections = 0
         self._ends: list[socket.socket] = []
         self._swallowed: set[socket.socket] = set()
+        self.recorded: list[tuple[socket.socket, bytes]] = []
+        """What went to the post, and over which end."""
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -44,6 +56,11 @@ class Cable:
         for end in list(self._ends):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def send_again(self) -> None:
+        """Send the post what was recorded, as it was."""
+        for end, data in list(self.recorded):
+            end.sendall(data)
 
     def swallow(self) -> None:
         """From now on nothing more passes over the connections there are, though they stay."""
@@ -81,6 +98,8 @@ class Cable:
         with suppress(OSError):
             while data := one.recv(1 << 16):
                 if one not in self._swallowed:
+                    if self._ends.index(other) % 2:
+                        self.recorded.append((other, data))
                     other.sendall(data)
         for end in (one, other):
             with suppress(OSError):

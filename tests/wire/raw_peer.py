@@ -1,5 +1,7 @@
 """Peers without a post, for tests: they prove who they are and then send whatever a test wants."""
 
+import select
+import selectors
 import socket
 import time
 from collections.abc import Sequence
@@ -7,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from penstock.graph.arrays import Array
-from penstock.wire import Credentials
+from penstock.wire import Credentials, WireOptions
 from penstock.wire.message import LIMITS
-from penstock.wire.transport import SECURITIES, Workers
-from penstock.wire.transport.handshake import Handshake, PeerSession, client_handshake, server_handshake
+from penstock.wire.transport import CallerSide, ServerSide, Side, Tls
+from penstock.wire.transport.handshake import Session, new_group
 from penstock.wire.transport.inbox import Inbox
 from penstock.wire.transport.outbox import Outbox
 from penstock.wire.transport.tcp import split_address
@@ -19,33 +21,37 @@ from penstock.wire.transport.tcp import split_address
 class RawPeer:
     """A connection, from either side, after its handshake; waits where a post would not."""
 
-    def __init__(self, own: socket.socket, handshake: Handshake, security: str) -> None:
-        self.socket = own
-        own.settimeout(20)
-        try:
-            session = _greet(own, handshake)
-        except BaseException:
-            own.close()
-            raise
+    def __init__(self, own: socket.socket, side: Side) -> None:
         own.setblocking(False)
-        make, workers = SECURITIES[security].cipher, Workers("raw", 0)
-        sending, receiving = (
-            None if make is None else make(key, False) for key in (session.sending, session.receiving)
-        )
-        self.outbox = Outbox(sending, workers, _nothing)
-        self._inbox = Inbox(receiving, workers, LIMITS, _nothing)
+        tls = side.tls.wrap(own, side.server_side)
+        try:
+            self.socket = greet(tls, side).socket
+        except BaseException:
+            tls.close()
+            raise
+        self.outbox, self._inbox = Outbox(side.tls.encrypts), Inbox(LIMITS, side.tls.encrypts)
 
     @classmethod
-    def call(cls, credentials: Credentials, peer: str, address: str, security: str = "aes") -> Self:
+    def call(
+        cls,
+        credentials: Credentials,
+        peer: str,
+        address: str,
+        security: str = "tls",
+        group: bytes | None = None,
+        stripe: int = 0,
+    ) -> Self:
         """Connect to a post."""
+        tls = Tls(credentials, WireOptions.model_validate({"security": security}))
         own = socket.create_connection(split_address(address))
-        return cls(own, client_handshake(credentials, peer, security), security)
+        return cls(own, CallerSide(tls, peer, group or new_group(), stripe))
 
     @classmethod
-    def accept(cls, listener: socket.socket, credentials: Credentials, security: str = "aes") -> Self:
+    def accept(cls, listener: socket.socket, credentials: Credentials, security: str = "tls") -> Self:
         """Be connected to by a post."""
         listener.settimeout(20)
-        return cls(listener.accept()[0], server_handshake(credentials, security), security)
+        tls = Tls(credentials, WireOptions.model_validate({"security": security}))
+        return cls(listener.accept()[0], ServerSide(tls))
 
     def send(self, frames: Sequence[bytes | Array]) -> None:
         """Send a message, whatever it holds."""
@@ -74,22 +80,17 @@ class RawPeer:
         self.socket.close()
 
 
-def _greet(own: socket.socket, handshake: Handshake) -> PeerSession:
-    said, wanted = next(handshake)
+def greet(own: socket.socket, side: Side) -> Session:
+    """Carry out a handshake."""
+    steps = side.steps(own)  # type: ignore[arg-type]
     while True:
-        own.sendall(said)
-        got = b""
-        while len(got) < wanted:
-            some = own.recv(wanted - len(got))
-            if not some:
-                raise ConnectionError("refused")
-            got += some
         try:
-            said, wanted = handshake.send(got)
+            waits_for = next(steps)
         except StopIteration as done:
-            session: PeerSession = done.value
-            own.sendall(session.proof)
+            session: Session = done.value
             return session
+        sides: tuple[list[object], list[object]] = ([own], []) if waits_for == selectors.EVENT_READ else ([], [own])
+        assert any(select.select(*sides, [], 20)), "nothing came"
 
 
 def _nothing() -> None:

@@ -248,7 +248,7 @@ def test_done_of_a_request(meeting: Meeting, length: int) -> None:
 
 
 def test_parts_are_made_no_faster_than_they_leave(meeting: Meeting) -> None:
-    """While nothing may leave, a handler makes four parts and no more; other requests are answered meanwhile."""
+    """While nothing may leave, a handler makes eight parts and no more; other requests are answered meanwhile."""
     a, b = meeting("a", "b", handler_threads=1)
     made = []
 
@@ -262,12 +262,12 @@ def test_parts_are_made_no_faster_than_they_leave(meeting: Meeting) -> None:
     flow = b._egress.flow("a>b/slow", 0, serving=True)
     flow.blocked = True
     pending = a.channel("b", "slow").start(Message("parts"))
-    while len(flow.queue) < 4:
+    while len(flow.queue) < 8:
         a.channel("b").call(Message("echo"))
     for _ in range(5):
         # The one thread is free, and has nothing to do for the slow flow.
         assert a.channel("b").call(Message("echo")).kind == "back"
-    assert made == [0, 1, 2, 3]
+    assert made == list(range(8))
     b._egress.unblock(flow)
     b._exchange.loop.soon()
     assert [part.body["number"] for part in pending.parts()] == list(range(20))
@@ -295,9 +295,9 @@ def test_marks_are_set_at_both_ends(meeting: Meeting) -> None:
     a, b = meeting("a", "b", dscp=46)
     b.serve("echo", echo)
     a.channel("b").call(Message("echo"))
-    connection = a._links["b", ""].connection
-    assert connection is not None
-    sockets = [connection.socket, *(each.socket for each in b._exchange.listeners[0].connections.values())]
+    group = a._links["b", ""].group
+    assert group is not None
+    sockets = [group.first.socket, *(each.first.socket for each in b._exchange.listeners[0].groups.values())]
     assert [each.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) for each in sockets] == [46 << 2] * 2
 
 

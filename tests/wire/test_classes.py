@@ -8,7 +8,7 @@ from meetings import Meeting, echo, until
 from pydantic import ValidationError
 
 from penstock.errors import PenstockError
-from penstock.wire import Endpoint, Message, WireOptions, make_credentials, make_keys
+from penstock.wire import Endpoint, Message, WireOptions, make_credentials
 from penstock.wire.answer import ReceivedRequest
 from penstock.wire.transport.tcp import endpoint
 from refusals import refused
@@ -26,9 +26,9 @@ def test_flows_go_in_at_the_door_of_their_class(meeting: Meeting, security: str)
         mark << 2 for mark in MARKS
     ]
     for listener, mark in zip(b._exchange.listeners, MARKS, strict=True):
-        accepted = [each.socket for each in listener.connections.values()]
+        accepted = [each.first.socket for each in listener.groups.values()]
         assert {each.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) for each in accepted} == {mark << 2}
-    asking = {flow: link.connection.socket for (_, flow), link in a._links.items() if link.connection is not None}
+    asking = {flow: link.group.first.socket for (_, flow), link in a._links.items() if link.group is not None}
     marks = {flow: own.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) >> 2 for flow, own in asking.items()}
     assert marks == {"first": 46, "gradients": 46, "lists": 34, "features": 10, "last": 10}
     ports = {flow: "tcp://{}:{}".format(*own.getpeername()) for flow, own in asking.items()}
@@ -39,7 +39,8 @@ def test_flows_go_in_at_the_door_of_their_class(meeting: Meeting, security: str)
 
 def test_strangers_are_refused_at_every_door(meeting: Meeting, security: str) -> None:
     _, b = meeting("a", "b", dscp_classes=MARKS, security=security)
-    stranger = replace(b._credentials, name="a", keys=make_keys(), token=make_credentials(["a"])["a"].token)
+    known = b._credentials
+    stranger = replace(make_credentials(["a"])["a"], peers=known.peers, authority=known.authority)
     with Endpoint(stranger, options=b._options) as endpoint:
         endpoint.meet("b", b.address)
         channels = [endpoint.channel("b", f"f{n}", n) for n in range(len(MARKS))]
@@ -86,9 +87,9 @@ def test_what_the_kernel_keeps_can_be_bounded(meeting: Meeting) -> None:
     a, b = meeting("a", "b", send_buffer_bytes=65536)
     b.serve("echo", echo)
     a.channel("b").call(Message("echo"))
-    connection = a._links["b", ""].connection
-    assert connection is not None
-    sockets = [connection.socket, *(each.socket for each in b._exchange.listeners[0].connections.values())]
+    group = a._links["b", ""].group
+    assert group is not None
+    sockets = [group.first.socket, *(each.first.socket for each in b._exchange.listeners[0].groups.values())]
     # Linux says twice what was asked for: half of it is for its own bookkeeping.
     assert {each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for each in sockets} <= {65536, 131072}
 
@@ -113,6 +114,6 @@ def test_a_peer_that_comes_back_elsewhere_is_found_at_every_door(meeting: Meetin
         assert again.address != b.address
         a.meet("b", again.address)
         assert [call.result().body["f"] for call in calls] == ["f0", "f1", "f2"]
-        connections = [link.connection for link in a._links.values()]
-        found = ["tcp://{}:{}".format(*each.socket.getpeername()) for each in connections if each is not None]
+        connections = [link.group.first for link in a._links.values() if link.group is not None]
+        found = ["tcp://{}:{}".format(*each.socket.getpeername()) for each in connections]
         assert found == [endpoint(again.address, place) for place in range(len(MARKS))]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock.wire import Credentials, make_credentials, make_keys
+from penstock.wire import Credentials, make_credentials
 from refusals import refused
 
 
@@ -17,14 +17,19 @@ def test_travel_as_text() -> None:
 
 def test_every_run_has_others() -> None:
     one, other = make_credentials(["a", "b"]), make_credentials(["a", "b"])
-    assert one["a"].token == one["b"].token != other["a"].token
+    assert one["a"].authority == one["b"].authority != other["a"].authority
     assert len({*one["a"].peers.values(), *other["a"].peers.values()}) == 4
+
+
+def test_a_seed_gives_the_same_to_all_who_know_it() -> None:
+    one, other, third = (make_credentials(["a", "b"], seed) for seed in (bytes(32), bytes(32), b"\1" + bytes(31)))
+    assert one == other
+    assert not set(one["a"].peers.values()) & set(third["a"].peers.values())
 
 
 def test_secrets_are_not_printed() -> None:
     credentials = make_credentials(["a"])["a"]
-    assert credentials.keys.secret not in repr(credentials)
-    assert credentials.token not in repr(credentials)
+    assert credentials.secret not in repr(credentials)
 
 
 @pytest.mark.parametrize("names", [[""], ["a>b"], ["a/b"], ["x" * 65], ["-a"]])
@@ -43,10 +48,11 @@ def test_a_name_is_given_once() -> None:
     [
         ({"secret": "a" * 64}, "invalid-document"),
         ({"secret": "é" * 64}, "invalid-document"),
-        ({"public": make_keys().public}, "invalid-document"),
+        ({"certificate": make_credentials(["a"])["a"].certificate}, "invalid-document certificate"),
+        ({"certificate": "none"}, "invalid-document certificate"),
+        ({"authority": "none"}, "invalid-document certificate"),
         ({"name": "c"}, "invalid-document"),
         ({"name": 3}, "invalid-document name"),
-        ({"token": ""}, "invalid-document"),
         ({"peers": {"a": "short"}}, "invalid-document"),
         ({"peers": {"a>b": "short"}}, "invalid-document"),
         ({"more": 1}, "invalid-document more"),

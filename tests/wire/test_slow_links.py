@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from raw_peer import RawPeer
 
-from penstock.wire import make_credentials
+from penstock.wire import WireOptions, make_credentials
 from penstock.wire.loop import Happened
 from penstock.wire.message import LIMITS
-from penstock.wire.transport import SECURITIES, Connection, Workers
-from penstock.wire.transport.handshake import client_handshake, server_handshake
+from penstock.wire.transport import CallerSide, Connection, ServerSide, Tls
+from penstock.wire.transport.handshake import new_group
 from penstock.wire.transport.inbox import Frames
 
 HEARTBEAT = 5.0
@@ -57,25 +57,28 @@ class Meeting:
 
     def __init__(self) -> None:
         self.loop, self.owner = Loop(), Owner()
-        keys, security = make_credentials(["one", "two"]), SECURITIES["token"]
+        keys, options = make_credentials(["one", "two"]), WireOptions(security="token")
         with socket.create_server(("127.0.0.1", 0)) as listener:
             far = socket.create_connection(listener.getsockname())
             own, _ = listener.accept()
         own.setblocking(False)
-        self.socket, peers = own, list[RawPeer]()
+        peers = list[RawPeer]()
         greeting = threading.Thread(
-            target=lambda: peers.append(RawPeer(far, client_handshake(keys["one"], "two", "token"), "token"))
+            target=lambda: peers.append(RawPeer(far, CallerSide(Tls(keys["one"], options), "two", new_group())))
         )
         greeting.start()
         self.connection = Connection(
-            self.loop, own, server_handshake(keys["two"], "token"), self.owner, security, Workers("slow", 0), LIMITS,
-            HEARTBEAT,
-        )  # fmt: skip
+            self.loop, own, ServerSide(Tls(keys["two"], options)), self.owner, LIMITS, HEARTBEAT
+        )
         self.connection.start()
         while not self.connection.open:
             self.read()
         greeting.join()
         (self.peer,) = peers
+
+    @property
+    def socket(self) -> socket.socket:
+        return self.connection.socket
 
     def is_readable(self) -> bool:
         return bool(select.select([self.socket], [], [], 0)[0])

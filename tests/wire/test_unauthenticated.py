@@ -2,7 +2,6 @@
 
 import re
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -11,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from meetings import Meeting, echo, until
+from meetings import Meeting, echo, first_words, until
 from raw_peer import RawPeer
 
 from penstock.wire import Message, make_credentials
-from penstock.wire.transport.handshake import ClientHandshake
 from penstock.wire.transport.layout import LENGTH
 from penstock.wire.transport.tcp import split_address
 
@@ -39,13 +37,13 @@ def peak_mb(process: int) -> float:
 
 
 def announcements() -> list[bytes]:
-    """What announces a gibibyte: to a server of today, and of one with ZeroMQ (its handshake, then a long command)."""
-    handshake = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00CURVE".ljust(22, b"\0") + bytes(34)
+    """What announces much: messages of the wire, and messages of TLS's handshake as long as their lengths allow."""
+    longest = b"\x01\xff\xff\xff"
     return [
-        b"PENSTOCK/4" + LENGTH.pack(GIB),
         LENGTH.pack(GIB),
-        ClientHandshake(make_credentials(["a", "b"])["a"], "b", "aes").hello + LENGTH.pack(GIB - 1),
-        handshake + b"\x06" + struct.pack(">Q", GIB - 1),
+        first_words() + LENGTH.pack(GIB - 1),
+        b"\x16\x03\x01\x40\x00" + longest + b"\x03\x03",
+        first_words() + b"\x16\x03\x01\x40\x00" + longest,
     ]
 
 
@@ -100,7 +98,7 @@ def test_unauthenticated_connections_are_few_and_peers_are_served(
         assert a.channel("b").call(Message("echo", arrays=(np.zeros(50_000),))).kind == "back"
         assert a.channel("b", "another").call(Message("echo")).kind == "back"
     until(lambda: len(listener._unauthenticated) == 0)
-    assert len(listener.connections) == 2
+    assert len(listener.groups) == 2
 
 
 def test_connections_of_a_peer_are_bounded(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +116,7 @@ def test_strangers_that_never_end_their_handshake_are_ended(meeting: Meeting, mo
     monkeypatch.setattr("penstock.wire.transport.connection.HANDSHAKE_SECONDS", 0.05)
     _, b = meeting("a", "b")
     with socket.create_connection(split_address(b.address), timeout=20) as stranger:
-        stranger.send(b"PENSTOCK")
+        stranger.send(first_words()[:20])
         assert stranger.recv(1) == b""
     until(lambda: b.refused == 1)
 
@@ -142,8 +140,10 @@ def test_who_goes_on_sending_does_not_hold_up_the_end_of_its_connection(meeting:
     a, b = meeting("a", "b")
     b.serve("echo", echo)
     a.channel("b").call(Message("echo"))
-    (connection,) = b._exchange.listeners[0].connections.values()
-    own, connection.socket = connection.socket, _Endless(connection.socket)  # type: ignore[assignment]
+    (group,) = b._exchange.listeners[0].groups.values()
+    connection, stream = group.first, group.first._stream
+    assert stream is not None
+    own, stream.socket = stream.socket, _Endless(stream.socket)  # type: ignore[assignment]
     b.close()
     own.close()
     assert connection.closed

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
-from penstock.hardware.cluster import ClusterDocument
+from penstock.hardware.cluster import LOOPBACK, ClusterDocument
 from penstock.hardware.launcher_table import LAUNCHERS
 
 Kind = Literal["store", "sampler", "server", "worker"]
@@ -84,6 +84,21 @@ def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | No
         _check_placed(tasks, placed)
     speeds = [1.0 if placed else machines[number].speed for number in seats]
     return Layout(tasks=tasks, shares=[speed / sum(speeds) for speed in speeds], owners=owners)
+
+
+def worker_hosts(cluster: ClusterDocument, layout: Layout) -> int:
+    """The number of hosts that workers are on. A launcher other than `local` may find a machine anywhere, unless its
+    address says where it is."""
+    elsewhere = cluster.launcher != "local"
+    workers = layout.of_kind("worker")
+    return len({task.machine if elsewhere and task.address in LOOPBACK else task.address for task in workers})
+
+
+def chosen_reduction(cluster: ClusterDocument, layout: Layout) -> str:
+    """By what all-reduce sums: gradients leave a host in the clear only where the cluster file says so."""
+    if cluster.reduction != "auto":
+        return cluster.reduction
+    return "wire" if worker_hosts(cluster, layout) > 1 else "torch"
 
 
 def _check_replicas(cluster: ClusterDocument, held: list[list[int]]) -> None:

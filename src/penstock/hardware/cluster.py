@@ -107,10 +107,11 @@ class ClusterDocument(StrictDocument):
     reduce: Literal["all-reduce", "servers"] = Field(
         default="all-reduce", description="how gradients are summed: among the workers, or by parameter servers"
     )
-    reduction: Literal["torch", "wire"] = Field(
-        default="torch",
+    reduction: Literal["auto", "torch", "wire"] = Field(
+        default="auto",
         description="by what all-reduce sums: torch (NCCL where every worker has a GPU of its own, else gloo: both send"
-        " in the clear whatever the wire's security is) or wire (as encrypted as everything else; on the hosts)",
+        " in the clear whatever the wire's security is), wire (as encrypted as everything else; on the hosts), or auto"
+        " (wire where workers are on several hosts, torch where all are on one)",
     )
     servers: int = Field(default=1, ge=1, le=64, description="parameter servers, if they sum")
     share_gpus: bool = Field(

@@ -112,7 +112,17 @@ def public_key_of(certificate: bytes) -> str:
 def _certificate(name: str, key: Ed25519PublicKey, authority: Ed25519PrivateKey) -> str:
     """Signed by the authority, in PEM: every bit of it follows from the arguments."""
     is_authority = name == _AUTHORITY
-    signs = x509.KeyUsage(not is_authority, *[False] * 4, is_authority, *[False] * 3)
+    signs = x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     builder = (
         x509.CertificateBuilder()

@@ -29,8 +29,8 @@ class WireOptions(StrictDocument):
     )
     tls_cert: str | None = Field(default=None, description="with tls_ca: the file of a host's certificate (PEM)")
     tls_key: str | None = Field(
-        default=None, description="with tls_ca: the file of that certificate's private key (PEM), which only its owner"
-        " can read",
+        default=None,
+        description="with tls_ca: the file of that certificate's private key (PEM), which only its owner can read",
     )
     egress: EgressPolicy = Field(
         default="fair",

@@ -18,7 +18,7 @@ from penstock.hardware.cluster import FailureOptions, Machine
 from refusals import refused
 from training_graphs import community_graph
 
-SECRET = "a secret of these tests"
+SECRET = "5e" * 32
 PROCESS = """
 import sys
 from penstock.cluster.cluster_file import read_cluster
@@ -123,7 +123,7 @@ def test_an_agent_with_another_secret_is_not_heard():
     gathering = AgentRegistry(first, SECRET, "127.0.0.1", 5)
     try:
         with refused("peer-lost launcher"):
-            Agent(second, "another secret than that", "127.0.0.1", 1).run()
+            Agent(second, "6f" * 32, "127.0.0.1", 1).run()
         assert gathering.agent("agent-1") is None
     finally:
         gathering.close()

@@ -93,12 +93,20 @@ def test_other_launchers_have_no_parts_to_take():
 
 
 def test_secrets(tmp_path):
-    (tmp_path / "secret").write_text("from a file, of some length\n")
-    assert read_secret({"PENSTOCK_SECRET": "x" * 16}) == "x" * 16
-    assert read_secret({"PENSTOCK_SECRET_FILE": str(tmp_path / "secret")}) == "from a file, of some length"
+    private, open_to_all = tmp_path / "private", tmp_path / "open"
+    for path, mode in ((private, 0o600), (open_to_all, 0o644)):
+        path.write_text("AB" * 32 + "\n")
+        path.chmod(mode)
+    assert read_secret({"PENSTOCK_SECRET": "ab" * 32}) == "ab" * 32
+    assert read_secret({"PENSTOCK_SECRET_FILE": str(private)}) == "ab" * 32
     for variables, sentence in (
         ({}, "option-missing openssl"),
-        ({"PENSTOCK_SECRET": "short"}, "value-out-of-range 16"),
+        ({"PENSTOCK_SECRET": "short"}, "value-out-of-range 64 openssl"),
+        (
+            {"PENSTOCK_SECRET": "a phrase that somebody could think of, however long it may be, it is"},
+            "value-out-of-range",
+        ),
+        ({"PENSTOCK_SECRET_FILE": str(open_to_all)}, f"invalid-value chmod 600 {open_to_all}"),
         ({"PENSTOCK_SECRET_FILE": "/nowhere"}, "damaged-file /nowhere"),
     ):
         with refused(sentence):
@@ -106,9 +114,9 @@ def test_secrets(tmp_path):
 
 
 def test_keys_are_the_same_for_all_processes_of_a_job_and_for_no_other():
-    here, there = (derived_credentials(name, 2, "s" * 16, "job") for name in (LAUNCHER, "agent-1"))
+    here, there = (derived_credentials(name, 2, "5" * 64, "job") for name in (LAUNCHER, "agent-1"))
     assert here.peers == there.peers
-    assert here.keys != there.keys
+    assert here.secret != there.secret
     assert Credentials.from_json(here.to_json()) == here
-    others = (derived_credentials(LAUNCHER, 2, "t" * 16, "job"), derived_credentials(LAUNCHER, 2, "s" * 16, "other"))
+    others = (derived_credentials(LAUNCHER, 2, "7" * 64, "job"), derived_credentials(LAUNCHER, 2, "5" * 64, "other"))
     assert not any(set(here.peers.values()) & set(other.peers.values()) for other in others)

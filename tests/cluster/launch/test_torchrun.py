@@ -46,7 +46,7 @@ def test_it_trains(tmp_path, processes):
     train = ["train", *flags, "--fanouts", "4,3", "--cluster", "environment", "--run", str(tmp_path / "run")]
     done = subprocess.run(
         [*torchrun, "--no-python", "--", *PENSTOCK, *train],
-        env={**os.environ, "PENSTOCK_SECRET": "a secret of these tests"},
+        env={**os.environ, "PENSTOCK_SECRET": "5e" * 32},
         capture_output=True,
         text=True,
         timeout=300,

@@ -6,6 +6,7 @@ from typing import cast
 from torch import Tensor
 from torch.nn import Parameter
 
+from penstock.cluster.layout import chosen_reduction
 from penstock.cluster.member import Member
 from penstock.cluster.worker.clip import clip_with_owners
 from penstock.cluster.worker.collective_group import CollectiveGroup, StagedSums
@@ -24,7 +25,8 @@ class AllReduce:
 
     def __init__(self, member: Member, session: Session, generation: int, collective: WireCollective) -> None:
         device = session.inputs.device
-        self.group = REDUCTIONS[member.setup.cluster.reduction].make_group(member, generation, collective, device)
+        reduction = REDUCTIONS[chosen_reduction(member.setup.cluster, member.setup.layout)]
+        self.group = reduction.make_group(member, generation, collective, device)
         self._parameters = learned_parameters(session)
         self._known: dict[tuple[int, ...], FlatGradients] = {}
         self._begun: list[tuple[FlatGradients, Callable[[], None]]] = []

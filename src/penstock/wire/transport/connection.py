@@ -96,7 +96,8 @@ class Connection:
     def finish(self) -> None:
         """Another connection has taken its place: end when both directions are done."""
         self.finishing = True
-        self._in_lane(lambda stream: stream.finish())
+        begins = not self._side.server_side
+        self._in_lane(lambda stream: stream.finish(begins))
 
     def tick(self, now: float) -> None:
         """Give a sign of life; end the connection if the peer gave none, or did not prove who it is in time."""

@@ -16,11 +16,12 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock.wire.transport.tls import PROOF_BYTES, HandshakeError, Tls
 
-_GREETING = struct.Struct(f"<6s16sB64s{PROOF_BYTES}s")
+GREETING = struct.Struct(f"<6s16sB64s{PROOF_BYTES}s")
 GROUP_BYTES = 16
 MOST_STRIPES = 16
 """Connections of one group."""
@@ -77,7 +78,7 @@ class CallerSide:
             # Nothing is said to somebody else.
             tls.verify(own, "server", me, peer, b"")
         proof = tls.proof(own, "caller", me, peer)
-        greeting = _GREETING.pack(tls.security.encode(), self.group, self.stripe, me.encode(), proof)
+        greeting = GREETING.pack(tls.security.encode(), self.group, self.stripe, me.encode(), proof)
         yield from _tried(lambda: own.send(greeting))
         welcome = yield from _received(own, PROOF_BYTES)
         tls.verify(own, "server", me, peer, welcome)
@@ -100,8 +101,8 @@ class ServerSide:
         tls.check(own)
         if tls.pinned:
             tls.owner(own)
-        greeting = yield from _received(own, _GREETING.size)
-        security, group, stripe, name, proof = _GREETING.unpack(greeting)
+        greeting = yield from _received(own, GREETING.size)
+        security, group, stripe, name, proof = GREETING.unpack(greeting)
         if security.rstrip(b"\0") != tls.security.encode():
             raise HandshakeError("it has another setting of security")
         if stripe >= MOST_STRIPES:
@@ -129,8 +130,7 @@ def _received(own: ssl.SSLSocket, size: int) -> Generator[int, None, bytes]:
     """Exactly so many bytes: no more are read before the handshake is done."""
     got = b""
     while len(got) < size:
-        rest = size - len(got)
-        some = yield from _tried(lambda rest=rest: own.recv(rest))
+        some = yield from _tried(partial(own.recv, size - len(got)))
         if not some:
             raise HandshakeError("it ended the connection instead of proving who it is")
         got += some

@@ -3,7 +3,9 @@
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 
@@ -165,10 +167,11 @@ def _read_plain(own: socket.socket, room: memoryview) -> tuple[int, int]:
 def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
     """As `_read_plain`, with TLS, of which every call gives one record.
 
-    A short loop around what SSLSocket itself calls: at 16 KiB a call, `recv_into` and a look at each record took a fifth
-    more of a core.
+    A short loop around what SSLSocket itself calls: at 16 KiB a call, `recv_into` and a look at each record took a
+    fifth more of a core.
     """
-    read, size, filled = getattr(own, "_sslobj", own).read, len(room), 0
+    read: Callable[[int, memoryview], int] = cast(Any, getattr(own, "_sslobj", own)).read
+    size, filled = len(room), 0
     try:
         while filled < size:
             some = read(size - filled, room[filled:])
@@ -179,7 +182,4 @@ def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
                 break
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return filled, 0
-    except ssl.SSLEOFError:
-        # Nobody says farewell in TLS: messages say themselves whether they are whole.
-        return filled, -1
     return filled, 1

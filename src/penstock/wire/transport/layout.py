@@ -9,6 +9,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from penstock.graph.arrays import Array
 from penstock.wire.message import Limits, Malformed
 
@@ -39,7 +41,7 @@ def longest_head(limits: Limits) -> int:
 
 def pack_head(frames: Sequence[bytes | Array]) -> tuple[bytes, list[memoryview]]:
     """The head of a message, and the frames that follow it. Frames are bytes, or flat arrays of them."""
-    views = [memoryview(frame) for frame in frames]
+    views = [frame.data if isinstance(frame, np.ndarray) else memoryview(frame) for frame in frames]
     parts: list[bytes | memoryview] = [_COUNT.pack(len(views)), *(_SIZE.pack(len(view)) for view in views)]
     parts += [view for view in views if len(view) <= INLINE_BYTES]
     return b"".join(parts), [view for view in views if len(view) > INLINE_BYTES]

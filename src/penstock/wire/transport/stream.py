@@ -1,9 +1,9 @@
 """An authenticated connection: messages both ways, signs of life, an orderly end; and threads for some of them.
 
 A stream belongs to one thread, that of its event loop: nobody else reads from its socket or writes to it. That is not
-only simpler. OpenSSL's connections are not made for two threads at once, and Python before 3.13 gives its lock away while
-it reads or writes one without taking another, so that a thread that reads and one that writes would corrupt it. What
-travels both ways at once in bulk has a connection for each direction, as channels have anyway.
+only simpler. OpenSSL's connections are not made for two threads at once, and Python before 3.13 gives its lock away
+while it reads or writes one without taking another, so that a thread that reads and one that writes would corrupt it.
+What travels both ways at once in bulk has a connection for each direction, as channels have anyway.
 """
 
 import logging
@@ -52,7 +52,7 @@ class Stream:
         self._loop, self._peer, self._heartbeat, self._received, self._ended = loop, peer, heartbeat, received, ended
         self._pending = own.pending if isinstance(own, ssl.SSLSocket) else lambda: 0
         self._paused = self._writing = False
-        self._finishing = self._has_finished = self._was_finished = False
+        self._finishing = self._begins_end = self._has_finished = self._was_finished = False
         self._wakes_at = 1
         """Bytes that must be there for the socket to be readable."""
         self._heard = self._said = time.monotonic()
@@ -78,9 +78,12 @@ class Stream:
             if not paused:
                 self._guarded(self._read)
 
-    def finish(self) -> None:
-        """Nothing more will be sent: end when all has left and the peer has ended its direction too."""
-        self._finishing = True
+    def finish(self, begins: bool) -> None:
+        """Nothing more will be sent: end when all has left and the peer has ended its direction too.
+
+        The side that `begins` ends its direction first. The other one might be faster than the news of it.
+        """
+        self._finishing, self._begins_end = True, begins
         self._guarded(self._write)
 
     def tick(self, now: float) -> None:
@@ -90,8 +93,6 @@ class Stream:
         if self._wakes_at > 1 and now - self._heard > self._heartbeat / 4 and not self._paused:
             # Bytes that are too few to make the socket readable also show that the peer is alive.
             self._guarded(self._read)
-        if self.closed:
-            return
         if now - self._heard > self._heartbeat and not self._paused:
             self._end("it was silent for too long")
         elif now - self._said > self._heartbeat / 4 and self._outbox.empty and not self._finishing:
@@ -155,7 +156,7 @@ class Stream:
             if self._was_finished:
                 self._end(FINISHED)
                 return
-            if not self._has_finished:
+            if self._begins_end and not self._has_finished:
                 self._has_finished = True
                 # Not an SSLSocket's own, which would no longer read.
                 socket.socket.shutdown(self.socket, socket.SHUT_WR)

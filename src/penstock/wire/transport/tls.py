@@ -108,7 +108,8 @@ class Tls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
-        context.options |= ssl.OP_NO_TICKET
+        # Messages say themselves whether they are whole: the end of a connection needs no record of its own.
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_IGNORE_UNEXPECTED_EOF
         if self.encrypts:
             # The kernel encrypts where OpenSSL and Linux can; which it is, `kernel_tls` says.
             context.options |= getattr(ssl, "OP_ENABLE_KTLS", 0)
@@ -134,7 +135,9 @@ def kernel_tls(own: socket.socket) -> bool:
 
 def _load_files(context: ssl.SSLContext, options: WireOptions) -> bytes:
     """Have a context use the operator's files; the certificate of this host, in DER."""
-    ca, certificate, key = (Path(path or "").expanduser() for path in (options.tls_ca, options.tls_cert, options.tls_key))
+    ca, certificate, key = (
+        Path(path or "").expanduser() for path in (options.tls_ca, options.tls_cert, options.tls_key)
+    )
     try:
         if stat.S_IMODE(key.stat().st_mode) & 0o077:
             raise PenstockError(
@@ -167,4 +170,4 @@ def _private_file(text: str) -> Iterator[str]:
     finally:
         os.close(descriptor)
         if path:
-            os.unlink(path)
+            Path(path).unlink()

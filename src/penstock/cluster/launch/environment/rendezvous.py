@@ -1,12 +1,14 @@
 """How the processes of a job find process 0, and how both sides prove who they are.
 
 The launcher's address is in torchrun's store, or in one of its own. Anybody may write there, so nothing but that
-address is: whoever answers at it must prove to be the launcher. Keys are derived from a secret that all processes of a
-job share.
+address is: whoever answers at it must prove to be the launcher. Keys are derived from a random key that all processes
+of a job share.
 """
 
 import hmac
 import os
+import re
+import stat
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +19,7 @@ from torch import distributed
 from penstock.cluster.launch.environment.place import Place
 from penstock.errors import PenstockError
 from penstock.graph.input_files import read_document
-from penstock.wire import Credentials, key_pair
+from penstock.wire import Credentials, make_credentials
 
 _KEY = "penstock/launcher"
 
@@ -58,7 +60,7 @@ def _unmet(place: Place, error: BaseException) -> PenstockError:
 
 LAUNCHER = "launcher"
 SECRET, SECRET_FILE = "PENSTOCK_SECRET", "PENSTOCK_SECRET_FILE"
-_SHORTEST = 16
+_SECRET = re.compile(r"[0-9A-Fa-f]{64}")
 _MEND = f"say `export {SECRET}=$(openssl rand -hex 32)` where the job is submitted, or name a file in {SECRET_FILE}"
 
 
@@ -72,6 +74,11 @@ def read_secret(variables: Mapping[str, str] = os.environ) -> str:
     secret = variables.get(SECRET, "")
     if not secret and (path := variables.get(SECRET_FILE)):
         try:
+            if stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
+                raise PenstockError(
+                    f"The secret in {path} can be read by others than its owner: `chmod 600 {path}`.",
+                    code="invalid-value",
+                )
             secret = read_document(Path(path)).strip()
         except (OSError, ValueError) as error:
             raise PenstockError(
@@ -79,20 +86,16 @@ def read_secret(variables: Mapping[str, str] = os.environ) -> str:
             ) from None
     if not secret:
         raise PenstockError(f"The job's processes have no shared secret: {_MEND}.", code="option-missing")
-    if len(secret) < _SHORTEST:
+    if not _SECRET.fullmatch(secret):
+        # Of a phrase the keys could be guessed, by anybody who has seen a certificate that was made of it.
         raise PenstockError(
-            f"The job's secret has fewer than {_SHORTEST} characters: {_MEND}.", code="value-out-of-range"
+            f"The job's secret is not a random key of 64 hexadecimal digits: {_MEND}.", code="value-out-of-range"
         )
-    return secret
+    return secret.lower()
 
 
 def derived_credentials(name: str, nodes: int, secret: str, job: str) -> Credentials:
     """What a process of a job needs to be believed. Another job's, of the same secret, are different."""
     names = [LAUNCHER, *map(agent_name, range(1, nodes))]
-    pairs = {each: key_pair(_derived(secret, f"{job}/{each}")) for each in names}
-    peers = {each: pair.public for each, pair in pairs.items()}
-    return Credentials(name, pairs[name], peers, _derived(secret, f"{job}/").hex())
-
-
-def _derived(secret: str, purpose: str) -> bytes:
-    return hmac.new(secret.encode(), f"penstock launcher 1 {purpose}".encode(), "sha256").digest()
+    seed = hmac.digest(bytes.fromhex(secret), f"penstock launcher 2 {job}".encode(), "sha256")
+    return make_credentials(names, seed)[name]

@@ -1,4 +1,4 @@
-"""Records sealed and opened by the thread that owns the sockets, or by others beside it: the same comes of it."""
+"""Large messages over connections and threads of their own, or over the first one: the same comes of it."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ import pytest
 from meetings import Cable, Meeting, echo, until
 
 from penstock.wire import Endpoint, Message
-from penstock.wire.transport.layout import RECORD_BYTES
+
+MIB = 1 << 20
 
 
 @pytest.fixture(params=[0, 1, 3])
@@ -17,11 +18,11 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 
 def test_long_arrays_arrive_as_they_were(meeting: Meeting, security: str, threads: int) -> None:
-    """Several callers at once, with arrays of whole records, of one byte more, and of less than one."""
+    """Several callers at once, with large arrays and small ones."""
     a, b = meeting("a", "b", security=security, io_threads=threads)
     b.serve("echo", echo)
     generator = np.random.default_rng(threads)
-    sizes = [RECORD_BYTES, 2 * RECORD_BYTES + 1, 20_000, 3]
+    sizes = [MIB, 2 * MIB + 1, 20_000, 3]
     arrays = [generator.integers(0, 256, size, np.uint8) for size in sizes]
     calls = [
         a.channel("b", f"flow {flow}").start(Message("echo", {"n": n}, tuple(arrays[n % 4 :])))
@@ -35,7 +36,7 @@ def test_long_arrays_arrive_as_they_were(meeting: Meeting, security: str, thread
     assert (a.malformed, b.malformed, a.refused, b.refused) == (0, 0, 0, 0)
 
 
-def test_links_that_are_cut_free_what_was_being_sealed(meeting: Meeting, threads: int) -> None:
+def test_links_that_are_cut_free_what_was_being_sent(meeting: Meeting, threads: int) -> None:
     """All parts come once and in order, and of each the memory is told to be free as often as it was sent."""
     a, b = meeting("a", "b", io_threads=threads)
     made, freed = [], threading.Semaphore(0)
@@ -43,7 +44,7 @@ def test_links_that_are_cut_free_what_was_being_sealed(meeting: Meeting, threads
     def parts(message: Message, sender: str) -> Iterator[Message]:
         for number in range(30):
             made.append(number)
-            yield Message("part", {"n": number}, (np.full(RECORD_BYTES + 7, number, np.uint8),), done=freed.release)
+            yield Message("part", {"n": number}, (np.full(MIB + 7, number, np.uint8),), done=freed.release)
 
     b.serve("parts", parts)
     with Cable(b) as cable:
@@ -65,10 +66,10 @@ def test_links_that_are_cut_free_what_was_being_sealed(meeting: Meeting, threads
 def test_closing_ends_the_threads(meeting: Meeting) -> None:
     a, b = meeting("a", "b", io_threads=3)
     b.serve("echo", echo)
-    a.channel("b").call(Message("echo", arrays=(np.zeros(RECORD_BYTES),)))
+    a.channel("b").call(Message("echo", arrays=(np.zeros(MIB),)))
     for endpoint in (a, b):
         endpoint.close()
-    assert not [thread for thread in threading.enumerate() if "seals" in thread.name]
+    assert not [thread for thread in threading.enumerate() if "lane" in thread.name]
 
 
 def test_a_post_has_threads_by_its_cores(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,4 +77,4 @@ def test_a_post_has_threads_by_its_cores(meeting: Meeting, monkeypatch: pytest.M
         monkeypatch.setattr("os.sched_getaffinity", lambda pid, cores=cores: set(range(cores)), raising=False)
         (endpoint,) = meeting("a")
         assert isinstance(endpoint, Endpoint)
-        assert len(endpoint._workers._threads) == expected
+        assert len(endpoint._lanes) == expected
