@@ -164,7 +164,10 @@ class BatchFields:
     def _edge_rows(self, batch: Batch, kind: EdgeType, fields: Mapping[str, "RowField"]) -> dict[str, Make]:
         if not self._has_numbers(kind):
             return {}
-        return {key: lambda field=field: field.at(self._positions(batch, kind)) for key, field in fields.items()}
+        return {key: partial(self._rows_at, batch, kind, field) for key, field in fields.items()}
+
+    def _rows_at(self, batch: Batch, kind: EdgeType, field: "RowField") -> Tensor:
+        return field.at(self._positions(batch, kind))
 
     def _has_numbers(self, kind: EdgeType) -> bool:
         """Whether the edges of batches are known by their positions: turned ones of several relations are not."""
@@ -177,7 +180,8 @@ class BatchFields:
         if not isinstance(batch.merged, dict):
             found: Tensor = batch.merged
             return found
-        return batch.merged.get(kind, torch.empty(2, 0, dtype=torch.int64, device=_device_of(batch)))
+        pairs: Tensor | None = batch.merged.get(kind)
+        return torch.empty(2, 0, dtype=torch.int64, device=_device_of(batch)) if pairs is None else pairs
 
     def _positions(self, batch: Batch, kind: EdgeType) -> Any:
         """Where the edges of `edge_index` are in the graph's lists, in its order."""
@@ -225,7 +229,7 @@ class BatchFields:
             if named and any(getattr(block, name) is not None for block in blocks):
                 found[name] = partial(merged_edge_rows, blocks, name, known)
             elif named and name == "edge_attr" and (width := self._width(kind)):
-                found[name] = lambda width=width: torch.empty(0, width)
+                found[name] = partial(torch.empty, 0, width)
         if blocks and all(block.weights is not None for block in blocks):
             found["edge_norm"] = lambda: _tensor(merge_values([host_block(b) for b in blocks], "weights", known))
         return found
@@ -321,7 +325,7 @@ def _examples_of(batch: Batch, name: str) -> Array:
 
 
 def _device_of(batch: Batch) -> torch.device:
-    ids = next(iter(batch.vertices.values()))
+    ids: Any = next(iter(batch.vertices.values()))
     return ids.device if isinstance(ids, Tensor) else torch.device("cpu")
 
 
