@@ -74,7 +74,7 @@ FROM_PYG = {
     "links": (0.5, {"nodes": 300}),
     "unsupervised": (0.4, {"nodes": 300}),
     "bipartite": (0.2, {"users": 200, "movies": 100}),
-    "edge_features": (0.45, {"nodes": 400}),
+    "edge_features": (0.45, {"nodes": 600, "epochs": 12}),
     "with_lightning": (0.5, {"nodes": 400}),
     "knowledge_graph": (0.15, {"side": 8}),
 }

@@ -119,7 +119,8 @@ def _only_relation(graph: Graph) -> EdgeType:
 
 
 def _names_a_type(part: Any) -> bool:
-    return isinstance(part, str) or (isinstance(part, list | tuple) and all(isinstance(each, str) for each in part))
+    parts = [part] if isinstance(part, str) else list(part) if isinstance(part, list | tuple) else []
+    return bool(parts) and all(isinstance(each, str) for each in parts)
 
 
 def _edge_type(parts: Any) -> EdgeType:
