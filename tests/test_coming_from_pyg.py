@@ -1,4 +1,4 @@
-"""docs/coming-from-pyg.md: ours are run, PyG's where it is installed, and the lines are those that are counted."""
+"""docs/coming-from-pyg.md: its programs are run, and its tables name what there is."""
 
 import re
 from pathlib import Path
@@ -6,110 +6,73 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from in_process import command
+import penstock as ps
 from penstock.train.job import Job
+from penstock.train.loading.options import PYG_ARGUMENTS
 from training_graphs import carrying_graph, typed_graph
 
-PAGE = Path(__file__).parents[1] / "docs" / "coming-from-pyg.md"
-NAMES = ("PyG", "DGL", "Penstock")
-LOADERS = re.compile(r"NeighborLoader|LinkNeighborLoader")
-"""What PyG needs pyg-lib for."""
-
-
-def tasks():
-    """By number, the title and the code of each of the three."""
-    found = {}
-    for part in re.split(r"^## (?=\d+\. )", PAGE.read_text(), flags=re.M)[1:]:
-        title = part.splitlines()[0]
-        code = re.findall(r"^\*\*(\w+)\*\*.*?^```(?:python|yaml)\n(.*?)^```", part, re.S | re.M)
-        found[int(title.split(".")[0])] = title, dict(code)
-    return found
-
-
-TASKS = tasks()
-
-
-def counted(code):
-    """Lines that are neither empty nor comments."""
-    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in code.splitlines())
-
-
-def table():
-    rows = re.findall(r"^\| (\d+\. [^|]+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.M)
-    return {title: tuple(map(int, figures)) for title, *figures in rows}
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "coming-from-pyg.md").read_text()
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
 
 
 @pytest.fixture
 def around(tmp_path, monkeypatch):
-    """What the examples find there: graphs as PyG has them, a trained model, and files."""
-    torch = pytest.importorskip("torch")
+    """What the programs find there: graphs as PyG has them, and a file of triples."""
     pytest.importorskip("torch_geometric")
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    triples = np.unique(
-        np.stack([rng.integers(0, 30, 400), rng.integers(0, 3, 400), rng.integers(0, 30, 400)], 1), axis=0
-    )
+    triples = np.unique(rng.integers(0, [30, 3, 30], (400, 3)), axis=0)
     Path("triples.tsv").write_text("".join(f"e{h}\tr{r}\te{t}\n" for h, r, t in triples.tolist()))
-    users = [f"u{i},{20 + i % 50},{i % 7},{'paid' if i % 3 else 'free'}\n" for i in range(60)]
-    Path("users.csv").write_text("user,age,posts,plan\n" + "".join(users))
-    pairs = "".join(f"u{i},u{j}\n" for i, j in rng.integers(0, 60, (200, 2)).tolist())
-    Path("follows.csv").write_text("follower,followed\n" + pairs)
     data = carrying_graph().to_pyg()
     data.edge_attr = data.edge_attr.float()
-    return {"data": data, "hetero": typed_graph().to_pyg(), "triples": torch.from_numpy(triples)}
+    return {"data": data, "hetero": typed_graph().to_pyg(), "ps": ps}
 
 
-def with_model(names, task):
-    """The fourth task begins with a trained model, each library's own."""
-    if task == 4:
-        from torch_geometric.nn import GraphSAGE
-
-        names = {**names, "model": GraphSAGE(names["data"].num_features, 8, 2, 4)}
-    return names
+def test_there_are_programs():
+    assert len(PROGRAMS) == 10
 
 
-def test_there_are_ten_tasks_and_their_lines_are_counted():
-    assert list(TASKS) == list(range(1, 11))
-    assert table() == {title: tuple(counted(code[name]) for name in NAMES) for title, code in TASKS.values()}
-
-
-@pytest.mark.parametrize("task", [number for number in TASKS if number != 8])
-def test_ours_are_run(task, around, capsys):
-    names = with_model(around, task)
-    exec(compile(TASKS[task][1]["Penstock"], f"task {task}", "exec"), names)
-    if "run" in names:
-        assert names["run"].state == "finished" and names["run"].test
-    if "out" in names:
-        assert names["out"].shape == (names["data"].num_nodes, 4)
-    if "loss" in names:
-        assert names["loss"].isfinite()
-
-
-def test_our_spec_is_imported(around, monkeypatch, capsys):
-    Path("spec.yaml").write_text(TASKS[8][1]["Penstock"])
-    code, _, said = command(monkeypatch, capsys, "data", "import", "spec.yaml", "--out", "data/users")
-    assert code == 0, said
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("task", [number for number in TASKS if number != 10])
-def test_pygs_are_run(task, around, capsys):
-    code = TASKS[task][1]["PyG"]
-    if LOADERS.search(code):
-        pytest.importorskip("pyg_lib", reason="PyG's loaders need pyg-lib")
-    if "pandas" in code:
-        pytest.importorskip("pandas")
-    exec(compile(code, f"task {task}", "exec"), with_model(around, task))
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", ["PyG", "DGL"])
-def test_the_others_are_python(task, name):
-    compile(TASKS[task][1][name], f"task {task}", "exec")
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_programs_are_run(number, around, capsys):
+    exec(compile(PROGRAMS[number], f"program {number}", "exec"), around)
+    made = {"run", "loss", "val_loader"} & set(around)
+    assert made
+    if "run" in made:
+        assert around["run"].state == "finished" and around["run"].test
+    if "loss" in made:
+        assert around["loss"].isfinite()
+    if "val_loader" in made:
+        assert sum(map(len, around["val_loader"])) == around["val"].edge_label_index.shape[1]
 
 
 def test_options_of_ours_exist():
     """Every option that the tables name as `option: value` is a field of a job, or of a cluster file or a spec."""
     others = {"reverse", "launcher"}
-    named = re.findall(r"`(\w+): [^`]+`", PAGE.read_text().split("## PyG → Penstock")[1])
+    named = re.findall(r"`(\w+): [^`]+`", PAGE.split("## PyG → Penstock")[1])
     assert named and set(named) <= set(Job.model_fields) | others, set(named) - set(Job.model_fields)
+
+
+def test_arguments_of_pyg_are_answered_as_the_page_says():
+    table = PAGE.split("## Arguments of PyG's loaders")[1].split("## PyG → Penstock")[0]
+    rows = dict(re.findall(r"^\| (`.*?`) \| ([^|]*) \|$", table, re.M))
+    said = {name: sentence for names, sentence in rows.items() for name in re.findall(r"`(\w+)`", names)}
+    assert said == {name: sentence[0].upper() + sentence[1:] for name, sentence in PYG_ARGUMENTS.items()}
+
+
+def changed_lines(name):
+    """Lines of an example that are there for our loader alone: neither empty nor comments."""
+    text = (ROOT / "examples" / "from_pyg" / f"{name}.py").read_text().splitlines()
+    first = next(number for number, line in enumerate(text) if line.strip() == "import penstock as ps")
+    depth, count = len(text[first]) - len(text[first].lstrip()), 0
+    for line in filter(str.strip, text[first:]):
+        if len(line) - len(line.lstrip()) < depth:
+            break
+        count += 1
+    return count
+
+
+def test_lines_of_the_nine_scripts_are_counted():
+    rows = re.findall(r"^\| \[`(\w+)\.py`\][^|]*\|[^|]*\| (\d+) \|", PAGE, re.M)
+    assert len(rows) == 9
+    assert {name: int(count) for name, count in rows} == {name: changed_lines(name) for name, _ in rows}

@@ -14,7 +14,7 @@ FEW = {"epochs": 4, "fanouts": (4, 3), "batch_size": 20}
 
 def main_of(name):
     """The function `main` of an example."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"example_{Path(name).name}", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.main
@@ -65,3 +65,33 @@ def test_accelerate():
     pytest.importorskip("accelerate")
     pytest.importorskip("torch_geometric")
     assert main_of("accelerate_loop")(community_graph(), hidden=16, cpu=True, **FEW) > 0.5
+
+
+FROM_PYG = {
+    "vertices": (0.5, {"nodes": 400}),
+    "typed": (0.5, {"count": 300, "authors": 200}),
+    "trimming": (0.4, {"nodes": 400}),
+    "links": (0.5, {"nodes": 300}),
+    "unsupervised": (0.4, {"nodes": 300}),
+    "bipartite": (0.2, {"users": 200, "movies": 100}),
+    "edge_features": (0.45, {"nodes": 600, "epochs": 12}),
+    "with_lightning": (0.5, {"nodes": 400}),
+    "knowledge_graph": (0.15, {"side": 8}),
+}
+"""By name of a script in examples/from_pyg, what its Penstock side reaches at least on a small graph."""
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", FROM_PYG)
+def test_scripts_of_pyg_learn_over_our_loader(name, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    if name == "with_lightning":
+        pytest.importorskip("lightning")
+    monkeypatch.syspath_prepend(EXAMPLES / "from_pyg")
+    least, sizes = FROM_PYG[name]
+    assert main_of(f"from_pyg/{name}")("penstock", **sizes) > least
+
+
+def test_all_scripts_of_pyg_are_run():
+    names = {path.stem for path in (EXAMPLES / "from_pyg").glob("*.py")}
+    assert names == {*FROM_PYG, "made_data"}

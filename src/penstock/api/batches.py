@@ -35,17 +35,17 @@ def loader(
 
     `graph` is anything `ps.load` recognises. `split` is train, val or test; or numbers or a mask of vertices, which
     need no labels, `("paper", mask)` where there are several types; or None for all vertices. Without it, an epoch goes
-    through the graph's training split, or through everything where it has none. Iterating gives an epoch of batches, and
-    iterating again gives the next one. A batch has PyG's names: `x`, `edge_index`, `y`, `n_id`, `e_id`, `batch_size`,
-    masks and all other fields; and `blocks` for models of `ps.nn`. With the same seed and `held_out` the batches are
-    those that `ps.train` learns from.
+    through the graph's training split, or through everything where it has none. Iterating gives an epoch of batches,
+    and iterating again gives the next one. A batch has PyG's names: `x`, `edge_index`, `y`, `n_id`, `e_id`,
+    `batch_size`, masks and all other fields; and `blocks` for models of `ps.nn`. With the same seed and `held_out` the
+    batches are those that `ps.train` learns from.
 
-    `edge_label_index` and `edge_label` are pairs to judge and their labels, as a graph of PyG's `RandomLinkSplit` brings
-    them. `transform` is called with each batch. `shuffle` is True for the training split and False for others, where it
-    is not given. In a loop of several processes `rank` and `world` give each its share: `batch_size` is that of one
-    process. On a GPU the share `reserve` of its memory is left for the model. `splits` says where train, val and test
-    come from (job field `split`). `fields` are those of a job that concern data, sampling, negatives, the device and the
-    pipeline, and `as_pyg`, `drop_last`, `disjoint`, `subgraph_type`, `exclude_edges` (docs/python.md).
+    `edge_label_index` and `edge_label` are pairs to judge and their labels, as a graph of PyG's `RandomLinkSplit`
+    brings them. `transform` is called with each batch. `shuffle` is True for the training split and False for others,
+    where it is not given. In a loop of several processes `rank` and `world` give each its share: `batch_size` is that
+    of one process. On a GPU the share `reserve` of its memory is left for the model. `splits` says where train, val and
+    test come from (job field `split`). `fields` are those of a job that concern data, sampling, negatives, the device
+    and the pipeline, and `as_pyg`, `drop_last`, `disjoint`, `subgraph_type`, `exclude_edges` (docs/python.md).
     """
     given = given_graph(graph)
     chosen = chosen_examples(given, edge_label_index, edge_label, fields.get("edge_type"))

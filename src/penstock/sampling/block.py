@@ -109,8 +109,8 @@ class MiniBatch(Generic[Layer]):
     `whole`, where the batch is one worker's share of one that was drawn whole, is how many seeds that has.
     `explanation` is what its remote vertices were drawn by, and says which columns their rows are sent with. On a
     device arrays are tensors, and `ready` is the event after which they are there. `merged` is what `merge_edges`
-    gives, by relation where there are several, if it was made ahead. `trees`, where every seed has a neighbourhood of its
-    own, has for each row the place of its seed in the batch.
+    gives, by relation where there are several, if it was made ahead. `trees`, where every seed has a neighbourhood of
+    its own, has for each row the place of its seed in the batch.
     """
 
     seeds: dict[str, Array]

@@ -34,7 +34,8 @@ _KEPT = 1 << 22
 
 
 class Readers(NamedTuple):
-    """Rows that read their lists. Where seeds have trees of their own, each is in one; where time counts, it has a limit."""
+    """Rows that read their lists. Where seeds have trees of their own, each is in one; where time counts, it has that
+    seed's time."""
 
     vertices: Array
     trees: Array = _NONE

@@ -186,7 +186,7 @@ def test_edges_and_labels_of_a_random_link_split_are_used():
     data = plain(edges=1500)
     split = transforms.RandomLinkSplit(0.1, 0.2, add_negative_train_samples=False)
     train, val, _ = split(data)
-    seen = [batch for batch in ps.loader(val, task="link-prediction", **FEW)]
+    seen = list(ps.loader(val, task="link-prediction", **FEW))
     index = torch.cat([batch.n_id[batch.edge_label_index] for batch in seen], 1)
     assert torch.equal(index, val.edge_label_index)
     assert torch.equal(torch.cat([batch.edge_label for batch in seen]), val.edge_label)
@@ -408,7 +408,8 @@ def test_disjoint_neighbourhoods():
 
 def pairs_of(batch, kind=("node", "to", "node")):
     index = batch.edge_index_dict[kind]
-    return {tuple(pair) for pair in torch.stack([batch.n_id_dict[k][i] for k, i in zip(kind[::2], index)]).T.tolist()}
+    ends = [batch.n_id_dict[name][rows] for name, rows in zip(kind[::2], index, strict=True)]
+    return {tuple(pair) for pair in torch.stack(ends).T.tolist()}
 
 
 def test_subgraph_types():

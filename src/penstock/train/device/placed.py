@@ -67,8 +67,8 @@ class Placed:
         """For a job, with nothing put anywhere yet."""
         fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
         return cls(
-            device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why], wish=job.placement,
-            asks_for_edges=job.names_edges,
+            device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why],
+            wish=job.placement, asks_for_edges=job.names_edges,
         )  # fmt: skip
 
     @property

@@ -48,7 +48,10 @@ class BatchFields:
         self.node_type: str | None = getattr(source, "node_type", None)
         self.edge_type: EdgeType | None = getattr(source, "edge_type", None)
         self.attributes = given.attributes if given.from_pyg else {}
-        self.merging, self.wanted = threading.Event(), set[tuple[Place, str]]()
+        self.wanted, self._asked = set[tuple[Place, str]](), threading.Event()
+        # A device merges the edges that it has drawn, which are not those of other kinds of subgraphs.
+        self.merging = self._asked if job.subgraph_type == "directional" else threading.Event()
+        """Set when edges are asked for as one list: later batches then make it ahead."""
         own = given.from_pyg
         self._nodes = {name: self._fields_of_nodes(nodes, own) for name, nodes in graph.nodes.items()}
         self._edges = {kind: self._fields_of_edges(kind) for kind in graph.edges}
@@ -77,7 +80,7 @@ class BatchFields:
 
     def make_ahead(self, batch: Batch) -> None:
         """Make what earlier batches were asked for."""
-        if self.merging.is_set() and batch.merged is None:
+        if self._asked.is_set() and batch.merged is None:
             batch.merged = self.merged(batch)
         if not self.wanted:
             return
@@ -93,10 +96,11 @@ class BatchFields:
         return name in self._names_of_rows(place)
 
     def merged(self, batch: Batch) -> Any:
-        """The edges of all layers as one tensor, or one for each relation that has any."""
-        if self._job.subgraph_type != "directional":
-            found = {kind: torch.from_numpy(each.pairs) for kind, each in self._lists(batch).items()}
-            return found if self.typed else next(iter(found.values()))
+        """The edges of all layers as one tensor, or one for each relation that has any; else as `EdgeList`s."""
+        if self._job.subgraph_type == "induced":
+            return induced_edges(self._graph, batch, self.edge_types)
+        if self._job.subgraph_type == "bidirectional":
+            return bidirectional_edges(batch, self.edge_types)
         blocks: list[Any] = batch.blocks
         if self.typed or not blocks:
             return merged_relations(blocks)
@@ -164,25 +168,26 @@ class BatchFields:
     def _edge_rows(self, batch: Batch, kind: EdgeType, fields: Mapping[str, "RowField"]) -> dict[str, Make]:
         if not self._has_numbers(kind):
             return {}
-        return {key: lambda field=field: field.at(self._positions(batch, kind)) for key, field in fields.items()}
+        return {key: partial(self._rows_at, batch, kind, field) for key, field in fields.items()}
+
+    def _rows_at(self, batch: Batch, kind: EdgeType, field: "RowField") -> Tensor:
+        return field.at(self._positions(batch, kind))
 
     def _has_numbers(self, kind: EdgeType) -> bool:
         """Whether the edges of batches are known by their positions: turned ones of several relations are not."""
         return self._job.subgraph_type != "bidirectional" or not self.typed
 
     def _edge_index(self, batch: Batch, kind: EdgeType) -> Tensor:
-        self.merging.set()
-        if batch.merged is None:
-            batch.merged = self.merged(batch)
-        if not isinstance(batch.merged, dict):
-            found: Tensor = batch.merged
-            return found
-        return batch.merged.get(kind, torch.empty(2, 0, dtype=torch.int64, device=_device_of(batch)))
+        found = self._merged(batch)
+        pairs: Tensor | EdgeList | None = found.get(kind) if isinstance(found, dict) else found
+        if isinstance(pairs, EdgeList):
+            return torch.from_numpy(pairs.pairs)
+        return torch.empty(2, 0, dtype=torch.int64, device=_device_of(batch)) if pairs is None else pairs
 
     def _positions(self, batch: Batch, kind: EdgeType) -> Any:
         """Where the edges of `edge_index` are in the graph's lists, in its order."""
         if self._job.subgraph_type != "directional":
-            return self._lists(batch)[kind].positions
+            return self._merged(batch)[kind].positions
         blocks, known = self._blocks(batch, kind)
         if not blocks:
             return np.empty(0, np.int64)
@@ -190,10 +195,11 @@ class BatchFields:
             return merged_edge_rows(blocks, "edges", known)
         return merge_values(blocks, "edges", known)
 
-    def _lists(self, batch: Batch) -> dict[EdgeType, EdgeList]:
-        if self._job.subgraph_type == "induced":
-            return induced_edges(self._graph, batch, self.edge_types)
-        return bidirectional_edges(batch, self.edge_types)
+    def _merged(self, batch: Batch) -> Any:
+        self._asked.set()
+        if batch.merged is None:
+            batch.merged = self.merged(batch)
+        return batch.merged
 
     def _blocks(self, batch: Batch, kind: EdgeType) -> tuple[list[Block], list[int] | None]:
         blocks: list[Any] = batch.blocks
@@ -225,7 +231,7 @@ class BatchFields:
             if named and any(getattr(block, name) is not None for block in blocks):
                 found[name] = partial(merged_edge_rows, blocks, name, known)
             elif named and name == "edge_attr" and (width := self._width(kind)):
-                found[name] = lambda width=width: torch.empty(0, width)
+                found[name] = partial(torch.empty, 0, width)
         if blocks and all(block.weights is not None for block in blocks):
             found["edge_norm"] = lambda: _tensor(merge_values([host_block(b) for b in blocks], "weights", known))
         return found
@@ -321,7 +327,7 @@ def _examples_of(batch: Batch, name: str) -> Array:
 
 
 def _device_of(batch: Batch) -> torch.device:
-    ids = next(iter(batch.vertices.values()))
+    ids: Any = next(iter(batch.vertices.values()))
     return ids.device if isinstance(ids, Tensor) else torch.device("cpu")
 
 

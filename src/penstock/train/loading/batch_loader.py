@@ -226,7 +226,7 @@ class BatchLoader:
     def _merge_ahead(self, batch: Batch) -> None:
         """Make one list of a batch's edges, where earlier batches were asked for it."""
         fields = self._fields
-        if fields.merging.is_set() and batch.merged is None and self.job.subgraph_type == "directional":
+        if fields.merging.is_set() and batch.merged is None:
             batch.merged = fields.merged(batch)
 
 

@@ -78,12 +78,11 @@ def chosen_examples(given: GivenGraph, index: Any, labels: Any, named: str | Non
         return None
     if isinstance(index, list | tuple) and len(index) == 3 and all(isinstance(part, str) for part in index):
         return edge_type_named(graph, _edge_type(index))
-    if isinstance(index, list | tuple) and len(index) == 2 and isinstance(index[0], list | tuple | str):
-        if (index[0] and isinstance(index[0], str)) or all(isinstance(part, str) for part in index[0]):
-            kind = edge_type_named(graph, index[0] if isinstance(index[0], str) else _edge_type(index[0]))
-            if index[1] is None:
-                return kind
-            index = index[1]
+    if isinstance(index, list | tuple) and len(index) == 2 and _names_a_type(index[0]):
+        kind = edge_type_named(graph, index[0] if isinstance(index[0], str) else _edge_type(index[0]))
+        if index[1] is None:
+            return kind
+        index = index[1]
     if kind is None:
         kind = edge_type_named(graph, named) if named is not None else _only_relation(graph)
     return _examples(graph, kind, index, labels)
@@ -117,6 +116,11 @@ def _only_relation(graph: Graph) -> EdgeType:
             code="option-missing",
         )
     return graph.edge_types[0]
+
+
+def _names_a_type(part: Any) -> bool:
+    parts = [part] if isinstance(part, str) else list(part) if isinstance(part, list | tuple) else []
+    return bool(parts) and all(isinstance(each, str) for each in parts)
 
 
 def _edge_type(parts: Any) -> EdgeType:

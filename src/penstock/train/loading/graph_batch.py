@@ -49,9 +49,9 @@ class GraphBatch:
     """A sampled batch. Rows are the vertices `n_id`; the seeds are the first `batch_size` of them.
 
     Names and meanings are PyG's: `x`, `edge_index`, `y`, `n_id`, `e_id`, `input_id`, masks and every other field of
-    vertices and edges, by type as `batch["paper"].x` and `batch.x_dict` where the graph has several. Values are made when
-    they are first asked for, and can be assigned. Models of `ps.nn` take `blocks`. A batch may be kept for as long as it
-    is needed.
+    vertices and edges, by type as `batch["paper"].x` and `batch.x_dict` where the graph has several. Values are made
+    when they are first asked for, and can be assigned. Models of `ps.nn` take `blocks`. A batch may be kept for as long
+    as it is needed.
     """
 
     def __init__(self, planned: Planned, batch: Batch, fields: BatchFields, device: torch.device) -> None:
@@ -155,9 +155,9 @@ class GraphBatch:
             return self._collected(name.removesuffix("_dict"))
         if name == "batch_size":
             return len(self)
-        if self._types.typed and name in _OF_SEEDS and self._types.seeds is not None:
-            if name in self._names(self._types.seeds):
-                return self._value(self._types.seeds, name)
+        seeds = self._types.seeds
+        if self._types.typed and name in _OF_SEEDS and seeds is not None and name in self._names(seeds):
+            return self._value(seeds, name)
         if (name in _ABSENT and not self._types.typed) or name == "y":
             return None
         raise self._no_such(name)
@@ -224,7 +224,7 @@ class GraphBatch:
                 data.num_nodes = self.num_nodes
             return data
         data = HeteroData()
-        for key in (*self._types.node_types, *self._types.edge_types):
+        for key in self._keys():
             names = None if self._types.typed else self._names_of_type(key)
             data[key].update(self._of_pyg(self._placed(key), names))
             if isinstance(key, str) and "x" not in data[key]:
@@ -241,11 +241,15 @@ class GraphBatch:
     def __getstate__(self) -> dict[str, Any]:
         """All values, and nothing of the loader's graph."""
         self._make_all()
-        bare = replace(self._batch, features={}, labels=None, merged=None, ready=None, edge_rows=None, made=None)  # type: ignore[arg-type]
+        gone: dict[str, Any] = dict.fromkeys(("labels", "merged", "ready", "edge_rows", "made"))
+        bare = replace(self._batch, features={}, **gone)
         return {**self.__dict__, "_fields": None, "_known": {}, "_batch": bare}
 
     def _places(self) -> list[Place]:
         return [None, *self._types.node_types, *self._types.edge_types] if self._types.typed else [None]
+
+    def _keys(self) -> list[str | EdgeType]:
+        return [*self._types.node_types, *self._types.edge_types]
 
     def _placed(self, key: str | EdgeType) -> Place:
         return key if self._types.typed else None
@@ -288,7 +292,7 @@ class GraphBatch:
     def _collected(self, name: str) -> dict[Any, Any]:
         """A value by the types that have it."""
         found: dict[Any, Any] = {}
-        for key in (*self._types.node_types, *self._types.edge_types):
+        for key in self._keys():
             names = self._names(key) if self._types.typed else self._names_of_type(key)
             if name in names:
                 found[key] = self._value(self._placed(key), name)
@@ -354,7 +358,7 @@ class GraphBatch:
                 f"A batch has {name} where subgraph_type is directional: leave it out.", code="unsupported-combination"
             )
         return NoSuchField(
-            f"The batch has no {name!r}: it has {', '.join(self.keys())}; batch.to_pyg() has the methods of PyG's Data.",
+            f"The batch has no {name!r}: it has {', '.join(self.keys())}; batch.to_pyg() has PyG's methods.",
             code="unknown-name",
         )
 
@@ -368,7 +372,7 @@ class Store:
 
     def keys(self) -> list[str]:
         """Names of the values."""
-        batch = self._batch
+        batch: GraphBatch = self._batch
         return batch._names(self._key) if batch._types.typed else batch._names_of_type(self._key)
 
     def items(self) -> Iterator[tuple[str, Any]]:

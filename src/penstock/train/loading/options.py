@@ -136,8 +136,8 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
 def _check(job: LoaderJob) -> None:
     if job.subgraph_type == "induced" and (job.disjoint or job.time is not None):
         raise PenstockError(
-            "subgraph_type induced joins all vertices of a batch, and disjoint or `time` keep seeds apart: use directional"
-            " or bidirectional.",
+            "subgraph_type induced joins all vertices of a batch, and disjoint or `time` keep seeds apart: use"
+            " directional or bidirectional.",
             code="conflicting-options",
         )
 
@@ -157,8 +157,8 @@ def _hops(fanouts: Any) -> Any:
         for key, numbers in lists.items():
             if isinstance(numbers, int) or len(numbers) != len(next(iter(lists.values()))):
                 raise PenstockError(
-                    f"ps.loader: fanouts of {key} are {numbers!r}: give a list for each edge type, with a number for each"
-                    " hop.",
+                    f"ps.loader: fanouts of {key} are {numbers!r}: give a list for each edge type, with a number for"
+                    " each hop.",
                     code="shape-mismatch",
                 )
         return [dict(zip(lists, hop, strict=True)) for hop in zip(*lists.values(), strict=True)]

@@ -131,8 +131,8 @@ class GivenEdges:
             )
         if job.time is not None:
             raise PenstockError(
-                "Pairs of edge_label_index have no times, and the loader samples by `time`: leave out `time`, or edges of"
-                " the graph with a field of times for edge_label_index.",
+                "Pairs of edge_label_index have no times, and the loader samples by `time`: leave out `time`, or give"
+                " the pairs as edges of the graph, with a field of times.",
                 code="unsupported-combination",
             )
         drawn = labels is None or negatives

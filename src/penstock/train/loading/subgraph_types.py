@@ -78,8 +78,8 @@ def reverse_type(kind: EdgeType, edge_types: list[EdgeType]) -> EdgeType:
     turned = [other for other in edge_types if (other[0], other[2]) == (destination, source)]
     if len(turned) != 1:
         raise PenstockError(
-            f"subgraph_type bidirectional needs a reverse of {edge_key(kind)}, and the graph has {len(turned)} relations"
-            f" from {destination} to {source}: add rev_{relation} with PyG's ToUndirected, or use induced.",
+            f"subgraph_type bidirectional needs a reverse of {edge_key(kind)}, and the graph has {len(turned)}"
+            f" relations from {destination} to {source}: add rev_{relation} with PyG's ToUndirected, or use induced.",
             code="unsupported-combination",
         )
     return turned[0]
