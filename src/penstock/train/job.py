@@ -67,7 +67,7 @@ class TrainOptions(StrictDocument):
     inference_mb: int = Field(512, ge=1, description="working memory of exact inference, beyond its results")
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
     threads: int = Field(
-        0, ge=0, description="threads that compute; 0: all cores; another number rounds sums differently"
+        0, ge=0, le=1 << 16, description="threads that compute; 0: all cores; another number rounds sums differently"
     )
     run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
 
