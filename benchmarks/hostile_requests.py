@@ -22,15 +22,19 @@ _PATHS = (
     *("/api/jobs/{}/retry", "/api/jobs/{}/report", "/api/devices", "/api/openapi.json", "/metrics", "/api/{}", "/{}"),
 )
 _QUERIES = ("before={}", "offset={}", "limit={}", "state={}", "offset={}&offset={}", "{}", "before={}&limit={}")
+_METHODS = ("HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "X" * 50)
 _HOSTS = ("127.0.0.1", "localhost", "evil.example", "127.0.0.1:99999", "", "[::1]", "a" * 300, "127.0.0.1.evil.example")
 _PATIENCE_S = 2.0
 
 
-def hostile_request(draws: random.Random, token: str | None, folder: str) -> bytes:
-    """One request, with the token or without; `folder` is the service's, which some of them name."""
+def hostile_request(draws: random.Random, token: str | None, folder: str, complete: bool = False) -> bytes:
+    """One request, with the token or without; `folder` is the service's, which some of them name.
+
+    Unless it is to be `complete`, its body may be shorter than it says.
+    """
     if draws.random() < 0.05:
         return draws.randbytes(draws.randrange(1, 4000)) + b"\r\n\r\n"
-    method = draws.choice(("GET", "GET", "POST", "POST", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "X" * 50))
+    method = draws.choice(("GET", "GET", "GET", "POST", "POST", "POST", "POST", draws.choice(_METHODS)))
     path = draws.choice(_PATHS).replace("{}", draws.choice(_NUMBERS))
     if draws.random() < 0.4:
         query = draws.choice(_QUERIES)
@@ -45,7 +49,10 @@ def hostile_request(draws: random.Random, token: str | None, folder: str) -> byt
         lines.append(f"Authorization: Bearer {token}")
     body = _body(draws).replace(b"QUEUE", folder.encode()) if method in ("POST", "PUT") else b""
     if body:
-        lines += ["Content-Type: application/json", *_length(draws, len(body))]
+        lines += [
+            "Content-Type: application/json",
+            *([f"Content-Length: {len(body)}"] if complete else _length(draws, len(body))),
+        ]
     return "\r\n".join(lines).encode("utf-8", "surrogateescape") + b"\r\n\r\n" + body
 
 
@@ -78,7 +85,7 @@ def _body(draws: random.Random) -> bytes:
         return b'{"job": {"graph": ' + b"[" * depth + b"]" * depth + b"}}"
     if drawn < 0.2:
         return draws.choice((b"", b"null", b"[]", b"{", b'{"job": NaN}', b'"\xed\xa0\x80"', b"\xff\xfe{\x00}\x00"))
-    job = {draws.choice(_FIELDS): _value(draws) for _ in range(draws.randrange(1, 4))}
+    job = {draws.choice(_FIELDS): _value(draws) for _ in range(draws.choice((1, 1, 1, 2, 3)))}
     job.setdefault("graph", draws.choice(("QUEUE/graph", "cora", "synthetic-arxiv", "QUEUE")))
     fields: dict[str, Any] = {"job": job}
     if draws.random() < 0.3:

@@ -1,15 +1,18 @@
-"""Does a queue lose a job, run one twice at once or change its weights when everything is killed at random?
+"""Does a queue lose a job, run one twice at once or change its weights when everything is disturbed at random?
 
-Queues jobs that differ in their seed, and kills without warning, at random moments, the service, the process of a job,
-the program that starts jobs, or all of them at once; a killed service is started again. When all jobs have ended, each
-one's last checkpoint (weights, optimiser, position) is compared bit for bit with that of the same job, run undisturbed.
-Run: python benchmarks/queue_chaos.py [--jobs 20] [--kills 30] [--seed 0] [--json]
+Queues jobs that differ in their seed. At random moments it kills without warning the service, the process of a job, the
+program that starts jobs, or all of them at once; lets the service write nothing, as on a full disk; locks its database;
+leaves it no descriptors; floods it with connections, with bodies and with absurd jobs. A killed service is started
+again. When all jobs have ended, each one's last checkpoint (weights, optimiser, position) is compared bit for bit with
+that of the same job, run undisturbed.
+Run: python benchmarks/queue_chaos.py [--jobs 20] [--disturbances 60] [--seed 0] [--json]
 """
 
 import argparse
 import json
 import os
 import random
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -17,7 +20,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ from penstock.graph.generate import make_graph, recipe_named
 from penstock.train.job import make_job
 from penstock.train.run import start_run
 from penstock.train.state_file import read_state
+from queue_floods import ABSURD, DESCRIPTORS, connected
 from queue_service import ServiceProcess
 
 JOB = {
@@ -40,48 +45,53 @@ JOB = {
     "checkpoint_minutes": 0,
     "threads": 1,
 }
-TARGETS = ("job", "job", "service", "warm", "everything")
+_FLOOD_S = 3.0
+"""Seconds that a disturbance lasts which is no kill."""
 _TIMES = ("elapsed", "epoch_elapsed", "epoch_seconds")
 
 
 def main() -> None:
     arguments = _arguments()
     with tempfile.TemporaryDirectory() as folder:
-        answer = measure(Path(folder), arguments.jobs, arguments.kills, arguments.seed)
+        answer = measure(Path(folder), arguments.jobs, arguments.disturbances, arguments.seed)
     if arguments.json:
         print(json.dumps(answer))
     else:
         for name, value in answer.items():
             print(f"{name}: {value}")
-    sys.exit(not (answer["ended"] == answer["equal"] == arguments.jobs and not answer["twice"]))
+    lost = answer["twice"] or answer["service died of"]
+    sys.exit(bool(lost) or not answer["ended"] == answer["equal"] == arguments.jobs)
 
 
-def measure(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, Any]:
+def measure(folder: Path, jobs: int, disturbances: int, seed: int) -> dict[str, Any]:
     """What became of the jobs."""
     graph = folder / "graph"
     make_graph(recipe_named("synthetic-arxiv").scaled(0.02), graph)
-    service, draws = ServiceProcess(folder / "queue"), random.Random(seed)
+    service, draws = ServiceProcess(folder / "queue", descriptors=DESCRIPTORS), random.Random(seed)
     service.start()
     fields = {**JOB, "graph": str(graph)}
     numbers = service.queue.submit(fields, sweep={"seed": list(range(jobs))})
     began, done, twice = time.monotonic(), Counter[str](), 0
-    while sum(done.values()) < kills and not _all_ended(service.folder):
-        # A kill when nothing trains would prove nothing.
+    turn: list[str] = []
+    while sum(done.values()) < disturbances and not _all_ended(service.folder):
+        # A disturbance when nothing trains would prove nothing.
         if not _processes(service.folder):
             time.sleep(0.02)
             continue
         time.sleep(draws.uniform(0.05, 1.5))
         twice += _run_twice(service.folder)
-        target = draws.choice(TARGETS)
-        if _killed(service, target, draws):
-            done[target] += 1
+        turn = turn or draws.sample([*DISTURBANCES], len(DISTURBANCES))
+        if DISTURBANCES[turn[-1]](service, draws):
+            done[turn[-1]] += 1
+        turn.pop()
     found = service.queue.wait(*numbers)
     seconds = time.monotonic() - began
     service.stop()
     equal = sum(_same(fields | {"seed": at}, Path(job["run"]), folder / f"alone-{at}") for at, job in enumerate(found))
     return {
         "jobs": jobs,
-        "kills": dict(done),
+        "disturbances": dict(done),
+        "service died of": _deaths(service),
         "ended": sum(job["state"] == "ended" for job in found),
         "equal": equal,
         "twice": twice,
@@ -91,20 +101,112 @@ def measure(folder: Path, jobs: int, kills: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _killed(service: ServiceProcess, target: str, draws: random.Random) -> bool:
-    """Kill what was drawn, if there is any; a service that is dead is started again."""
+def _kill_job(service: ServiceProcess, draws: random.Random) -> bool:
     pids = _processes(service.folder)
-    if target == "job":
-        return bool(pids) and _kill(draws.choice(pids))
+    return bool(pids) and _kill(draws.choice(pids))
+
+
+def _kill_warm(service: ServiceProcess, draws: random.Random) -> bool:
     warm = _warm_programs(service)
-    if target == "warm":
-        return bool(warm) and _kill(warm[0])
+    return bool(warm) and _kill(warm[0])
+
+
+def _kill_service(service: ServiceProcess, draws: random.Random) -> bool:
     service.kill()
-    if target == "everything":
-        for pid in (*pids, *warm):
-            _kill(pid)
     service.start()
     return True
+
+
+def _kill_everything(service: ServiceProcess, draws: random.Random) -> bool:
+    pids = (*_processes(service.folder), *_warm_programs(service))
+    service.kill()
+    for pid in pids:
+        _kill(pid)
+    service.start()
+    return True
+
+
+def _fill_disk(service: ServiceProcess, draws: random.Random) -> bool:
+    """No file of the service's can grow for a while."""
+    with _limited(service, resource.RLIMIT_FSIZE, 0):
+        time.sleep(_FLOOD_S)
+    return service.runs
+
+
+def _take_descriptors(service: ServiceProcess, draws: random.Random) -> bool:
+    """The service can open nothing for a while."""
+    with _limited(service, resource.RLIMIT_NOFILE, 4):
+        time.sleep(_FLOOD_S)
+    return service.runs
+
+
+def _lock_database(service: ServiceProcess, draws: random.Random) -> bool:
+    """Nothing can be written, for longer than SQLite waits."""
+    with closing(sqlite3.connect(service.folder / "queue.sqlite", isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        time.sleep(2 * _FLOOD_S)
+        connection.execute("ROLLBACK")
+    return service.runs
+
+
+def _flood_with_sockets(service: ServiceProcess, draws: random.Random) -> bool:
+    """More connections than the service may open, on which a request is begun."""
+    return _flood(service, 1200, b"GET /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+
+
+def _flood_with_bodies(service: ServiceProcess, draws: random.Random) -> bool:
+    """Requests without a token, whose bodies are half sent."""
+    head = b"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1048576\r\n\r\n"
+    return _flood(service, 300, head + b" " * 100_000)
+
+
+def _flood_with_absurd_jobs(service: ServiceProcess, draws: random.Random) -> bool:
+    """Jobs that no machine could hold; they are refused, and not counted among the others."""
+    graph = str(service.folder.parent / "graph")
+    hidden = [ABSURD + 2 * draws.randrange(1 << 20) for _ in range(5)]
+    service.queue.submit({**JOB, "graph": graph}, sweep={"hidden": hidden})
+    time.sleep(_FLOOD_S)
+    return service.runs
+
+
+DISTURBANCES: dict[str, Callable[[ServiceProcess, random.Random], bool]] = {
+    "job killed": _kill_job,
+    "service killed": _kill_service,
+    "warm program killed": _kill_warm,
+    "everything killed": _kill_everything,
+    "disk full": _fill_disk,
+    "no descriptors": _take_descriptors,
+    "database locked": _lock_database,
+    "sockets": _flood_with_sockets,
+    "bodies": _flood_with_bodies,
+    "absurd jobs": _flood_with_absurd_jobs,
+}
+"""Each tells whether it has disturbed the service."""
+
+
+def _flood(service: ServiceProcess, count: int, said: bytes) -> bool:
+    opened = connected(service, count, said)
+    time.sleep(_FLOOD_S)
+    for each in opened:
+        each.close()
+    return service.runs
+
+
+@contextmanager
+def _limited(service: ServiceProcess, kind: int, most: int) -> Iterator[None]:
+    before = resource.prlimit(service.pid, kind)
+    resource.prlimit(service.pid, kind, (most, before[1]))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(service.pid, kind, before)
+
+
+def _deaths(service: ServiceProcess) -> list[str]:
+    """What services have said that ended by themselves: none should."""
+    said = (service.folder.parent / "serve.log").read_text(errors="replace")
+    return [line[:300] for line in said.splitlines() if line.startswith(("Error:", "Traceback"))]
 
 
 def _kill(pid: int) -> bool:
@@ -163,7 +265,7 @@ def _equal(a: Any, b: Any) -> bool:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=20)
-    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--disturbances", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

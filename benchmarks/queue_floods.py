@@ -33,6 +33,8 @@ LONGEST_S = 60.0
 """Seconds of a flood."""
 ABSURD = 1 << 31
 _BODY = (1 << 20) - 1
+_SHOWN = 3000
+"""Characters of a traceback."""
 
 
 def main() -> None:
@@ -78,6 +80,7 @@ class Watched:
             "most descriptors": self._descriptors,
             "service grew by, MB": round((self._bytes - self._first) / 1e6),
             "tracebacks": said.count("Traceback"),
+            **({"first": said[said.index("Traceback") :][-_SHOWN:]} if "Traceback" in said else {}),
         }
 
     def _watch(self) -> None:
@@ -98,7 +101,7 @@ def flood_of_sockets(service: ServiceProcess, count: int, seed: int) -> dict[str
     """Half of a request's headers on each of `count` connections, 1,200 by default, kept open while a job trains."""
     count = count or 1200
     graph = _graph(service.folder.parent / "graph")
-    opened = _connected(service, count, b"GET /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    opened = connected(service, count, b"GET /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n")
     number, ended = 0, False
     with suppress(Exception):
         number = service.queue.submit({"graph": str(graph), "epochs": 2, "threads": 1, "hidden": 8})[0]
@@ -114,7 +117,7 @@ def flood_of_bodies(service: ServiceProcess, count: int, seed: int) -> dict[str,
     """All but one byte of a body of 1 MiB on each of `count` connections, 700 by default, without a token."""
     count = count or 700
     head = f"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {_BODY + 1}\r\n\r\n".encode()
-    opened = _connected(service, count, head)
+    opened = connected(service, count, head)
     left, until = dict.fromkeys(opened, _BODY), time.monotonic() + LONGEST_S / 2
     piece = b" " * 65536
     while any(left.values()) and time.monotonic() < until:
@@ -189,7 +192,7 @@ def _graph(folder: Path) -> Path:
     return folder
 
 
-def _connected(service: ServiceProcess, count: int, said: bytes) -> list[socket.socket]:
+def connected(service: ServiceProcess, count: int, said: bytes) -> list[socket.socket]:
     """Connections on which something was said; those that the service does not take in a second are left out."""
     address, opened = ServiceFolder(service.folder).address(), list[socket.socket]()
     until = time.monotonic() + LONGEST_S

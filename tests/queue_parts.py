@@ -89,9 +89,9 @@ class Client:
 
 
 @contextmanager
-def answering_parts(parts, token):
+def answering_parts(parts, token, host=""):
     """A client of the parts, which answer at a free port."""
     with listening_at("127.0.0.1", 0) as listening:
         served = Served(parts.operations, parts.scheduler, parts.feed)
-        with answering(served, listening, token):
+        with answering(served, listening, token, host):
             yield Client(listening.getsockname()[1], token)

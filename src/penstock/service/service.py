@@ -52,9 +52,9 @@ class ServiceOptions:
 
 def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
     """Run a service until `stopped`, or until it was drained. What it and its jobs write is the user's alone."""
-    os.umask(_PRIVATE)
     policy: Policy = policy_named(options.policy, options.age_s)
     with ExitStack() as stack:
+        stack.callback(os.umask, os.umask(_PRIVATE))
         folder = ServiceFolder(options.folder)
         folder.hold()
         stack.callback(folder.close)

@@ -84,7 +84,7 @@ class TrainOptions(StrictDocument):
         description="version of the random draws; 1: of earlier releases, where small seeds share batches",
     )
     threads: int = Field(
-        0, ge=0, description="threads that compute; 0: all cores; another number rounds sums differently"
+        0, ge=0, le=1 << 16, description="threads that compute; 0: all cores; another number rounds sums differently"
     )
     run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
 

@@ -20,7 +20,7 @@ from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 from penstock.train.trace.libraries import library_memory
 
-_UNCOUNTABLE = ("overflow", "too large", "invalid shape", "invalid for input of size")
+_UNCOUNTABLE = ("verflow", "too large", "invalid shape", "invalid for input of size")
 """In what torch and NumPy say of sizes that do not fit into 64 bits."""
 
 
@@ -92,7 +92,7 @@ def _countable() -> Iterator[None]:
     """Around a forecast: sizes that no computer can count, or that this one cannot hold, are refused in a sentence."""
     try:
         yield
-    except (MemoryError, RuntimeError, OverflowError) as error:
+    except (MemoryError, RuntimeError, OverflowError, TypeError, ValueError) as error:
         if is_host_full(error):
             raise PenstockError(
                 "The memory of the job cannot be forecast: batches of it do not fit into this machine's memory. Lower"
