@@ -8,6 +8,7 @@ import pytest
 from meetings import Cable, Meeting, echo, until
 
 from penstock.wire import Endpoint, Message
+from penstock.wire.transport import LARGE_BYTES
 
 MIB = 1 << 20
 
@@ -78,3 +79,26 @@ def test_a_post_has_threads_by_its_cores(meeting: Meeting, monkeypatch: pytest.M
         (endpoint,) = meeting("a")
         assert isinstance(endpoint, Endpoint)
         assert len(endpoint._lanes) == expected
+
+
+@pytest.mark.parametrize("security", ["tls", "token"])
+def test_large_messages_have_connections_of_their_own(meeting: Meeting, security: str) -> None:
+    """Both ways, from the first large message on; small ones keep the first connection."""
+    a, b = meeting("a", "b", security=security, io_threads=2)
+    b.serve("echo", echo)
+    channel, large = a.channel("b"), np.zeros(LARGE_BYTES, np.uint8)
+    channel.call(Message("echo", arrays=(large[:1000],)))
+    link = a._links["b", ""]
+    assert link.group is not None
+    assert len(link.group.connections()) == 1
+    channel.call(Message("echo", arrays=(large,)))
+    until(lambda: link.group is not None and len(link.group.connections()) == 3)
+    (there,) = b._exchange.listeners[0].groups.values()
+    until(lambda: len(there.connections()) == 3)
+    first = link.group.first
+    sent = first.bytes
+    for _ in range(4):
+        channel.call(Message("echo", arrays=(large,)))
+    assert first.bytes - sent < LARGE_BYTES
+    assert link.group.choose(10) is first
+    assert there.choose(LARGE_BYTES) is not there.first
