@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -158,7 +159,10 @@ def _place(folder: Path, kind: str) -> Iterator[Path]:
 
 def _damage_header(file: Path) -> None:
     content = bytearray(file.read_bytes())
-    content[content.index(b"'descr'") - 1] = ord("(")
+    with zipfile.ZipFile(file) as archive:
+        arrays = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+    largest = max(arrays, key=lambda info: info.file_size)
+    content[content.index(b"}", largest.header_offset)] = ord(" ")
     file.write_bytes(content)
 
 

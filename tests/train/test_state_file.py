@@ -150,7 +150,9 @@ def test_shared_tensors_are_kept_apart(tmp_path):
 def test_whatever_a_byte_of_a_header_becomes(tmp_path):
     """NumPy evaluates headers as Python: a quote, a bracket or a zero byte there raises whatever a parser can."""
     path = tmp_path / "a.ckpt"
-    state = small(path)
+    # Too large for its checksum to be compared before the header is looked at.
+    state = {"w": torch.arange(6000.0).reshape(2, 3000), "rows": np.arange(4)}
+    write_state(path, state)
     data = path.read_bytes()
     headers = [place for place in range(len(data)) if data[place:].startswith(npy.MAGIC_PREFIX)]
     noticed = 0
