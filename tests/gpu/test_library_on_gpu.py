@@ -130,6 +130,7 @@ def test_a_loaders_rows_of_edges_are_the_hosts(sample_on):
     for ours, theirs in zip(*drawn, strict=True):
         assert torch.equal(ours.edge_index, theirs.edge_index.cpu())
         assert torch.equal(ours.edge_attr, theirs.edge_attr.cpu())
+        assert torch.equal(ours.e_id, theirs.e_id.cpu())
         assert torch.equal(ours.edge_weight, theirs.edge_weight.cpu())
 
 
