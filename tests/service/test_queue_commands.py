@@ -84,6 +84,8 @@ def test_commands_from_submitting_to_draining(service, tmp_path, monkeypatch, ca
     assert [job["state"] for job in waited["jobs"]] == ["ended"] * 4
     listed = answer(monkeypatch, capsys, "queue", "--state", "ended", "--limit", "2")
     assert ([job["id"] for job in listed["jobs"]], listed["next"], listed["counts"]) == ([4, 3], 3, {"ended": 4})
+    written = [tmp_path / "queue", *(tmp_path / "queue").rglob("*")]
+    assert not [path for path in written if path.stat().st_mode & 0o077], "others could read them"
     assert "training" in answer(monkeypatch, capsys, "logs", "-f", "1")["text"]
     assert "".join(queue.logs(1)) == answer(monkeypatch, capsys, "logs", "1")["text"]
     assert refusal(monkeypatch, capsys, "cancel", "1").code == "closed"

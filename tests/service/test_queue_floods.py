@@ -1,5 +1,4 @@
-"""A service that others flood: connections that say nothing, bodies without a token, hostile requests, and no descriptors
-left."""
+"""A service that others flood: silent connections, bodies without a token, hostile requests, no descriptors left."""
 
 import errno
 import json
@@ -189,14 +188,23 @@ def test_hostile_requests_are_refused_and_never_fail(client, parts, tmp_path):
 
 
 @contextmanager
-def no_descriptors():
-    """Within it this process can open nothing more."""
+def no_descriptors(but=0):
+    """Within it this process can open nothing more, or only so many."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+    free = _free_descriptors(but) if but else 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def _free_descriptors(count):
+    """The limit that leaves so many descriptors: the system gives the lowest that is free."""
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(count)]
+    for each in opened:
+        os.close(each)
+    return max(opened) + 1
 
 
 def test_a_scheduler_without_descriptors_tries_again(parts, tmp_path, monkeypatch):
@@ -210,11 +218,21 @@ def test_a_scheduler_without_descriptors_tries_again(parts, tmp_path, monkeypatc
     assert len(said) == 3
     assert all("open files" in line and "ulimit -n" in line and "pace" not in line for line in said), said
     assert parts.database.job(job.id).state == "submitted"
-    descriptors = len(os.listdir("/proc/self/fd")) if sys.platform.startswith("linux") else None
-    with no_descriptors():
-        parts.scheduler._ticked()
-    if descriptors is not None:
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors in /proc")
+def test_a_start_that_fails_leaves_no_descriptors_open(parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(scheduler, "_PAUSE_S", 0.0)
+    parts.operations.submit({"graph": str(tmp_path / "graph")}, {}, 0)
+    parts.pool.prepare()
+    first = len(list(Path("/proc/self/fd").iterdir()))
+    # Each tick gets one descriptor further than the one before: the log, two pipes, a look at the new process.
+    for more in range(6):
+        with no_descriptors(but=more):
+            parts.scheduler._ticked()
+        assert parts.database.job(1).state == "submitted"
+        assert len(list(Path("/proc/self/fd").iterdir())) == first
+    parts.pool.close()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems are asked with ps")

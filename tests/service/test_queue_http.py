@@ -127,6 +127,14 @@ def test_a_sweep_is_a_job_for_each_combination_or_none_at_all(client, tmp_path):
     assert client.get("/api/jobs").json()["counts"] == {"submitted": 6}
 
 
+def test_a_job_cannot_take_the_run_folders_of_those_to_come(client, parts, tmp_path):
+    job = {"graph": str(tmp_path / "graph")}
+    taken = {**job, "run": str(parts.folder.job(2) / "run")}
+    assert "run" in refusal(client.post("/api/jobs", fields={"job": taken}), 403, "not-permitted")
+    for _ in range(3):
+        assert client.post("/api/jobs", fields={"job": job}).status == 201
+
+
 def test_lists_go_on_where_they_ended(client, tmp_path):
     job = {"graph": str(tmp_path / "graph")}
     client.post("/api/jobs", fields={"job": job, "sweep": {"seed": [1, 2, 3]}})

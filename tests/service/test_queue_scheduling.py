@@ -2,14 +2,18 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from penstock.service import admission
 from penstock.service.records import FINAL
 from penstock.service.scheduler import newest_step
-from penstock.service.workers.pool import WarmPool
+from penstock.service.workers.pool import TaskProcess, WarmPool
 from penstock.service.workers.process import ProcessName
 from queue_parts import make_parts
 from refusals import check_refusal, refused
@@ -108,6 +112,56 @@ def test_a_job_is_forecast_trained_and_its_weights_are_those_of_a_run_of_its_own
     assert report == str(Path(record.run) / "report.html") and "Run" in parts.operations.report(number)
     kinds = {each["kind"] for each in parts.operations.metrics(number, 0)["records"]}
     assert "epoch" in kinds
+
+
+def test_forecasts_are_made_beside_each_other_and_ended_when_they_take_too_long(parts, graph, monkeypatch):
+    slow, begin = [], TaskProcess.begin
+    # The first one never hears what to do, and so takes for ever.
+    begun = lambda process, task: begin(process, task) if slow else slow.append(process)  # noqa: E731
+    monkeypatch.setattr(TaskProcess, "begin", begun)
+    numbers = [submitted(parts, graph, **QUICK | {"hidden": 8 * width}) for width in (1, 2, 3, 4)]
+    parts.scheduler.tick()
+    # Three at once on two cores: nobody waits behind a slow one.
+    states = [parts.database.job(number).state for number in numbers]
+    assert states == ["forecasting"] * 3 + ["submitted"]
+    in_state(parts, numbers[3], "waiting", "starting", "running", "ended")
+    assert parts.database.job(numbers[0]).state == "forecasting"
+    monkeypatch.setattr(admission, "FORECAST_S", 0.0)
+    record = in_state(parts, numbers[0], "waiting", "starting", "running")
+    assert record.alone
+    assert ended(parts, numbers[0]).tries == 1
+
+
+def test_a_forecast_has_bounds():
+    assert admission.too_much_of_forecast(1 << 30, 1.0, 4 << 30) is None
+    assert "GB" in admission.too_much_of_forecast(3 << 30, 1.0, 4 << 30)
+    assert admission.too_much_of_forecast(3 << 30, 1.0, 64 << 30) is None
+    assert "300 s" in admission.too_much_of_forecast(0, 301.0, 64 << 30)
+
+
+def test_a_job_that_no_machine_could_hold_fails_at_once_and_keeps_nobody_waiting(parts, graph):
+    absurd = [submitted(parts, graph, **QUICK | {"hidden": width}) for width in (1 << 31, 1 << 28, 1 << 62)]
+    number = submitted(parts, graph, **QUICK)
+    for each in absurd:
+        record = in_state(parts, each, *FINAL)
+        assert (record.state, record.code, record.tries) == ("failed", "out-of-memory", 0), record.reason
+    assert ended(parts, number).tries == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts the threads of a process in /proc")
+def test_the_process_that_forks_has_one_thread():
+    """A fork of one with several may wait for ever for what another thread had locked; Python 3.12 warns of it."""
+    script = "from penstock.service.workers import warm; warm.import_everything(); import os, torch; print("
+    script += "len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'), torch.get_num_threads())"
+    for given in (None, "7"):
+        own = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+        environment = own if given is None else {**own, "OPENBLAS_NUM_THREADS": given}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        threads, kept, of_torch = done.stdout.split()
+        assert (threads, kept) == ("1", str(given))
+        assert int(of_torch) == torch.get_num_threads()
 
 
 def test_a_job_that_is_killed_goes_on_from_its_checkpoint(parts, graph, undisturbed):

@@ -44,6 +44,16 @@ def test_a_path_outside_of_what_is_allowed_is_refused(field, rules, tmp_path):
         accepted({field: "some/where"}, rules)
 
 
+def test_no_job_takes_the_run_folder_of_another(rules, tmp_path):
+    for place in ("queue", "queue/jobs/3/run", "queue/jobs", "queue/mine", "queue/../queue/jobs/9"):
+        with refused("not-permitted queue run"):
+            accepted({"run": str(tmp_path / "data" / place)}, rules)
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "data" / "queue")
+    with refused("not-permitted run"):
+        accepted({"run": str(tmp_path / "data" / "link" / "jobs" / "3" / "run")}, rules)
+    assert accepted({"run": str(tmp_path / "data" / "queue-of-mine")}, rules)["run"]
+
+
 def test_a_link_that_leads_outside_is_refused(rules, tmp_path):
     (tmp_path / "data" / "link").symlink_to(tmp_path / "secret")
     with refused("not-permitted"):

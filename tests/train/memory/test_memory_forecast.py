@@ -327,3 +327,37 @@ def test_learnable_rows_lie_on_the_device_where_there_is_room():
     assert found.device_allocated - without.device_allocated == 3 * 4 * 8 * graph.num_nodes
     adagrad = forecast_of(graph, embedding=8, embedding_optimiser="adagrad")
     assert adagrad.device_allocated - without.device_allocated == 2 * 4 * 8 * graph.num_nodes
+
+
+def test_weights_are_counted_and_not_made(monkeypatch):
+    """The figure of a model that few machines could hold: its first layer has two matrices of 2^27 rows."""
+    graph, hidden = community_graph(60), 1 << 27
+    made = []
+    monkeypatch.setattr(nn.init, "kaiming_uniform_", lambda tensor, *given, **named: made.append(tensor) or tensor)
+    found = forecast_of(graph, "cpu", hidden=hidden)
+    assert made and all(tensor.is_meta for tensor in made)
+    width = graph.nodes["node"].fields["x"].shape[1]
+    assert found.categories["weights"] >= 2 * 4 * hidden * width
+    assert found.host > 4 * found.categories["weights"] > 30 << 30
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("fields", [{}, {"model": "gat", "heads": 1}, {"task": "link-prediction", "scorer": "mlp"}])
+def test_sizes_that_cannot_be_counted_are_refused(device, fields):
+    for hidden in (1 << 31, 1 << 62, 10**400):
+        with refused("out-of-memory hidden"):
+            forecast_of(community_graph(60), device, **{**fields, "fanouts": [5, 3, 2], "hidden": hidden})
+
+
+def test_a_model_that_cannot_be_traced_gets_its_weights_for_a_trial():
+    found = forecast_of(community_graph(60, features=False), "cpu", embedding=8)
+    assert found.method in ("traced", "trial") and found.host > 400 * MB
+    with refused("out-of-memory hidden"):
+        forecast_of(community_graph(60, features=False), embedding=8, hidden=1 << 26)
+
+
+def test_an_absurd_model_is_one_sentence_of_the_command(tmp_path, monkeypatch, capsys):
+    community_graph(300).save(tmp_path / "graph")
+    code, out, err = command(monkeypatch, capsys, "memory", "--graph", tmp_path / "graph", "--hidden", str(1 << 31))
+    assert (code, out) == (2, "")
+    assert "hidden" in err.splitlines()[-1] and "Traceback" not in err

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from penstock.memory import require_memory
+from penstock.errors import PenstockError
+from penstock.memory import available_mb
 from penstock.pipeline.host_carrier import HostCarrier
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
@@ -16,6 +17,8 @@ from penstock.train.session import Session
 from penstock.train.trace.allocations import Allocations, peak_of, tensors_in
 
 _SMALL = 0.01
+_MEMORY_SHARE = 0.25
+"""Of the memory that is free: others on this machine go on."""
 
 
 def tried_on_host(session: Session) -> StepMemory:
@@ -37,6 +40,9 @@ def tried_on_host(session: Session) -> StepMemory:
 def _tried(session: Session, seeds: int) -> tuple[Load, float]:
     planned = next(Schedule(session.task.items, seeds, session.job.draw_seed).from_position())
     loaded = Loaded(planned, session.task.sample(planned))
+    # Each matrix makes a row of its width for each vertex, which has a gradient.
+    widths = sum(len(weights) for weights in session.learned.parameters() if weights.ndim > 1)
+    _require_small(2 * 4 * widths * sum(len(each) for each in loaded.batch.vertices.values()))
     carrier: Any = session.inputs.carrier
     carrier.gather(loaded.batch)
     session.task.label(loaded.batch)
@@ -57,13 +63,23 @@ def _give_numbers(session: Session) -> None:
     learned = session.learned
     if not any(weights.is_meta for weights in learned.parameters()):
         return
-    size = sum(each.nbytes for each in (*learned.parameters(), *learned.buffers()))
-    require_memory(2 * size, "The model's weights and their gradients", "lower hidden or layers")
+    _require_small(2 * sum(each.nbytes for each in (*learned.parameters(), *learned.buffers())))
     learned.to_empty(device="cpu")
     with torch.no_grad():
         for values in (*learned.parameters(), *learned.buffers()):
             values.fill_(_SMALL if values.is_floating_point() else 0)
     session.optimiser = make_optimiser(learned.parameters(), session.job, torch.device("cpu"))
+
+
+def _require_small(size: int) -> None:
+    """Refuse to compute for a forecast what takes much of this machine's memory."""
+    most = int(_MEMORY_SHARE * (available_mb() << 20))
+    if size > most:
+        raise PenstockError(
+            f"The job's memory cannot be traced, and small steps to learn it from would take about {size / 1e9:,.1f} GB"
+            f" where a forecast may take {most / 1e9:,.1f} GB: lower hidden, layers or batch_size.",
+            code="out-of-memory",
+        )
 
 
 class _Noted(Allocations):  # type: ignore[no-untyped-call]
