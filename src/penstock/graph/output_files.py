@@ -18,6 +18,8 @@ from penstock.errors import PenstockError
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 FEWER_FILES = "close other programs or raise the limit of open files (ulimit -n), then try again."
 """What to do about one of these errors."""
+PRIVATE_UMASK = 0o077
+"""Lets a process make files and folders that only the user may read."""
 _PRIVATE = 0o600
 _AS_UMASK_SAYS = 0o666
 

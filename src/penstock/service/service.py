@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
+from penstock.graph.output_files import PRIVATE_UMASK
 from penstock.service.database import Database
 from penstock.service.feed import Feed
 from penstock.service.folder import Address, ServiceFolder
@@ -24,7 +25,6 @@ from penstock.service.submission import SubmissionRules
 from penstock.service.workers.pool import WarmPool
 
 _CLOSING_S = 2
-_PRIVATE = 0o077
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
     """Run a service until `stopped`, or until it was drained. What it and its jobs write is the user's alone."""
     policy: Policy = policy_named(options.policy, options.age_s)
     with ExitStack() as stack:
-        stack.callback(os.umask, os.umask(_PRIVATE))
+        stack.callback(os.umask, os.umask(PRIVATE_UMASK))
         folder = ServiceFolder(options.folder)
         folder.hold()
         stack.callback(folder.close)

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from penstock.graph.output_files import open_bytes
+from penstock.graph.output_files import PRIVATE_UMASK, open_bytes
 from penstock.python_program import start_python
 from penstock.service.workers.pool import TaskProcess
 from penstock.service.workers.process import ProcessName
@@ -37,6 +37,7 @@ def main() -> int:
     """Do the task that comes on standard input."""
     from penstock.service.workers.tasks import run_task
 
+    os.umask(PRIVATE_UMASK)
     return run_task(int(sys.argv[1]))
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
+from penstock.graph.output_files import PRIVATE_UMASK
+
 _OPENBLAS = "OPENBLAS_NUM_THREADS"
 LONGEST = 64 << 10
 """Bytes of a request or an answer that are read at once; each is a line."""
@@ -32,6 +34,7 @@ def run(requests: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Ctrl-C in the service's terminal is the service's to hear.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(PRIVATE_UMASK)
     # A service that is killed after it has asked leaves a fork that ends by itself: nobody tells it what to do.
     with suppress(ConnectionError):
         serve(socket.socket(fileno=requests))
