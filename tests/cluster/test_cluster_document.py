@@ -1,10 +1,13 @@
 """Cluster files: good ones, and one sentence for every bad one."""
 
+import json
+
 import pytest
 import torch
 import yaml
 
 from penstock.cluster.cluster_file import read_cluster
+from penstock.cluster.run import cluster_of
 from penstock.cluster.setup import read_setup
 from penstock.errors import PenstockError
 from refusals import refused
@@ -92,3 +95,13 @@ def test_setup_that_is_none(text):
     with refused("invalid-document") as caught:
         read_setup(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_of_an_earlier_release_resumes_over_tls(tmp_path):
+    """Its cluster.json names an encryption that is gone; a file that somebody writes today is refused."""
+    old = {"machines": [{"name": "a"}], "wire": {"security": "aes"}, "reduction": "torch"}
+    (tmp_path / "cluster.json").write_text(json.dumps(old))
+    found = cluster_of(tmp_path)
+    assert found.wire.security == "tls" and found.reduction == "torch"
+    with refused("invalid-document write tls"):
+        read_cluster(written(tmp_path, old))

@@ -1,5 +1,6 @@
 """A run on several machines, from a job and a cluster to a run folder."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -41,6 +42,7 @@ from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
 from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
 from penstock.train.state_file import write_state
 from penstock.train.trusted_code import check_code
+from penstock.wire.options import FORMER
 
 PLANNED = ("threads", "device", *PipelineOptions.model_fields)
 """Fields of a job that a plan has counted on, beside those that decide what an iteration costs."""
@@ -233,9 +235,13 @@ def cluster_text(cluster: ClusterDocument) -> str:
 
 
 def cluster_of(path: Path) -> ClusterDocument:
-    """The cluster of a run."""
+    """The cluster of a run. Encryption that is gone, in runs of earlier releases, is TLS now: it changes no result."""
     try:
-        return ClusterDocument.model_validate_json(read_document(path / CLUSTER))
+        document = json.loads(read_document(path / CLUSTER))
+        wire = document.get("wire") if isinstance(document, dict) else None
+        if isinstance(wire, dict) and wire.get("security") in FORMER:
+            wire["security"] = "tls"
+        return ClusterDocument.model_validate(document)
     except (OSError, ValueError) as error:
         what = first_problem(error) if isinstance(error, ValidationError) else error
         raise PenstockError(

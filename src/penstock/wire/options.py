@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from penstock.graph.documents import StrictDocument
 
 Security = Literal["tls", "token"]
-_FORMER = ("aes", "curve")
+FORMER = ("aes", "curve")
 """Securities of earlier releases, with encryption of their own."""
 EgressPolicy = Literal["fair", "fifo", "priority", "turns", "coflow"]
 Mark = Annotated[int, Field(ge=0, le=63)]
@@ -70,7 +70,7 @@ class WireOptions(StrictDocument):
     @field_validator("security", mode="before")
     @classmethod
     def _check_former(cls, value: object) -> object:
-        if value in _FORMER:
+        if value in FORMER:
             raise ValueError(f"{value} is no longer there: write tls, which encrypts with TLS 1.3")
         return value
 
