@@ -55,6 +55,13 @@ class Connection(H11Protocol):
             self._deadline.cancel()
         super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, as the end of a request whose beginning was: nothing else is sent for that one."""
+        if self._is_answering:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        super().send_400_response(msg)
+
     def on_response_complete(self) -> None:
         """The next request has as much time as the first one had."""
         super().on_response_complete()

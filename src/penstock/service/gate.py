@@ -99,6 +99,8 @@ async def _received(receive: Any) -> tuple[_Refusal | None, bytes]:
         async with asyncio.timeout(BODY_S):
             while more:
                 message = await receive()
+                if message["type"] == "http.disconnect":
+                    return (400, "The request ended before its body was complete: send it again.", "closed"), b""
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
                 if len(body) > MOST_BODY_BYTES:
