@@ -32,7 +32,7 @@ def test_plain_reads_are_those_of_batches():
 
 
 def test_a_larger_cache_has_more_of_the_rows():
-    batches, graph, part_of = counted()
+    batches, graph, part_of = counted(graph=community_graph(seed=1))
     none, tenth, whole = (batches.plain(share) for share in (0.0, 0.1, 100.0))
     assert none.cache_hits == 0 < 0.1 * none.rows < tenth.cache_hits < 0.9 * whole.rows < whole.cache_hits
     (edges,) = graph.edges.values()

@@ -69,7 +69,7 @@ def test_a_bare_loop_ends_with_the_weights_of_training(tmp_path):
     graph = community_graph()
     fields = {"dropout": 0.0, "lr": 0.01, "seed": 5, "first_layer": "gather", "evaluate_every": 0}
     run = trained(graph, tmp_path / "run", device="cpu", **fields)
-    with one_thread(), seeded(5, torch.device("cpu")):
+    with one_thread(), seeded(make_job(fields).weight_seed, torch.device("cpu")):
         model = ps.nn.build_model(ps.nn.ModelOptions(layers=2, hidden=16, dropout=0.0), 4, 4)
         optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
         batches = ps.loader(graph, seed=5, device="cpu", **FEW)

@@ -121,7 +121,8 @@ IN_PLACE = [(model, bins, True) for model in ("gcn", "sage") for bins in (2, 3, 
 def test_losses_and_gradients_of_plain_torch(model, bins, in_place, dtype):
     graph = graph_for(model)
     fields = {"graph": "", "sampler": "whole", "layers": 2, "hidden": 16, "heads": 2, "dropout": 0.0, "device": "cpu"}
-    job = make_job({**fields, "model": model, "bins": bins, "lr": 0.01, "epochs": EPOCHS, "threads": 1})
+    # With seed 0 a rectifier of GAT has an input so near to zero that float32 and float64 take different sides of it.
+    job = make_job({**fields, "model": model, "bins": bins, "lr": 0.01, "epochs": EPOCHS, "threads": 1, "seed": 1})
     session = make_session(job, graph)
     if in_place:
         session.execution.restore([asdict(Decision([bins] * 2, "host", False, False, 0, in_place=True))])

@@ -57,6 +57,8 @@ class Tls:
 
     def wrap(self, own: socket.socket, server_side: bool) -> ssl.SSLSocket:
         """The connected socket with TLS over it, which takes the socket's place; its handshake is still to come."""
+        # Where the peer is gone already, `ssl` would take the socket, raise, and leave it open.
+        own.getpeername()
         context = self._server if server_side else self._caller
         return context.wrap_socket(own, server_side=server_side, do_handshake_on_connect=False)
 
