@@ -48,6 +48,7 @@ def main() -> None:
             service.start()
             stack.callback(_stopped, service)
             watched = Watched(service)
+            stack.callback(watched.close)
             found = FLOODS[name](service, arguments.count, arguments.seed)
             answer[name] = {**found, **watched.ended()}
     if arguments.json:
@@ -69,8 +70,7 @@ class Watched:
 
     def ended(self) -> dict[str, Any]:
         """Whether the service still runs, and what was noticed."""
-        self._ended.set()
-        self._thread.join()
+        self.close()
         said = (self._service.folder.parent / "serve.log").read_text(errors="replace")
         return {
             "service runs": self._service.runs,
@@ -82,6 +82,11 @@ class Watched:
             "tracebacks": said.count("Traceback"),
             **({"first": said[said.index("Traceback") :][-_SHOWN:]} if "Traceback" in said else {}),
         }
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._ended.set()
+        self._thread.join()
 
     def _watch(self) -> None:
         while not self._ended.wait(1.0):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import random
 import resource
@@ -136,6 +137,31 @@ def test_the_token_is_looked_at_before_the_body(client):
     # A client that has sent all of a body hears the answer, and not that the connection was reset.
     client.headers.clear()
     assert client.post("/api/jobs", body=b" " * gate.MOST_BODY_BYTES).status == 401
+
+
+def test_what_turns_out_to_be_no_http_gets_one_answer(client):
+    failures = []
+
+    class Kept(logging.Handler):
+        def emit(self, record):
+            failures.append(record.getMessage())
+
+    log, kept = logging.getLogger("uvicorn.error"), Kept(logging.ERROR)
+    log.addHandler(kept)
+    try:
+        for shown in ([], [f"Authorization: Bearer {TOKEN}"]):
+            asked = request("POST /api/jobs HTTP/1.1", *shown, "Transfer-Encoding: chunked", body=b"no number\r\n")
+            with connection(client, asked) as found:
+                assert heard(found).count(b"HTTP/1.1 400") == 1
+        # A body that is cut short is not taken for a whole one.
+        cut = request("POST /api/jobs/1/cancel HTTP/1.1", shown[0], "Content-Length: 9", body=b"{}")
+        with connection(client, cut) as found:
+            found.shutdown(socket.SHUT_WR)
+            assert b" 404 " not in heard(found)
+        assert client.get("/api/jobs").status == 200
+    finally:
+        log.removeHandler(kept)
+    assert failures == []
 
 
 def test_a_request_names_this_host(client):
