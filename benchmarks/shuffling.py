@@ -4,9 +4,9 @@ Every way trains the same model on the same splits with the same seeds. For each
 test score in percent (accuracy, or the area under the curve), its mean difference to the first way with a 95 %
 confidence interval (Student's t over the paired seeds), the median of the first shuffled epoch and of the seconds of
 training epochs without validation, and how much of those is saved in the median of the pairs. Ways take turns within a
-seed, so that a busier machine slows all. `--ways staleness` compares gradients of older weights instead.
+seed, so that a busier machine slows all; with `--processes` several seeds are trained at once. `--ways staleness` compares gradients of older weights instead.
 Run: OMP_WAIT_POLICY=passive python benchmarks/shuffling.py FOLDER_OF_NPZ_FILES [--graphs cora] [--seeds 10]
-[--epochs 30] [--batch-size 32] [--minutes 8].
+[--epochs 30] [--batch-size 32] [--minutes 8] [--processes 1].
 """
 
 import argparse
@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--train-share", type=float, default=0.0, help="0: the graph's split, or 20 a class; else this")
     parser.add_argument("--minutes", type=float, default=8.0, help="no seed is begun after this time")
+    parser.add_argument("--processes", type=int, default=1, help="seeds that are trained at the same time")
     args = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
@@ -64,14 +66,23 @@ def main() -> None:
 def compared(args: argparse.Namespace, graph: str, until: float) -> list[dict[str, Any]]:
     """One row for each way."""
     ways = WAYS[args.ways]
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-    for seed in range(args.seeds):
-        if seed and time.monotonic() > until:
-            break
-        for way, fields in ways.items():
-            found[way].append(trained(args, graph, seed, fields))
+    seeds = [(args, graph, seed, until) for seed in range(args.seeds)]
+    if args.processes == 1:
+        runs = [each for each in map(_one_seed, seeds) if each]
+    else:
+        with get_context("spawn").Pool(args.processes) as pool:
+            runs = [each for each in pool.map(_one_seed, seeds, chunksize=1) if each]
+    found = {way: [run[number] for run in runs] for number, way in enumerate(ways)}
     first = found[next(iter(ways))]
     return [_row(way, runs, first) for way, runs in found.items()]
+
+
+def _one_seed(case: tuple[argparse.Namespace, str, int, float]) -> list[dict[str, float]]:
+    """A run of each way; none where the time is over, except with the first seed."""
+    args, graph, seed, until = case
+    if seed and time.monotonic() > until:
+        return []
+    return [trained(args, graph, seed, fields) for fields in WAYS[args.ways].values()]
 
 
 def trained(args: argparse.Namespace, graph: str, seed: int, fields: dict[str, Any]) -> dict[str, float]:
