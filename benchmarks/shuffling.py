@@ -4,7 +4,8 @@ Every way trains the same model on the same splits with the same seeds. For each
 test score in percent (accuracy, or the area under the curve), its mean difference to the first way with a 95 %
 confidence interval (Student's t over the paired seeds), the median of the first shuffled epoch and of the seconds of
 training epochs without validation, and how much of those is saved in the median of the pairs. Ways take turns within a
-seed, so that a busier machine slows all; with `--processes` several seeds are trained at once. `--ways staleness` compares gradients of older weights instead.
+seed, so that a busier machine slows all; with `--processes` several seeds are trained at once. `--ways staleness`
+compares gradients of older weights instead.
 Run: OMP_WAIT_POLICY=passive python benchmarks/shuffling.py FOLDER_OF_NPZ_FILES [--graphs cora] [--seeds 10]
 [--epochs 30] [--batch-size 32] [--minutes 8] [--processes 1].
 """
