@@ -6,7 +6,8 @@ ZeroMQ's own sockets without and with its CURVE encryption. The ways take turns,
 machine; medians are shown. Both processes keep freed memory, as tasks of a run do. Also processor seconds of both ends
 for each GB, which other work on the machine hardly changes, the time of a call that carries nothing, and whether the
 kernel of Linux encrypts.
-Run: python benchmarks/wire.py [--mib 512] [--repeats 5] [--json]
+With `--sums`: milliseconds of the sum of gradients of two workers (float32, by their number) over the wire and by gloo.
+Run: python benchmarks/wire.py [--mib 512] [--repeats 5] [--sums] [--json]
 """
 
 import argparse
@@ -14,16 +15,20 @@ import json
 import os
 import socket
 import statistics
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 
@@ -32,6 +37,7 @@ try:
 except ImportError:
     zmq = None  # type: ignore[assignment]
 
+from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
 from penstock.memory import keep_freed_memory
 from penstock.wire import Channel, Credentials, Endpoint, Message, WireOptions, make_credentials
 from penstock.wire.transport import Tls, kernel_tls
@@ -42,11 +48,15 @@ CALLS = 300
 WARMING = 16
 WIRE = ("token", "tls")
 BARE = ("socket", "ssl")
+SUMMED = (10_000, 100_000, 1_000_000, 4_000_000)
 
 
 def main() -> None:
     arguments = _arguments()
     keep_freed_memory()
+    if arguments.sums:
+        _print_sums(measure_sums(arguments.repeats), arguments.json)
+        return
     rows = measure(arguments.mib, arguments.repeats)
     if arguments.json:
         cores = os.cpu_count()
@@ -258,6 +268,68 @@ def send_plainly(listener: socket.socket, buffers: list[np.ndarray[Any, Any]], t
             connection.recv(1)
 
 
+def measure_sums(repeats: int) -> list[dict[str, Any]]:
+    """One row for each size: the median milliseconds of a sum, by way."""
+    context, run = get_context("spawn"), make_credentials(["worker-0", "worker-1"])
+    near, far = context.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        other = context.Process(target=sum_with, args=(1, far, run["worker-1"].to_json(), folder, repeats), daemon=True)
+        other.start()
+        rows = sum_with(0, near, run["worker-0"].to_json(), folder, repeats)
+        other.join()
+    return rows
+
+
+def sum_with(rank: int, pipe: Connection, credentials: str, folder: str, repeats: int) -> list[dict[str, Any]]:
+    """Sum with the other process in every way, and time it."""
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    own, groups = Credentials.from_json(credentials), dict[str, WireGroup]()
+    for way in WIRE:
+        endpoint = Endpoint(own, options=WireOptions.model_validate({"security": way}))
+        pipe.send(endpoint.address)
+        endpoint.meet(f"worker-{1 - rank}", pipe.recv())
+        groups[way] = _group(endpoint, rank)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=2)
+    rows = []
+    for size in SUMMED:
+        numbers = torch.full((size,), 1.0 + rank)
+        ways: dict[str, Callable[[], Any]] = {"gloo": lambda numbers=numbers: dist.all_reduce(numbers)}
+        ways |= {way: lambda numbers=numbers, group=group: group.start_sum(numbers)() for way, group in groups.items()}
+        found: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(4 * repeats + 1):
+            for way, total in ways.items():
+                numbers.fill_(1.0 + rank)
+                dist.barrier()
+                began = time.perf_counter()
+                total()
+                found[way].append(time.perf_counter() - began)
+                if not bool((numbers == 3.0).all()):
+                    raise SystemExit(f"{way} summed something else.")
+        # The first of each makes connections.
+        rows.append({"floats": size, **{way: 1e3 * statistics.median(taken[1:]) for way, taken in found.items()}})
+    dist.destroy_process_group()
+    return rows
+
+
+def _group(endpoint: Endpoint, rank: int) -> WireGroup:
+    """What a worker of a run has, without the rest of it: sums need its endpoint, its rank and its patience."""
+    cluster = SimpleNamespace(failure=SimpleNamespace(patience=60.0))
+    setup = SimpleNamespace(layout=SimpleNamespace(world=2), task=SimpleNamespace(rank=rank), cluster=cluster)
+    member: Any = SimpleNamespace(endpoint=endpoint, setup=setup, round=0, stopped=threading.Event())
+    return WireGroup(member, 1, WireCollective(member))
+
+
+def _print_sums(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"cores": os.cpu_count(), "rows": rows}))
+        return
+    table = Table(*rows[0], title="milliseconds of a sum of two workers")
+    for row in rows:
+        table.add_row(f"{row['floats']:,}", *(f"{row[way]:.2f}" for way in list(row)[1:]))
+    Console().print(table)
+
+
 def _print(rows: list[dict[str, Any]], mib: int) -> None:
     title = f"{mib} MiB in parts of 1 MiB, loopback"
     table = Table("way", "GB/s", "of the socket", "processor s/GB", "empty call", title=title)
@@ -272,6 +344,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=512, help="how much travels at a time")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sums", action="store_true", help="sums of gradients instead")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
