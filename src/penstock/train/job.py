@@ -215,11 +215,16 @@ def job_defaults() -> dict[str, Any]:
 
 def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:
     """The job in a YAML file, with some fields replaced."""
+    return make_job({**read_job_fields(path), **(changes or {})}, str(path))
+
+
+def read_job_fields(path: Path) -> dict[str, Any]:
+    """The fields that a job file has, as they are written there."""
     if path.is_dir() or path.suffix in (".tsv", ".csv", ".txt", ".npz"):
         raise PenstockError(
             f"{path} is not a job file (YAML): if it is the graph, name it with --graph {path}.", code="wrong-file"
         )
-    return make_job({**read_yaml(path, "the job to run"), **(changes or {})}, str(path))
+    return read_yaml(path, "the job to run")
 
 
 def write_job(job: Job, path: Path) -> None:
