@@ -19,12 +19,13 @@ _HOST_MARGIN = 0.4
 thread is not used by another, and some jobs on whole graphs took a third more than was traced."""
 
 
-def memory_need(job: Job, room: dict[str, int]) -> dict[str, Any]:
+def memory_need(job: Job, room: dict[str, int], held: int) -> dict[str, Any]:
     """Bytes to be granted on the device, None on a processor, and on the host; and what the forecast says of them.
 
-    `room` has the memory of the device, 0 where it is not known.
+    `room` has the memory of the device, 0 where it is not known. `held` are the bytes that a process has before it
+    begins, as a fork of the warm program, pages of files not counted.
     """
-    found = _without_program_files(forecast(job, device=job.device, device_memory=room["bytes"] or None))
+    found = _without_program_files(forecast(job, device=job.device, device_memory=room["bytes"] or None), held)
     on_device = found.device == "cuda"
     # The process itself is measured, and needs no margin.
     process = found.host_categories[PROCESS]
@@ -41,11 +42,10 @@ def with_margin(bytes_needed: int, margin: float = _MARGIN) -> int:
     return min(_MOST, int(bytes_needed * (1 + margin)) + _MARGIN_BYTES)
 
 
-def _without_program_files(found: MemoryForecast) -> MemoryForecast:
+def _without_program_files(found: MemoryForecast, held: int) -> MemoryForecast:
     """The forecast without pages of programs and libraries: all jobs are forks of one process and share them. Nor does
     the service count them when it watches what a job holds."""
-    shared = program_file_bytes()
-    less = {PROCESS: max(0, found.host_categories[PROCESS] - shared)}
+    less = {PROCESS: max(held, found.host_categories[PROCESS] - program_file_bytes())}
     host = found.host - found.host_categories[PROCESS] + less[PROCESS]
     categories = found.categories | less if PROCESS in found.categories else found.categories
     return replace(found, host=host, host_categories=found.host_categories | less, categories=categories)

@@ -15,7 +15,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.memory import HOST_PEAK, file_mb
+from penstock.memory import HOST_PEAK, file_mb, resident_mb
 from penstock.progress import Progress
 from penstock.report import write_report_or_note
 from penstock.service.workers.device_grant import DeviceGrant, OwnDevice, uses_gpu
@@ -91,7 +91,8 @@ def train(
 
 def forecast(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
     """What a job will need of its device and its host."""
-    return {"need": memory_need(make_job(task["document"]), task["room"])}
+    held = round((resident_mb() - file_mb()) * (1 << 20))
+    return {"need": memory_need(make_job(task["document"]), task["room"], held)}
 
 
 def look(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:

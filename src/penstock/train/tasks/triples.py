@@ -143,9 +143,9 @@ class TripleTask:
     def evaluation_bytes(self, splits: Sequence[str]) -> int:
         """Known triples, sorted from either end, and scores of the held-out ones with every entity: a block, the
         distances that it is made of, and the block before it."""
-        asked, entities = sum(self.items_of_split(split).total for split in splits), self.entities.count
-        scores = max(4 * entities, min(RANKED_BYTES, 4 * entities * asked))
-        return 3 * scores + 8 * 8 * (self.batcher.triples.total + asked) if asked else 0
+        asked, row = [self.items_of_split(split).total for split in splits], 4 * self.entities.count
+        scores = max(row, min(RANKED_BYTES, row * max(asked, default=0)))
+        return 3 * scores + 8 * 8 * (self.batcher.triples.total + sum(asked)) if any(asked) else 0
 
     def label(self, batch: Batch) -> None:
         """Rows of the batch's entities, by which the loss finds them."""
