@@ -13,7 +13,7 @@ from penstock.graph.input_files import open_regular, read_document
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
-from penstock.service.submission import SubmissionRules, accepted_job, allowed_path, swept
+from penstock.service.submission import SubmissionRules, accepted_job, allowed_path, swept, too_deep
 
 _DRAINING = "The service takes no more jobs: it ends when those that run have."
 _CHUNK = 64 << 10
@@ -181,9 +181,7 @@ def _require_text(*fields: Mapping[str, Any]) -> None:
             code="invalid-value",
         ) from None
     except RecursionError:
-        raise PenstockError(
-            "The job's lists and mappings are nested too deeply: write it plainly.", code="invalid-value"
-        ) from None
+        raise too_deep() from None
 
 
 def _report(record: JobRecord) -> Path:

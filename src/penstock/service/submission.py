@@ -40,8 +40,18 @@ class SubmissionRules:
 
 def swept(fields: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[tuple[Point, dict[str, Any]]]:
     """The combinations of the sweeps' values, each with the job's fields that it gives; one where nothing is swept."""
+    if not sweeps:
+        return [({}, dict(fields))]
     known = fields_of(Job)
-    return [(point, with_point(fields, point, known)) for point in points_of(sweeps)]
+    try:
+        return [(point, with_point(fields, point, known)) for point in points_of(sweeps)]
+    except RecursionError:
+        raise too_deep() from None
+
+
+def too_deep() -> PenstockError:
+    """The refusal of lists in lists that nobody could walk."""
+    return PenstockError("The job's lists and mappings are nested too deeply: write it plainly.", code="invalid-value")
 
 
 def accepted_job(
