@@ -1,4 +1,4 @@
-"""Free memory is what the process's control groups leave of it; what a process keeps is used again by all its threads."""
+"""Free memory is what control groups leave of it; what a process keeps is used again by all its threads."""
 
 import subprocess
 import sys

@@ -143,6 +143,8 @@ def test_jobs_are_told_apart_by_their_names(client, tmp_path):
     assert names(changes={"seed": 1}, name="  the\nbest ") == ["the best"]
     assert names(name="mine", sweep={"seed": [3, 4]}) == ["mine, seed=3", "mine, seed=4"]
     assert client.get("/api/jobs/2").json()["document"]["seed"] == 1
+    (long,) = names(changes={"optimiser_options": {"betas": [0.5] * 500}})
+    assert long.startswith("graph gcn, optimiser_options={'betas': [0.5") and len(long) < 250
     refusal(client.post("/api/jobs", fields={"job": job, "name": "x" * 101}), 400, "invalid-document")
 
 

@@ -20,6 +20,8 @@ _NAMED_ANYWAY = ("graph", "model", "module", "run")
 """Fields that are left out of what a job's name says of its values."""
 _LONGEST_NAME = 100
 """Characters of a name that its user gave."""
+_LONGEST_VALUES = 200
+"""Characters of a name that say the values of fields."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ def accepted_job(
 def _name(name: str, differing: Mapping[str, Any]) -> str:
     """A job's name, with what tells it from others of that name."""
     shown = {field: value for field, value in differing.items() if field not in _NAMED_ANYWAY}
-    words = [" ".join(name.split())[:_LONGEST_NAME], *([said(shown)] if shown else [])]
-    return ", ".join(words)
+    values = " ".join(said(shown).split())
+    cut = values if len(values) <= _LONGEST_VALUES else f"{values[:_LONGEST_VALUES]} ..."
+    return ", ".join(each for each in (" ".join(name.split())[:_LONGEST_NAME], cut) if each)
 
 
 def _graph_name(graph: str) -> str:
