@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 
 _MB = 1 << 20
 # glibc's names in malloc.h, and its defaults.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 _TRIM_DEFAULT, _MMAP_MAX_DEFAULT = 128 << 10, 65536
 
 
@@ -161,19 +161,6 @@ def freed_memory_kept() -> Iterator[None]:
                 libc.mallopt(_M_MMAP_MAX, _MMAP_MAX_DEFAULT)
                 libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_DEFAULT)
                 libc.malloc_trim(0)
-
-
-def use_one_heap() -> None:
-    """Have all threads of this process take memory from one heap, for good: before any thread has a heap of its own.
-
-    What a thread has freed stays with its heap while freed memory is kept. Threads of a validation have other heaps
-    than those of the one before, so that a process grew with every validation, by a fifth of what it held, and no
-    forecast could tell. It concerns the whole process: for one that trains a job and nothing else. Only glibc has
-    several heaps.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_ARENA_MAX, 1)
 
 
 class _Keeping:

@@ -58,8 +58,13 @@ class Queue:
             given, changes = fields, dict[str, Any]()
         else:
             given, changes = dict(job) if isinstance(job, Mapping) else read_job_fields(Path(job)), fields
-        sent = {"job": findable(given), "changes": findable(changes), "sweep": _listed(sweep or {})}
-        sent |= {"priority": priority, "name": name}
+        sent = {
+            "job": findable(given),
+            "changes": findable(changes),
+            "sweep": _listed(sweep or {}),
+            "priority": priority,
+            "name": name,
+        }
         return [each["id"] for each in self._ask("POST", "/api/jobs", sent)["jobs"]]
 
     def jobs(self, *states: str, limit: int = 100, before: int | None = None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.memory import HOST_PEAK, file_mb, resident_mb, use_one_heap
+from penstock.memory import HOST_PEAK, file_mb, resident_mb
 from penstock.progress import Progress
 from penstock.report import write_report_or_note
 from penstock.service.workers.device_grant import DeviceGrant, OwnDevice, uses_gpu
@@ -35,7 +35,6 @@ def run_task(descriptor: int) -> int:
     line = _task_line()
     if not line:
         return 0
-    use_one_heap()
     reports = Reports(descriptor)
     threading.Thread(target=_end_with_the_service, name="service", daemon=True).start()
     task = json.loads(line)
