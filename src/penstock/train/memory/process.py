@@ -50,7 +50,7 @@ def _known() -> ProcessMemory:
         # The first one may have to compile kernels.
         resident, files = min(_measured(), _measured())
     except (OSError, ValueError, subprocess.SubprocessError):
-        return ProcessMemory(resident=_STATED, files=0)
+        return ProcessMemory(resident=_STATED, files=0, measured_on=None)
     found = ProcessMemory(resident=resident, files=files, measured_on=name)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
