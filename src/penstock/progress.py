@@ -22,6 +22,9 @@ class Progress:
     def status(self, line: str) -> None:
         """How the current piece of work stands, in a line that replaces the one before."""
 
+    def validated(self, metric: str, better: str, best: float, epoch: int) -> None:
+        """A model was validated: the best value of the metric so far, and after which epoch it was reached."""
+
     def note(self, sentence: str) -> None:
         """Something the user should know that is not an error."""
 

@@ -14,7 +14,7 @@ import yaml
 
 import penstock as ps
 from forks import ForkedProgram
-from in_process import answer, refusal
+from in_process import answer, command, refusal
 from penstock.service.client import _plain
 from penstock.service.folder import ServiceFolder, default_folder
 from refusals import refused
@@ -89,11 +89,23 @@ def test_commands_from_submitting_to_draining(service, tmp_path, monkeypatch, ca
     assert "training" in answer(monkeypatch, capsys, "logs", "-f", "1")["text"]
     assert "".join(queue.logs(1)) == answer(monkeypatch, capsys, "logs", "1")["text"]
     assert refusal(monkeypatch, capsys, "cancel", "1").code == "closed"
+    assert {(job["metric"]["name"], job["sweep"]) for job in waited["jobs"]} == {("accuracy", 1)}
+    (best,) = [job for job in waited["jobs"] if job["best"]]
+    assert best["metric"]["val"] == max(job["metric"]["val"] for job in waited["jobs"])
+    assert 0 <= best["metric"]["test"] <= 1
+    table = command(monkeypatch, capsys, "queue")[1].splitlines()
+    (marked,) = [line for line in table if "(best)" in line]
+    assert marked.split()[0] == str(best["id"]) and best["name"] in marked and "graph sage, lr=0.0" in marked
+    assert "tries" not in table[0] and "reason" not in table[0]
     assert refusal(monkeypatch, capsys, "submit", "job.yaml", "other.yaml").code == "usage"
+    assert refusal(monkeypatch, capsys, "submit").code == "usage"
     assert refusal(monkeypatch, capsys, "submit", "gone.yaml").code == "file-not-found"
     assert refusal(monkeypatch, capsys, "queue", "--state", "sleeping").code == "unknown-name"
-    (long,) = queue.submit("job.yaml", epochs=100_000, evaluate_every=0)
-    until(lambda: queue.job(long)["state"] == "running")
+    flags = ["--epochs", "100000", "--no-unchecked", "--checkpoint-steps", "0", "--name", "a long one"]
+    (long,) = answer(monkeypatch, capsys, "submit", "job.yaml", *flags)["jobs"]
+    until(lambda: queue.job(long)["state"] == "running" and queue.job(long)["metric"])
+    assert queue.job(long)["name"] == "a long one" and queue.job(long)["document"]["epochs"] == 100_000
+    assert answer(monkeypatch, capsys, "queue")["jobs"][0]["seconds"] > 0
     assert answer(monkeypatch, capsys, "serve", "--drain") == {"running": 1}
     with refused("closed"):
         queue.submit("job.yaml")
@@ -101,6 +113,27 @@ def test_commands_from_submitting_to_draining(service, tmp_path, monkeypatch, ca
     said = service.process.communicate(PATIENCE_S)[1]
     assert (service.process.returncode, "cancelled" in said) == (0, True)
     assert not (tmp_path / "queue" / "service.json").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--seed", "-1"],
+        ["--model", "gnn"],
+        ["--epochs", "many"],
+        ["--unchecked", "false"],
+        ["--model", "embedding", "--layers", "2"],
+    ],
+)
+def test_wrong_flags_get_the_errors_of_train_without_a_service(flags, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"graph": "graph", **JOB}))
+    files = [] if "false" in flags else ["job.yaml"]
+    queued = ["submit", *files, *flags, "--folder", tmp_path / "queue"]
+    expected = refusal(monkeypatch, capsys, "train", *files, *flags)
+    assert refusal(monkeypatch, capsys, *queued) == expected
+    assert refusal(monkeypatch, capsys, *queued, "--sweep", "lr=0.01,0.003") == expected
+    assert "wrong-file" in refusal(monkeypatch, capsys, "submit", tmp_path, "--seed", "1").code
 
 
 def test_a_second_service_is_refused_and_the_token_is_private(service, tmp_path, monkeypatch, capsys):
@@ -192,7 +225,7 @@ def test_numbers_of_numpy_and_ranges_are_sent_as_lists(tmp_path, monkeypatch):
     monkeypatch.setattr(ps.Queue, "_ask", noted)
     fields = {"hidden": np.int64(8), "sweep": {"lr": np.array([0.5, 0.25]), "seed": range(2)}}
     ps.Queue(tmp_path).submit({"graph": "cora"}, **fields)
-    assert sent[0]["job"]["hidden"] == 8 and sent[0]["sweep"] == {"lr": [0.5, 0.25], "seed": [0, 1]}
+    assert sent[0]["changes"]["hidden"] == 8 and sent[0]["sweep"] == {"lr": [0.5, 0.25], "seed": [0, 1]}
 
 
 def test_the_folder_is_that_of_the_environment_or_the_users_own(monkeypatch, tmp_path):

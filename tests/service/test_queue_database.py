@@ -92,6 +92,27 @@ def test_an_unknown_job_and_a_newer_database_are_refused(tmp_path, database):
         Database(tmp_path / "text")
 
 
+def test_a_database_of_an_earlier_release_is_brought_up_to_date(tmp_path):
+    path = tmp_path / "q.sqlite"
+    old = Database(path)
+    old.add([JOB, JOB], runs)
+    old.close()
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            "DROP INDEX jobs_by_sweep; ALTER TABLE jobs DROP COLUMN sweep; ALTER TABLE jobs DROP COLUMN metric;"
+            " PRAGMA user_version = 1"
+        )
+    connection.close()
+    for _ in range(2):
+        database = Database(path)
+        assert [(job.id, job.sweep, job.metric) for job in database.jobs()] == [(2, None, {}), (1, None, {})]
+        database.close()
+    database = Database(path)
+    assert [job.sweep for job in database.add([JOB, JOB], runs)] == [3, 3]
+    assert database.metrics_of_sweep(3) == {3: {}, 4: {}}
+    database.close()
+
+
 def test_a_job_alike_is_found_first_among_those_that_have_ended(database):
     database.add([JOB, JOB, JOB, {**JOB, "likeness": "y"}], runs)
     assert database.alike(3) is None

@@ -202,8 +202,9 @@ def test_numbers_that_are_too_large_and_halves_of_characters_are_refused(client,
     answer = client.post("/api/jobs", fields={"job": {"graph": graph}, "sweep": {"lr": ["\ud800"]}})
     assert answer.status == 400
     assert client.post("/api/jobs", fields={"job": {}, "\ud800": 1}).status == 400
-    deep = b'{"job": {"graph": ' + b"[" * 900 + b"]" * 900 + b"}}"
-    assert client.post("/api/jobs", body=deep, headers={"Content-Type": "application/json"}).status == 400
+    for field, more in (("job", ""), ("job", ', "sweep": {"lr": [0.1]}'), ("changes", ', "job": {}')):
+        deep = f'{{"{field}": {{"graph": {"[" * 900}{"]" * 900}}}{more}}}'
+        assert client.post("/api/jobs", body=deep, headers={"Content-Type": "application/json"}).status == 400
     assert client.get("/api/jobs").json()["counts"] == {}
 
 

@@ -115,7 +115,8 @@ def test_a_sweep_is_a_job_for_each_combination_or_none_at_all(client, tmp_path):
     answer = client.post("/api/jobs", fields={"job": job, "sweep": {"lr": [0.1, 0.2], "hidden": [8, 16, 32]}})
     names = [each["name"] for each in answer.json()["jobs"]]
     assert len(names) == 6
-    assert names[0] == "lr=0.1, hidden=8"
+    assert names[0] == "graph sage, lr=0.1, hidden=8"
+    assert {each["sweep"] for each in answer.json()["jobs"]} == {1}
     documents = [client.get(f"/api/jobs/{number}").json()["document"] for number in range(1, 7)]
     assert [(each["lr"], each["hidden"]) for each in documents][3:] == [(0.2, 8), (0.2, 16), (0.2, 32)]
     refusal(client.post("/api/jobs", fields={"job": job, "sweep": {"lr": [0.1, -1]}}), 400, "invalid-document")
@@ -125,6 +126,49 @@ def test_a_sweep_is_a_job_for_each_combination_or_none_at_all(client, tmp_path):
     named = {**job, "run": str(tmp_path / "run")}
     refusal(client.post("/api/jobs", fields={"job": named, "sweep": {"lr": [0.1, 0.2]}}), 409, "in-use")
     assert client.get("/api/jobs").json()["counts"] == {"submitted": 6}
+
+
+def test_jobs_are_told_apart_by_their_names(client, tmp_path):
+    job = {"graph": str(tmp_path / "graph"), "model": "gcn"}
+
+    def names(**fields):
+        return [each["name"] for each in client.post("/api/jobs", fields={"job": job, **fields}).json()["jobs"]]
+
+    assert names() == ["graph gcn"]
+    assert names(changes={"seed": 1, "model": "gat"}) == ["graph gat, seed=1"]
+    assert names(changes={"seed": 1}, sweep={"lr": [0.1, 0.2]}) == [
+        "graph gcn, seed=1, lr=0.1",
+        "graph gcn, seed=1, lr=0.2",
+    ]
+    assert names(changes={"seed": 1}, name="  the\nbest ") == ["the best"]
+    assert names(name="mine", sweep={"seed": [3, 4]}) == ["mine, seed=3", "mine, seed=4"]
+    assert client.get("/api/jobs/2").json()["document"]["seed"] == 1
+    (long,) = names(changes={"optimiser_options": {"betas": [0.5] * 500}})
+    assert long.startswith("graph gcn, optimiser_options={'betas': [0.5") and len(long) < 250
+    refusal(client.post("/api/jobs", fields={"job": job, "name": "x" * 101}), 400, "invalid-document")
+
+
+def test_the_best_job_of_a_sweep_is_marked_wherever_the_list_is_cut(client, parts, tmp_path):
+    job = {"graph": str(tmp_path / "graph")}
+    client.post("/api/jobs", fields={"job": job, "sweep": {"lr": [0.1, 0.2, 0.3]}})
+    client.post("/api/jobs", fields={"job": job})
+
+    def best(query=""):
+        return [each["id"] for each in client.get(f"/api/jobs{query}").json()["jobs"] if each["best"]]
+
+    assert best() == []
+    for number, value in ((1, 0.5), (2, 0.75), (4, 0.9)):
+        parts.database.change(number, metric={"name": "accuracy", "better": "higher", "val": value})
+    assert best() == [2]
+    assert best("?limit=1&before=2") == []
+    assert client.get("/api/jobs/2").json()["best"] is True
+    # What a running job has reached is not in the database yet.
+    now = {"seconds": 7.5, "metric": {"name": "accuracy", "better": "higher", "val": 0.8, "epoch": 2}}
+    parts.scheduler.live = lambda: {3: now}
+    assert best() == [3]
+    assert client.get("/api/jobs/3").json()["seconds"] == 7.5
+    parts.scheduler.live = lambda: {3: {**now, "metric": {"name": "rmse", "better": "lower", "val": 0.8}}}
+    assert best() == []
 
 
 def test_a_job_cannot_take_the_run_folders_of_those_to_come(client, parts, tmp_path):

@@ -8,9 +8,15 @@ import pytest
 from penstock.service.admission import after_forecast, need_of_alike, start_of, waiting_jobs
 from penstock.service.outcomes import MOST_LOST, after_end
 from penstock.service.policies import DeviceRoom
-from penstock.service.records import JobRecord
+from penstock.service.records import JobRecord, best_of
 from penstock.service.rooms import Room
 from penstock.service.speeds import SpeedMeter, Speeds
+from penstock.service.workers import memory_need
+from penstock.service.workers.reports import reached
+from penstock.train.job import make_job
+from penstock.train.memory import process
+from penstock.train.memory.forecast import MemoryForecast
+from penstock.train.memory.process import ProcessMemory
 from refusals import check_refusal
 
 JOB = JobRecord(
@@ -44,6 +50,8 @@ JOB = JobRecord(
     process_started="x",
     run="/runs/1",
 )
+UP = {"name": "accuracy", "better": "higher"}
+DOWN = {"name": "rmse", "better": "lower"}
 ROOMS = [Room(DeviceRoom(name="cpu", kind="cpu", host_bytes=1000, cores=4.0), {}, "")]
 FAILED = {"state": "failed", "code": "diverged", "reason": "The loss became NaN.", "fault": False}
 
@@ -174,3 +182,38 @@ def test_speed_is_measured_against_running_alone(monkeypatch):
     meter.note(150)
     assert speeds.of(meter, "x") == pytest.approx(0.5)
     assert speeds.of(meter, "y") is None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "best"),
+    [
+        ({}, None),
+        ({1: {**UP, "val": 0.5}, 2: UP, 3: {}}, None),
+        ({1: {**UP, "val": 0.5}, 2: {**UP, "val": 0.75}, 3: {}}, 2),
+        ({1: {**DOWN, "val": 0.5}, 2: {**DOWN, "val": 0.75}}, 1),
+        ({2: {**UP, "val": 0.5}, 1: {**UP, "val": 0.5}}, 1),
+        ({1: {**UP, "val": 0.5}, 2: {**DOWN, "val": 0.75}}, None),
+    ],
+)
+def test_the_best_of_a_sweep_is_judged_by_validation(metrics, best):
+    assert best_of(metrics) == best
+
+
+def test_what_is_no_number_is_left_out_of_what_a_job_has_reached():
+    assert reached("mrr", "higher", 0.5, 3, float("nan")) == {"name": "mrr", "better": "higher", "val": 0.5, "epoch": 3}
+
+
+def test_the_host_is_granted_what_a_job_takes_beyond_the_pages_that_all_jobs_share(monkeypatch):
+    parts = {"process": 400, "features": 100}
+    known = ProcessMemory(resident=400, files=150)
+    found = MemoryForecast("cpu", 0, 0, 0, 500, parts, parts, "a step", "traced", "")
+    monkeypatch.setattr(process, "_known", lambda: known)
+    monkeypatch.setattr(memory_need, "forecast", lambda *given, **more: found)
+    need = memory_need.memory_need(make_job({}), {"bytes": 0}, 240)
+    assert need["forecast"]["host_bytes"] == 350
+    assert need["forecast"]["categories"] == {"process": 250, "features": 100}
+    # The margin is on what the job itself takes, which is traced; the process is measured.
+    assert need["host_bytes"] == 250 + memory_need.with_margin(100, 0.4)
+    # What a fork has from the process that it was forked from counts, where that is more.
+    need = memory_need.memory_need(make_job({}), {"bytes": 0}, 300)
+    assert need["host_bytes"] == 300 + memory_need.with_margin(100, 0.4)

@@ -128,11 +128,51 @@ def test_a_job_and_a_sweep_are_submitted(opened, parts, tmp_path):
     assert (record.priority, record.document["model"], record.document["hidden"]) == (3, "gcn", 8)
     assert list(record.document["fanouts"]) == [5, 3]
     opened.type("#submit-sweep", "lr=0.01,0.003 hidden=4,8")
+    opened.type("#submit-name", "mine")
     opened.click("#submit button")
     opened.wait_for(_row(5))
     swept = [parts.database.job(number).document for number in range(2, 6)]
     assert {(each["lr"], each["hidden"]) for each in swept} == {(0.01, 4), (0.01, 8), (0.003, 4), (0.003, 8)}
-    assert opened.text("#jobs tr .open") == parts.database.job(5).name
+    assert opened.text("#jobs tr .open") == parts.database.job(5).name == "mine, lr=0.003, hidden=8"
+
+
+def test_metrics_are_shown_and_the_best_job_of_a_sweep_is_marked(opened, parts):
+    sweep = _add(parts, 3, state="ended", started=1000.0, seconds=9.0)
+    for number, value in zip(sweep, (0.25, 0.5, 0.4), strict=True):
+        reached = {"name": "accuracy", "better": "higher", "val": value, "epoch": 4, "test": value - 0.125}
+        parts.database.change(number, metric=reached)
+    (alone,) = _add(parts, 1, state="running", metric={"name": "mrr", "better": "higher", "val": 0.75})
+    opened.wait_for(f"{_row(alone)} && {_row(alone)}.querySelector('.metric').innerText === '0.7500 mrr'")
+    opened.wait_for(f"{_row(sweep[1])}.querySelector('.best')")
+    assert "0.5000 accuracy" in opened.text(f'tr[data-id="{sweep[1]}"] .metric')
+    assert opened.text(f'tr[data-id="{sweep[1]}"] .test') == "test 0.3750"
+    assert opened.get("document.querySelectorAll('.best').length") == 1
+    opened.click(f'#jobs [data-open="{sweep[1]}"]')
+    opened.wait_for("document.querySelector('#job-facts').innerText.includes('0.5000, epoch 4, best of its sweep')")
+    parts.database.change(sweep[0], metric={"name": "accuracy", "better": "higher", "val": 0.625})
+    opened.wait_for(f"{_row(sweep[0])}.querySelector('.best') && document.querySelectorAll('.best').length === 1")
+
+
+@pytest.mark.parametrize("width", [400, 1100, 1600])
+def test_labels_of_devices_are_beside_the_bars(opened, parts, width):
+    for device, started in (("cpu", 1000.0), ("cuda:0", 1010.0)):
+        _add(parts, 2, state="ended", device=device, started=started, ended=started + 30, seconds=30.0)
+    opened.wait_for("document.querySelectorAll('#gantt rect').length === 4")
+    opened.resize(width, 900)
+    overlapping = """
+        [...document.querySelectorAll('#gantt .lane')].flatMap((label) => {
+          const text = label.getBoundingClientRect();
+          return [...document.querySelectorAll('#gantt rect')].map((bar) => bar.getBoundingClientRect()).filter((bar) =>
+            Math.min(text.bottom, bar.bottom) - Math.max(text.top, bar.top) > 1
+            && Math.min(text.right, bar.right) > Math.max(text.left, bar.left));
+        }).length"""
+    opened.wait_for(f"innerWidth === {width}")
+    assert opened.get("document.querySelectorAll('#gantt .lane').length") == 2
+    assert opened.get(overlapping) == 0
+    heights = (
+        "[...document.querySelectorAll('#gantt rect')].map((bar) => Math.round(bar.getBoundingClientRect().height))"
+    )
+    assert set(opened.get(heights)) <= {15, 16, 17}
 
 
 @pytest.mark.parametrize(

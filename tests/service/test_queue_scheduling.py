@@ -104,6 +104,14 @@ def test_a_job_is_forecast_trained_and_its_weights_are_those_of_a_run_of_its_own
     assert 10 << 20 < record.peak_host_bytes <= record.granted_host_bytes == record.host_bytes
     assert record.forecast["method"] in ("traced", "trial", "rule")
     assert record.seconds > 0
+    result = undisturbed.result
+    assert record.metric == {
+        "name": "accuracy",
+        "better": "higher",
+        "val": result["best_value"],
+        "epoch": result["best_epoch"],
+        "test": undisturbed.test["accuracy"],
+    }
     assert record.submitted <= record.started <= record.ended
     assert_same_state(newest_checkpoint(undisturbed.path), newest_checkpoint(record.run))
     assert parts.operations.described(number)["result"]["steps"] == undisturbed.result["steps"]

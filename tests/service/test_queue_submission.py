@@ -19,7 +19,7 @@ def rules(tmp_path):
 
 
 def accepted(fields, rules):
-    return accepted_job("", fields, 0, rules)
+    return accepted_job("", {}, fields, 0, rules)
 
 
 def test_what_is_left_open_is_decided(rules, tmp_path):

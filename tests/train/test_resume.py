@@ -8,6 +8,7 @@ import torch
 from penstock import PenstockError
 from penstock.api import Run, train
 from penstock.progress import Progress
+from penstock.train import checkpoints
 from refusals import refused
 from training_graphs import (
     SMALL,
@@ -127,6 +128,60 @@ def test_weights_equal_those_of_an_undisturbed_run(name, undisturbed, tmp_path):
     run = train(graph, resume=path)
     assert run.state == "finished"
     assert_same_runs(whole, run)
+
+
+class Clock:
+    """A clock that stands still until it is told."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("minutes", "cost", "expected"),
+    [
+        (5.0, 0.0, [10, 30, 70, 150, 310, 610, 910]),
+        # One that takes a second to write comes every 50 seconds at most, and a costly one as often as was asked for.
+        (5.0, 1.0, [51, 102, 153, 234, 395, 696, 997]),
+        (1.0, 30.0, [90, 180, 270, 360, 450, 540, 630]),
+        (0.05, 0.0, [3, 6, 9, 12, 15, 18, 21]),
+    ],
+)
+def test_the_first_checkpoints_come_soon_and_each_later_than_the_one_before(
+    minutes, cost, expected, tmp_path, monkeypatch
+):
+    clock, written = Clock(), []
+
+    def write(path, state):
+        clock.now += cost
+        written.append(clock.now)
+
+    monkeypatch.setattr(checkpoints, "write_state", write)
+    kept = checkpoints.Checkpoints(tmp_path, 0, minutes, 2, clock)
+    # The state before the first step is written when the run begins.
+    kept.save(0, -1, {})
+    written.clear()
+    began = clock.now
+    while len(written) < len(expected):
+        clock.now += 1.0
+        if kept.due(int(clock.now)):
+            kept.save(int(clock.now), -1, {})
+    assert [round(each - began) for each in written] == expected
+
+
+def test_a_run_killed_after_its_first_checkpoint_by_time_goes_on_from_there(tmp_path, monkeypatch):
+    graph, path = community_graph(60), tmp_path / "run"
+    whole = trained(graph, tmp_path / "whole", epochs=3)
+    # Time enough for a checkpoint passes with every step.
+    monkeypatch.setattr(checkpoints, "FIRST_S", 0.0)
+    monkeypatch.setattr(checkpoints, "_SHARE", 1e9)
+    with refused("unexpected-failure"):
+        trained(graph, path, epochs=3, checkpoint_minutes=5, progress=Trouble(5, crash))
+    assert newest_checkpoint(path)["standing"]["step"] == 4
+    assert_same_runs(whole, train(graph, resume=path))
 
 
 def test_an_interrupt_at_every_step(tmp_path):

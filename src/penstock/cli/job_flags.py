@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
+from penstock.errors import PenstockError
 from penstock.graph.documents import AUTO, is_auto
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 _MARK = "takes_job_flags"
+_TRUTHS = ("true", "false", "yes", "no")
 SHORT_HELP = (
     *("graph", "task", "label", "split"),
     *("sampler", "fanouts"),
@@ -32,6 +34,16 @@ def takes_job_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Mark a command whose `**fields` are the fields of a job. Its flags are made when it is asked for."""
     setattr(command, _MARK, True)
     return command
+
+
+def refuse_value_of_switch(*files: str) -> None:
+    """Refuse a word in the place of a job file that was meant as the value of a flag which takes none."""
+    for word in files:
+        if word.lower() in _TRUTHS:
+            raise PenstockError(
+                f"{word!r} follows a flag that takes no value: write --filtered or --no-filtered, for example.",
+                code="invalid-value",
+            )
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,12 +1,15 @@
 """`penstock serve`, `submit`, `queue`, `logs`, `cancel`, `retry` and `wait`: many jobs that share devices."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.job_flags import refuse_value_of_switch, takes_job_flags
 from penstock.cli.output import JsonOption, print_json
 from penstock.errors import PenstockError
 from penstock.quantities import counted
@@ -15,38 +18,60 @@ FolderOption = Annotated[
     Path | None, typer.Option("--folder", help="The service's folder; PENSTOCK_QUEUE or your own by default.")
 ]
 JobNumber = Annotated[int, typer.Argument(metavar="ID", help="The number of a job.")]
+_WIDEST = 10_000
+"""Characters of a line where no terminal has to show it."""
 JobNumbers = Annotated[list[int], typer.Argument(metavar="ID...", help="Numbers of jobs.")]
 
 
+@takes_job_flags
 def submit_command(
     given: Annotated[
-        list[str],
-        typer.Argument(metavar="JOB.yaml [FIELD=A,B,...]...", help="A job file, and what --sweep did not take."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="[JOB.yaml] [FIELD=A,B,...]...",
+            help="A job file (YAML), whose fields flags replace, and what --sweep did not take.",
+        ),
+    ] = None,
     sweep: Annotated[
         list[str] | None, typer.Option("--sweep", metavar="FIELD=A,B,...", help="A job for each combination of values.")
     ] = None,
     priority: Annotated[int, typer.Option(help="Jobs with a higher number go first.")] = 0,
+    name: Annotated[
+        str, typer.Option(help="What the job is called in lists; its graph, its model and its flags by default.")
+    ] = "",
     folder: FolderOption = None,
     as_json: JsonOption = False,
+    **fields: Any,
 ) -> None:
     """Queue a job with the service, or a job for each combination of some fields' values.
 
-    Example: penstock submit job.yaml --sweep lr=0.01,0.003 hidden=64,128
+    Every field of a job is a flag, as for `penstock train`.
+
+    Example: penstock submit job.yaml --seed 1 --name "second seed"
+
+    Example: penstock submit job.yaml --epochs 50 --sweep lr=0.01,0.003 hidden=64,128
     """
     from penstock.graph.document_sweep import parse_sweeps
     from penstock.service.client import Queue
+    from penstock.service.submission import swept
+    from penstock.train.job import make_job, read_job_fields
 
-    files = [each for each in given if "=" not in each]
-    more = [each for each in given if "=" in each]
-    if len(files) != 1 or (more and not sweep):
+    files = [each for each in given or [] if "=" not in each]
+    more = [each for each in given or [] if "=" in each]
+    if len(files) > 1 or not (files or fields) or (more and not sweep):
         raise PenstockError(
-            "Name one job file, and fields behind --sweep, as in `penstock submit job.yaml --sweep lr=0.01,0.003`.",
+            "Name one job file or give its fields as flags, and what is swept behind --sweep, as in `penstock submit"
+            " job.yaml --epochs 50 --sweep lr=0.01,0.003`.",
             code="usage",
         )
+    refuse_value_of_switch(*files)
     sweeps = parse_sweeps([*(sweep or []), *more])
+    job, where = (read_job_fields(Path(files[0])), files[0]) if files else (None, "The command")
+    # What is wrong is said here as `penstock train` says it, whether or not a service runs.
+    for _, variant in swept({**(job or {}), **fields}, sweeps):
+        make_job(variant, where)
     values = {each.field: list(each.values) for each in sweeps}
-    numbers = Queue(folder).submit(files[0], sweep=values, priority=priority)
+    numbers = Queue(folder).submit(job, sweep=values, priority=priority, name=name, **fields)
     if as_json:
         print_json({"jobs": numbers})
     else:
@@ -147,10 +172,27 @@ def wait_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Json
 
 
 def _print_jobs(jobs: list[dict[str, Any]]) -> None:
+    """A line for each job; columns in which no job has anything to say are left out."""
     if not jobs:
         return
-    table = Table("id", "job", "state", "device", "tries", "seconds", "reason", box=None)
-    for job in jobs:
-        row = (job["id"], job["name"], job["state"], job["device"] or "-", job["tries"], f"{job['seconds']:.1f}")
-        table.add_row(*map(str, row), job["reason"])
-    Console(soft_wrap=True).print(table)
+    # What each column has where there is nothing to say.
+    silent = {"id": "", "job": "", "state": "", "validation": "-", "test": "-", "device": "-", "tries": "1"}
+    silent |= {"seconds": "", "reason": ""}
+    table = Table(box=None)
+    shown = []
+    for title, column in zip(silent, zip(*map(_row, jobs), strict=True), strict=True):
+        if set(column) != {silent[title]}:
+            # Numbers are never cut.
+            table.add_column(title, no_wrap=title not in ("job", "reason"), overflow="fold")
+            shown.append(map(escape, column))
+    for row in zip(*shown, strict=True):
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else _WIDEST).print(table, highlight=False)
+
+
+def _row(job: dict[str, Any]) -> tuple[str, ...]:
+    metric = job["metric"]
+    val = f"{metric['val']:.4f} {metric['name']}{' (best)' if job['best'] else ''}" if "val" in metric else "-"
+    test = f"{metric['test']:.4f}" if "test" in metric else "-"
+    where = job["device"] or "-", str(max(1, job["tries"])), f"{job['seconds']:.1f}", job["reason"]
+    return str(job["id"]), job["name"], job["state"], val, test, *where

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.job_flags import takes_job_flags
+from penstock.cli.job_flags import refuse_value_of_switch, takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_json
 from penstock.errors import PenstockError
 from penstock.progress import Progress
@@ -16,9 +16,6 @@ from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.api import Run
-
-
-_TRUTHS = ("true", "false", "yes", "no")
 
 
 @takes_job_flags
@@ -78,11 +75,8 @@ def _trained(
 ) -> "Run":
     from penstock.train.job import make_job, read_job
 
-    if job is not None and str(job).lower() in _TRUTHS:
-        raise PenstockError(
-            f"{str(job)!r} follows a flag that takes no value: write --filtered or --no-filtered, for example.",
-            code="invalid-value",
-        )
+    if job is not None:
+        refuse_value_of_switch(str(job))
     # What is wrong with the job is said before torch is imported, which takes seconds.
     chosen = None
     if plan is None and resume is None:

@@ -37,6 +37,22 @@ class ActiveTask:
     device_bytes: int = 0
     """The most that it has reserved of the device, as it says."""
     meter: SpeedMeter = field(default_factory=SpeedMeter)
+    metric: dict[str, Any] = field(default_factory=dict)
+    """The best validation of the job so far (`JobRecord.metric`), as its process says."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the job has run, its earlier tries included."""
+        return self.record.seconds + time.monotonic() - self.began
+
+    def live(self) -> dict[str, Any]:
+        """What is known of the job beyond its record while it runs."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "metric": self.metric or self.record.metric,
+            "peak_host_bytes": max(self.host_bytes, self.record.peak_host_bytes or 0),
+            "peak_device_bytes": max(self.device_bytes, self.record.peak_device_bytes or 0),
+        }
 
     def shown(self, speeds: Speeds) -> dict[str, Any]:
         """The job on its device as users see it: what it was granted, what it took, how fast it is."""

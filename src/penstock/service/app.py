@@ -13,7 +13,6 @@ from starlette.exceptions import HTTPException
 
 from penstock.errors import Code, PenstockError
 from penstock.service.gate import HEADERS, Gate
-from penstock.service.operations import Operations
 from penstock.service.pages import add_pages
 from penstock.service.served import Served
 from penstock.version import __version__
@@ -48,6 +47,8 @@ class Submission(BaseModel):
     job: dict[str, Any] = Field(description="fields of the job (docs/job.md); paths are absolute")
     sweep: dict[str, list[Any]] = Field({}, description="fields with the values to try: a job for each combination")
     priority: int = Field(0, ge=-1000, le=1000, description="jobs with a higher number go first")
+    changes: dict[str, Any] = Field({}, description="fields that replace those of `job`; the job's name says them")
+    name: str = Field("", max_length=100, description="what the job is called in lists; its graph and model by default")
 
 
 def make_app(served: Served, token: str, host: str = "") -> FastAPI:
@@ -55,17 +56,21 @@ def make_app(served: Served, token: str, host: str = "") -> FastAPI:
     app = FastAPI(title="Penstock queue", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Gate, token=token, host=host)
     _answer_errors(app)
-    _add_jobs(app, served.operations)
+    _add_jobs(app, served)
     _add_watching(app, served)
     add_pages(app, served)
     return app
 
 
-def _add_jobs(app: FastAPI, operations: Operations) -> None:
+def _add_jobs(app: FastAPI, served: Served) -> None:
+    operations = served.operations
+
     @app.post("/api/jobs", status_code=201)
     def submit(submission: Submission) -> dict[str, Any]:
         """Queue a job, or one for each combination of a sweep's values."""
-        records = operations.submit(submission.job, submission.sweep, submission.priority)
+        records = operations.submit(
+            submission.job, submission.sweep, submission.priority, submission.changes, submission.name
+        )
         return {"jobs": [record.shown() for record in records]}
 
     @app.get("/api/jobs")
@@ -79,7 +84,7 @@ def _add_jobs(app: FastAPI, operations: Operations) -> None:
         """Jobs, newest first, and how many there are in each state."""
         found = operations.database.jobs(state or (), before, limit)
         return {
-            "jobs": [record.shown() for record in found],
+            "jobs": served.shown(found),
             "counts": operations.database.counts(),
             "next": found[-1].id if len(found) == limit else None,
         }
@@ -87,7 +92,8 @@ def _add_jobs(app: FastAPI, operations: Operations) -> None:
     @app.get("/api/jobs/{number}")
     def job(number: JobNumber) -> dict[str, Any]:
         """One job with its document and, where it has ended, its result."""
-        return operations.described(number)
+        (shown,) = served.shown([operations.database.job(number)])
+        return {**operations.described(number), **shown}
 
     @app.get("/api/jobs/{number}/log")
     def log(number: JobNumber, offset: int = Query(0, ge=0, le=MOST_NUMBER)) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from penstock.errors import PenstockError, known_code
-from penstock.graph.documents import read_yaml
 from penstock.service.folder import ServiceFolder, default_folder
 from penstock.service.records import FINAL, STATES
+from penstock.train.job import read_job_fields
 
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.2
@@ -38,12 +38,14 @@ class Queue:
         *,
         sweep: Mapping[str, Sequence[Any]] | None = None,
         priority: int = 0,
+        name: str = "",
         **fields: Any,
     ) -> list[int]:
         """Queue a job, given as a file, as a mapping or as `fields` (docs/job.md); the numbers of what was queued.
 
-        `sweep` gives fields several values, and every combination becomes a job. Relative paths are those of this
-        process. A higher `priority` goes first.
+        `fields` replace those of a file or a mapping. `sweep` gives fields several values, and every combination
+        becomes a job. Relative paths are those of this process. A higher `priority` goes first. In lists a job is
+        called `name`, or after its graph, its model and the fields that were replaced or swept.
         """
         if job is None and not fields:
             raise PenstockError("There is nothing to queue: give a job file, a mapping or fields.", code="missing-data")
@@ -52,8 +54,17 @@ class Queue:
                 f"A job is a file or a mapping, and {type(job).__name__} was given: give one of them, or fields.",
                 code="invalid-value",
             )
-        given = dict(job) if isinstance(job, Mapping) else {} if job is None else read_yaml(Path(job), "the job to run")
-        sent = {"job": findable({**given, **fields}), "sweep": _listed(sweep or {}), "priority": priority}
+        if job is None:
+            given, changes = fields, dict[str, Any]()
+        else:
+            given, changes = dict(job) if isinstance(job, Mapping) else read_job_fields(Path(job)), fields
+        sent = {
+            "job": findable(given),
+            "changes": findable(changes),
+            "sweep": _listed(sweep or {}),
+            "priority": priority,
+            "name": name,
+        }
         return [each["id"] for each in self._ask("POST", "/api/jobs", sent)["jobs"]]
 
     def jobs(self, *states: str, limit: int = 100, before: int | None = None) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from penstock.graph.output_files import open_private, writing
 from penstock.service.clock import moment
 from penstock.service.records import JobRecord
 
-VERSION = 1
+VERSION = 2
 _TABLES = """
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -49,14 +49,22 @@ CREATE TABLE jobs (
     process_started TEXT,
     run TEXT NOT NULL,
     likeness TEXT NOT NULL,
-    since TEXT NOT NULL
+    since TEXT NOT NULL,
+    sweep INTEGER,
+    metric TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX jobs_by_state ON jobs (state, id);
 CREATE INDEX jobs_by_likeness ON jobs (likeness, state, id);
 CREATE UNIQUE INDEX jobs_by_run ON jobs (run) WHERE state NOT IN ('ended', 'failed', 'cancelled');
+CREATE INDEX jobs_by_sweep ON jobs (sweep);
+"""
+_FROM_VERSION_1 = """
+ALTER TABLE jobs ADD COLUMN sweep INTEGER;
+ALTER TABLE jobs ADD COLUMN metric TEXT NOT NULL DEFAULT '{}';
+CREATE INDEX jobs_by_sweep ON jobs (sweep);
 """
 _COLUMNS = tuple(each.name for each in fields(JobRecord))
-_JSON = ("document", "forecast")
+_JSON = ("document", "forecast", "metric")
 _FLAGS = ("alone", "cancelling")
 _ADVICE = {
     sqlite3.SQLITE_FULL: "Free space.",
@@ -95,6 +103,7 @@ class Database:
             for number, job in enumerate(jobs, first):
                 values = {"id": number, "state": "submitted", "submitted": now, "since": since, **job}
                 values["run"] = values["run"] or str(run_of(number))
+                values["sweep"] = first if len(jobs) > 1 else None
                 self._insert(values)
                 added.append(number)
         records = [self.job(number) for number in added]
@@ -162,6 +171,11 @@ class Database:
             self._changed(self.job(number))
         return done
 
+    def metrics_of_sweep(self, sweep: int) -> dict[int, dict[str, Any]]:
+        """What the jobs of a sweep have reached, by number."""
+        rows = self._read("SELECT id, metric FROM jobs WHERE sweep = ?", (sweep,))
+        return {row["id"]: json.loads(row["metric"]) for row in rows}
+
     def later_with_run(self, number: int) -> int | None:
         """A job with a larger number that writes the same run folder."""
         query = "SELECT MAX(id) FROM jobs WHERE id > ? AND run = (SELECT run FROM jobs WHERE id = ?)"
@@ -207,8 +221,9 @@ class Database:
         self._connection.execute("PRAGMA journal_mode = WAL")
         # A change that was answered for survives a power cut, not only a kill.
         self._connection.execute("PRAGMA synchronous = FULL")
-        if version == 0:
-            self._connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+        if version < VERSION:
+            changes = _TABLES if version == 0 else _FROM_VERSION_1
+            self._connection.executescript(f"BEGIN; {changes} PRAGMA user_version = {VERSION}; COMMIT;")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from penstock.graph.input_files import open_regular, read_document
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
-from penstock.service.submission import SubmissionRules, accepted_job, allowed_path, swept
+from penstock.service.submission import SubmissionRules, accepted_job, allowed_path, swept, too_deep
 
 _DRAINING = "The service takes no more jobs: it ends when those that run have."
 _CHUNK = 64 << 10
@@ -30,11 +30,22 @@ class Operations:
         for descriptor in (self._changed_read, self._changed_write):
             os.set_blocking(descriptor, False)
 
-    def submit(self, fields: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], priority: int) -> list[JobRecord]:
-        """Queue a job, or one for each combination of a sweep's values: all of them, or none."""
+    def submit(
+        self,
+        fields: Mapping[str, Any],
+        sweep: Mapping[str, Sequence[Any]],
+        priority: int,
+        changes: Mapping[str, Any] | None = None,
+        name: str = "",
+    ) -> list[JobRecord]:
+        """Queue a job, or one for each combination of a sweep's values: all of them, or none.
+
+        `changes` replace fields of the job; its name says them where none is given.
+        """
+        changes = changes or {}
         if self.draining:
             raise PenstockError(_DRAINING, code="closed")
-        _require_text(fields, sweep)
+        _require_text(fields, sweep, changes, {"name": name})
         sweeps = [Sweep(field, tuple(values)) for field, values in sweep.items()]
         combinations = 1
         for each in sweeps:
@@ -43,8 +54,9 @@ class Operations:
             raise PenstockError(
                 f"The sweep has {combinations:,} combinations: give between 1 and {MOST_POINTS:,}.", code="too-large"
             )
-        variants = swept(fields, sweeps) if sweeps else [("", dict(fields))]
-        jobs = [accepted_job(name, each, priority, self.rules) for name, each in variants]
+        said = {} if name else changes
+        variants = swept({**fields, **changes}, sweeps)
+        jobs = [accepted_job(name, {**said, **point}, each, priority, self.rules) for point, each in variants]
         if len(jobs) > 1 and jobs[0]["run"]:
             raise PenstockError(
                 "All jobs of a sweep would write the run folder that the job names: leave `run` out.", code="in-use"
@@ -169,9 +181,7 @@ def _require_text(*fields: Mapping[str, Any]) -> None:
             code="invalid-value",
         ) from None
     except RecursionError:
-        raise PenstockError(
-            "The job's lists and mappings are nested too deeply: write it plainly.", code="invalid-value"
-        ) from None
+        raise too_deep() from None
 
 
 def _report(record: JobRecord) -> Path:

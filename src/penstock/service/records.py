@@ -1,6 +1,7 @@
 """What is known of a queued job, and the states that it goes through."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 State = Literal[
@@ -67,6 +68,11 @@ class JobRecord:
     """When its process started, as the system says it: with `pid` it names one process for good."""
     run: str
     """The run folder that it writes."""
+    sweep: int | None = None
+    """The number of the first job of its sweep; None where it was queued alone."""
+    metric: dict[str, Any] = field(default_factory=dict)
+    """`name`, `better` (higher or lower) and the best `val` so far with its `epoch`; `test` where it has ended. Empty
+    before the first validation."""
 
     @property
     def is_final(self) -> bool:
@@ -77,3 +83,15 @@ class JobRecord:
         """The record as the HTTP interface and `--json` give it, without its document."""
         hidden = ("document", "pid", "process_started", "lost", "cancelling")
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in hidden}
+
+
+def best_of(metrics: Mapping[int, Mapping[str, Any]]) -> int | None:
+    """The number of the job with the best validation so far, of jobs by number with their `metric`.
+
+    None where fewer than two have one, or where they were judged by different metrics. Of equals it is the first.
+    """
+    known = {number: metric for number, metric in sorted(metrics.items()) if metric.get("val") is not None}
+    if len(known) < 2 or len({(metric["name"], metric["better"]) for metric in known.values()}) > 1:
+        return None
+    sign = 1 if next(iter(known.values()))["better"] == "higher" else -1
+    return max(known, key=lambda number: sign * known[number]["val"])

@@ -118,6 +118,10 @@ class Scheduler:
             for room in self._rooms
         ]
 
+    def live(self) -> dict[int, dict[str, Any]]:
+        """By number, what is known of jobs that train beyond their records."""
+        return {task.record.id: task.live() for task in list(self._active.values()) if task.kind == "train"}
+
     def _ticked(self) -> None:
         try:
             self.tick()
@@ -176,6 +180,7 @@ class Scheduler:
         if "steps" in message:
             task.meter.note(int(message["steps"]))
         outcome = message.get("outcome")
+        task.metric = (outcome or message).get("metric") or task.metric
         if outcome is not None:
             task.outcome = outcome
             task.host_bytes = max(task.host_bytes, int(outcome["host_bytes"]))
@@ -211,7 +216,8 @@ class Scheduler:
         else:
             gone["peak_host_bytes"] = max(task.host_bytes, record.peak_host_bytes or 0)
             gone["peak_device_bytes"] = max(task.device_bytes, record.peak_device_bytes or 0)
-            gone["seconds"] = record.seconds + time.monotonic() - task.began
+            gone["seconds"] = task.seconds
+            gone["metric"] = task.metric or record.metric
             changes = after_end(
                 replace(record, **{name: gone[name] for name in ("peak_host_bytes", "peak_device_bytes")}),
                 task.outcome,

@@ -2,19 +2,26 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.document_sweep import Sweep, fields_of, points_of, said, with_point
+from penstock.graph.document_sweep import Point, Sweep, fields_of, points_of, said, with_point
 from penstock.train.job import Job, make_job
 
 MOST_BYTES = 64 << 10
 """Bytes of one job, as JSON."""
 _NEVER_MATTERS = ("lr", "embedding_lr", "run")
 """Fields that change neither the memory of a job nor its time."""
+_NAMED_ANYWAY = ("graph", "model", "module", "run")
+"""Fields that are left out of what a job's name says of its values."""
+_LONGEST_NAME = 100
+"""Characters of a name that its user gave."""
+_LONGEST_VALUES = 200
+"""Characters of a name that say the values of fields."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +40,29 @@ class SubmissionRules:
     """What computes here: cpu, or cuda and cpu. A job that does not say gets the first."""
 
 
-def swept(fields: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[tuple[str, dict[str, Any]]]:
-    """A job's fields for every combination of the sweeps' values, each with a name for what is special about it."""
+def swept(fields: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[tuple[Point, dict[str, Any]]]:
+    """The combinations of the sweeps' values, each with the job's fields that it gives; one where nothing is swept."""
+    if not sweeps:
+        return [({}, dict(fields))]
     known = fields_of(Job)
-    return [(said(point), with_point(fields, point, known)) for point in points_of(sweeps)]
+    try:
+        return [(point, with_point(fields, point, known)) for point in points_of(sweeps)]
+    except RecursionError:
+        raise too_deep() from None
 
 
-def accepted_job(name: str, fields: Mapping[str, Any], priority: int, rules: SubmissionRules) -> dict[str, Any]:
-    """The columns of a new job in the database; refused where its fields are wrong or name what is not allowed."""
+def too_deep() -> PenstockError:
+    """The refusal of lists in lists that nobody could walk."""
+    return PenstockError("The job's lists and mappings are nested too deeply: write it plainly.", code="invalid-value")
+
+
+def accepted_job(
+    name: str, differing: Mapping[str, Any], fields: Mapping[str, Any], priority: int, rules: SubmissionRules
+) -> dict[str, Any]:
+    """The columns of a new job in the database; refused where its fields are wrong or name what is not allowed.
+
+    It is called `name`, or after its graph and its model, and after the values of fields by which it differs.
+    """
     job = make_job(dict(fields))
     if len(json.dumps(dict(fields))) > MOST_BYTES:
         raise PenstockError(f"The job has more than {MOST_BYTES:,} bytes: submit less.", code="too-large")
@@ -65,7 +87,7 @@ def accepted_job(name: str, fields: Mapping[str, Any], priority: int, rules: Sub
             raise PenstockError(f"{run} exists already: name another run folder.", code="file-exists")
     document = job.model_copy(update=changes).model_dump(mode="json")
     return {
-        "name": name or f"{Path(job.graph).name} {job.model_name}",
+        "name": _name(name or f"{_graph_name(job.graph)} {job.model_name}", differing),
         "document": document,
         "priority": priority,
         "kind": kind,
@@ -73,6 +95,19 @@ def accepted_job(name: str, fields: Mapping[str, Any], priority: int, rules: Sub
         "run": run,
         "likeness": _likeness(document),
     }
+
+
+def _name(name: str, differing: Mapping[str, Any]) -> str:
+    """A job's name, with what tells it from others of that name."""
+    shown = {field: value for field, value in differing.items() if field not in _NAMED_ANYWAY}
+    values = " ".join(said(shown).split())
+    cut = values if len(values) <= _LONGEST_VALUES else f"{values[:_LONGEST_VALUES]} ..."
+    return ", ".join(each for each in (" ".join(name.split())[:_LONGEST_NAME], cut) if each)
+
+
+def _graph_name(graph: str) -> str:
+    """What a graph is called: its file without the ending, or its folder."""
+    return re.sub(r"\.(npz|tsv|txt|csv|pt)$", "", Path(graph).name)
 
 
 def allowed_path(given: str, allowed: Sequence[Path]) -> Path:

@@ -11,24 +11,37 @@ from penstock.progress import SILENT, Progress
 from penstock.train.state_file import DamagedState, read_state, write_state
 from penstock.train.train_state import TrainState, checked_train_state
 
+FIRST_S = 10.0
+"""Seconds until the first checkpoint of a process by time. Each further one takes twice as long as the one before,
+until there are `checkpoint_minutes` between them: a job that is killed early has little to do again."""
+_SHARE = 0.02
+"""Of a run's time that these early checkpoints may take to be written."""
+
 
 class Checkpoints:
-    """Writes when a number of steps or minutes has passed; keeps the newest `keep`."""
+    """Writes when a number of steps or some time has passed; keeps the newest `keep`."""
 
-    def __init__(self, folder: Path, steps: int, minutes: float, keep: int) -> None:
-        self._folder, self._steps, self._seconds, self._keep = folder, steps, minutes * 60, keep
-        self._written = time.monotonic()
+    def __init__(
+        self, folder: Path, steps: int, minutes: float, keep: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._steps, self._seconds, self._keep, self._clock = folder, steps, minutes * 60, keep, clock
+        self._written, self._wait, self._cost = clock(), min(FIRST_S, minutes * 60), 0.0
         self._best_of: list[int] = []
 
     def due(self, step: int) -> bool:
         """Whether one should be written after so many steps."""
-        late = self._seconds > 0 and time.monotonic() - self._written >= self._seconds
+        wait = min(self._seconds, max(self._wait, self._cost / _SHARE))
+        late = self._seconds > 0 and self._clock() - self._written >= wait
         return late or (self._steps > 0 and step % self._steps == 0)
 
     def save(self, step: int, best_epoch: int, state: dict[str, Any]) -> None:
         """Write a checkpoint whose best model so far is that of an epoch; drop what no checkpoint needs any more."""
+        began = self._clock()
         self._write(self._folder / f"step-{step:012d}.ckpt", state)
-        self._written = time.monotonic()
+        self._written = self._clock()
+        self._cost = self._written - began
+        if step > 0:
+            self._wait = min(self._seconds, 2 * self._wait)
         for old in _numbered(self._folder)[: -self._keep]:
             old.unlink(missing_ok=True)
         self._best_of = [*self._best_of, best_epoch][-self._keep :]

@@ -73,7 +73,11 @@ class TrainOptions(StrictDocument):
     min_delta: float = Field(0.0, ge=0, description="what a validation must gain to count as improvement for patience")
     evaluate_every: int = Field(1, ge=-1, description="epochs between validations; 0: only at the end; -1: never")
     checkpoint_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: only by time")
-    checkpoint_minutes: float = Field(5.0, ge=0, description="minutes between checkpoints; 0: only by steps")
+    checkpoint_minutes: float = Field(
+        5.0,
+        ge=0,
+        description="minutes between checkpoints; the first come after 10, 20, 40 ... seconds; 0: only by steps",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept beside the best model")
     inference_mb: int = Field(512, ge=1, description="working memory of exact inference, beyond its results")
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
@@ -215,11 +219,16 @@ def job_defaults() -> dict[str, Any]:
 
 def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:
     """The job in a YAML file, with some fields replaced."""
+    return make_job({**read_job_fields(path), **(changes or {})}, str(path))
+
+
+def read_job_fields(path: Path) -> dict[str, Any]:
+    """The fields that a job file has, as they are written there."""
     if path.is_dir() or path.suffix in (".tsv", ".csv", ".txt", ".npz"):
         raise PenstockError(
             f"{path} is not a job file (YAML): if it is the graph, name it with --graph {path}.", code="wrong-file"
         )
-    return make_job({**read_yaml(path, "the job to run"), **(changes or {})}, str(path))
+    return read_yaml(path, "the job to run")
 
 
 def write_job(job: Job, path: Path) -> None:

@@ -252,6 +252,8 @@ class Loop:
         gains = self._gains(val)
         if self._is_best(val):
             train_state.best_value, train_state.best_epoch = val[metric.name], epoch
+        if train_state.best_value is not None:
+            self._progress.validated(metric.name, metric.better, train_state.best_value, train_state.best_epoch)
         if gains:
             train_state.without_gain = 0
         elif regular and metric.name in val:

@@ -9,6 +9,7 @@ from torch import nn
 
 import penstock as ps
 from in_process import command
+from knowledge_graph import TRIPLES, family_graph
 from penstock.pipeline.schedule import START, Schedule
 from penstock.quantities import parsed_bytes
 from penstock.sampling.sampler_table import SAMPLERS
@@ -18,6 +19,7 @@ from penstock.train.memory import process
 from penstock.train.memory.document import bar_of, forecast_fields, size_text
 from penstock.train.memory.forecast import forecast
 from penstock.train.memory.remedies import fitting_forecast
+from penstock.train.tasks import triples
 from penstock.train.trace.batch_sizes import LargestBatch, enlarged, largest_batch, load_of
 from refusals import refused
 from training_graphs import carrying_graph, community_graph, labelled_edges, typed_graph
@@ -29,7 +31,7 @@ SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "cluste
 @pytest.fixture(autouse=True)
 def stated_process(monkeypatch):
     """What a process takes by itself is not measured in tests: that starts two of them."""
-    monkeypatch.setattr(process, "_known", lambda: process.ProcessMemory(resident=400 * MB, measured_on=None))
+    monkeypatch.setattr(process, "_known", lambda: process.ProcessMemory(resident=400 * MB, files=0))
 
 
 def forecast_of(graph, device="cuda", **fields):
@@ -134,6 +136,20 @@ class Asking(Plain):
     def forward(self, x, edge_index):
         kept = x[:, 0] > float(x.mean())
         return super().forward(x * kept[:, None], edge_index)
+
+
+def test_ranking_held_out_triples_counts_where_it_is_done(monkeypatch):
+    """Scores with every entity take more than the steps of a small model do."""
+    graph = family_graph(1200)
+    fields = {"task": "knowledge-graph-completion", "scorer": "transe", **TRIPLES}
+    without, found = (forecast_of(graph, "cpu", evaluate_every=often, **fields) for often in (-1, 1))
+    assert found.moment == "validation"
+    # A block of scores of 480 held-out triples, the distances it is made of, and the block before it.
+    scores = 3 * 4 * 1200 * 480
+    assert scores < found.host - without.host < scores + 2 * MB
+    monkeypatch.setattr(triples, "RANKED_BYTES", 4 * 1200 * 48)
+    bounded = forecast_of(graph, "cpu", **fields)
+    assert bounded.host - without.host < scores / 5
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])

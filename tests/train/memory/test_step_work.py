@@ -34,7 +34,7 @@ WAYS = {"whole": {"sampler": "whole"}, "drawn": {"fanouts": [5, 5], "batch_size"
 def assumed_rates(tmp_path, monkeypatch):
     """Whatever was measured on this machine, the stated rates count, and what a process takes is not measured."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
-    monkeypatch.setattr(process, "_known", lambda: process.ProcessMemory(resident=400 << 20, measured_on=None))
+    monkeypatch.setattr(process, "_known", lambda: process.ProcessMemory(resident=400 << 20, files=0))
     kernel_rates.cache_clear()
     yield
     kernel_rates.cache_clear()

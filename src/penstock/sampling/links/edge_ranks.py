@@ -21,6 +21,9 @@ from penstock.sampling.links.uniform import Uniform
 ScoreBlock = Callable[[Array, Array | None], Array]
 """`score_block(kept, others)`: scores [b, c] of the kept ends [b] with others [b, c]; None: all vertices, [b, n]."""
 
+RANKED_BYTES = 64 << 20
+"""Bytes of the scores that are ranked at once."""
+
 
 def ranks(
     score_block: ScoreBlock,
@@ -30,7 +33,7 @@ def ranks(
     filtered: bool = True,
     corrupt: End = "destination",
     seed: int = 0,
-    block_bytes: int = 64 << 20,
+    block_bytes: int = RANKED_BYTES,
 ) -> Array:
     """The rank (float64, from 1) of each pair [m, 2] among others with its `corrupt` end replaced.
 

@@ -12,6 +12,7 @@ import torch
 from penstock.errors import NotFinite
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
+from penstock.sampling.links.edge_ranks import RANKED_BYTES
 from penstock.sampling.links.known import End
 from penstock.sampling.triples.known import KnownTriples
 from penstock.sampling.triples.triple_set import Entities, Triples
@@ -27,7 +28,7 @@ def filtered_ranks(
     end: End,
     entities: Entities,
     known: KnownTriples,
-    block_bytes: int = 64 << 20,
+    block_bytes: int = RANKED_BYTES,
 ) -> Array:
     """The rank (float64, from 1) of each triple among those with `end` replaced; `known` are the true ones."""
     kept = triples.end("source" if end == "destination" else "destination")

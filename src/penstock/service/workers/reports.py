@@ -1,6 +1,7 @@
 """What a task's process tells the service, a JSON object in a line: its steps, its memory, how it ended."""
 
 import json
+import math
 import os
 import threading
 import time
@@ -39,12 +40,22 @@ class JobReports(Reports):
         self._reports.say(job=self._job, **fields)
 
 
+def reached(
+    metric: str, better: str, val: float | None, epoch: int | None, test: float | None = None
+) -> dict[str, Any]:
+    """What a job has reached (`JobRecord.metric`): values that are no numbers, which JSON cannot hold, are left out."""
+    values = {"val": val, "epoch": epoch, "test": test}
+    known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    return {"name": metric, "better": better, **known}
+
+
 class LoggedProgress(Progress):
     """Progress as lines of the job's log, with steps counted for the service. A full disk does not end the job."""
 
     def __init__(self, reports: Reports, log: TextIO) -> None:
         super().__init__()
         self._reports, self._steps, self._said, self._told = reports, 0, -_STATUS_S, 0.0
+        self._best: tuple[float, int] | None = None
         self._file = log
         self._training = False
 
@@ -61,6 +72,11 @@ class LoggedProgress(Progress):
             if now - self._told >= _PAUSE_S:
                 self._told = now
                 self._reports.say(steps=self._steps)
+
+    def validated(self, metric: str, better: str, best: float, epoch: int) -> None:
+        if (best, epoch) != self._best:
+            self._best = best, epoch
+            self._reports.say(metric=reached(metric, better, best, epoch))
 
     def finish(self) -> None:
         self._training = False

@@ -15,12 +15,12 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.memory import HOST_PEAK
+from penstock.memory import HOST_PEAK, file_mb, resident_mb
 from penstock.progress import Progress
 from penstock.report import write_report_or_note
 from penstock.service.workers.device_grant import DeviceGrant, OwnDevice, uses_gpu
 from penstock.service.workers.memory_need import memory_need
-from penstock.service.workers.reports import LoggedProgress, Reports
+from penstock.service.workers.reports import LoggedProgress, Reports, reached
 from penstock.train.device_full import is_host_full
 from penstock.train.job import Job, make_job
 from penstock.train.run import resume_run, start_run
@@ -44,7 +44,8 @@ def run_task(descriptor: int) -> int:
 
 
 def outcome_of(work: Callable[[], dict[str, Any]], device: DeviceGrant, log: TextIO) -> dict[str, Any]:
-    """Do some work and say how it ended, with the memory that it took; what is to be read goes to `log`."""
+    """Do some work and say how it ended, with the memory that it took, pages of files not counted; what is to be read
+    goes to `log`."""
     peak = HOST_PEAK.measure()
     outcome: dict[str, Any]
     try:
@@ -62,7 +63,8 @@ def outcome_of(work: Callable[[], dict[str, Any]], device: DeviceGrant, log: Tex
         with suppress(OSError):
             print(outcome["reason"], file=log, flush=True)
     taken = device.peak_bytes()
-    memory = {"host_bytes": round(peak.read() * (1 << 20)), **({} if taken is None else {"device_bytes": taken})}
+    held = max(0.0, peak.read() - file_mb())
+    memory = {"host_bytes": round(held * (1 << 20)), **({} if taken is None else {"device_bytes": taken})}
     return {**outcome, **memory}
 
 
@@ -89,7 +91,8 @@ def train(
 
 def forecast(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
     """What a job will need of its device and its host."""
-    return {"need": memory_need(make_job(task["document"]), task["room"])}
+    held = round((resident_mb() - file_mb()) * (1 << 20))
+    return {"need": memory_need(make_job(task["document"]), task["room"], held)}
 
 
 def look(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
@@ -119,7 +122,18 @@ def has_checkpoint(run: Path) -> bool:
 def _ended(folder: RunFolder, progress: Progress) -> dict[str, Any]:
     write_report_or_note(folder.path, str(folder.facts["state"]), progress)
     state = "interrupted" if folder.facts["state"] == "interrupted" else "done"
-    return {"state": state, "reason": str(folder.facts.get("message", ""))}
+    return {"state": state, "reason": str(folder.facts.get("message", "")), "metric": _reached(folder.facts)}
+
+
+def _reached(facts: dict[str, Any]) -> dict[str, Any]:
+    """The metric of a run that has ended: of its best model, or of its last one where no other was validated."""
+    judged, result = facts.get("metric"), facts.get("result", {})
+    if not judged:
+        return {}
+    name, best, epoch = judged["name"], result.get("best_value"), result.get("best_epoch", -1)
+    val = result.get("val", {}).get(name) if best is None else best
+    test = result.get("test", {}).get(name)
+    return reached(name, judged["better"], val, epoch if epoch > 0 else None, test)
 
 
 def _task_line() -> str:

@@ -22,13 +22,19 @@ _TIMEOUT = 120
 class ProcessMemory(StrictDocument):
     """What was measured."""
 
-    resident: int = Field(_STATED, ge=0, description="bytes of a process that has trained two steps on a tiny graph")
+    resident: int = Field(ge=0, description="bytes of a process that has trained two steps on a tiny graph")
+    files: int = Field(ge=0, description="how many of them are pages of files: of programs and libraries")
     measured_on: str | None = Field(None, description="the torch and the Python that were measured; none: stated")
 
 
 def process_bytes(on_device: bool) -> int:
     """Resident bytes of a process that trains next to nothing."""
     return _known().resident + (_CUDA_ON_HOST if on_device else 0)
+
+
+def program_file_bytes() -> int:
+    """How many of these are pages of programs and libraries. The system has them once for all processes."""
+    return _known().files
 
 
 @functools.cache
@@ -42,10 +48,10 @@ def _known() -> ProcessMemory:
         pass
     try:
         # The first one may have to compile kernels.
-        size = min(_measured(), _measured())
+        resident, files = min(_measured(), _measured())
     except (OSError, ValueError, subprocess.SubprocessError):
-        return ProcessMemory.model_validate({})
-    found = ProcessMemory(resident=size, measured_on=name)
+        return ProcessMemory(resident=_STATED, files=0, measured_on=None)
+    found = ProcessMemory(resident=resident, files=files, measured_on=name)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, found.model_dump_json(indent=2))
@@ -55,8 +61,8 @@ def _known() -> ProcessMemory:
     return found
 
 
-def _measured() -> int:
-    """The peak of a child process that trains a tiny graph."""
+def _measured() -> tuple[int, int]:
+    """The peak of a child process that trains a tiny graph, and what of it are pages of files."""
     child = start_python(
         ["-m", "penstock.train.tiny_run"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -67,4 +73,5 @@ def _measured() -> int:
             child.kill()
     if child.returncode:
         raise subprocess.CalledProcessError(child.returncode, child.args)
-    return int(said.split()[-1])
+    resident, files = map(int, said.split()[-2:])
+    return resident, files

@@ -1,6 +1,6 @@
 """Edge classification and regression: a class, or a number, for each edge, from both its ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from penstock.train.tasks.ends import (
     EndRows,
     Rows,
     Share,
+    block_bytes,
     divided_examples,
     end_rows,
     end_rows_of,
@@ -101,6 +102,10 @@ class EdgeTask:
     def loss_bytes(self, items: int) -> int:
         """Both ends of every edge."""
         return pair_bytes(items, self.out)
+
+    def evaluation_bytes(self, splits: Sequence[str]) -> int:
+        """A block of pairs."""
+        return block_bytes(max((len(self.items_of(split)) for split in splits), default=0), self.out)
 
     def label(self, batch: Batch) -> None:
         """The edges' classes or numbers, and their ends as rows of the batch's seeds."""

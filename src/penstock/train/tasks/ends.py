@@ -104,6 +104,12 @@ def pair_blocks(count: int, width: int) -> Iterator[slice]:
     return (slice(start, stop) for start, stop in ranges(count, size))
 
 
+def block_bytes(count: int, width: int) -> int:
+    """About how much memory a head takes for so many pairs in such blocks, without gradients: two arrays of each."""
+    size = min(count, max(1, _BLOCK_BYTES // pair_bytes(1, width)))
+    return 2 * 4 * width * size
+
+
 class EndRows(Protocol):
     """Exact rows of the ends of any edges."""
 

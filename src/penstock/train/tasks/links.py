@@ -1,5 +1,6 @@
 """Link prediction: true edges must score above false ones."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from penstock.sampling.links import (
     negatives_named,
     ranks,
 )
+from penstock.sampling.links.edge_ranks import RANKED_BYTES
 from penstock.store.initial_rows import IDENTITY
 from penstock.train.batch_source import BatchSource
 from penstock.train.job import Job
@@ -36,6 +38,7 @@ from penstock.train.tasks.ends import (
     Rows,
     Share,
     all_rows,
+    block_bytes,
     divided_examples,
     end_rows,
     examples_of,
@@ -136,6 +139,13 @@ class LinkTask:
         assert policy is not None
         ends = 2 if policy.corrupt == "both" else 1
         return pair_bytes(items * (1 + ends * policy.per_positive(items)), self.out)
+
+    def evaluation_bytes(self, splits: Sequence[str]) -> int:
+        """Scores that edges are ranked by, a block and the one before it, and a block of pairs."""
+        asked = max((len(self.items_of(split)) for split in splits), default=0)
+        candidates = self._options.rank_against or self._known.num_destinations
+        scores = min(RANKED_BYTES, 8 * asked * candidates)
+        return scores + block_bytes(asked * candidates, self.out)
 
     def label(self, batch: Batch) -> None:
         """The pairs to score, as rows of the batch's seeds."""

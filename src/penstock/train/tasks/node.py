@@ -1,5 +1,6 @@
 """Tasks on vertices: a class, several labels, or a number for each."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,10 @@ class NodeTask:
     def loss_bytes(self, items: int) -> int:
         """Outputs, what is compared with them, and gradients."""
         return 3 * 4 * items * self.out
+
+    def evaluation_bytes(self, splits: Sequence[str]) -> int:
+        """Nothing to speak of: outputs are compared with labels as they are."""
+        return 0
 
     def label(self, batch: Batch) -> None:
         """The seeds' labels: int64 classes, or float32."""

@@ -1,6 +1,6 @@
 """The interface of tasks: items, loss and metrics."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -87,6 +87,9 @@ class Task(Protocol):
 
     def loss_bytes(self, items: int) -> int:
         """About how much memory the loss of so many items and its gradients take, beyond the model's outputs."""
+
+    def evaluation_bytes(self, splits: Sequence[str]) -> int:
+        """About how much memory an evaluation of some splits takes of the host, beyond the model's outputs."""
 
     def label(self, batch: Batch) -> None:
         """Add what the outputs are compared with."""

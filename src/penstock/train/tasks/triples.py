@@ -1,6 +1,6 @@
 """Knowledge graph completion: which entity stands at the missing end of a triple, over all relations at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
+from penstock.sampling.links.edge_ranks import RANKED_BYTES
 from penstock.sampling.links.known import End
 from penstock.sampling.triples import (
     DrawnEntities,
@@ -138,6 +139,13 @@ class TripleTask:
         """Scores of each triple and what stands against it, with gradients, and the rows of both."""
         k = self.batcher.negatives.per_triple(self.entities.count)
         return 4 * len(self.batcher.ends) * (4 * items * k + 8 * self.out * items)
+
+    def evaluation_bytes(self, splits: Sequence[str]) -> int:
+        """Known triples, sorted from either end, and scores of the held-out ones with every entity: a block, the
+        distances that it is made of, and the block before it."""
+        asked, row = [self.items_of_split(split).total for split in splits], 4 * self.entities.count
+        scores = max(row, min(RANKED_BYTES, row * max(asked, default=0)))
+        return 3 * scores + 8 * 8 * (self.batcher.triples.total + sum(asked)) if any(asked) else 0
 
     def label(self, batch: Batch) -> None:
         """Rows of the batch's entities, by which the loss finds them."""

@@ -63,6 +63,16 @@ def trace_inference(
             outputs = inference.outputs(wanted)
             kept = [rows.float() for rows in outputs.values()]
             del outputs, kept
+        if not is_gpu(session.inputs.device):
+            ranked = torch.empty(
+                session.task.evaluation_bytes(_present(session, splits)), dtype=torch.uint8, device=META
+            )
+            del ranked
+
+
+def _present(session: Session, splits: Sequence[str]) -> list[str]:
+    """Those of the splits that have anything to evaluate."""
+    return [split for split in splits if len(_items(session, split))]
 
 
 def _wanted(session: Session, splits: Sequence[str]) -> dict[str, Array]:
