@@ -105,7 +105,8 @@ def _start(
     if plan is None:
         # What cannot be is refused before the graph is cut.
         chosen_for_all(job.device, cluster)
-    threads = job.threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
+    given_threads = job.threads
+    threads = given_threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
     job = with_order_costs(job.model_copy(update={"threads": threads, **found_anywhere(job)}))
     if cluster.partition is not None:
         cluster.partition = str(Path(cluster.partition).resolve())
@@ -118,7 +119,8 @@ def _start(
     name = Path(cluster.partition).name if graph is None else graph.name  # type: ignore[arg-type]
     documents = {CLUSTER: cluster_text(cluster)} | ({} if plan is None else {PLAN: plan_text(plan)})
     name = f"{name}-{job.model_name}".replace("/", "-")
-    folder = RunFolder.create(job, name, force, {"model": job.model_name}, documents)
+    decided = {} if given_threads else {"threads": threads}
+    folder = RunFolder.create(job, name, force, {"model": job.model_name, "decided": decided}, documents)
     try:
         if graph is not None:
             _cut_and_note(graph, job, cluster, folder, progress)
@@ -274,7 +276,8 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
 
     def started(facts: dict[str, Any]) -> None:
         known.update(facts)
-        folder.write_facts(**facts)
+        decided = {**(folder.facts.get("decided") or {}), **(facts.get("decided") or {})}
+        folder.write_facts(**{**facts, "decided": decided})
         if facts.get("decided"):
             write_job(make_job({**job.model_dump(), **facts["decided"]}), folder.path / JOB)
 

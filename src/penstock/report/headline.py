@@ -5,8 +5,8 @@ from typing import Any
 
 from penstock.quantities import counted, singular
 from penstock.report.markup import THEME_BUTTON, cut, stage_look
-from penstock.report.run_folder import RunRecord, graph_name
-from penstock.report.values import number, numbers, whole
+from penstock.report.run_folder import RunRecord, graph_name, of_triples
+from penstock.report.values import mapping, number, numbers, whole
 from penstock.report.words import (
     limit_sentence,
     mebibytes,
@@ -24,6 +24,14 @@ _STATES = {
     "stopped-early": ("stopped early", "good"),
     "interrupted": ("interrupted", "warn"),
     "failed": ("failed", "bad"),
+}
+_SCORERS = {"distmult": "DistMult", "complex": "ComplEx", "transe": "TransE", "rotate": "RotatE", "dot": "dot products"}
+"""As their authors write them."""
+_RATES = {
+    "knowledge-graph-completion": "triples a second",
+    "link-prediction": "edges a second",
+    "edge-classification": "edges a second",
+    "edge-regression": "edges a second",
 }
 _UNFINISHED = ("running", "interrupted")
 # A run that has written nothing for this many seconds may have died.
@@ -44,9 +52,19 @@ def headline(run: RunRecord) -> str:
 
 
 def run_title(run: RunRecord) -> str:
-    """`sage on synthetic-arxiv`, or as much of it as the run says."""
-    model, graph = run.model, graph_name(run)
+    """`sage on synthetic-arxiv`, of a knowledge graph `ComplEx on families`, or as much of it as the run says."""
+    model, graph = _model(run), graph_name(run)
     return cut(f"{model} on {graph}" if model and graph else model or graph or run.name, 80)
+
+
+def _model(run: RunRecord) -> str:
+    """The model; of a knowledge graph its scorer, and the layers before it where there are any."""
+    scorer = str(run.job.get("scorer") or "")
+    if not of_triples(run) or not scorer:
+        return run.model
+    # What `auto` is for knowledge graphs.
+    name = _SCORERS.get("complex" if scorer == "auto" else scorer, scorer)
+    return name if run.model == "embedding" else f"{run.model} with {name}"
 
 
 def _subtitle(run: RunRecord) -> list[str]:
@@ -58,7 +76,10 @@ def _subtitle(run: RunRecord) -> list[str]:
         parts.append(f"{counted(layers, 'layers')} of {hidden:,}")
     if run.parameters is not None:
         parts.append(f"{short(run.parameters)} {'parameter' if run.parameters == 1 else 'parameters'}")
-    for what, counts in (("vertices", run.graph.get("nodes")), ("edges", run.graph.get("edges"))):
+    if of_triples(run) and (relations := len(mapping(run.graph.get("edges")))):
+        parts.append(counted(relations, "relations"))
+    names = ("entities", "triples") if of_triples(run) else ("vertices", "edges")
+    for what, counts in zip(names, (run.graph.get("nodes"), run.graph.get("edges")), strict=True):
         total = sum(numbers(counts).values())
         if total:
             parts.append(f"{short(total)} {singular(what) if total == 1 else what}")
@@ -129,7 +150,7 @@ def _small_figures(run: RunRecord) -> str:
         figures.append(("gradients", f"on weights {counted(stale, 'updates')} old"))
     measured: list[tuple[str, float | None, Any]] = [
         ("time", run.seconds, seconds),
-        ("seeds a second", run.seeds_per_second, short),
+        (_RATES.get(run.task, "vertices a second"), run.seeds_per_second, short),
         ("train loss", number(run.result.get("train_loss")), "{:.4g}".format),
         ("peak memory", run.peak_rss_mb, mebibytes),
     ]

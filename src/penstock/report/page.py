@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
+from penstock.pipeline.clock import PASSES
 from penstock.progress import Progress
 from penstock.quantities import counted, percent
 from penstock.report.axes import time_unit
@@ -20,7 +21,7 @@ from penstock.report.run_folder import STAGES, RunRecord, StageRecord, read_run
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.validation import validation_card
 from penstock.report.whole_graph import whole_graph_card
-from penstock.report.words import advice, seconds
+from penstock.report.words import FULL, advice, seconds
 from penstock.train.job import job_defaults
 
 
@@ -44,19 +45,19 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
     """The page as text."""
     cards = [
         loss_card(run),
+        epoch_seconds_card(run),
         validation_card(run),
         stages_card(run),
         timeline_card(run),
-        epoch_seconds_card(run),
-        memory_card(run),
         notes_card(run),
         settings_card(run, defaults),
-        settled_card(run),
-        graph_card(run),
+        *cluster_cards(run),
+        memory_card(run),
         whole_graph_card(run),
         explanations_card(run),
         device_card(run),
-        *cluster_cards(run),
+        settled_card(run),
+        graph_card(run),
         machine_card(run),
     ]
     return page_text(run_title(run), headline(run), cards, f"Run {run.name} · page written")
@@ -67,10 +68,15 @@ def stages_card(run: RunRecord) -> str:
     stages, limiting = run.stages, run.limiting
     if not stages or limiting is None:
         return ""
-    rows = "".join(_row(each, each.name == limiting.name) for each in stages)
-    return card(
-        "Stages", f'<ul class="stages">{rows}</ul>', "busy, and waiting", wide=True, foot=escape(advice(limiting))
-    )
+    in_turn = limiting.name in PASSES
+    what = "a step's time" if in_turn else f"the {seconds(run.training_s)} of training in which each was at work"
+    how = "one after the other" if in_turn else "side by side"
+    # Where no stage was at work throughout, none limits; passes in turn never do.
+    named = "" if in_turn or limiting.share < FULL else limiting.name
+    rows = "".join(_row(each, each.name == named, in_turn) for each in stages)
+    whose = "of the first worker, " if run.cluster else ""
+    about = f"{whose}{how}; the share of {what}"
+    return card("Stages", f'<ul class="stages">{rows}</ul>', about, wide=True, foot=escape(advice(limiting)))
 
 
 def timeline_card(run: RunRecord) -> str:
@@ -95,14 +101,15 @@ def _in_order(present: dict[str, str]) -> list[tuple[str, str]]:
     return sorted(present.items(), key=lambda item: order.index(item[0]))
 
 
-def _row(stage: StageRecord, limits: bool) -> str:
+def _row(stage: StageRecord, limits: bool, in_turn: bool) -> str:
     look = stage_look(stage.name)
     used = stage.busy_s + stage.wait_s > 0
-    details = [f"busy {seconds(stage.busy_s)}", f"waited {seconds(stage.wait_s)}"] if used else ["not used"]
-    if stage.threads:
+    several = (stage.threads or 1) > 1
+    details = [f"{seconds(stage.each_s)} of work{' for each thread' if several else ''}"] if used else ["not used"]
+    if stage.threads and not in_turn:
         details.append(counted(stage.threads, "threads"))
-    if stage.depth:
-        details.append(f"queue of {stage.depth}")
+    if stage.depth and not in_turn:
+        details.append(f"queue of {counted(stage.depth, 'batches')}")
     badge = "<em>limits</em>" if limits else ""
     bar = (
         f'<div class="meter"><i style="width:{stage.share * 100:.2f}%"></i></div>'
