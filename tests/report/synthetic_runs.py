@@ -104,7 +104,11 @@ def _epoch(epoch, loss):
         "seeds_per_second": 2900 + 60 * math.sin(epoch),
         "val": {"accuracy": accuracy, "macro-f1": accuracy - 0.08},
         "stages": {
-            name: {"busy_s": 4.2 * share * _THREADS[name], "wait_s": 4.2 * (1 - share) * _THREADS[name] * (share > 0)}
+            name: {
+                "busy_s": 4.2 * share * _THREADS[name],
+                "wait_s": 4.2 * (1 - share) * _THREADS[name] * (share > 0),
+                "threads": _THREADS[name],
+            }
             for name, share in _SHARES.items()
         },
         "rss_mb": 1900 + 160 * (1 - math.exp(-epoch / 3)),

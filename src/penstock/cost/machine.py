@@ -39,7 +39,7 @@ _ARM_PARTS = {
     "0x48": ("HiSilicon", {"0xd01": "TaiShan-v110", "0xd02": "TaiShan-v120"}),
     "0x4e": ("NVIDIA", {"0x004": "Carmel", "0x010": "Olympus"}),
     "0x61": ("Apple", {}),
-    "0xc0": ("Ampere", {"0xac3": "Ampere-1", "0xac4": "Ampere-1a"}),
+    "0xc0": ("Ampere", {"0xac3": "One", "0xac4": "One-A"}),
 }  # fmt: skip
 """Makers of ARM processors and their parts by the numbers in /proc/cpuinfo, under the names of lscpu."""
 
@@ -82,11 +82,11 @@ def this_machine() -> Machine:
     return Machine(processor=name, cores=cores, processors=processors, gpu=gpu, driver=driver, libraries=libraries)
 
 
-def processor_name() -> str:
-    """The processor as the system calls it."""
+def processor_name(described: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor as people call it, from what the system says of its cores."""
     found = dict[str, str]()
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in described.read_text().splitlines():
             name, _, value = line.partition(":")
             found.setdefault(name.strip(), value.strip())
     if "model name" in found:

@@ -65,7 +65,10 @@ def _cluster_settings(run: RunRecord) -> list[tuple[str, str]]:
             rows.append((field, _changed(value, usual[field])))
     partition = str(run.cluster.get("partition") or "")
     own = Path(partition).name == "parts" and Path(partition).parent.name == run.name
-    return [*rows, ("parts", f"cut for this run by {run.cluster.get('method', 'metis')}" if own else partition or "none")]
+    return [
+        *rows,
+        ("parts", f"cut for this run by {run.cluster.get('method', 'metis')}" if own else partition or "none"),
+    ]
 
 
 def _changed(value: Any, usual: Any) -> str:

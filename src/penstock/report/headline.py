@@ -4,7 +4,7 @@ from html import escape
 from typing import Any
 
 from penstock.quantities import counted, singular
-from penstock.report.markup import THEME_BUTTON, cut, stage_look
+from penstock.report.markup import THEME_BUTTON, breakable, cut, stage_look, unbroken
 from penstock.report.run_folder import RunRecord, graph_name, of_triples
 from penstock.report.values import mapping, number, numbers, whole
 from penstock.report.words import (
@@ -70,9 +70,9 @@ def _model(run: RunRecord) -> str:
 def _subtitle(run: RunRecord) -> list[str]:
     parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
     fanouts, hidden = run.job.get("fanouts"), whole(run.job.get("hidden"))
-    # Unless a job says otherwise there is a layer a fan-out.
+    # Unless a job says otherwise there is a layer a fan-out. A module of the user's own has its own layers.
     layers = whole(run.job.get("layers")) or (len(fanouts) if isinstance(fanouts, list) else 0)
-    if layers and hidden:
+    if layers and hidden and run.model == run.job.get("model") and not run.job.get("module"):
         parts.append(f"{counted(layers, 'layers')} of {hidden:,}")
     if run.parameters is not None:
         parts.append(f"{short(run.parameters)} {'parameter' if run.parameters == 1 else 'parameters'}")
@@ -116,14 +116,18 @@ def _banner(run: RunRecord) -> str:
         return f'<p class="banner bad"><b>This run failed.</b> {escape(words)}</p>'
     if run.state == "interrupted":
         words = run.message or "This run was interrupted."
-        where = cut(str(run.result.get("run") or run.name), 200)
-        more = f"The page shows what was done until then; resume with: penstock train --resume {where}"
-        return f'<p class="banner warn"><b>{escape(words)}</b> {escape(more)}</p>'
+        where = cut(str(run.result.get("run") or run.folder), 200)
+        more = "The page shows what was done until then; resume with: penstock train --resume"
+        return f'<p class="banner warn"><b>{escape(words)}</b> {more} {breakable(where)}</p>'
     if run.state == "running":
         silent = run.silent_s or 0.0
-        last = f" It had last written {seconds(silent)} before." if silent > _SILENT else ""
         words = f" {escape(run.message)}" if run.message else ""
-        return f'<p class="banner going"><b>Still running when this page was written.</b>{escape(last)}{words}</p>'
+        if silent <= _SILENT:
+            return f'<p class="banner going"><b>Still running when this page was written.</b>{words}</p>'
+        last = f"It had last written {seconds(silent)} before: if its process has ended, resume with: penstock train"
+        where = cut(str(run.folder), 200)
+        unsure = "<b>Not finished when this page was written.</b>"
+        return f'<p class="banner warn">{unsure} {escape(last)} --resume {breakable(where)}{words}</p>'
     notes = run.result.get("notes")
     said = [run.message, *(str(each) for each in (notes if isinstance(notes, list) else ()))]
     return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
@@ -164,4 +168,4 @@ def _limit(run: RunRecord) -> str:
     if limiting is None:
         return ""
     sentence = limit_sentence(limiting, run.stages)
-    return f'<p class="limit {stage_look(limiting.name)}">{escape(sentence)}</p>'
+    return f'<p class="limit {stage_look(limiting.name)}">{unbroken(escape(sentence))}</p>'

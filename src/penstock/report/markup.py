@@ -16,17 +16,17 @@ from penstock.report.script import SCRIPT
 from penstock.report.style import STYLE
 from penstock.version import __version__
 
-
 _NARROW, _WIDE = '<section class="card', '<section class="card wide'
-_FEW_COLUMNS = 3
-"""Columns for which a phone has room."""
+_PHONE = 42
+"""Letters that a phone has room for beside each other; a wider table's rows become lists there."""
+_UNITS = re.compile(r"(?<=\d) (?=(?:%|ms|s|µs|min|h|B|KiB|MiB|GiB)(?![\w/]))")
 _JOINTS = re.compile(r"(?:(?<=[/_])|(?<=&gt;))(?=[^/_\s])")
 
 
 def card(title: str, body: str, about: str = "", wide: bool = False, foot: str = "") -> str:
     """A titled card; `about` stands small beside the title and `foot` below the body; all but the title are HTML."""
     about = f'<span class="about">{about}</span>' if about else ""
-    foot = f'<p class="foot">{foot}</p>' if foot else ""
+    foot = f'<p class="foot">{unbroken(foot)}</p>' if foot else ""
     return f'{_WIDE if wide else _NARROW}"><h2>{escape(title)}{about}</h2>{body}{foot}</section>'
 
 
@@ -37,13 +37,14 @@ def pairs(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def table(head: list[str], rows: list[list[str]], total: int = 0) -> str:
-    """Rows of text, which may be the largest of `total`. On a phone, a row of many columns is a list of its cells."""
+    """Rows of text, which may be the largest of `total`. On a phone, rows of a wide table are lists of their cells."""
     top = "".join(f"<th>{escape(each)}</th>" for each in head)
     body = "".join(f"<tr>{''.join(map(_cell, head, row))}</tr>" for row in rows)
     if (left := total - len(rows)) > 0:
         more = f"and {left:,} smaller {'one' if left == 1 else 'ones'}"
         body += f'<tr><td colspan="{len(head)}" class="none">{more}</td></tr>'
-    look = ' class="many"' if len(head) > _FEW_COLUMNS else ""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    look = ' class="many"' if sum(widths) + 2 * len(widths) > _PHONE else ""
     return f'<div class="table"><table{look}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -53,7 +54,12 @@ def _cell(name: str, value: str) -> str:
 
 def breakable(text: str) -> str:
     """Text as HTML in which paths and names may be broken behind their slashes and underlines, and not in a word."""
-    return _JOINTS.sub("<wbr>", escape(text))
+    return unbroken(_JOINTS.sub("<wbr>", escape(text)))
+
+
+def unbroken(text: str) -> str:
+    """The same with a number and its unit on one line: `319 ms`, `86 %`."""
+    return _UNITS.sub("\u00a0", text)
 
 
 def cut(text: str, longest: int) -> str:

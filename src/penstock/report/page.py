@@ -73,7 +73,7 @@ def stages_card(run: RunRecord) -> str:
     how = "one after the other" if in_turn else "side by side"
     # Where no stage was at work throughout, none limits; passes in turn never do.
     named = "" if in_turn or limiting.share < FULL else limiting.name
-    rows = "".join(_row(each, each.name == named, in_turn) for each in stages)
+    rows = "".join(_row(each, each.name == named, in_turn, run.training_s) for each in stages)
     whose = "of the first worker, " if run.cluster else ""
     about = f"{whose}{how}; the share of {what}"
     return card("Stages", f'<ul class="stages">{rows}</ul>', about, wide=True, foot=escape(advice(limiting)))
@@ -101,15 +101,19 @@ def _in_order(present: dict[str, str]) -> list[tuple[str, str]]:
     return sorted(present.items(), key=lambda item: order.index(item[0]))
 
 
-def _row(stage: StageRecord, limits: bool, in_turn: bool) -> str:
+def _row(stage: StageRecord, limits: bool, in_turn: bool, longest: float) -> str:
     look = stage_look(stage.name)
     used = stage.busy_s + stage.wait_s > 0
     several = (stage.threads or 1) > 1
     details = [f"{seconds(stage.each_s)} of work{' for each thread' if several else ''}"] if used else ["not used"]
+    if stage.each_s > longest > 0:
+        details.append("some of it during validations")
     if stage.threads and not in_turn:
         details.append(counted(stage.threads, "threads"))
     if stage.depth and not in_turn:
         details.append(f"queue of {counted(stage.depth, 'batches')}")
+    # A stage that has worked does not look as if it had not.
+    share = "&lt; 1 %" if 0 < stage.share < 0.005 else percent(stage.share)
     badge = "<em>limits</em>" if limits else ""
     bar = (
         f'<div class="meter"><i style="width:{stage.share * 100:.2f}%"></i></div>'
@@ -117,6 +121,6 @@ def _row(stage: StageRecord, limits: bool, in_turn: bool) -> str:
         else '<div class="meter off"></div>'
     )
     return (
-        f'<li class="{look}"><div><b>{escape(stage.name)}</b>{badge}<strong>{percent(stage.share)}</strong></div>'
+        f'<li class="{look}"><div><b>{escape(stage.name)}</b>{badge}<strong>{share}</strong></div>'
         f"{bar}<small>{' · '.join(details)}</small></li>"
     )

@@ -58,6 +58,7 @@ class RunRecord:
     """What a run folder says. Mappings are empty and values None where it says nothing."""
 
     name: str
+    folder: Path
     state: str
     message: str
     started: str
@@ -111,7 +112,7 @@ class RunRecord:
     def stages(self) -> list[StageRecord]:
         """The stages in order, unknown ones last; summed over the epochs so far while there is no result."""
         given = mapping(self.result.get("stages"))
-        found = [_stage(name, given[name]) for name in given] if given else _summed(self.log.epochs, self.job)
+        found = [_stage(name, given[name]) for name in given] if given else _summed(self.log.epochs)
         order = {name: place for place, name in enumerate(STAGES)}
         found.sort(key=lambda each: order.get(each.name, len(order)))
         total = _training_seconds(found)
@@ -155,6 +156,7 @@ def read_run(folder: Path) -> RunRecord:
     name = metric.get("name") or next((key for each in log.epochs for key in each.val), "")
     return RunRecord(
         name=folder.resolve().name,
+        folder=folder,
         state=state,
         message=str(document.get("message") or ""),
         started=str(document.get("started") or ""),
@@ -240,12 +242,12 @@ def _training_seconds(stages: list[StageRecord]) -> float:
     return times.get("compute") or max(times.values(), default=0.0)
 
 
-def _summed(epochs: list[Epoch], job: dict[str, Any]) -> list[StageRecord]:
+def _summed(epochs: list[Epoch]) -> list[StageRecord]:
     sums: dict[str, list[float]] = {}
     for epoch in epochs:
         for name, said in epoch.stages.items():
             total = sums.setdefault(name, [0.0, 0.0])
             total[0] += max(said.get("busy_s", 0.0), 0.0)
             total[1] += max(said.get("wait_s", 0.0), 0.0)
-    # A run without a result has not said how many threads a stage has; its job has decided it.
-    return [StageRecord(name, *spent, whole(job.get(f"{name}_threads")) or 1) for name, spent in sums.items()]
+    threads = {name: whole(said.get("threads")) for epoch in epochs for name, said in epoch.stages.items()}
+    return [StageRecord(name, *spent, threads[name]) for name, spent in sums.items()]

@@ -25,8 +25,8 @@ _ADVICE = {
     "compute": "Batches are ready before they are needed: only a smaller model or a faster processor would help.",
     "forward": "Only a smaller model or a faster processor would make it much faster.",
     "exchange": "A better cut of the graph, or faster links between the machines, would make it faster.",
-    "backward": "Only a smaller model or a faster processor would make it much faster; where bins are computed again, so"
-    " would more memory (`keep`).",
+    "backward": "Only a smaller model or a faster processor would make it much faster; where bins are computed again,"
+    " so would more memory (`keep`).",
 }
 FULL = 0.6
 """The share of the training time below which the busiest stage does not explain the run's time."""
@@ -47,6 +47,11 @@ def seconds(value: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def milliseconds(value: float) -> str:
+    """An iteration's time as plans give it: 7.518 ms."""
+    return f"{value * 1e3:.4g} ms"
 
 
 def mebibytes(value: float) -> str:

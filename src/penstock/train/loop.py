@@ -269,7 +269,10 @@ class Loop:
             "lr": float(self.session.optimiser.param_groups[0]["lr"]),
             "seconds": round(seconds, 4),
             "seeds_per_second": round(rate, 1),
-            "stages": {name: {"busy_s": round(t.busy, 4), "wait_s": round(t.wait, 4)} for name, t in spent.items()},
+            "stages": {
+                name: {"busy_s": round(t.busy, 4), "wait_s": round(t.wait, 4), "threads": t.threads}
+                for name, t in spent.items()
+            },
             "rss_mb": round(rss, 1),
         }
         if val:
