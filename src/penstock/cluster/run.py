@@ -35,11 +35,12 @@ from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import take_newest
 from penstock.train.data import choose_task, open_data, prepared
 from penstock.train.data_notes import data_notes
+from penstock.train.events import add_workers
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.label_changes import check_uncut
 from penstock.train.product_order import with_order_costs
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
-from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
+from penstock.train.run_folder import CLUSTER, EVENTS, JOB, PARTS, PLAN, RunFolder
 from penstock.train.state_file import write_state
 from penstock.train.trusted_code import check_code
 from penstock.wire.options import FORMER
@@ -290,6 +291,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
             for each in [*([] if note is None else [note]), *exposures(cluster, template.layout)]:
                 progress.note(each)
             outcome = Controller(template, launcher, progress).run(asked, started)
+        add_workers(folder.path / EVENTS, outcome.spans)
         folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_foretold(folder)})
     except BaseException as error:
         _fail(folder, error, fresh and not known)

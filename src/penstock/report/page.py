@@ -91,6 +91,11 @@ def timeline_card(run: RunRecord) -> str:
         if window.hidden
         else ""
     )
+    workers = {bar.worker for lane in window.lanes for bar in lane.bars}
+    if run.cluster and len(workers) == 1:
+        hidden += " Of the workers, the first is shown: the others recorded none of these batches."
+    elif len(workers) > 1:
+        hidden += " The workers' clocks are aligned at the ends of their common steps."
     unit = time_unit((window.end - window.start) / 1e6)[1]
     about = f"{unit}; one lane for each thread, numbers are {numbering(window)}: point at one to follow it"
     return card("Timeline", timeline_chart(window), about, wide=True, foot=legend + hidden)

@@ -26,7 +26,7 @@ _ADVICE = {
     "forward": "Only a smaller model or a faster processor would make it much faster.",
     "exchange": "A better cut of the graph, or faster links between the machines, would make it faster.",
     "backward": "Only a smaller model or a faster processor would make it much faster; where bins are computed again,"
-    " so would more memory (`keep`).",
+    " so would more memory.",
 }
 FULL = 0.6
 """The share of the training time below which the busiest stage does not explain the run's time."""
