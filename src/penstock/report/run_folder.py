@@ -250,4 +250,4 @@ def _summed(epochs: list[Epoch]) -> list[StageRecord]:
             total[0] += max(said.get("busy_s", 0.0), 0.0)
             total[1] += max(said.get("wait_s", 0.0), 0.0)
     threads = {name: whole(said.get("threads")) for epoch in epochs for name, said in epoch.stages.items()}
-    return [StageRecord(name, *spent, threads[name]) for name, spent in sums.items()]
+    return [StageRecord(name, busy, wait, threads[name]) for name, (busy, wait) in sums.items()]

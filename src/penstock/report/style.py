@@ -31,7 +31,7 @@ html { -webkit-text-size-adjust: 100%; }
 body {
   margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto,
   "Helvetica Neue", "Liberation Sans", Arial, sans-serif; font-variant-numeric: tabular-nums;
-  overflow-wrap: break-word;
+  overflow-wrap: anywhere;
 }
 main { max-width: 1120px; margin: 0 auto; padding: 20px 16px 40px; }
 h1, h2, p, dl, dd, ul, figure { margin: 0; padding: 0; }
@@ -164,7 +164,8 @@ h3 .about { margin: 0 16px 0 8px; }
 table { width: 100%; border-collapse: collapse; font-size: 14px; }
 .table { overflow-x: auto; }
 .pairs + .table, .table + .table, .plot + table { margin-top: 18px; }
-th, td { padding: 7px 0 7px 16px; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
+th, td { padding: 7px 0 7px 16px; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top;
+  overflow-wrap: break-word; }
 th { color: var(--soft); font-size: 13px; font-weight: 400; }
 th:first-child, td:first-child { padding-left: 0; text-align: left; }
 td:first-child { min-width: 8em; overflow-wrap: anywhere; }
