@@ -88,6 +88,14 @@ _LAYOUT = """
       if (across > 1.5 && down > 3) faults.push(`${quoted(one.text)} lies over ${quoted(other.text)}`);
     }
   });
+  // Names of lanes stand above their bars.
+  for (const { left, right, top, bottom, text, holder } of pieces.filter((piece) => piece.holder.matches(".lane")))
+    for (const bar of holder.closest(".plot").querySelectorAll("rect:not(.track)")) {
+      const box = bar.getBoundingClientRect();
+      const across = Math.min(right, box.right) - Math.max(left, box.left);
+      if (across > 0 && Math.min(bottom, box.bottom) - Math.max(top, box.top) > 2)
+        faults.push(`${quoted(text)} lies over a bar`);
+    }
   return [...new Set(faults)];
 })()
 """
