@@ -35,9 +35,10 @@ test-long: env
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile=long
 
-# The live page of `penstock serve` in a real browser: needs chromium. `make test` runs it as well where there is one.
+# Every kind of page in a real browser, from a phone's width to a large screen's, and what scripts do: needs chromium.
+# `make test` runs these tests as well where there is one.
 test-browser: env
-	$(BIN)/python -m pytest tests/service/test_queue_page.py -rs
+	$(BIN)/python -m pytest tests/report/test_report_browser.py tests/report/test_gantt.py tests/service/test_queue_page.py -rs
 
 lint: env
 	$(BIN)/ruff check .

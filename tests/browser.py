@@ -28,6 +28,79 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
+_LAYOUT = """
+(() => {
+  const faults = [], root = document.documentElement, pieces = [];
+  const quoted = (text) => JSON.stringify(text.trim().replace(/\\s+/g, " ").slice(0, 60));
+  if (root.scrollWidth > root.clientWidth)
+    faults.push(`the page is ${root.scrollWidth} px wide in a window of ${root.clientWidth}`);
+  const seen = (node) => {
+    if (!node.getClientRects().length || getComputedStyle(node).visibility !== "visible") return false;
+    const closed = node.closest("details:not([open])");
+    return (!closed || node.closest("summary")) && !node.closest("#tip, noscript, script, style, option");
+  };
+  // The part of a box that its ancestors let be seen; one that can be scrolled shows all of it in the end.
+  const clipped = (box, node) => {
+    let { left, right, top, bottom } = box, cut = false;
+    for (let each = node; each && each !== document.body; each = each.parentElement) {
+      const style = getComputedStyle(each), frame = each.getBoundingClientRect();
+      if (style.overflowX === "visible" || each.closest("svg")) continue;
+      if (/auto|scroll/.test(style.overflowX)) return { left, right, top, bottom, scrolled: true, cut };
+      if (style.textOverflow !== "ellipsis" && (left < frame.left - 1 || right > frame.right + 1)) cut = true;
+      left = Math.max(left, frame.left); right = Math.min(right, frame.right);
+      if (style.overflowY !== "visible") { top = Math.max(top, frame.top); bottom = Math.min(bottom, frame.bottom); }
+    }
+    return { left, right, top, bottom, scrolled: false, cut };
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const holder = node.parentElement, text = node.textContent;
+    if (!text.trim() || !seen(holder)) continue;
+    range.selectNodeContents(node);
+    const card = holder.closest(".card, header, main") || document.body, frame = card.getBoundingClientRect();
+    const boxes = [...range.getClientRects()].filter((box) => box.width > 0.5 && box.height > 0.5);
+    for (const raw of boxes) {
+      const box = clipped(raw, holder);
+      if (box.cut) faults.push(`${quoted(text)} is cut off`);
+      if (!box.scrolled && (box.left < frame.left - 1 || box.right > frame.right + 1))
+        faults.push(`${quoted(text)} runs out of its ${card.tagName.toLowerCase()}`);
+      if (box.right - box.left > 1 && box.bottom - box.top > 1 && !box.scrolled) pieces.push({ ...box, text, holder });
+    }
+    // A word is broken where its letters stand on several lines although one line would have held it.
+    if (holder.closest("svg, pre, textarea")) continue;
+    const line = holder.closest("td, th, dd, dt, p, li, h1, h2, h3, small, summary, div") || holder;
+    for (const found of text.matchAll(/[\\p{L}\\p{N}_.,:@%]+/gu)) {
+      range.setStart(node, found.index);
+      range.setEnd(node, found.index + found[0].length);
+      const parts = [...range.getClientRects()].filter((box) => box.width > 0.5);
+      const tops = new Set(parts.map((box) => Math.round(box.top / 4)));
+      const wide = parts.reduce((sum, box) => sum + box.width, 0);
+      if (tops.size > 1 && wide < frame.width - 60) faults.push(`${quoted(found[0])} is broken in the middle`);
+    }
+  }
+  pieces.sort((one, other) => one.top - other.top);
+  pieces.forEach((one, at) => {
+    for (let next = at + 1; next < pieces.length && pieces[next].top < one.bottom; next++) {
+      const other = pieces[next];
+      const across = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+      const down = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+      if (across > 1.5 && down > 3) faults.push(`${quoted(one.text)} lies over ${quoted(other.text)}`);
+    }
+  });
+  // Names of lanes stand above their bars.
+  for (const { left, right, top, bottom, text, holder } of pieces.filter((piece) => piece.holder.matches(".lane")))
+    for (const bar of holder.closest(".plot").querySelectorAll("rect:not(.track)")) {
+      const box = bar.getBoundingClientRect();
+      const across = Math.min(right, box.right) - Math.max(left, box.left);
+      if (across > 0 && Math.min(bottom, box.bottom) - Math.max(top, box.top) > 2)
+        faults.push(`${quoted(text)} lies over a bar`);
+    }
+  return [...new Set(faults)];
+})()
+"""
+
+
 class Browser:
     """One page in a browser of its own, without a history or a cache."""
 
@@ -116,10 +189,19 @@ class Browser:
         self.get(f"{chosen}.focus(), {chosen}.select()")
         self._call("Input.insertText", text=text)
 
-    def picture(self, path: Path) -> None:
-        """Write what the window shows, as a PNG."""
-        found = self._call("Page.captureScreenshot")
+    def picture(self, path: Path, whole: bool = False) -> None:
+        """Write what the window shows, or the whole page, as a PNG."""
+        more: dict[str, Any] = {}
+        if whole:
+            size = self.get("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+            more = {"captureBeyondViewport": True, "clip": {"x": 0, "y": 0, "scale": 1, **_sides(*size)}}
+        found = self._call("Page.captureScreenshot", **more)
         path.write_bytes(base64.b64decode(found["data"]))
+
+    def layout_faults(self) -> list[str]:
+        """What a reader would stumble over: text beyond its card or the page, over other text, or broken in a word."""
+        found: list[str] = self.get(_LAYOUT)
+        return found
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -152,6 +234,10 @@ class Browser:
             self.problems.append(json.dumps(fields["exceptionDetails"]))
         elif event.get("method") == "Log.entryAdded" and fields["entry"]["source"] != "network":
             self.problems.append(fields["entry"]["text"])
+
+
+def _sides(width: int, height: int) -> dict[str, int]:
+    return {"width": width, "height": height}
 
 
 @contextmanager

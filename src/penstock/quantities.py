@@ -13,6 +13,7 @@ _SINGULARS = {
     "matches": "match",
     "losses": "loss",
     "entries": "entry",
+    "entities": "entity",
     "copies": "copy",
     "processes": "process",
 }

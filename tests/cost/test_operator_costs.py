@@ -11,7 +11,7 @@ from penstock.cost import operator_cache
 from penstock.cost import operator_profile as profiles
 from penstock.cost.fit import fit_and_compare, fit_rates
 from penstock.cost.ladder import HELD_OUT, RUNGS, made_graph, rung_of
-from penstock.cost.machine import this_machine
+from penstock.cost.machine import processor_name, this_machine
 from penstock.cost.machine_model import machine_model, machine_order_costs, shipped_model
 from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS
@@ -274,6 +274,28 @@ def test_a_profile_of_an_earlier_release_is_completed(tmp_path, monkeypatch):
     assert [fit.name for fit in kept] == [fit.name for fit in found.fits]
     monkeypatch.setattr(profiles, "made_ladder", None)
     assert profiles.machine_profile().fits == kept
+
+
+@pytest.mark.parametrize(
+    ("described", "name"),
+    [
+        ("model name\t: AMD EPYC 9654\nCPU part: 7\n", "AMD EPYC 9654"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "ARM Neoverse-N1"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "ARM Neoverse-V2"),
+        ("CPU implementer\t: 0xc0\nCPU part\t: 0xac3\n", "Ampere One"),
+    ],
+)
+def test_a_processor_is_named_as_people_name_it(tmp_path, described, name):
+    (tmp_path / "cpuinfo").write_text(described)
+    assert processor_name(tmp_path / "cpuinfo") == name
+
+
+def test_a_processor_of_an_unknown_part_tells_its_numbers(tmp_path):
+    (tmp_path / "cpuinfo").write_text("CPU implementer\t: 0x41\nCPU part\t: 0xfff\n")
+    assert processor_name(tmp_path / "cpuinfo").endswith(" (ARM, part 0xfff)")
+    (tmp_path / "cpuinfo").write_text("CPU implementer\t: 0x99\nCPU part\t: 0xfff\n")
+    assert processor_name(tmp_path / "cpuinfo").endswith(" (implementer 0x99, part 0xfff)")
+    assert processor_name(tmp_path / "none")
 
 
 def test_the_model_of_this_machine_or_the_one_that_is_named(tmp_path, monkeypatch):

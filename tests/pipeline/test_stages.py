@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pipeline import Stage, StageError, StagePipeline
-from penstock.pipeline.clock import StageTime, limiting
+from penstock.pipeline.clock import StageTime, limit_words, limiting
 
 
 @given(st.integers(0, 60), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=3))
@@ -95,6 +95,10 @@ def test_times_say_which_stage_limits():
     assert list(times) == ["in", "quick", "busy", "out"]
     assert times["busy"].busy >= 0.2
     assert limiting(times) == "busy"
+    assert limit_words(times) == "busy limits" and limit_words({}) == "nothing limits"
+    # Passes in turn do not hold each other up.
+    passes = {name: StageTime(busy, 10 - busy, 1, 1) for name, busy in (("forward", 1), ("backward", 9))}
+    assert limit_words(passes) == "backward 90 % of a step"
     assert StageTime(3, 1, 1, 1).since(StageTime(1, 1, 1, 1)) == StageTime(2, 0, 1, 1)
 
 

@@ -72,4 +72,4 @@ def test_another_mode_is_planned_for_and_replayed(monkeypatch, tmp_path) -> None
             assert plan.predicted.memory_gb == {"a": 2.0, "b": 2.0}
             assert plan.predicted.device_memory_gb == {"cuda": {"a": 6.0, "b": 6.0}}
         write_plan(plan, tmp_path / f"{device}.json")
-        assert replay(read_plan(tmp_path / f"{device}.json"), "fair").iteration_s == plan.predicted.iteration_s
+        assert replay(read_plan(tmp_path / f"{device}.json"), "fair").pace.iteration_s == plan.predicted.iteration_s

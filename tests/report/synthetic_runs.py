@@ -43,6 +43,52 @@ def write_run(folder, epochs=24, state="finished", message="", events=True, loss
     return folder
 
 
+def write_cluster_run(folder, **result):
+    """A run of two workers on two machines, with everything that a cluster's result may hold."""
+    flows = {
+        f"worker-{own}>{other}/{what}": [sent, 40 * sent]
+        for own, other, what, sent in (
+            (0, "store-m1", "features", 206_967), (0, "store-m1", "lists", 124_390), (1, "worker-0", "state", 28),
+            (1, "store-m0", "features", 124_733), (0, "controller", "rendezvous", 483), (1, "controller", "control", 4),
+        )
+    }  # fmt: skip
+    paths = {"owner": {"rows": 10, "bytes": 1 << 20, "seconds": 0.5}, "replica": {"rows": 2000, "bytes": 2 << 20}}
+    cache = {"hits": 3000, "misses": 1000, "bytes_saved": 2 << 20}
+    tasks = [
+        {"id": f"{kind}-{name}", "kind": kind, "machine": f"m{rank}", "restarts": rank, "peak_rss_mb": 224.4}
+        for kind, names in (("store", ("m0", "m1")), ("worker", ("0", "1")))
+        for rank, name in enumerate(names)
+    ]
+    tasks[3] |= {"remote_cache": cache, "feature_paths": paths}
+    coflow = {"kind": "explanations", "count": 40, "bytes": 11_347_186, "mean_cct_s": 0.464, "p95_cct_s": 0.917}
+    lost = {"task": "worker-1", "cause": "signal 9", "at": 12.3, "seconds": 4.5}
+    said = {
+        "placement": "search",
+        "flows": "iteration-first",
+        "iteration_s": 0.34,
+        "epoch_s": 4.1,
+        "lower_bound_s": 0.3,
+    }
+    write_run(folder)
+    document = json.loads((folder / "run.json").read_text())
+    document["result"] |= {
+        "tasks": tasks, "flows": flows, "coflows": [coflow, {**coflow, "kind": "batch"}], "recoveries": [lost],
+        "bytes_received": 66_000_000, "bytes_minimum": 63_000_000, "predicted": said,
+        "batch_bytes": {"rows": 11_235_119, "lists": 112_067, "explanations": 2048}, **result,
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(document))
+    machines = [{"name": name, "workers": 1} for name in ("m0", "m1")]
+    cluster = {"machines": machines, "launcher": "local", "reduce": "servers", "wire_type": "int8", "method": "metis"}
+    (folder / "cluster.json").write_text(json.dumps({**cluster, "partition": str(folder / "parts")}))
+    with (folder / "events.jsonl").open("a") as lines:
+        for pid in (1, 2):
+            _line(lines, {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"worker-{pid - 1}"}})
+        other = {"name": "compute", "ph": "X", "dur": 300_000, "pid": 2, "tid": 5}
+        for at in range(72):
+            _line(lines, {**other, "ts": 1_090_000 + at * 350_000, "args": {"epoch": at // 12, "batch": at % 12}})
+    return folder
+
+
 def write_events(path, epochs=6, batches=12, padding=0):
     """A pipeline in which compute is always busy; `padding` lengthens every line."""
     names = {1: "seeds 0", 2: "sample 0", 3: "sample 1", 4: "gather 0", 5: "compute 0"}
@@ -104,7 +150,11 @@ def _epoch(epoch, loss):
         "seeds_per_second": 2900 + 60 * math.sin(epoch),
         "val": {"accuracy": accuracy, "macro-f1": accuracy - 0.08},
         "stages": {
-            name: {"busy_s": 4.2 * share * _THREADS[name], "wait_s": 4.2 * (1 - share) * _THREADS[name] * (share > 0)}
+            name: {
+                "busy_s": 4.2 * share * _THREADS[name],
+                "wait_s": 4.2 * (1 - share) * _THREADS[name] * (share > 0),
+                "threads": _THREADS[name],
+            }
             for name, share in _SHARES.items()
         },
         "rss_mb": 1900 + 160 * (1 - math.exp(-epoch / 3)),

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.report.gantt import Shown, bars, path_by_kind, path_sentence, write_timeline
+from penstock.report.gantt import Shown, bars, pace_sentence, path_by_kind, path_sentence, write_timeline
 from penstock.report.gantt.bars import lay_out
 from penstock.report.gantt.findings import link_use_over_time
-from penstock.simulate import POLICIES, CriticalStep, critical_path, lower_bound
+from penstock.simulate import POLICIES, CriticalStep, Pace, critical_path, lower_bound
 from penstock.simulate.document import WorkloadDocument, read_workload
 from penstock.simulate.scenario import build_scenario
 from refusals import refused
@@ -188,6 +188,19 @@ def test_the_page_says_what_it_shows(training, tmp_path):
     used = [band for band in data["bands"] if "use" in band]
     assert {band["link"] for band in used} == set(found.network.link_names)
     assert max(max(band["use"]) for band in used) == 100
+
+
+def test_a_plans_page_has_the_plans_iteration_and_gap(training, tmp_path):
+    """Not those of the few iterations that are drawn, which begin with an empty pipeline."""
+    pace = Pace(0.0075184, 0.0070928)
+    assert (
+        pace_sentence(pace) == "an iteration takes 7.518 ms, where no schedule takes less than 7.093 ms: a gap of 6 %"
+    )
+    write_timeline(shown(training)._replace(pace=pace), tmp_path / "page.html")
+    words = " ".join(" ".join(Page((tmp_path / "page.html").read_text()).words).split())
+    assert "7.518 ms an iteration, in the long run" in words
+    assert "no schedule takes less than 7.093 ms gap to that 6 %" in words
+    assert "drawn: the first 6 iterations" in words and "makespan" not in words
 
 
 def test_names_do_no_harm(tmp_path):

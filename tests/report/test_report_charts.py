@@ -116,13 +116,22 @@ def test_numbers_in_words():
 
 
 def test_the_limiting_stage_in_words():
-    compute, sample = StageRecord("compute", 96.0, 4.0), StageRecord("sample", 30.0, 70.0)
-    words = "Compute limits this run: it was busy 96 % of the time; sampling mostly waited."
+    def stage(name, share):
+        return StageRecord(name, 100 * share, 100 - 100 * share, share=share)
+
+    compute, sample = stage("compute", 0.96), stage("sample", 0.3)
+    words = "Compute limits this run: it was at work 96 % of the training time; sampling mostly waited."
     assert limit_sentence(compute, [sample, compute]) == words
-    idle = [StageRecord(name, 1.0, 99.0) for name in ("seeds", "sample", "gather")]
+    idle = [stage(name, 0.01) for name in ("seeds", "sample", "gather")]
     assert limit_sentence(compute, [*idle, compute]).endswith("; the other stages mostly waited.")
-    assert limit_sentence(compute, [compute]).endswith("96 % of the time.")
-    assert limit_sentence(sample, [sample]) == "No stage was busy throughout: sampling was busiest, 30 % of the time."
+    assert limit_sentence(compute, [compute]).endswith("96 % of the training time.")
+    close = stage("sample", 0.9)
+    assert limit_sentence(compute, [close, compute]).endswith("training time; sampling (90 %) would be next.")
+    words = "No stage was at work throughout: sampling was at work longest, 30 % of the training time."
+    assert limit_sentence(sample, [sample]) == words
+    passes = [stage("forward", 0.11), stage("backward", 0.86), stage("update", 0.03)]
+    words = "A step does one pass after the other: the backward pass 86 %, the forward pass 11 % and the update of the"
+    assert limit_sentence(passes[1], passes) == f"{words} weights 3 % of its time."
 
 
 def test_where_floats_are_too_far_apart_a_value_stands_in_the_middle():

@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 from html.parser import HTMLParser
 
 import typer
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import DEFAULTS, write_run
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.report import report_command
 from penstock.report import write_report
+from penstock.report.markup import breakable, card, page_text
 from refusals import refused
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\'"&' + "w" * 300
@@ -25,7 +28,8 @@ class Page(HTMLParser):
         super().__init__()
         self.raw = text
         self.open, self.tags, self.attributes, self.words = [], [], [], []
-        self.feed(text)
+        # Where a long name may be broken is no part of what it says.
+        self.feed(text.replace("<wbr>", ""))
         self.close()
         assert self.open == []
 
@@ -73,11 +77,12 @@ def test_a_finished_run_says_everything(tmp_path):
         "218 k parameters",
         "71.84 % test accuracy",
         "time 1 min 46 s",
-        "seeds a second 2.91 k",
+        "vertices a second 2.91 k",
         "peak memory 2.04 GiB",
-        "Compute limits this run: it was busy 96 % of the time; choosing seeds and gathering features mostly waited.",
+        "Compute limits this run: it was at work 96 % of the training time; choosing seeds and gathering features"
+        " mostly waited.",
         "at epoch 23",
-        "sample 62 % busy 2 min 05 s · waited 1 min 17 s · 2 threads · queue of 4",
+        "sample 62 % 1 min 02 s of work for each thread · 2 threads · queue of 4 batches",
         "The median epoch took",
         "of the machine's 23.54 GiB",
         "lr 0.003 default 0.001",
@@ -124,10 +129,90 @@ def test_a_failed_run_says_so_first(tmp_path):
 
 
 def test_an_interrupted_run_without_a_message(tmp_path):
-    assert (
-        "This run was interrupted. The page shows what was done until then; resume with: penstock train --resume r"
-        in page_of(write_run(tmp_path / "r", state="interrupted")).text
-    )
+    run = write_run(tmp_path / "r", state="interrupted")
+    words = "This run was interrupted. The page shows what was done until then; resume with: penstock train --resume"
+    assert f"{words} {run}" in page_of(run).text
+
+
+def test_a_run_that_may_have_died_says_how_to_go_on(tmp_path):
+    run = write_run(tmp_path / "r", epochs=2, state="running")
+    assert "Still running when this page was written." in page_of(run).text
+    os.utime(run / "metrics.jsonl", (1e9, 1e9))
+    words = page_of(run).text
+    assert "Not finished when this page was written. It had last written" in words
+    assert f"if its process has ended, resume with: penstock train --resume {run}" in words
+
+
+def test_settings_that_the_run_decided_are_not_listed_as_chosen(tmp_path):
+    run = write_run(tmp_path / "run", decided={"threads": 2})
+    job = yaml.safe_load((run / "job.yaml").read_text())
+    defaults = {**DEFAULTS, "threads": 0, "run": None}
+    (run / "job.yaml").write_text(yaml.safe_dump({**job, "threads": 2, "run": "runs/a"}))
+    text = page_of(run, defaults).text
+    assert "threads 2 default 0" not in text and "Left open, and decided by the run threads 2" in text
+    assert "run runs/a" in text and "default none" not in text.replace("patience", "")
+
+
+def test_a_clusters_settings_are_shown(tmp_path):
+    run = write_run(tmp_path / "run")
+    machines = [{"name": "m0", "workers": 1}, {"name": "m1", "workers": 2}]
+    cluster = {"machines": machines, "launcher": "local", "reduce": "servers", "servers": 1, "wire_type": "int8"}
+    cluster |= {"partition": str(tmp_path / "run" / "parts"), "method": "metis", "failure": {"restarts": 9}}
+    (run / "cluster.json").write_text(json.dumps(cluster))
+    page = page_of(run, DEFAULTS)
+    for said in (
+        "Cluster machines 2: m0, m1",
+        "workers 1, 2",
+        "launcher local",
+        "reduce servers",
+        "wire_type int8",
+        "failure restarts 9",
+        "parts cut for this run by metis",
+        "of the first worker, side by side",
+    ):
+        assert said in page.text, said
+    assert "servers 1" not in page.text
+    (run / "cluster.json").write_text("{")
+    assert "cluster.json could not be read" in page_of(run, DEFAULTS).text
+
+
+def test_a_knowledge_graph_has_a_scorer_entities_and_learned_vectors(tmp_path):
+    graph = {"name": "families", "nodes": {"entity": 200}, "edges": {"entity__next__entity": 144}, "bytes": 99}
+    graph |= {"features": {"entity": 16}, "learned": ["entity"]}
+    run = write_run(tmp_path / "run", graph=graph, task="knowledge-graph-completion", model="embedding")
+    job = yaml.safe_load((run / "job.yaml").read_text())
+    for scorer, model, title in (
+        ("complex", "embedding", "ComplEx on families"),
+        ("auto", "embedding", "ComplEx on families"),
+        ("transe", "rgcn", "rgcn with TransE on families"),
+    ):
+        (run / "run.json").write_text(json.dumps({**json.loads((run / "run.json").read_text()), "model": model}))
+        (run / "job.yaml").write_text(yaml.safe_dump({**job, "scorer": scorer, "model": model}))
+        page = page_of(run, DEFAULTS)
+        assert f"<h1>{title}</h1>" in page.raw
+    for said in ("1 relation · 200 entities · 144 triples", "triples a second", "entities count vectors", "16 learned"):
+        assert said in page.text, said
+    assert "features 16" not in page.text and "count features" not in page.text
+
+
+def test_a_module_of_ones_own_has_no_layers_of_the_job(tmp_path):
+    run = write_run(tmp_path / "run", model="TwoLayerNet")
+    assert "layers of" not in page_of(run, DEFAULTS).text
+    assert "3 layers of 256" in page_of(write_run(tmp_path / "other"), DEFAULTS).text
+
+
+def test_narrow_cards_stand_in_two_columns_and_a_lone_one_is_wide():
+    narrow, wide = card("a", ""), card("b", "", wide=True)
+    laid = page_text("t", "", [narrow, wide, narrow, "", narrow, wide], "x").partition('<div class="cards">')[2]
+    assert laid.count("columns-of-cards") == 1
+    group = laid.partition('<div class="columns-of-cards">')[2].partition("</div>")[0]
+    assert group.count(narrow) == 2 and wide not in group
+
+
+def test_paths_break_behind_slashes_and_units_stay_with_their_numbers():
+    assert breakable("/data/my_graph a/b") == "/<wbr>data/<wbr>my_<wbr>graph a/<wbr>b"
+    assert breakable("worker-0>store-m1/features") == "worker-0&gt;<wbr>store-m1/<wbr>features"
+    assert breakable("319 ms and 12 s, 86 %, 3 sets") == "319\u00a0ms and 12\u00a0s, 86\u00a0%, 3 sets"
 
 
 def test_one_epoch_is_dots_and_no_curve(tmp_path):

@@ -34,6 +34,22 @@ def test_a_running_run_is_summed_from_its_epochs(tmp_path):
     assert run.peak_rss_mb > 1900
 
 
+def test_shares_of_stages_are_of_one_time_and_the_largest_limits(tmp_path):
+    # Sampling was busy nearly all of the time that it counted, which was less than the training took.
+    stages = {
+        "sample": {"busy_s": 19.4, "wait_s": 0.6, "threads": 2, "depth": 2},
+        "compute": {"busy_s": 13.95, "wait_s": 1.05, "threads": 1, "depth": 1},
+    }
+    run = read_run(write_run(tmp_path / "run", result={"stages": stages, "limiting_stage": "compute"}))
+    assert run.training_s == pytest.approx(15.0)
+    assert {each.name: round(each.share, 3) for each in run.stages} == {"sample": 0.647, "compute": 0.93}
+    assert run.limiting.name == "compute" == max(run.stages, key=lambda each: each.share).name
+    # What a stage does during validations, which no training waits for, does not exceed the whole.
+    stages["sample"]["busy_s"] = 40.0
+    run = read_run(write_run(tmp_path / "more", result={"stages": stages}))
+    assert (run.limiting.name, run.limiting.share) == ("sample", 1.0)
+
+
 def test_lower_is_better(tmp_path):
     metric = {"name": "accuracy", "better": "lower"}
     assert read_run(write_run(tmp_path / "run", epochs=3, state="running", metric=metric)).best.epoch == 1

@@ -14,7 +14,10 @@ def test_passes_have_colours_and_the_division_is_told(tmp_path):
     for stage in ("forward", "backward", "update"):
         assert f'class="key {stage}"' in page.raw and f'<li class="{stage}">' in page.raw
         assert f"--{stage}: #" in page.raw
-    assert "Steps were computed one pass after the other: forward" in page.text
+    assert "A step does one pass after the other: the " in page.text
+    # Passes come one after the other: none of them holds the others up.
+    assert "<em>limits</em>" not in page.raw and "limits this run" not in page.text
+    assert "Stages one after the other; the share of a step's time" in page.text
     assert "bins by layer" in page.text and "3, 3" in page.text
     for said in ("vertices that the loss reaches", "kept in host memory", "bins computed again", "2 steps an epoch"):
         assert said in page.text
@@ -38,7 +41,7 @@ def test_exchanges_are_told(tmp_path):
         assert said in text
     largest = {"largest_exposed_communication_s": 0.75}
     text = page_of(write_run(tmp_path / "largest", result={**result, **largest})).text
-    assert "on the first worker" in text and "on the one that waited most" in text
+    assert "on the first worker," in text and "on the one that waited most" in text
     text = page_of(write_run(tmp_path / "cluster", result={"bytes_received": 5, "bytes_minimum": 4})).text
     assert "Whole graph" not in text
 

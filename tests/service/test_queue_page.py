@@ -362,3 +362,22 @@ def test_the_page_has_the_colours_of_the_reports():
         assert len(colours) > 15 and colours.items() <= wanted.items()
     assert not re.findall(r"(?:src|href)=\"(?!/api|data:,)", text)
     assert re.findall(r"https?://[^\"]*", text) == ["http://www.w3.org/2000/svg"]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_width_has_a_fault_of_layout(opened, parts, dark):
+    long = "lr 0.001, hidden 256, fanout 15-10-5"
+    _add(parts, 4, name=long, state="waiting", host_bytes=300 * MB, reason="It waits for memory. " * 3)
+    _add(parts, 3, state="running", device="cpu", started=1000.0, host_bytes=1 << 34)
+    _add(parts, 2, state="failed", device="cpu", started=1000.0, ended=1050.0, reason="The loss is nan: lower lr.")
+    _add(parts, 3, state="ended", device="cpu", started=1000.0, ended=1100.0, seconds=100.0, peak_host_bytes=1 << 33)
+    opened.wait_for(f"{_row(12)} && {_row(12)}.textContent.includes('ended')")
+    opened.click('#jobs [data-open="12"]')
+    opened.wait_for("document.querySelector('#job-facts').children.length")
+    for submits in ("false", "true"):
+        opened.get(f"document.querySelector('#submit-card').open = {submits}")
+        for width in (400, 1100, 1600):
+            opened.resize(width, 900, dark)
+            opened.wait_for(f"innerWidth === {width} && document.querySelectorAll('#jobs tr').length === 12")
+            opened.get("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            assert opened.layout_faults() == [], width

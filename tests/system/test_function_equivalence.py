@@ -4,6 +4,7 @@ import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
 from penstock.api import train
+from penstock.report.trace import read_trace
 from refusals import refused
 from training_graphs import community_graph, lines_of, trained
 
@@ -37,6 +38,9 @@ def test_two_workers_do_as_one_machine_does(tmp_path, way):
     assert one.state == run.facts["state"] == "stopped-early"
     assert_same_losses(run.path, one.path, 1e-4)
     assert run.facts["result"]["val"] == pytest.approx(one.val, abs=1e-4) and "first_share" in one.val
+    # The page's timeline is of both, and what the cluster decided is not listed as chosen.
+    assert {bar.worker for bar in read_trace(run.path / "events.jsonl").bars} == {"worker-0", "worker-1"}
+    assert run.facts["decided"] == {}
     # One of the workers calls back.
     for path in (one.path, run.path):
         assert (path / "told.txt").read_text().split() == ["1", "2"]

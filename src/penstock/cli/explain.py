@@ -75,11 +75,13 @@ def explain_command(
 
 
 def _print(found: "Explanation", top: int) -> None:
-    from penstock.report.explanation_page import prediction_words
+    from penstock.report.explanation_page import judgement, prediction_words
 
     what, score, others = prediction_words(found)
     console = Console(highlight=False)
     console.print(f"Vertex {found.vertex} ({found.node_type}): {what}, {score}", markup=False)
+    for sentence in judgement(found):
+        console.print(sentence, markup=False)
     console.print("; ".join(f"{name} {value}" for name, value in others))
     around = f"{counted(found.vertices, 'vertices')} and {counted(found.neighbourhood_edges, 'edges')}"
     console.print(f"Its exact neighbourhood has {around}.")

@@ -39,9 +39,10 @@ def check_timelines(paths: Sequence[Path]) -> None:
 def draw_plan(plan: Plan, title: str, path: Path) -> None:
     """Write the first iterations of a plan's run as a page or a trace."""
     judged = plan.search.judged_iterations or DRAWN
-    scenario = replay(plan, plan.flows, min(DRAWN, judged)).scenario
-    found = scenario.simulate(plan.flows, segments=True)
-    write_timeline(Shown(title, plan.flows, found, scenario.placement, lower_bound(found.case)), path)
+    run = replay(plan, plan.flows, min(DRAWN, judged))
+    found = run.scenario.simulate(plan.flows, segments=True)
+    bound = lower_bound(found.case)
+    write_timeline(Shown(title, plan.flows, found, run.scenario.placement, bound, pace=run.pace), path)
 
 
 def plan_sweep(

@@ -182,8 +182,7 @@ def _simulate_scenario(
         print_steps,
         simulation_fields,
     )
-    from penstock.report.gantt import Shown, write_timeline
-    from penstock.report.words import seconds
+    from penstock.report.gantt import Shown, pace_sentence, write_timeline
     from penstock.simulate import lower_bound
     from penstock.simulate.coflows import coflow_rows
 
@@ -192,7 +191,8 @@ def _simulate_scenario(
     bound = lower_bound(found.case)
     compared = compared_policies(scenario, bound, subject.fitting, queues, subject.by) if compare else []
     for path in timelines:
-        write_timeline(Shown(name, policy, found, scenario.placement, bound, scenario.language_model), path)
+        about = Shown(name, policy, found, scenario.placement, bound, scenario.language_model, subject.pace)
+        write_timeline(about, path)
     if out_coflows is not None:
         write_table(coflow_rows(found), out_coflows)
     fair = {"fair_all_to_all_step_s": fair_exchange_step(subject, queues)}
@@ -201,8 +201,8 @@ def _simulate_scenario(
         print_json(simulation_fields(found, policy, bound) | steps | ({"compared": compared} if compare else {}))
         return
     print_simulation(found, policy, bound)
-    if subject.fields:
-        print(f"An iteration of the plan takes {seconds(steps['iteration_s'])} in the long run")
+    if subject.pace is not None:
+        print(f"In the long run, {pace_sentence(subject.pace)}")
     print_steps(steps)
     if compare:
         print_policies(compared, policy)

@@ -13,6 +13,7 @@ from penstock.graph.input_files import read_document
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan
+    from penstock.simulate.bound import Pace
     from penstock.simulate.document import TraceDocument, WorkloadDocument
     from penstock.simulate.rates import RatePolicy
     from penstock.simulate.scenario import Scenario
@@ -37,6 +38,8 @@ class Subject:
     """Of a language model whose all-to-alls are sent as matchings: the same with all of their flows at once."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields of the answer: of a plan, what an iteration takes in the long run and what it predicted."""
+    pace: "Pace | None" = None
+    """Of a plan: what an iteration takes in the long run."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,6 @@ def fair_exchange_step(subject: Subject, queues: int | None) -> float | None:
     return step_seconds(found.case, found.ends)
 
 
-def gap_of(makespan: float, bound: float) -> float:
-    """How much longer than the bound, as a share of it; rounding below it is none."""
-    return max(0.0, makespan / bound - 1) if bound else 0.0
-
-
 def _swept_plan(plan: "Plan", policy: str | None, iterations: int | None, queues: int | None) -> dict[str, Any]:
     return _row(_of_plan(plan, policy, iterations), queues)
 
@@ -135,7 +133,7 @@ def _row(subject: Subject, queues: int | None) -> dict[str, Any]:
     """One combination of a sweep, simulated."""
     import numpy as np
 
-    from penstock.simulate import lower_bound
+    from penstock.simulate import gap_of, lower_bound
     from penstock.simulate.coflows import coflow_times
     from penstock.simulate.timeline import step_seconds
 
@@ -158,6 +156,7 @@ def _row(subject: Subject, queues: int | None) -> dict[str, Any]:
 
 def _trace_row(subject: TraceSubject) -> dict[str, Any]:
     from penstock.cli.simulate_trace import trace_fields
+    from penstock.simulate import gap_of
 
     found = trace_fields(subject.document, subject.folder, subject.policy, compare=False)
     busiest = max(found["links"], key=lambda name: found["links"][name]["utilisation"])
@@ -207,9 +206,9 @@ def _of_plan(plan: "Plan", policy: str | None, iterations: int | None) -> Subjec
     chosen = policy or plan.flows
     found = replay(plan, chosen, iterations)
     predicted = plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"})
-    fields = {"iteration_s": found.iteration_s, "predicted": {"flows": plan.flows, **predicted}}
+    fields = {"iteration_s": found.pace.iteration_s, "predicted": {"flows": plan.flows, **predicted}}
     fitting = {**FLOW_POLICIES, **{name: COFLOW_POLICIES[name] for name in _FOR_ANY}}
-    return Subject(found.scenario, chosen, fitting, fields=fields)
+    return Subject(found.scenario, chosen, fitting, fields=fields, pace=found.pace)
 
 
 def _plan_at(plan: "Plan", point: Point) -> "Plan":

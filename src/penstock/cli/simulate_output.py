@@ -7,12 +7,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from penstock.cli.simulate_input import gap_of
 from penstock.cli.simulate_trace import coflow_sentence
 from penstock.quantities import counted, percent
 from penstock.report.gantt import path_by_kind, path_sentence
 from penstock.report.words import seconds
-from penstock.simulate import RatePolicy, Timeline, critical_path
+from penstock.simulate import RatePolicy, Timeline, critical_path, gap_of
 from penstock.simulate.coflows import coflow_times
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.sharing.families import PRIORITY

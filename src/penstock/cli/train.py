@@ -114,12 +114,21 @@ def _print(run: "Run") -> None:
     shuffled = f", shuffled from {result['shuffled_from']}" if (result.get("shuffled_from") or 0) > 1 else ""
     console.print(
         f"{counted(result['epochs'], 'epochs')}{best}{shuffled}; {result['seconds']:.1f} s;"
-        f" {result['seeds_per_second']:,.0f} seeds/s; {result['limiting_stage'] or 'nothing'} limits;"
+        f" {result['seeds_per_second']:,.0f} seeds/s; {_limit(result)};"
         f" peak {result['peak_rss_mb']:,.0f} MB",
         highlight=False,
     )
     if run.page is not None:
         print(f"Report: {run.page}")
+
+
+def _limit(result: dict[str, Any]) -> str:
+    from penstock.pipeline.clock import StageTime, limit_words
+
+    given = result.get("stages") or {}
+    return limit_words(
+        {name: StageTime(t["busy_s"], t["wait_s"], t["threads"], t["depth"]) for name, t in given.items()}
+    )
 
 
 def _done(result: dict[str, Any]) -> str:

@@ -48,6 +48,8 @@ class TaskRecord:
     """What its coflows took, by incarnation and kind."""
     flows: dict[str, list[int]] = field(default_factory=dict)
     """Bytes sent and received by the flows it had begun, as told when it left."""
+    spans: list[list[int]] = field(default_factory=list)
+    """What its stages did in some batches, as told when it left."""
     observed: dict[str, Any] = field(default_factory=dict)
     """What it found its iterations to cost, if they were measured."""
     lost_at: float | None = None
@@ -107,6 +109,8 @@ class Outcome:
     """Bytes that callers sent and received, by flow."""
     coflows: list[dict[str, Any]]
     """By kind: how many, their bytes, and seconds from first request to last answer."""
+    spans: dict[int, list[list[int]]]
+    """By rank, what the stages of workers but the first did in some batches."""
 
 
 class MachineAway(PenstockError):  # noqa: N818
@@ -165,6 +169,7 @@ class Controller:
             self._counted("minimum"),
             {name: sizes for task in self.tasks.values() for name, sizes in task.flows.items()},
             coflow_figures(told for task in self.tasks.values() for told in task.coflows.values()),
+            {task.spec.rank: task.spans for task in self.tasks.values() if task.spans},
         )
 
     def _counted(self, what: str) -> int:
@@ -212,6 +217,7 @@ class Controller:
             task.counts[task.incarnation] = told.counts
             task.coflows[task.incarnation] = coflows
             task.flows = task.flows if told.flows is None else told.flows
+            task.spans = task.spans if told.spans is None else told.spans
         return Message("heard")
 
     def _observed(self, message: Message, sender: str) -> Message:

@@ -34,6 +34,8 @@ class Member:
         """The newest round that the controller has said is over; see `cluster.rounds`."""
         self.counts: Callable[[], dict[str, int]] = dict
         """What this task has counted so far, told with its signs of life."""
+        self.spans: Callable[[], list[list[int]]] = list
+        """What the stages of this task did in some batches, told when it leaves."""
         self.endpoint.serve("tell", self._hear)
         self.endpoint.serve("served", self._served)
         self.endpoint.meet(CONTROLLER, setup.controller)
@@ -149,7 +151,7 @@ class Member:
         own = f"{self.setup.task.id}>"
         flows = {f.name: [f.sent_bytes, f.received_bytes] for f in self.endpoint.flows() if f.name.startswith(own)}
         with suppress(PenstockError):
-            self._give_sign(flows=flows)
+            self._give_sign(flows=flows, spans=self.spans())
 
 
 def raised_by(error: BaseException | None, *names: str) -> bool:

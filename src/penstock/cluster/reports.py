@@ -2,15 +2,27 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from penstock.store.parts.requests import StoreRequest
+from penstock.train.events import MOST_SPANS, MOST_THREADS, STAGES
 from penstock.wire.transport.tcp import ADDRESS
 
 _LARGEST = (1 << 63) - 1
 Amount = Annotated[int, Field(ge=0, le=_LARGEST)]
 Name = Annotated[str, Field(max_length=512)]
 Incarnation = Annotated[int, Field(ge=0)]
+
+
+def _is_span(span: list[int]) -> list[int]:
+    stage, thread, _, *others = span
+    if not (0 <= stage < len(STAGES) and 0 <= thread < MOST_THREADS and min(others) >= 0):
+        raise ValueError("is no piece of a stage's work")
+    return span
+
+
+_Number = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
+Span = Annotated[list[_Number], Field(min_length=6, max_length=6), AfterValidator(_is_span)]
 WAITED = "waited_us"
 """The count of microseconds in which a worker had nothing to do but wait for others' rows."""
 
@@ -38,6 +50,8 @@ class Heartbeat(StoreRequest):
     coflows: Any = Field(default={})
     """See `penstock.wire.read_tallies`."""
     flows: dict[Name, Annotated[list[Amount], Field(min_length=2, max_length=2)]] | None = None
+    spans: Annotated[list[Span], Field(max_length=MOST_SPANS)] | None = None
+    """Of a worker that leaves: what its stages did in some batches; see `penstock.train.events.KeptEvents`."""
 
 
 class StepReport(StoreRequest):

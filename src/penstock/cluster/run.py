@@ -35,11 +35,12 @@ from penstock.progress import SILENT, Progress
 from penstock.train.checkpoints import take_newest
 from penstock.train.data import choose_task, open_data, prepared
 from penstock.train.data_notes import data_notes
+from penstock.train.events import add_workers
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.label_changes import check_uncut
 from penstock.train.product_order import with_order_costs
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
-from penstock.train.run_folder import CLUSTER, JOB, PARTS, PLAN, RunFolder
+from penstock.train.run_folder import CLUSTER, EVENTS, JOB, PARTS, PLAN, RunFolder
 from penstock.train.state_file import write_state
 from penstock.train.trusted_code import check_code
 from penstock.wire.options import FORMER
@@ -105,7 +106,8 @@ def _start(
     if plan is None:
         # What cannot be is refused before the graph is cut.
         chosen_for_all(job.device, cluster)
-    threads = job.threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
+    given_threads = job.threads
+    threads = given_threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
     job = with_order_costs(job.model_copy(update={"threads": threads, **found_anywhere(job)}))
     if cluster.partition is not None:
         cluster.partition = str(Path(cluster.partition).resolve())
@@ -118,7 +120,8 @@ def _start(
     name = Path(cluster.partition).name if graph is None else graph.name  # type: ignore[arg-type]
     documents = {CLUSTER: cluster_text(cluster)} | ({} if plan is None else {PLAN: plan_text(plan)})
     name = f"{name}-{job.model_name}".replace("/", "-")
-    folder = RunFolder.create(job, name, force, {"model": job.model_name}, documents)
+    decided = {} if given_threads else {"threads": threads}
+    folder = RunFolder.create(job, name, force, {"model": job.model_name, "decided": decided}, documents)
     try:
         if graph is not None:
             _cut_and_note(graph, job, cluster, folder, progress)
@@ -274,7 +277,8 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
 
     def started(facts: dict[str, Any]) -> None:
         known.update(facts)
-        folder.write_facts(**facts)
+        decided = {**(folder.facts.get("decided") or {}), **(facts.get("decided") or {})}
+        folder.write_facts(**{**facts, "decided": decided})
         if facts.get("decided"):
             write_job(make_job({**job.model_dump(), **facts["decided"]}), folder.path / JOB)
 
@@ -287,6 +291,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
             for each in [*([] if note is None else [note]), *exposures(cluster, template.layout)]:
                 progress.note(each)
             outcome = Controller(template, launcher, progress).run(asked, started)
+        add_workers(folder.path / EVENTS, outcome.spans)
         folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_foretold(folder)})
     except BaseException as error:
         _fail(folder, error, fresh and not known)

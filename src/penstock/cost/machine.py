@@ -21,6 +21,29 @@ _OWN, _LAST = 1 << 20, 32 << 20
 """Bytes of caches where the system does not tell."""
 
 
+_ARM_PARTS = {
+    "0x41": (
+        "ARM",
+        {
+            "0xd03": "Cortex-A53", "0xd05": "Cortex-A55", "0xd07": "Cortex-A57", "0xd08": "Cortex-A72",
+            "0xd09": "Cortex-A73", "0xd0a": "Cortex-A75", "0xd0b": "Cortex-A76", "0xd0c": "Neoverse-N1",
+            "0xd0d": "Cortex-A77", "0xd40": "Neoverse-V1", "0xd41": "Cortex-A78", "0xd44": "Cortex-X1",
+            "0xd46": "Cortex-A510", "0xd47": "Cortex-A710", "0xd48": "Cortex-X2", "0xd49": "Neoverse-N2",
+            "0xd4a": "Neoverse-E1", "0xd4d": "Cortex-A715", "0xd4e": "Cortex-X3", "0xd4f": "Neoverse-V2",
+            "0xd80": "Cortex-A520", "0xd81": "Cortex-A720", "0xd82": "Cortex-X4", "0xd83": "Neoverse-V3AE",
+            "0xd84": "Neoverse-V3", "0xd85": "Cortex-X925", "0xd8e": "Neoverse-N3",
+        },
+    ),
+    "0x43": ("Cavium", {"0x0a1": "ThunderX", "0x0af": "ThunderX2"}),
+    "0x46": ("Fujitsu", {"0x001": "A64FX"}),
+    "0x48": ("HiSilicon", {"0xd01": "TaiShan-v110", "0xd02": "TaiShan-v120"}),
+    "0x4e": ("NVIDIA", {"0x004": "Carmel", "0x010": "Olympus"}),
+    "0x61": ("Apple", {}),
+    "0xc0": ("Ampere", {"0xac3": "One", "0xac4": "One-A"}),
+}  # fmt: skip
+"""Makers of ARM processors and their parts by the numbers in /proc/cpuinfo, under the names of lscpu."""
+
+
 class Machine(StrictDocument):
     """A machine as the cost model knows it: another one is measured anew."""
 
@@ -59,19 +82,22 @@ def this_machine() -> Machine:
     return Machine(processor=name, cores=cores, processors=processors, gpu=gpu, driver=driver, libraries=libraries)
 
 
-def processor_name() -> str:
-    """The processor as the system calls it."""
+def processor_name(described: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor as people call it, from what the system says of its cores."""
     found = dict[str, str]()
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in described.read_text().splitlines():
             name, _, value = line.partition(":")
             found.setdefault(name.strip(), value.strip())
     if "model name" in found:
         return found["model name"]
     plain = platform.processor() or platform.machine()
+    implementer, part = found.get("CPU implementer"), found.get("CPU part")
+    if implementer is None or part is None:
+        return plain
     # ARM's kernels tell numbers instead of a name.
-    part = [f"{name.removeprefix('CPU ')} {found[name]}" for name in ("CPU implementer", "CPU part") if name in found]
-    return f"{plain} ({', '.join(part)})" if part else plain
+    maker, parts = _ARM_PARTS.get(implementer, (f"implementer {implementer}", {}))
+    return f"{maker} {parts[part]}" if part in parts else f"{plain} ({maker}, part {part})"
 
 
 def _cpu_caches() -> tuple[float, float]:

@@ -10,6 +10,9 @@ from penstock.explain.explainer import ExplainedOutput
 from penstock.explain.neighbourhood import Neighbourhood
 from penstock.graph.schema import EdgeType
 
+WEAK = 0.5
+"""The probability of a class below which the others together are more likely."""
+
 
 class ExplainedEdge(NamedTuple):
     """An edge of the neighbourhood. Ends are the user's ids; `hop` is 1 for edges into the vertex itself."""
@@ -67,6 +70,21 @@ class Explanation:
     neighbourhood_edges: int
     losses: list[float]
     notes: list[str]
+    label: Any = None
+    """The vertex's own label, written as the prediction is; None where it has none."""
+    outputs: int = 0
+    """How many classes or labels the model tells apart; 0 where it predicts a number."""
+
+    @property
+    def is_right(self) -> bool | None:
+        """Whether the predicted class or labels are the vertex's own; None where that is not known, and of numbers."""
+        known = self.label is not None and not isinstance(self.prediction, float)
+        return self.prediction == self.label if known else None
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the model itself doubts the prediction: its class has less than half of the probability."""
+        return self.outputs > 2 and not isinstance(self.prediction, list) and self.score < WEAK
 
     def fields(self) -> dict[str, Any]:
         """The explanation under the names of the JSON interface."""
@@ -74,6 +92,8 @@ class Explanation:
             "vertex": self.vertex,
             "type": self.node_type,
             "prediction": self.prediction,
+            "label": self.label,
+            "classes": self.outputs,
             "score": self.score,
             "masked_score": self.masked_score,
             "rest_score": self.rest_score,

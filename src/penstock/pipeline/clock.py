@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from penstock.quantities import percent
+
+PASSES = ("forward", "exchange", "backward", "update")
+"""The stages of a step on the whole graph: they come one after the other, so that none of them holds the others up."""
+
 Recorder = Callable[[str, int, float, float, object], None]
 """Told (stage, thread in the stage, start, end, item) of every piece of work; seconds of `time.perf_counter`."""
 
@@ -73,6 +78,15 @@ def times_in_turn(clocks: Mapping[str, StageClock]) -> dict[str, StageTime]:
     return {name: replace(each, wait=total - each.busy) for name, each in found.items()}
 
 
-def limiting(times: dict[str, StageTime]) -> str:
+def limit_words(times: Mapping[str, StageTime]) -> str:
+    """What a status line says of the stages: `compute limits`, or of passes in turn `backward 86 % of a step`."""
+    longest = limiting(times)
+    if longest not in PASSES:
+        return f"{longest or 'nothing'} limits"
+    total = sum(each.busy for each in times.values())
+    return f"{longest} {percent(times[longest].busy / total if total else 0.0)} of a step"
+
+
+def limiting(times: Mapping[str, StageTime]) -> str:
     """The stage whose threads were busy longest; in shares of time, validation would count as the others' waiting."""
     return max(times, key=lambda name: times[name].busy / times[name].threads, default="")

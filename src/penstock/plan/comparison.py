@@ -17,6 +17,7 @@ from penstock.plan.placement.evaluator import Walks
 from penstock.plan.threads import in_threads
 from penstock.plan.workloads import ExecutionWorkload
 from penstock.progress import Progress
+from penstock.simulate.bound import gap_of
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.timeline import Timeline
 
@@ -47,7 +48,7 @@ class Trial:
             iteration_s=self.iteration_s,
             epoch_s=self.iteration_s * batches,
             lower_bound_s=self.lower_bound_s,
-            gap=self.iteration_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0,
+            gap=gap_of(self.iteration_s, self.lower_bound_s),
             slowest_link=self.timeline.network.link_names[slowest],
             slowest_link_bytes=size,
         )

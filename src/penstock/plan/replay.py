@@ -14,6 +14,7 @@ from penstock.plan.document import Plan
 from penstock.plan.placement import PlacedUnits
 from penstock.plan.planner import comparison_of
 from penstock.simulate.amounts import Amounts
+from penstock.simulate.bound import Pace
 from penstock.simulate.rates import policy_named
 from penstock.simulate.scenario import Scenario
 
@@ -23,9 +24,8 @@ class Replay:
     """A plan's run in the simulator."""
 
     scenario: Scenario
-    iteration_s: float
-    """Seconds for each iteration of the run, as the plan predicts them, under the policy that was asked for."""
-    lower_bound_s: float
+    pace: Pace
+    """What an iteration of the run takes, as the plan predicts it, under the policy that was asked for."""
 
 
 def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
@@ -44,7 +44,7 @@ def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
     some = Amounts(amounts.seconds[:iterations], amounts.sizes[:iterations])
     speeds = np.array(run.machines.speeds)
     scenario = Scenario(run.load, run.problem.network, placed.machine_of, some, speeds)
-    return Replay(scenario, trial.iteration_s, trial.lower_bound_s)
+    return Replay(scenario, Pace(trial.iteration_s, trial.lower_bound_s))
 
 
 def _comparison(plan: Plan) -> Comparison:

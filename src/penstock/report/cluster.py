@@ -12,6 +12,8 @@ from penstock.report.words import mebibytes, seconds
 _MOST_FLOWS = 12
 _MOST_TASKS = 64
 _LONGEST = 60
+_ROUNDING, _SMALL = 0.0005, 0.0995
+"""Shares below which a difference is none, and below which it is given with a decimal."""
 _USES = {
     "rows": "features for batches",
     "lists": "neighbour lists for batches",
@@ -70,10 +72,9 @@ def _traffic_card(run: RunRecord) -> str:
     received, least = number(run.result.get("bytes_received")), number(run.result.get("bytes_minimum"))
     rows = []
     if received is not None:
-        rows.append(("rows received", _bytes(received)))
-    if least:
-        over = f" ({signed_percent((received or 0.0) / least - 1, 1)})"
-        rows.append(("the least that had to be", _bytes(least) + over))
+        rows.append(("rows received in all", _bytes(received)))
+    if received is not None and least:
+        rows.append(("each row once for each batch", f"{_bytes(least)}: {_over(received, least)}"))
     uses = mapping(run.result.get("batch_bytes"))
     rows += [(shown, _bytes(size)) for use, shown in _USES.items() if (size := number(uses.get(use)))]
     flows = {
@@ -85,6 +86,15 @@ def _traffic_card(run: RunRecord) -> str:
     body = pairs(rows) + (table(["flow", "sent", "received"], shown, len(flows)) if shown else "")
     body += _paths(run) + _caches(run) + _coflows(run)
     return card("Traffic", body) if rows or shown else ""
+
+
+def _over(received: float, least: float) -> str:
+    """How much more was received than each distinct row once for each batch; rows that a cache keeps make it less."""
+    over = received / least - 1
+    if abs(over) < _ROUNDING:
+        return "no row came twice"
+    amount = f"{abs(over) * 100:.1f} %" if abs(over) < _SMALL else percent(abs(over))
+    return f"{amount} {'more' if over > 0 else 'less'} was received"
 
 
 def _paths(run: RunRecord) -> str:

@@ -3,17 +3,21 @@
 import json
 from collections.abc import Mapping
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.quantities import counted, signed_percent
-from penstock.report.markup import card, cut, pairs, table
-from penstock.report.run_folder import RunRecord, graph_name
+from penstock.report.markup import breakable, card, cut, pairs, table
+from penstock.report.run_folder import RunRecord, graph_name, of_triples
 from penstock.report.values import mapping, number, numbers, whole
 from penstock.report.words import mebibytes, seconds
 
 # Knowledge graphs have hundreds of edge types; the largest are shown.
 _MOST_ROWS = 20
 _MOST_NOTES = 100
+_MOST_NAMED = 8
+_NONE = "none"
 _LONGEST = 400
 
 
@@ -24,17 +28,54 @@ def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
     if defaults is None:
         return card("Settings", pairs((key, _text(value)) for key, value in run.job.items()), wide=True)
     usual = {key: _plain(value) for key, value in defaults.items()}
-    chosen = {
-        key: value
-        for key, value in run.job.items()
-        if (key not in usual or _plain(value) != usual[key]) and not _is_measured(value)
-    }
-    left = [(key, _text(value)) for key, value in run.job.items() if key not in chosen]
+    other = {key: value for key, value in run.job.items() if key not in usual or _plain(value) != usual[key]}
+    # A model without layers reads seeds alone, whatever is asked for.
+    implied = ("sampler", "fanouts") if run.job.get("sampler") == "seeds" else ()
+    decided = {key: value for key, value in other.items() if key in run.decided or key in implied}
+    chosen = {key: value for key, value in other.items() if key not in decided and not _is_measured(value)}
+    left = [(key, _text(value)) for key, value in run.job.items() if key not in chosen and key not in decided]
     rows = "".join(_setting(key, value, usual) for key, value in chosen.items())
     body = f'<dl class="pairs chosen">{rows}</dl>' if rows else '<p class="none">Every setting is the default.</p>'
+    if run.cluster:
+        body += f"<h3>Cluster</h3>{pairs(_cluster_settings(run))}"
+    if decided:
+        names = [(key, _text(value)) for key, value in decided.items()]
+        body += f"<h3>Left open, and decided by the run</h3>{pairs(names)}"
     if left:
         body += f"<details><summary>{_left_alone(len(left))}</summary>{pairs(left)}</details>"
     return card("Settings", body, "chosen for this run", wide=True)
+
+
+def _cluster_settings(run: RunRecord) -> list[tuple[str, str]]:
+    """The machines with their workers, how gradients are summed, and what else differs from a cluster's defaults."""
+    given = run.cluster.get("machines")
+    machines = [mapping(each) for each in given] if isinstance(given, list) else []
+    names = [str(each.get("name", "")) for each in machines]
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    rows = [("machines", f"{len(names):,}: {', '.join(names[:_MOST_NAMED])}{more}")]
+    for field in ("workers", "gpus"):
+        counts = [whole(each.get(field)) or 0 for each in machines]
+        if any(counts):
+            each = f"{counts[0]:,} on each machine" if len(set(counts)) == 1 else ", ".join(map(str, counts))
+            rows.append((field, cut(each, _LONGEST)))
+    usual = ClusterDocument(machines=[Machine(name="m0")]).model_dump(mode="json")
+    always = ("launcher", "reduce")
+    for field, value in run.cluster.items():
+        if field in usual and field not in ("machines", "partition") and (field in always or value != usual[field]):
+            rows.append((field, _changed(value, usual[field])))
+    partition = str(run.cluster.get("partition") or "")
+    own = Path(partition).name == "parts" and Path(partition).parent.name == run.name
+    return [
+        *rows,
+        ("parts", f"cut for this run by {run.cluster.get('method', 'metis')}" if own else partition or "none"),
+    ]
+
+
+def _changed(value: Any, usual: Any) -> str:
+    """A setting of a cluster; of one that has fields, those that differ from the default."""
+    if isinstance(value, dict) and isinstance(usual, dict):
+        return ", ".join(f"{key} {_text(each)}" for key, each in value.items() if each != usual.get(key))
+    return _text(value)
 
 
 def graph_card(run: RunRecord) -> str:
@@ -46,11 +87,18 @@ def graph_card(run: RunRecord) -> str:
         return ""
     body = ""
     if nodes:
-        rows = [[name, f"{count:,.0f}", _width(widths.get(name))] for name, count in _largest(nodes)]
-        body += table(["vertices", "count", "features"], rows, len(nodes))
+        learned = run.graph.get("learned")
+        own = [str(name) for name in learned] if isinstance(learned, list) else []
+        rows = [
+            [name, f"{count:,.0f}", _width(widths.get(name)) + " learned" * (name in own)]
+            for name, count in _largest(nodes)
+        ]
+        # Vertices without stored features have rows of their own, which are learned.
+        what = "vectors" if nodes.keys() <= set(own) else "features"
+        body += table(["entities" if of_triples(run) else "vertices", "count", what], rows, len(nodes))
     if edges:
         rows = [[_edge_name(name), f"{count:,.0f}"] for name, count in _largest(edges)]
-        body += table(["edges", "count"], rows, len(edges))
+        body += table(["relations" if of_triples(run) else "edges", "count"], rows, len(edges))
     facts = [f"{mebibytes(size / (1 << 20))} in memory"] if size else []
     facts += [counted(count, "classes")] if count and "class" in run.task else []
     return card("Graph", body, escape(graph_name(run)), foot=escape(" · ".join(facts)))
@@ -65,7 +113,7 @@ def machine_card(run: RunRecord) -> str:
     rows = [(key, _text(value)) for key, value in shown.items() if key != "memory_mb" or memory is None]
     if memory is not None:
         rows.insert(min(2, len(rows)), ("memory", mebibytes(memory)))
-    return card("Machine", pairs(rows))
+    return card("Machine", pairs(rows), wide=True)
 
 
 def device_card(run: RunRecord) -> str:
@@ -136,8 +184,9 @@ def notes_card(run: RunRecord) -> str:
 
 
 def _setting(key: str, value: Any, usual: Mapping[str, str]) -> str:
-    was = f"<small>default {escape(cut(usual[key], _LONGEST))}</small>" if key in usual else ""
-    return f"<div><dt>{escape(key)}</dt><dd>{escape(_text(value))}{was}</dd></div>"
+    known = key in usual and usual[key] != _NONE
+    was = f"<small>default {breakable(cut(usual[key], _LONGEST))}</small>" if known else ""
+    return f"<div><dt>{breakable(key)}</dt><dd>{breakable(_text(value))} {was}</dd></div>"
 
 
 def _is_measured(value: Any) -> bool:
@@ -175,7 +224,7 @@ def _text(value: Any) -> str:
 def _plain(value: Any) -> str:
     """A value as one writes it in a job: the same text for a tuple and a list, a path and its name."""
     if value is None:
-        return "none"
+        return _NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

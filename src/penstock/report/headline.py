@@ -4,9 +4,9 @@ from html import escape
 from typing import Any
 
 from penstock.quantities import counted, singular
-from penstock.report.markup import THEME_BUTTON, cut, stage_look
-from penstock.report.run_folder import RunRecord, graph_name
-from penstock.report.values import number, numbers, whole
+from penstock.report.markup import THEME_BUTTON, breakable, cut, stage_look, unbroken
+from penstock.report.run_folder import RunRecord, graph_name, of_triples
+from penstock.report.values import mapping, number, numbers, whole
 from penstock.report.words import (
     limit_sentence,
     mebibytes,
@@ -24,6 +24,14 @@ _STATES = {
     "stopped-early": ("stopped early", "good"),
     "interrupted": ("interrupted", "warn"),
     "failed": ("failed", "bad"),
+}
+_SCORERS = {"distmult": "DistMult", "complex": "ComplEx", "transe": "TransE", "rotate": "RotatE", "dot": "dot products"}
+"""As their authors write them."""
+_RATES = {
+    "knowledge-graph-completion": "triples a second",
+    "link-prediction": "edges a second",
+    "edge-classification": "edges a second",
+    "edge-regression": "edges a second",
 }
 _UNFINISHED = ("running", "interrupted")
 # A run that has written nothing for this many seconds may have died.
@@ -44,21 +52,34 @@ def headline(run: RunRecord) -> str:
 
 
 def run_title(run: RunRecord) -> str:
-    """`sage on synthetic-arxiv`, or as much of it as the run says."""
-    model, graph = run.model, graph_name(run)
+    """`sage on synthetic-arxiv`, of a knowledge graph `ComplEx on families`, or as much of it as the run says."""
+    model, graph = _model(run), graph_name(run)
     return cut(f"{model} on {graph}" if model and graph else model or graph or run.name, 80)
+
+
+def _model(run: RunRecord) -> str:
+    """The model; of a knowledge graph its scorer, and the layers before it where there are any."""
+    scorer = str(run.job.get("scorer") or "")
+    if not of_triples(run) or not scorer:
+        return run.model
+    # What `auto` is for knowledge graphs.
+    name = _SCORERS.get("complex" if scorer == "auto" else scorer, scorer)
+    return name if run.model == "embedding" else f"{run.model} with {name}"
 
 
 def _subtitle(run: RunRecord) -> list[str]:
     parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
     fanouts, hidden = run.job.get("fanouts"), whole(run.job.get("hidden"))
-    # Unless a job says otherwise there is a layer a fan-out.
+    # Unless a job says otherwise there is a layer a fan-out. A module of the user's own has its own layers.
     layers = whole(run.job.get("layers")) or (len(fanouts) if isinstance(fanouts, list) else 0)
-    if layers and hidden:
+    if layers and hidden and run.model == run.job.get("model") and not run.job.get("module"):
         parts.append(f"{counted(layers, 'layers')} of {hidden:,}")
     if run.parameters is not None:
         parts.append(f"{short(run.parameters)} {'parameter' if run.parameters == 1 else 'parameters'}")
-    for what, counts in (("vertices", run.graph.get("nodes")), ("edges", run.graph.get("edges"))):
+    if of_triples(run) and (relations := len(mapping(run.graph.get("edges")))):
+        parts.append(counted(relations, "relations"))
+    names = ("entities", "triples") if of_triples(run) else ("vertices", "edges")
+    for what, counts in zip(names, (run.graph.get("nodes"), run.graph.get("edges")), strict=True):
         total = sum(numbers(counts).values())
         if total:
             parts.append(f"{short(total)} {singular(what) if total == 1 else what}")
@@ -95,14 +116,18 @@ def _banner(run: RunRecord) -> str:
         return f'<p class="banner bad"><b>This run failed.</b> {escape(words)}</p>'
     if run.state == "interrupted":
         words = run.message or "This run was interrupted."
-        where = cut(str(run.result.get("run") or run.name), 200)
-        more = f"The page shows what was done until then; resume with: penstock train --resume {where}"
-        return f'<p class="banner warn"><b>{escape(words)}</b> {escape(more)}</p>'
+        where = cut(str(run.result.get("run") or run.folder), 200)
+        more = "The page shows what was done until then; resume with: penstock train --resume"
+        return f'<p class="banner warn"><b>{escape(words)}</b> {more} {breakable(where)}</p>'
     if run.state == "running":
         silent = run.silent_s or 0.0
-        last = f" It had last written {seconds(silent)} before." if silent > _SILENT else ""
         words = f" {escape(run.message)}" if run.message else ""
-        return f'<p class="banner going"><b>Still running when this page was written.</b>{escape(last)}{words}</p>'
+        if silent <= _SILENT:
+            return f'<p class="banner going"><b>Still running when this page was written.</b>{words}</p>'
+        last = f"It had last written {seconds(silent)} before: if its process has ended, resume with: penstock train"
+        where = cut(str(run.folder), 200)
+        unsure = "<b>Not finished when this page was written.</b>"
+        return f'<p class="banner warn">{unsure} {escape(last)} --resume {breakable(where)}{words}</p>'
     notes = run.result.get("notes")
     said = [run.message, *(str(each) for each in (notes if isinstance(notes, list) else ()))]
     return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
@@ -129,7 +154,7 @@ def _small_figures(run: RunRecord) -> str:
         figures.append(("gradients", f"on weights {counted(stale, 'updates')} old"))
     measured: list[tuple[str, float | None, Any]] = [
         ("time", run.seconds, seconds),
-        ("seeds a second", run.seeds_per_second, short),
+        (_RATES.get(run.task, "vertices a second"), run.seeds_per_second, short),
         ("train loss", number(run.result.get("train_loss")), "{:.4g}".format),
         ("peak memory", run.peak_rss_mb, mebibytes),
     ]
@@ -143,4 +168,4 @@ def _limit(run: RunRecord) -> str:
     if limiting is None:
         return ""
     sentence = limit_sentence(limiting, run.stages)
-    return f'<p class="limit {stage_look(limiting.name)}">{escape(sentence)}</p>'
+    return f'<p class="limit {stage_look(limiting.name)}">{unbroken(escape(sentence))}</p>'

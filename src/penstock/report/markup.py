@@ -5,36 +5,61 @@ The file loads nothing and runs no script but our own.
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
+from itertools import groupby
 
 from penstock.report.run_folder import STAGES
 from penstock.report.script import SCRIPT
 from penstock.report.style import STYLE
 from penstock.version import __version__
 
+_NARROW, _WIDE = '<section class="card', '<section class="card wide'
+_PHONE = 42
+"""Letters that a phone has room for beside each other; a wider table's rows become lists there."""
+_UNITS = re.compile(r"(?<=\d) (?=(?:%|ms|s|µs|min|h|B|KiB|MiB|GiB)(?![\w/]))")
+_JOINTS = re.compile(r"(?:(?<=[/_])|(?<=&gt;))(?=[^/_\s])")
+
 
 def card(title: str, body: str, about: str = "", wide: bool = False, foot: str = "") -> str:
     """A titled card; `about` stands small beside the title and `foot` below the body; all but the title are HTML."""
     about = f'<span class="about">{about}</span>' if about else ""
-    foot = f'<p class="foot">{foot}</p>' if foot else ""
-    return f'<section class="card{" wide" if wide else ""}"><h2>{escape(title)}{about}</h2>{body}{foot}</section>'
+    foot = f'<p class="foot">{unbroken(foot)}</p>' if foot else ""
+    return f'{_WIDE if wide else _NARROW}"><h2>{escape(title)}{about}</h2>{body}{foot}</section>'
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
     """Names and values, as text."""
-    items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in rows)
+    items = "".join(f"<div><dt>{breakable(key)}</dt><dd>{breakable(value)}</dd></div>" for key, value in rows)
     return f'<dl class="pairs">{items}</dl>'
 
 
 def table(head: list[str], rows: list[list[str]], total: int = 0) -> str:
-    """Rows of text, which may be the largest of `total`."""
+    """Rows of text, which may be the largest of `total`. On a phone, rows of a wide table are lists of their cells."""
     top = "".join(f"<th>{escape(each)}</th>" for each in head)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(each)}</td>' for each in row)}</tr>" for row in rows)
-    if total > len(rows):
-        body += f'<tr><td colspan="{len(head)}" class="none">and {total - len(rows):,} smaller ones</td></tr>'
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(f"<tr>{''.join(map(_cell, head, row))}</tr>" for row in rows)
+    if (left := total - len(rows)) > 0:
+        more = f"and {left:,} smaller {'one' if left == 1 else 'ones'}"
+        body += f'<tr><td colspan="{len(head)}" class="none">{more}</td></tr>'
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    look = ' class="many"' if sum(widths) + 2 * len(widths) > _PHONE else ""
+    return f'<div class="table"><table{look}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(name: str, value: str) -> str:
+    return f'<td data-name="{escape(name)}">{breakable(value)}</td>'
+
+
+def breakable(text: str) -> str:
+    """Text as HTML in which paths and names may be broken behind their slashes and underlines, and not in a word."""
+    return unbroken(_JOINTS.sub("<wbr>", escape(text)))
+
+
+def unbroken(text: str) -> str:
+    """The same with a number and its unit on one line: `319 ms`, `86 %`."""
+    return _UNITS.sub("\u00a0", text)
 
 
 def cut(text: str, longest: int) -> str:
@@ -74,10 +99,22 @@ def page_text(
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
         f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title>'
         f"<style>{STYLE}{style}</style></head>\n<body><main>\n{header}\n"
-        f'<div class="cards">\n{chr(10).join(card for card in cards if card)}\n</div>\n'
+        f'<div class="cards">\n{chr(10).join(_laid_out([card for card in cards if card]))}\n</div>\n'
         f"<footer>{escape(foot)} {written} by Penstock {escape(__version__)}</footer></main>\n"
         f'<div id="tip" role="status" hidden></div>{data}<script>{scripts}</script></body></html>\n'
     )
+
+
+def _laid_out(cards: Sequence[str]) -> list[str]:
+    """Wide cards below each other; those between them in two columns of about the same height, unless one is alone."""
+    found = []
+    for wide, some in groupby(cards, key=lambda each: each.startswith(_WIDE)):
+        group = list(some)
+        if wide or len(group) == 1:
+            found += group
+        else:
+            found.append(f'<div class="columns-of-cards">\n{chr(10).join(group)}\n</div>')
+    return found
 
 
 def _policy(scripts: str) -> str:

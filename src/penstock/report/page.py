@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.atomic import write_whole
+from penstock.pipeline.clock import PASSES
 from penstock.progress import Progress
 from penstock.quantities import counted, percent
 from penstock.report.axes import time_unit
@@ -20,7 +21,7 @@ from penstock.report.run_folder import STAGES, RunRecord, StageRecord, read_run
 from penstock.report.timeline import numbering, steady_window, timeline_chart
 from penstock.report.validation import validation_card
 from penstock.report.whole_graph import whole_graph_card
-from penstock.report.words import advice, seconds
+from penstock.report.words import FULL, advice, seconds
 from penstock.train.job import job_defaults
 
 
@@ -44,19 +45,19 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
     """The page as text."""
     cards = [
         loss_card(run),
+        epoch_seconds_card(run),
         validation_card(run),
         stages_card(run),
         timeline_card(run),
-        epoch_seconds_card(run),
-        memory_card(run),
         notes_card(run),
         settings_card(run, defaults),
-        settled_card(run),
-        graph_card(run),
+        *cluster_cards(run),
+        memory_card(run),
         whole_graph_card(run),
         explanations_card(run),
         device_card(run),
-        *cluster_cards(run),
+        settled_card(run),
+        graph_card(run),
         machine_card(run),
     ]
     return page_text(run_title(run), headline(run), cards, f"Run {run.name} · page written")
@@ -67,10 +68,15 @@ def stages_card(run: RunRecord) -> str:
     stages, limiting = run.stages, run.limiting
     if not stages or limiting is None:
         return ""
-    rows = "".join(_row(each, each.name == limiting.name) for each in stages)
-    return card(
-        "Stages", f'<ul class="stages">{rows}</ul>', "busy, and waiting", wide=True, foot=escape(advice(limiting))
-    )
+    in_turn = limiting.name in PASSES
+    what = "a step's time" if in_turn else f"the {seconds(run.training_s)} of training in which each was at work"
+    how = "one after the other" if in_turn else "side by side"
+    # Where no stage was at work throughout, none limits; passes in turn never do.
+    named = "" if in_turn or limiting.share < FULL else limiting.name
+    rows = "".join(_row(each, each.name == named, in_turn, run.training_s) for each in stages)
+    whose = "of the first worker, " if run.cluster else ""
+    about = f"{whose}{how}; the share of {what}"
+    return card("Stages", f'<ul class="stages">{rows}</ul>', about, wide=True, foot=escape(advice(limiting)))
 
 
 def timeline_card(run: RunRecord) -> str:
@@ -85,6 +91,11 @@ def timeline_card(run: RunRecord) -> str:
         if window.hidden
         else ""
     )
+    workers = {bar.worker for lane in window.lanes for bar in lane.bars}
+    if run.cluster and len(workers) == 1:
+        hidden += " Of the workers, the first is shown: the others recorded none of these batches."
+    elif len(workers) > 1:
+        hidden += " The workers' clocks are aligned at the ends of their common steps."
     unit = time_unit((window.end - window.start) / 1e6)[1]
     about = f"{unit}; one lane for each thread, numbers are {numbering(window)}: point at one to follow it"
     return card("Timeline", timeline_chart(window), about, wide=True, foot=legend + hidden)
@@ -95,14 +106,19 @@ def _in_order(present: dict[str, str]) -> list[tuple[str, str]]:
     return sorted(present.items(), key=lambda item: order.index(item[0]))
 
 
-def _row(stage: StageRecord, limits: bool) -> str:
+def _row(stage: StageRecord, limits: bool, in_turn: bool, longest: float) -> str:
     look = stage_look(stage.name)
     used = stage.busy_s + stage.wait_s > 0
-    details = [f"busy {seconds(stage.busy_s)}", f"waited {seconds(stage.wait_s)}"] if used else ["not used"]
-    if stage.threads:
+    several = (stage.threads or 1) > 1
+    details = [f"{seconds(stage.each_s)} of work{' for each thread' if several else ''}"] if used else ["not used"]
+    if stage.each_s > longest > 0:
+        details.append("some of it during validations")
+    if stage.threads and not in_turn:
         details.append(counted(stage.threads, "threads"))
-    if stage.depth:
-        details.append(f"queue of {stage.depth}")
+    if stage.depth and not in_turn:
+        details.append(f"queue of {counted(stage.depth, 'batches')}")
+    # A stage that has worked does not look as if it had not.
+    share = "&lt; 1 %" if 0 < stage.share < 0.005 else percent(stage.share)
     badge = "<em>limits</em>" if limits else ""
     bar = (
         f'<div class="meter"><i style="width:{stage.share * 100:.2f}%"></i></div>'
@@ -110,6 +126,6 @@ def _row(stage: StageRecord, limits: bool) -> str:
         else '<div class="meter off"></div>'
     )
     return (
-        f'<li class="{look}"><div><b>{escape(stage.name)}</b>{badge}<strong>{percent(stage.share)}</strong></div>'
+        f'<li class="{look}"><div><b>{escape(stage.name)}</b>{badge}<strong>{share}</strong></div>'
         f"{bar}<small>{' · '.join(details)}</small></li>"
     )

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 from penstock.errors import PenstockError
 from penstock.graph.documents import parse_yaml
 from penstock.graph.input_files import read_document
+from penstock.pipeline.clock import PASSES
 from penstock.quantities import counted
 from penstock.report.metrics_log import Epoch, MetricsLog, read_metrics
 from penstock.report.trace import EventTrace, read_trace
@@ -19,8 +20,6 @@ from penstock.train.data import IN_MEMORY
 from penstock.train.run_folder import FORMAT, VERSION
 
 # In the order a batch meets them.
-PASSES = ("forward", "exchange", "backward", "update")
-"""The stages of a step on the whole graph, which come one after the other."""
 STAGES = ("seeds", "sample", "gather", "transfer", "compute", *PASSES)
 
 
@@ -35,19 +34,23 @@ _LIBRARIES = {
 
 @dataclass(frozen=True)
 class StageRecord:
-    """One stage over the whole run: seconds summed over its threads."""
+    """One stage over the whole run: seconds summed over its threads.
+
+    `share` is the part of the training time, 0 to 1, in which the stage was at work, on average over its threads: the
+    time is the same for all stages, so that shares compare.
+    """
 
     name: str
     busy_s: float
     wait_s: float
     threads: int | None = None
     depth: int | None = None
+    share: float = 0.0
 
     @property
-    def share(self) -> float:
-        """The part of its time it was at work, 0 to 1."""
-        whole_time = self.busy_s + self.wait_s
-        return self.busy_s / whole_time if whole_time > 0 else 0.0
+    def each_s(self) -> float:
+        """Seconds that each of its threads was at work, on average."""
+        return self.busy_s / (self.threads or 1)
 
 
 @dataclass
@@ -55,6 +58,7 @@ class RunRecord:
     """What a run folder says. Mappings are empty and values None where it says nothing."""
 
     name: str
+    folder: Path
     state: str
     message: str
     started: str
@@ -69,6 +73,10 @@ class RunRecord:
     job: dict[str, Any]
     log: MetricsLog
     trace: EventTrace
+    cluster: dict[str, Any] = field(default_factory=dict)
+    """The cluster file of a run on several machines."""
+    decided: dict[str, Any] = field(default_factory=dict)
+    """Settings that the job left open, as the run decided them."""
     silent_s: float | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -106,14 +114,24 @@ class RunRecord:
         given = mapping(self.result.get("stages"))
         found = [_stage(name, given[name]) for name in given] if given else _summed(self.log.epochs)
         order = {name: place for place, name in enumerate(STAGES)}
-        return sorted(found, key=lambda each: order.get(each.name, len(order)))
+        found.sort(key=lambda each: order.get(each.name, len(order)))
+        total = _training_seconds(found)
+        return [replace(each, share=min(each.each_s / total, 1.0) if total else 0.0) for each in found]
+
+    @property
+    def training_s(self) -> float:
+        """Seconds of training that the stages' shares are of: without validations, which stages wait for."""
+        return _training_seconds(self.stages)
 
     @property
     def limiting(self) -> StageRecord | None:
-        """The stage that limits the run: the one it names, or the busiest."""
-        stages = self.stages
-        named = [each for each in stages if each.name == self.result.get("limiting_stage")]
-        return named[0] if named else max(stages, key=lambda each: each.share, default=None)
+        """The stage whose threads were at work longest, as `pipeline.clock.limiting` finds it."""
+        return max(self.stages, key=lambda each: each.each_s, default=None)
+
+
+def of_triples(run: RunRecord) -> bool:
+    """Whether the run completed a knowledge graph, whose vertices are entities and whose edges are triples."""
+    return run.task == "knowledge-graph-completion"
 
 
 def graph_name(run: RunRecord) -> str:
@@ -138,6 +156,7 @@ def read_run(folder: Path) -> RunRecord:
     name = metric.get("name") or next((key for each in log.epochs for key in each.val), "")
     return RunRecord(
         name=folder.resolve().name,
+        folder=folder,
         state=state,
         message=str(document.get("message") or ""),
         started=str(document.get("started") or ""),
@@ -153,6 +172,8 @@ def read_run(folder: Path) -> RunRecord:
         job=job,
         log=log,
         trace=read_trace(folder / "events.jsonl"),
+        cluster=_cluster(folder / "cluster.json", problems),
+        decided=mapping(document.get("decided")),
         silent_s=_silence(folder / "metrics.jsonl"),
         problems=problems,
     )
@@ -194,6 +215,16 @@ def _job(path: Path, problems: list[str]) -> dict[str, Any]:
         return {}
 
 
+def _cluster(path: Path, problems: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return mapping(json.loads(read_document(path)))
+    except (OSError, ValueError, RecursionError):
+        problems.append("cluster.json could not be read, so the cluster's settings are not shown.")
+        return {}
+
+
 def _silence(path: Path) -> float | None:
     """Seconds since the run last wrote."""
     return max(time.time() - path.stat().st_mtime, 0.0) if path.is_file() else None
@@ -205,6 +236,12 @@ def _stage(name: str, given: Any) -> StageRecord:
     return StageRecord(name, max(said.get("busy_s", 0.0), 0.0), max(said.get("wait_s", 0.0), 0.0), threads, depth)
 
 
+def _training_seconds(stages: list[StageRecord]) -> float:
+    """What the last stage worked and waited, which is what the training loop took; passes in turn fill all of it."""
+    times = {each.name: (each.busy_s + each.wait_s) / (each.threads or 1) for each in stages}
+    return times.get("compute") or max(times.values(), default=0.0)
+
+
 def _summed(epochs: list[Epoch]) -> list[StageRecord]:
     sums: dict[str, list[float]] = {}
     for epoch in epochs:
@@ -212,4 +249,5 @@ def _summed(epochs: list[Epoch]) -> list[StageRecord]:
             total = sums.setdefault(name, [0.0, 0.0])
             total[0] += max(said.get("busy_s", 0.0), 0.0)
             total[1] += max(said.get("wait_s", 0.0), 0.0)
-    return [StageRecord(name, busy, wait) for name, (busy, wait) in sums.items()]
+    threads = {name: whole(said.get("threads")) for epoch in epochs for name, said in epoch.stages.items()}
+    return [StageRecord(name, busy, wait, threads[name]) for name, (busy, wait) in sums.items()]

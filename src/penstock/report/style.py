@@ -30,7 +30,8 @@ STYLE = (
 html { -webkit-text-size-adjust: 100%; }
 body {
   margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto,
-  "Helvetica Neue", "Liberation Sans", Arial, sans-serif; font-variant-numeric: tabular-nums; overflow-wrap: anywhere;
+  "Helvetica Neue", "Liberation Sans", Arial, sans-serif; font-variant-numeric: tabular-nums;
+  overflow-wrap: anywhere;
 }
 main { max-width: 1120px; margin: 0 auto; padding: 20px 16px 40px; }
 h1, h2, p, dl, dd, ul, figure { margin: 0; padding: 0; }
@@ -86,9 +87,12 @@ h2 { margin-bottom: 14px; font-size: 16px; font-weight: 650; }
 .about { margin-left: 10px; color: var(--soft); font-size: 13px; font-weight: 400; }
 .foot { margin-top: 14px; color: var(--soft); font-size: 13px; }
 .none { color: var(--soft); }
+.columns-of-cards { display: grid; grid-template-columns: minmax(0, 1fr); gap: 16px; }
 @media (min-width: 820px) {
-  .cards { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 20px; }
-  .wide { grid-column: 1 / -1; }
+  .cards { gap: 20px; }
+  .columns-of-cards { display: block; columns: 2; column-gap: 20px; }
+  .columns-of-cards > .card { break-inside: avoid; }
+  .columns-of-cards > .card + .card { margin-top: 20px; }
   main { padding: 28px 28px 56px; }
   .card { padding: 20px 22px 18px; }
 }
@@ -96,7 +100,7 @@ h2 { margin-bottom: 14px; font-size: 16px; font-weight: 650; }
 .card { display: flex; flex-direction: column; }
 h3 { margin: 12px 0 2px; font-size: 13px; font-weight: 600; }
 h3 .about { margin: 0 16px 0 8px; }
-.plot { position: relative; flex: 1 0 220px; margin: 10px 8px 26px 44px; touch-action: pan-y; }
+.plot { position: relative; flex: none; height: 220px; margin: 10px 8px 26px 44px; touch-action: pan-y; }
 .plot > svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }
 .plot path { fill: none; stroke: var(--look); stroke-width: 2; vector-effect: non-scaling-stroke;
   stroke-linejoin: round; stroke-linecap: round; }
@@ -128,7 +132,10 @@ h3 .about { margin: 0 16px 0 8px; }
 .update { --stage: var(--update); --look: var(--update); }
 .key::before { content: ""; display: inline-block; width: 10px; height: 10px; margin-right: 7px; border-radius: 3px;
   background: var(--look); }
-.plot ~ h3 ~ .plot { flex-basis: 130px; }
+.plot ~ h3 ~ .plot { height: 130px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 0 28px; }
+.charts .plot { height: 160px; }
+.charts + table { margin-top: 12px; }
 .foot .key { display: inline-block; margin-right: 16px; }
 
 .stages { list-style: none; display: grid; gap: 14px; }
@@ -155,16 +162,29 @@ h3 .about { margin: 0 16px 0 8px; }
 .batch { height: 20px; line-height: 20px; transform: translateX(-50%); color: var(--card); font-weight: 600; }
 
 table { width: 100%; border-collapse: collapse; font-size: 14px; }
-table + table, .plot + table { margin-top: 18px; }
-th, td { padding: 7px 0 7px 16px; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
+.table { overflow-x: auto; }
+.pairs + .table, .table + .table, .plot + table { margin-top: 18px; }
+th, td { padding: 7px 0 7px 16px; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top;
+  overflow-wrap: break-word; }
 th { color: var(--soft); font-size: 13px; font-weight: 400; }
 th:first-child, td:first-child { padding-left: 0; text-align: left; }
+td:first-child { min-width: 8em; overflow-wrap: anywhere; }
 td:not(:first-child) { white-space: nowrap; }
+@media (max-width: 560px) {
+  .many thead { display: none; }
+  .many tr { display: block; padding: 7px 0; border-bottom: 1px solid var(--line); }
+  .many td, .many td:first-child { display: flex; justify-content: space-between; gap: 16px; padding: 2px 0; border: 0;
+    text-align: right; white-space: normal; }
+  .many td:first-child { font-weight: 600; }
+  .many td::before { content: attr(data-name); flex: none; color: var(--soft); font-weight: 400; }
+  .many td:empty, .many tr:last-child { border-bottom: 0; }
+  .many td:empty { display: none; }
+}
 .pairs { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 240px), 1fr)); gap: 0 28px; }
 .pairs div { display: flex; justify-content: space-between; gap: 16px; padding: 7px 0;
   border-bottom: 1px solid var(--line); }
-.pairs dt { flex: none; max-width: 50%; font-size: 14px; }
-.pairs dd { text-align: right; font-size: 14px; }
+.pairs dt { flex: none; max-width: 55%; font-size: 14px; }
+.pairs dd { min-width: 0; text-align: right; font-size: 14px; overflow-wrap: anywhere; }
 .chosen dd { font-weight: 600; }
 .chosen small { display: inline-block; margin-left: 10px; color: var(--soft); font-weight: 400; }
 details { margin-top: 14px; }

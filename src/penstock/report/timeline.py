@@ -38,7 +38,7 @@ class Window:
 
 def steady_window(trace: EventTrace) -> Window | None:
     """A stretch of some successive batches, inside one epoch where there is one long enough."""
-    pace = [bar for bar in trace.bars if bar.stage in ("compute", "forward")] or trace.bars
+    pace = _paced([bar for bar in trace.bars if bar.stage in ("compute", "forward")] or trace.bars)
     if not pace:
         return None
     pace = sorted(pace, key=lambda bar: bar.start)
@@ -54,6 +54,18 @@ def steady_window(trace: EventTrace) -> Window | None:
         return None
     lanes = _lanes(inside[:_MOST_BARS])
     return Window(start, end, lanes[:_MOST_LANES], max(len(lanes) - _MOST_LANES, 0))
+
+
+def _paced(bars: list[Bar]) -> list[Bar]:
+    """The first worker's bars, of batches that all workers recorded where there are any."""
+    workers = list(dict.fromkeys(bar.worker for bar in bars))
+    if len(workers) < 2:
+        return bars
+    first = min(workers)
+    places = [{(bar.epoch, bar.batch) for bar in bars if bar.worker == worker} for worker in workers]
+    common = set.intersection(*places)
+    own = [bar for bar in bars if bar.worker == first]
+    return [bar for bar in own if (bar.epoch, bar.batch) in common] or own
 
 
 def numbering(window: Window) -> str:
@@ -133,14 +145,16 @@ def _next_or_new_epoch(bar: Bar, after: Bar) -> bool:
 
 
 def _lanes(bars: list[Bar]) -> list[ThreadLane]:
-    """Threads in the order of the stage they mostly do."""
-    by_thread: dict[str, list[Bar]] = {}
+    """Threads by worker, in the order of the stage they mostly do."""
+    by_thread: dict[tuple[str, str], list[Bar]] = {}
     for bar in bars:
-        by_thread.setdefault(bar.thread, []).append(bar)
+        by_thread.setdefault((bar.worker, bar.thread), []).append(bar)
     order = {name: place for place, name in enumerate(STAGES)}
-    mostly = {thread: order.get(_main_stage(each), len(order)) for thread, each in by_thread.items()}
+    mostly = {lane: order.get(_main_stage(each), len(order)) for lane, each in by_thread.items()}
+    several = len({worker for worker, _ in by_thread}) > 1
     return [
-        ThreadLane(thread, by_thread[thread]) for thread in sorted(by_thread, key=lambda each: (mostly[each], each))
+        ThreadLane(f"{worker}: {thread}" if several else thread, by_thread[worker, thread])
+        for worker, thread in sorted(by_thread, key=lambda lane: (lane[0], mostly[lane], lane[1]))
     ]
 
 

@@ -9,7 +9,8 @@ from penstock.report.run_folder import RunRecord
 from penstock.report.values import numbers
 from penstock.report.words import is_percentage, metric_name, metric_value
 
-_MOST_CHARTS = 4
+_MOST_CHARTS, _FEW_CHARTS = 4, 2
+"""Charts in all, and those below each other in one column."""
 
 
 class _Curve(NamedTuple):
@@ -30,7 +31,11 @@ def validation_card(run: RunRecord) -> str:
     results = _results(run, curves)
     if not curves:
         return card("Results", results) if results else ""
-    return card("Validation", "".join(_chart(run, curve) for curve in curves) + results, "by epoch")
+    charts = [_chart(run, curve) for curve in curves]
+    if len(charts) <= _FEW_CHARTS:
+        return card("Validation", "".join(charts) + results, "by epoch")
+    body = "".join(f"<div>{chart}</div>" for chart in charts)
+    return card("Validation", f'<div class="charts">{body}</div>{results}', "by epoch", wide=True)
 
 
 def _curves(run: RunRecord) -> list[_Curve]:

@@ -40,10 +40,14 @@ def _exchanged(run: RunRecord) -> list[tuple[str, str]]:
         rows.append(("exchange", str(how)))
     if (exposed := number(result.get("exposed_communication_s"))) is not None:
         most = number(result.get("largest_exposed_communication_s"))
-        others = (
-            "" if most is None else f" on the first worker, {seconds(max(most, exposed))} on the one that waited most"
-        )
-        rows.append(("communication not hidden", seconds(exposed) + others))
+        own, longest = seconds(exposed), seconds(max(most or 0.0, exposed))
+        if most is None:
+            said = own
+        elif own == longest:
+            said = f"{own} on the first worker, and on no other more"
+        else:
+            said = f"{own} on the first worker, {longest} on the one that waited most"
+        rows.append(("communication not hidden", said))
     return rows
 
 

@@ -2,8 +2,9 @@
 
 from datetime import datetime
 
+from penstock.pipeline.clock import PASSES
 from penstock.quantities import percent
-from penstock.report.run_folder import PASSES, StageRecord
+from penstock.report.run_folder import StageRecord
 
 _DOING = {
     "seeds": "Choosing seeds",
@@ -22,12 +23,15 @@ _ADVICE = {
     "gather": "More gathering threads, narrower features, or a graph that fits in memory would make it faster.",
     "transfer": "Narrower features, or a sampler that fetches fewer vertices, would make it faster.",
     "compute": "Batches are ready before they are needed: only a smaller model or a faster processor would help.",
-    "forward": "Only a smaller model or a faster processor would help.",
+    "forward": "Only a smaller model or a faster processor would make it much faster.",
     "exchange": "A better cut of the graph, or faster links between the machines, would make it faster.",
-    "backward": "Bins that are computed again take their time here: more memory, or `keep`, would make it faster.",
+    "backward": "Only a smaller model or a faster processor would make it much faster; where bins are computed again,"
+    " so would more memory.",
 }
-# Below this the busiest stage does not explain the run's time.
-_FULL = 0.6
+FULL = 0.6
+"""The share of the training time below which the busiest stage does not explain the run's time."""
+_CLOSE = 0.85
+"""A stage that is at work so large a part of the limiting one's time would limit next."""
 _PERCENT = ("accuracy", "f1", "hits")
 
 
@@ -43,6 +47,11 @@ def seconds(value: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def milliseconds(value: float) -> str:
+    """An iteration's time as plans give it: 7.518 ms."""
+    return f"{value * 1e3:.4g} ms"
 
 
 def mebibytes(value: float) -> str:
@@ -90,23 +99,29 @@ def moment(written: str) -> str:
 
 
 def limit_sentence(limiting: StageRecord, stages: list[StageRecord]) -> str:
-    """Which stage the run's time goes to, and who waited for it."""
+    """Which stage the run's time goes to, who waited for it, and who would limit next."""
     if limiting.name in PASSES:
-        parts = [f"{each.name} {percent(each.share)}" for each in stages if each.busy_s > 0]
-        return f"Steps were computed one pass after the other: {_joined(parts)} of the time."
-    doing = _DOING.get(limiting.name, limiting.name)
-    if limiting.share < _FULL:
-        return f"No stage was busy throughout: {doing.lower()} was busiest, {percent(limiting.share)} of the time."
+        used = sorted((each for each in stages if each.busy_s > 0), key=lambda each: -each.busy_s)
+        parts = [f"{_doing(each)} {percent(each.share)}" for each in used]
+        return f"A step does one pass after the other: {_joined(parts)} of its time."
+    doing, at_work = _DOING.get(limiting.name, limiting.name), f"{percent(limiting.share)} of the training time"
+    if limiting.share < FULL:
+        return f"No stage was at work throughout: {_doing(limiting)} was at work longest, {at_work}."
     others = [each for each in stages if each.name != limiting.name and each.busy_s + each.wait_s > 0]
-    waiting = [_DOING.get(each.name, each.name).lower() for each in others if each.share < 0.5]
+    close = [f"{_doing(each)} ({percent(each.share)})" for each in others if each.share >= _CLOSE * limiting.share]
+    waiting = [_doing(each) for each in others if each.share < 0.5]
     who = "the other stages" if len(waiting) == len(others) > 2 else _joined(waiting)
-    tail = f"; {who} mostly waited" if waiting else ""
-    return f"{doing} limits this run: it was busy {percent(limiting.share)} of the time{tail}."
+    tail = f"; {_joined(close)} would be next" if close else f"; {who} mostly waited" if waiting else ""
+    return f"{doing} limits this run: it was at work {at_work}{tail}."
 
 
 def advice(limiting: StageRecord) -> str:
     """What would make the run faster, where that is known."""
-    return _ADVICE.get(limiting.name, "") if limiting.share >= _FULL else ""
+    return _ADVICE.get(limiting.name, "") if limiting.share >= FULL or limiting.name in PASSES else ""
+
+
+def _doing(stage: StageRecord) -> str:
+    return _DOING.get(stage.name, stage.name).lower()
 
 
 def _joined(names: list[str]) -> str:

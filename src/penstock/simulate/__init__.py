@@ -9,7 +9,7 @@ Links are described in `penstock.hardware.network`; where tasks are placed is de
 
 from penstock.hardware.network import Network, racks, star
 from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts
-from penstock.simulate.bound import chain_alone, chain_crowded, largest_degree, lower_bound
+from penstock.simulate.bound import Pace, chain_alone, chain_crowded, gap_of, largest_degree, lower_bound
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.levels import CriticalStep, critical_path
 from penstock.simulate.rates import POLICIES, Case, RatePolicy, policy_named
@@ -27,6 +27,7 @@ __all__ = [
     "GnnJob",
     "Item",
     "Network",
+    "Pace",
     "PeakToMean",
     "Quantiles",
     "RatePolicy",
@@ -40,6 +41,7 @@ __all__ = [
     "chain_crowded",
     "critical_path",
     "draw_amounts",
+    "gap_of",
     "gnn_workload",
     "largest_degree",
     "lower_bound",

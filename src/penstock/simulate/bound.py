@@ -7,6 +7,8 @@ the shortest of what follows still has to run. The sets looked at are the flows 
 up to n, for every n.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from penstock.graph.arrays import Array
@@ -15,6 +17,23 @@ from penstock.simulate.levels import durations_alone, durations_crowded, heads, 
 from penstock.simulate.rate_policy import Case, terms_of
 from penstock.simulate.routes import carried_by
 from penstock.simulate.symmetry import MANY, quotient_of
+
+
+class Pace(NamedTuple):
+    """Seconds that an iteration takes in the long run, and that any schedule of the placed workload takes."""
+
+    iteration_s: float
+    bound_s: float
+
+    @property
+    def gap(self) -> float:
+        """How much longer than the bound an iteration takes, as a share of it."""
+        return gap_of(self.iteration_s, self.bound_s)
+
+
+def gap_of(seconds: float, bound: float) -> float:
+    """How much longer than the bound, as a share of it; rounding below it is none."""
+    return max(0.0, seconds / bound - 1) if bound else 0.0
 
 
 def lower_bound(case: Case, many: int = MANY) -> float:

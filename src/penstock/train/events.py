@@ -3,13 +3,21 @@
 import json
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TextIO
 
+from penstock.graph.input_files import open_lines
 from penstock.graph.output_files import open_bytes, open_text, writing
 
-_STAGES = ("seeds", "sample", "gather", "transfer", "compute", "forward", "exchange", "backward", "update")
-_MOST_THREADS = 1000
+STAGES = ("seeds", "sample", "gather", "transfer", "compute", "forward", "exchange", "backward", "update")
+MOST_THREADS = 1000
+_LAST = (STAGES.index("compute"), STAGES.index("update"))
+"""The stages that end a step."""
+_KEPT_BATCHES = 100
+MOST_SPANS = 4_000
+"""Pieces of work that another worker keeps: a message holds them."""
 
 
 class EventLog:
@@ -67,7 +75,7 @@ class EventLog:
 
     def _lane(self, stage: str, thread: int) -> int:
         """A number that is the same in a resumed run, which adds to the same trace."""
-        lane = _STAGES.index(stage) * _MOST_THREADS + thread + 1
+        lane = STAGES.index(stage) * MOST_THREADS + thread + 1
         if lane not in self._named:
             self._named.add(lane)
             name = {"name": f"{stage} {thread}"}
@@ -78,6 +86,86 @@ class EventLog:
         if not self._file.closed:
             with writing(self._path):
                 self._file.write(json.dumps(event) + ",\n")
+
+
+class KeptEvents:
+    """What a worker that writes no run folder did in the first batches that it saw, for whoever writes it."""
+
+    def __init__(self, recorded: int, began: float) -> None:
+        """Keep at most `recorded` batches; `began` is time zero."""
+        self._recorded, self._began = min(recorded, _KEPT_BATCHES), began
+        self._seen: set[tuple[int, int]] = set()
+        self._lock = threading.Lock()
+        self.spans: list[list[int]] = []
+        """Of each piece of work the stage's number, thread, start and length in microseconds, epoch and batch."""
+
+    def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
+        """Keep a stage's work on one batch, while there is room."""
+        epoch, batch = item.position
+        with self._lock:
+            if len(self._seen | {(epoch, batch)}) > self._recorded or len(self.spans) >= MOST_SPANS:
+                return
+            self._seen.add((epoch, batch))
+            times = round((start - self._began) * 1e6), round((end - start) * 1e6)
+            self.spans.append([STAGES.index(stage), thread, *times, epoch, batch])
+
+    def memory(self, resident_mb: float) -> None:
+        """Do nothing: the curve is the first worker's."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def add_workers(path: Path, spans: Mapping[int, Sequence[Sequence[int]]]) -> None:
+    """Add to the first worker's events.jsonl what other workers did, by rank: each is a process of the trace.
+
+    Clocks of machines differ. Workers end a step together, when they have summed their gradients, so another worker's
+    times are moved by the median of what the ends of common steps differ by; one without any in common is left out.
+    """
+    if not path.exists() or not any(spans.values()):
+        return
+    ends = _step_ends(path, {(span[4], span[5]) for some in spans.values() for span in some})
+    with writing(path), open_text(path, "a", 1 << 16) as file:
+        for pid, worker in ((1, 0), *((rank + 1, rank) for rank in spans)):
+            named = {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": f"worker-{worker}"}}
+            _append(file, named)
+        for rank, some in spans.items():
+            own = {(epoch, batch): start + dur for stage, _, start, dur, epoch, batch in some if stage in _LAST}
+            apart = [ends[place] - own[place] for place in own.keys() & ends.keys()]
+            if not apart:
+                continue
+            for stage, thread in sorted({(span[0], span[1]) for span in some}):
+                name = {"name": f"{STAGES[stage]} {thread}"}
+                _append(file, {"name": "thread_name", "ph": "M", **_lane_of(rank, stage, thread), "args": name})
+            for stage, thread, start, dur, epoch, batch in some:
+                when = {"ts": round(start + median(apart)), "dur": dur, "args": {"epoch": epoch, "batch": batch}}
+                _append(file, {"name": STAGES[stage], "ph": "X", **_lane_of(rank, stage, thread), **when})
+
+
+def _lane_of(rank: int, stage: int, thread: int) -> dict[str, int]:
+    return {"pid": rank + 1, "tid": stage * MOST_THREADS + thread + 1}
+
+
+def _append(file: TextIO, event: dict[str, Any]) -> None:
+    file.write(json.dumps(event) + ",\n")
+
+
+def _step_ends(path: Path, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """When the first worker's last stage ended with each batch, in microseconds."""
+    last = {STAGES[stage] for stage in _LAST}
+    found: dict[tuple[int, int], int] = {}
+    with open_lines(path) as lines:
+        for line in lines:
+            text = line.strip().rstrip(",")
+            if not text.startswith("{") or '"X"' not in text:
+                continue
+            event = json.loads(text)
+            place = event["args"]["epoch"], event["args"]["batch"]
+            if event["pid"] == 1 and event["name"] in last and place in wanted:
+                found[place] = event["ts"] + event["dur"]
+                if len(found) == len(wanted):
+                    break
+    return found
 
 
 def _drop_unfinished_line(path: Path) -> None:

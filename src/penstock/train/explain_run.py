@@ -104,6 +104,8 @@ def explain_session(
         around.num_edges,
         found.losses,
         _notes(session, list(x)),
+        task.known_label(row),
+        0 if output == "numbers" else len(found.whole),
     )
 
 

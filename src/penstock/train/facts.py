@@ -26,6 +26,7 @@ def run_facts(session: Session) -> dict[str, Any]:
             "edges": {edge_key(kind): edges.count for kind, edges in graph.edges.items()},
             "bytes": graph.nbytes,
             "features": session.inputs.widths,
+            "learned": sorted(session.inputs.tables),
             "classes": task.out,
         },
         "decided": session.decided,

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.memory import resident_mb
-from penstock.pipeline.clock import StageTime, limiting
+from penstock.pipeline.clock import StageTime, limit_words
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
 from penstock.train.callbacks.calls import EpochResult
@@ -191,7 +191,7 @@ class Loop:
         memory = resident_mb()
         events.memory(memory)
         self._last_val = val or self._last_val
-        more = f", {limiting(spent)} limits, {memory:,.0f} MB"
+        more = f", {limit_words(spent)}, {memory:,.0f} MB"
         self._tell(f"epoch {finished}/{job.epochs}", train_state.train_loss, rate, more)
         self._write_epoch(finished - 1, seconds, rate, val, spent, memory)
         self._call_back(finished, seconds, val)
@@ -271,7 +271,10 @@ class Loop:
             "lr": float(self.session.optimiser.param_groups[0]["lr"]),
             "seconds": round(seconds, 4),
             "seeds_per_second": round(rate, 1),
-            "stages": {name: {"busy_s": round(t.busy, 4), "wait_s": round(t.wait, 4)} for name, t in spent.items()},
+            "stages": {
+                name: {"busy_s": round(t.busy, 4), "wait_s": round(t.wait, 4), "threads": t.threads}
+                for name, t in spent.items()
+            },
             "rss_mb": round(rss, 1),
         }
         if val:

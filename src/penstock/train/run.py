@@ -52,10 +52,12 @@ def start_run(
     """
     # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
     fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
+    left_open = [] if job.threads else ["threads"]
     job = job.model_copy(update={**fixed, **_options_of(module)})
     job = with_order_costs(job, built=module is not None)
     with run_context(job):
         session = make_session(job, graph, module, progress=progress, given=given)
+        session.decided.update({name: fixed[name] for name in left_open})
         check_job(job, session.task, has_validation(session.task))
         for note in [*data_notes(session.graph, job, session.task.name), session.inputs.note]:
             if note:

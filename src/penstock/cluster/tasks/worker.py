@@ -103,7 +103,8 @@ class Worker:
         self._saved: tuple[int, bool] | None = None
         """The step, and whether it was the last, of which there is a checkpoint."""
         self._folder = RunFolder(Path(self._setup.run))
-        self._remembered = LastRecords()
+        self._remembered = LastRecords(job.trace_batches)
+        member.spans = self._spans
         self._records: Records = FolderRecords(self._folder, job) if self._first else self._remembered
         self._observer = Observer(WARMING, self._inputs.device) if self._setup.measured else None
         self._session.folder = self._folder.path
@@ -183,6 +184,9 @@ class Worker:
                 amounts = {"rows": use.rows, "bytes": use.bytes, "us": round(use.seconds * 1e6)}
                 counts |= {f"{FEATURE_PATH}{path} {what}": amount for what, amount in amounts.items()}
         return counts | ({WAITED: round(1e6 * rows.waited_s)} if rows.received else {})
+
+    def _spans(self) -> list[list[int]]:
+        return [] if self._first else self._remembered.spans()
 
     @property
     def _inputs(self) -> PartedInputs:

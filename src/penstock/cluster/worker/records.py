@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from penstock.graph.input_files import open_lines
-from penstock.train.records import NoRecords, Records
+from penstock.train.events import KeptEvents
+from penstock.train.records import Events, NoRecords, Records
 from penstock.train.run_folder import METRICS, RunFolder
 from penstock.train.train_state import TrainState
 
@@ -12,8 +13,19 @@ from penstock.train.train_state import TrainState
 class LastRecords(NoRecords):
     """The first worker takes part in a step when it has written what the one before gave: that one is enough."""
 
-    def __init__(self) -> None:
+    def __init__(self, traced: int = 0) -> None:
+        """Keep the stages' work on so many batches, as far as there is room."""
         self.metrics: list[dict[str, Any]] = []
+        self._traced, self._events = traced, KeptEvents(traced, 0.0)
+
+    def events(self, batches: int, began: float) -> Events:
+        """What the stages do in the first batches of this round; a new round begins anew."""
+        self._events = KeptEvents(self._traced, began)
+        return self._events
+
+    def spans(self) -> list[list[int]]:
+        """What was kept of the stages' work; see `KeptEvents.spans`."""
+        return self._events.spans
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Instead of those of earlier steps."""

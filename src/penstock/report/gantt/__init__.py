@@ -6,7 +6,7 @@ trace.
 """
 
 from penstock.report.gantt.export import check_form, write_timeline
-from penstock.report.gantt.findings import KindShare, path_by_kind, path_sentence
+from penstock.report.gantt.findings import KindShare, pace_sentence, path_by_kind, path_sentence
 from penstock.report.gantt.page import Shown
 
-__all__ = ["KindShare", "Shown", "check_form", "path_by_kind", "path_sentence", "write_timeline"]
+__all__ = ["KindShare", "Shown", "check_form", "pace_sentence", "path_by_kind", "path_sentence", "write_timeline"]

@@ -13,8 +13,8 @@ from penstock.report.gantt.findings import path_by_kind, path_sentence
 from penstock.report.gantt.script import SCRIPT
 from penstock.report.gantt.style import STYLE
 from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
-from penstock.report.words import seconds, short
-from penstock.simulate import CriticalStep, Timeline, critical_path
+from penstock.report.words import milliseconds, seconds, short
+from penstock.simulate import CriticalStep, Pace, Timeline, critical_path, gap_of
 
 _MOST_LINKS = 24
 _HELP = (
@@ -31,6 +31,7 @@ class Shown(NamedTuple):
     placement: Array  # int32 [tasks]: machine
     bound: float  # seconds that no schedule beats
     language_model: bool = False  # whether its machines are devices, with switches among them
+    pace: Pace | None = None  # of a plan, whose first iterations alone are drawn
 
 
 def render_page(shown: Shown) -> str:
@@ -61,14 +62,10 @@ def _where(shown: Shown, laid: Merged) -> str:
 def _headline(shown: Shown, path: list[CriticalStep], laid: Merged) -> str:
     timeline = shown.timeline
     load, network = timeline.load, timeline.network
-    gap = timeline.makespan / shown.bound - 1 if shown.bound else 0.0
     busiest = int(np.argmax(timeline.link_use)) if len(network.link_names) else 0
     figures = [
         ("flow policy", shown.policy),
-        ("iterations", f"{timeline.iterations:,}"),
-        ("an iteration", seconds(timeline.makespan / timeline.iterations)),
-        ("no schedule takes less than", seconds(shown.bound)),
-        ("gap to that", percent(gap)),
+        *_times(shown),
         ("busiest link", f"{network.link_names[busiest]}, {percent(timeline.link_use[busiest])}"),
     ]
     # A number and its unit stay on one line.
@@ -76,15 +73,36 @@ def _headline(shown: Shown, path: list[CriticalStep], laid: Merged) -> str:
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown_figures)
     flows = f"{short(load.flows)} {'flow' if load.flows == 1 else 'flows'} in each iteration"
     parts = (_where(shown, laid), counted(load.tasks, "tasks"), flows)
-    number, _, unit = seconds(timeline.makespan).partition(" ")
+    large = seconds(timeline.makespan) if shown.pace is None else milliseconds(shown.pace.iteration_s)
+    number, _, unit = large.partition(" ")
+    what = "makespan" if shown.pace is None else "an iteration, in the long run"
     return (
         f'<header class="good"><div class="top"><p class="state"><b>simulated</b></p>{THEME_BUTTON}</div>'
         f'<div class="hero"><div><h1>{escape(cut(shown.title, 80))}</h1>'
         f'<p class="sub">{" · ".join(f"<span>{part}</span>" for part in parts)}</p></div>'
-        f'<p class="figure"><b>{escape(number)}<small>{escape(unit)}</small></b><span>makespan</span></p></div>'
+        f'<p class="figure"><b>{escape(number)}<small>{escape(unit)}</small></b><span>{what}</span></p></div>'
         f'<dl class="figures">{items}</dl>'
         f'<p class="limit">Critical path: {escape(path_sentence(path_by_kind(path)))}</p></header>'
     )
+
+
+def _times(shown: Shown) -> list[tuple[str, str]]:
+    """What an iteration takes and takes at least: of a plan in the long run, as it says, else of what is drawn."""
+    timeline, count = shown.timeline, f"{shown.timeline.iterations:,}"
+    if shown.pace is None:
+        each = seconds(timeline.makespan / timeline.iterations)
+        least, gap = seconds(shown.bound), gap_of(timeline.makespan, shown.bound)
+        return [
+            ("iterations", count),
+            ("an iteration", each),
+            ("no schedule takes less than", least),
+            ("gap to that", percent(gap)),
+        ]
+    return [
+        ("no schedule takes less than", milliseconds(shown.pace.bound_s)),
+        ("gap to that", percent(shown.pace.gap)),
+        ("drawn: the first", f"{count} iterations, {seconds(timeline.makespan)}"),
+    ]
 
 
 def _chart_card(drawing: Drawing, notes: list[str]) -> str:
@@ -136,7 +154,7 @@ def _path_card(path: list[CriticalStep]) -> str:
         for each in path_by_kind(path)
     ]
     head = ["kind", "steps", "time", "share", "of it waiting", "mostly for"]
-    return card("Critical path", table(head, rows), "the chain that set the pace, by kind")
+    return card("Critical path", table(head, rows), "the chain that set the pace, by kind", wide=True)
 
 
 def _use_card(shown: Shown) -> str:
@@ -152,7 +170,8 @@ def _use_card(shown: Shown) -> str:
         ]
         for link in order[:_MOST_LINKS]
     ]
-    return card("Use of links", table(["link", "used", "carried", "rate"], rows, len(order)), "over the makespan")
+    head = ["link", "used", "carried", "rate"]
+    return card("Use of links", table(head, rows, len(order)), "over the time that is drawn", wide=True)
 
 
 def _amount(value: float, unit: str) -> str:

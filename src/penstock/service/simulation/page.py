@@ -20,8 +20,6 @@ _MOST_BARS = 2000
 _STYLE = """
 .queue { margin: 0 0 26px; }
 .queue .bar { fill: var(--look); }
-.scroll { overflow-x: auto; }
-.scroll td:first-child { white-space: nowrap; }
 """
 
 
@@ -38,7 +36,7 @@ def write_queue_page(
     looks = {each.method: look for each, look in zip(outcomes, _LOOKS, strict=False)}
     foot = _bound_sentence(bounds) + _refused(outcomes[0])
     cards = [
-        card("Policies", f'<div class="scroll">{table(head, cells)}</div>', wide=True, foot=foot),
+        card("Policies", table(head, cells), wide=True, foot=foot),
         _completions_card(outcomes, looks),
         _memory_card(trace, outcomes, looks),
         *(_gantt_card(each, looks[each.method], _longest(outcomes)) for each in outcomes),

@@ -87,6 +87,19 @@ class NodeTask:
         """Labels as losses take them: int64 classes, or float32."""
         return self._typed(self._data.labels[vertices])
 
+    def known_label(self, vertex: int) -> Any:
+        """A vertex's own label as users know it: a class, the numbers of its labels, or a number; None without one."""
+        if self._data.problem is not None or vertex >= len(self._data.labels):
+            return None
+        value = np.asarray(self.labels_of(np.array([vertex])))[0]
+        if self.multi_label:
+            return np.flatnonzero(value > 0).tolist() if np.isfinite(value).all() and (value >= 0).all() else None
+        if not np.isfinite(value) or (self._data.classes and value < 0):
+            return None
+        if not self._data.classes:
+            return float(value)
+        return self.learned.words[int(value)] if self.learned.words else int(value)
+
     def loss(self, out: torch.Tensor | dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         """Cross-entropy, binary cross-entropy a label, a distance of numbers, or a loss of the user's."""
         if isinstance(out, dict):
