@@ -37,6 +37,6 @@ def main(graph, trials=10, folder="runs/optuna", **fields):
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("graph", help="a graph folder, an .npz archive or the name of a built-in data set")
-    best = main(arguments.parse_args().graph, fanouts=[10, 5], batch_size=256, epochs=20).best_trial
+    best = main(arguments.parse_args().graph, fanouts=[10, 5], batch_size=256, epochs=10).best_trial
     print(f"lr: {best.params['lr']:.4f}, hidden: {best.params['hidden']}: validation accuracy {best.value:.4f}")
     print(f"Run: runs/optuna/{best.number}")
