@@ -35,4 +35,5 @@ if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("graph", help="a graph folder, an .npz archive or the name of a built-in data set")
     best = main(arguments.parse_args().graph, fanouts=[10, 5], batch_size=256).get_best_result()
-    print(f"lr: {best.config['lr']:.4f}, hidden: {best.config['hidden']}: validation accuracy {best.metrics['accuracy']:.4f}")
+    settings, accuracy = best.config, best.metrics["accuracy"]
+    print(f"lr: {settings['lr']:.4f}, hidden: {settings['hidden']}: validation accuracy {accuracy:.4f}")
