@@ -3,7 +3,7 @@
 accelerate launch examples/accelerate_loop.py GRAPH
 """
 
-import sys
+import argparse
 
 import torch
 from accelerate import Accelerator
@@ -13,7 +13,7 @@ from torch_geometric.nn import GraphSAGE
 import penstock as ps
 
 
-def main(graph, epochs=3, hidden=64, fanouts=(10, 5), batch_size=256, cpu=False):
+def main(graph, epochs=10, hidden=64, fanouts=(10, 5), batch_size=256, cpu=False):
     """Train, and return the test accuracy."""
     accelerator = Accelerator(cpu=cpu)
     graph = ps.load(graph)
@@ -35,4 +35,6 @@ def main(graph, epochs=3, hidden=64, fanouts=(10, 5), batch_size=256, cpu=False)
 
 
 if __name__ == "__main__":
-    print(f"test accuracy {main(sys.argv[1]):.4f}")
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("graph", help="a graph folder, an .npz archive or the name of a built-in data set")
+    print(f"test accuracy {main(arguments.parse_args().graph):.4f}")

@@ -3,7 +3,7 @@
 python examples/bare_loop.py GRAPH
 """
 
-import sys
+import argparse
 
 import torch
 from torch.nn import functional
@@ -11,7 +11,7 @@ from torch.nn import functional
 import penstock as ps
 
 
-def main(graph, epochs=3, hidden=64, fanouts=(10, 5), batch_size=256):
+def main(graph, epochs=10, hidden=64, fanouts=(10, 5), batch_size=256):
     """Train, and return the test accuracy."""
     graph = ps.load(graph)
     model = ps.nn.GraphSAGE(graph, hidden=hidden, layers=len(fanouts))
@@ -30,4 +30,6 @@ def main(graph, epochs=3, hidden=64, fanouts=(10, 5), batch_size=256):
 
 
 if __name__ == "__main__":
-    print(f"test accuracy {main(sys.argv[1]):.4f}")
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("graph", help="a graph folder, an .npz archive or the name of a built-in data set")
+    print(f"test accuracy {main(arguments.parse_args().graph):.4f}")

@@ -3,7 +3,7 @@
 python examples/lightning_loop.py GRAPH
 """
 
-import sys
+import argparse
 
 import lightning
 import torch
@@ -40,7 +40,7 @@ class Classifier(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-def main(graph, epochs=3, fanouts=(10, 5), batch_size=256, **trainer):
+def main(graph, epochs=10, fanouts=(10, 5), batch_size=256, **trainer):
     """Train, and return the validation accuracy."""
     graph = ps.load(graph)
     train = ps.loader(graph, "train", fanouts=fanouts, batch_size=batch_size, device="cpu")
@@ -52,4 +52,6 @@ def main(graph, epochs=3, fanouts=(10, 5), batch_size=256, **trainer):
 
 
 if __name__ == "__main__":
-    print(f"validation accuracy {main(sys.argv[1]):.4f}")
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("graph", help="a graph folder, an .npz archive or the name of a built-in data set")
+    print(f"validation accuracy {main(arguments.parse_args().graph):.4f}")

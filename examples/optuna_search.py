@@ -3,7 +3,7 @@
 python examples/optuna_search.py GRAPH
 """
 
-import sys
+import argparse
 
 import optuna
 
@@ -21,9 +21,9 @@ def main(graph, trials=10, folder="runs/optuna", **fields):
 
         chosen = {
             "lr": trial.suggest_float("lr", 1e-3, 3e-2, log=True),
-            "hidden": 16 * trial.suggest_int("width", 1, 8),
+            "hidden": trial.suggest_int("hidden", 16, 128, step=16),
         }
-        run = ps.train(graph, callbacks=[prune], run=f"{folder}/{trial.number}", **chosen, **fields)
+        run = ps.train(graph, callbacks=[prune], run=f"{folder}/{trial.number}", force=True, **chosen, **fields)
         if run.state == "stopped-early":
             raise optuna.TrialPruned
         return run.val["accuracy"]
@@ -35,4 +35,8 @@ def main(graph, trials=10, folder="runs/optuna", **fields):
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1]).best_params)
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("graph", help="a graph folder, an .npz archive or the name of a built-in data set")
+    best = main(arguments.parse_args().graph, fanouts=[10, 5], batch_size=256, epochs=10).best_trial
+    print(f"lr: {best.params['lr']:.4f}, hidden: {best.params['hidden']}: validation accuracy {best.value:.4f}")
+    print(f"Run: runs/optuna/{best.number}")

@@ -4,7 +4,7 @@ its scheduler ends poor trials early.
 python examples/ray_tune_search.py GRAPH
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 from ray import tune
@@ -32,4 +32,8 @@ def main(graph, trials=10, folder="runs/ray-tune", epochs=16, **fields):
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1]).get_best_result().config)
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("graph", help="a graph folder, an .npz archive or the name of a built-in data set")
+    best = main(arguments.parse_args().graph, fanouts=[10, 5], batch_size=256).get_best_result()
+    settings, accuracy = best.config, best.metrics["accuracy"]
+    print(f"lr: {settings['lr']:.4f}, hidden: {settings['hidden']}: validation accuracy {accuracy:.4f}")

@@ -1,6 +1,8 @@
 """The programs in examples/ learn; those that need a package that is not installed are skipped."""
 
 import importlib.util
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,11 +36,13 @@ def test_lightning(tmp_path):
 
 @pytest.mark.filterwarnings("default")
 def test_optuna(tmp_path):
-    """Poor trials end before their last epoch."""
+    """Poor trials end before their last epoch, and what was found are settings as a job has them."""
     pytest.importorskip("optuna")
     small = {"fanouts": [4, 3], "batch_size": 20, "threads": 1, "epochs": 4}
     study = main_of("optuna_search")(community_graph(), trials=8, folder=tmp_path, **small)
     assert study.best_value > 0.5 and "PRUNED" in [trial.state.name for trial in study.trials]
+    job = penstock.Run.open(tmp_path / str(study.best_trial.number), community_graph()).job
+    assert {name: getattr(job, name) for name in study.best_params} == study.best_params
 
 
 @pytest.mark.long  # Ray's processes take several seconds to start.
@@ -65,6 +69,27 @@ def test_accelerate():
     pytest.importorskip("accelerate")
     pytest.importorskip("torch_geometric")
     assert main_of("accelerate_loop")(community_graph(), hidden=16, cpu=True, **FEW) > 0.5
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("accelerate_loop", "accelerate"),
+        ("bare_loop", "torch"),
+        ("lightning_loop", "lightning"),
+        ("optuna_search", "optuna"),
+        ("ray_tune_search", "ray.tune"),
+    ],
+)
+def test_a_program_without_a_graph_says_so(name, package, monkeypatch, capsys):
+    pytest.importorskip(package)
+    pytest.importorskip("torch_geometric")
+    monkeypatch.setattr(sys, "argv", [f"{name}.py"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert ended.value.code == 2
+    assert "the following arguments are required: graph" in capsys.readouterr().err
 
 
 FROM_PYG = {

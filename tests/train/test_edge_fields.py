@@ -1,8 +1,5 @@
 """Edge weights and features reach models and modules: the same outputs sampled, whole and by exact inference."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +7,6 @@ from torch import nn
 
 import penstock as ps
 from penstock import EdgeSet, Graph
-from penstock.graph.generate.presets import DATASETS
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from refusals import refused
@@ -223,18 +219,6 @@ def test_all_samplers_keep_edges(tmp_path, sampler):
         carrying_graph(), tmp_path / "run", model="gatv2", heads=2, edge_features=["far"], sampler=sampler, **how
     )
     assert run.test["accuracy"] > 0
-
-
-@pytest.mark.usefixtures("own_data_sets")
-def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
-    page = Path(__file__).parents[2] / "docs" / "edges.md"
-    examples = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(DATASETS, "synthetic-arxiv", DATASETS["synthetic-arxiv"].scaled(0.003))
-    known: dict[str, object] = {}
-    for example in examples:
-        exec(example, known)
-    assert len(list((tmp_path / "runs").iterdir())) == 3
 
 
 def few_edges():

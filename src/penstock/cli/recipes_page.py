@@ -16,11 +16,11 @@ penstock recipes cora gat --out job.yaml
 ```
 
 The job file names the archive of its set, `cora.npz` ([layouts](graph-format.md#numpy-archives)). With `--data
-FOLDER` it names the one in that folder, and `penstock train job.yaml` trains it:
+FOLDER` it names the one in that folder, and `penstock train` trains it:
 
 ```text
-penstock recipes cora gat --data data --out job.yaml
-penstock train job.yaml
+penstock recipes cora gat --data data --out cora.yaml
+penstock train cora.yaml
 ```
 
 Any other graph takes the place of the set with `penstock train job.yaml --graph data/mine`.
