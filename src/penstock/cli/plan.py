@@ -16,7 +16,10 @@ from penstock.quantities import counted, percent, signed_percent
 from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
-    from penstock.plan.document import Plan
+    from penstock.plan.document import Change, Plan
+
+_LEAST = 0.005
+"""A change of less than this share of an iteration is none: it would be printed as 0 %."""
 
 
 @takes_job_flags
@@ -26,11 +29,16 @@ def plan_command(
     profile: Annotated[
         Path | None, typer.Option(help="What an iteration costs (penstock profile); measured now if none.")
     ] = None,
-    execution: Annotated[
-        bool, typer.Option(help="Plan one machine's CPU and GPU instead; --profile is then one of --operators.")
-    ] = False,
+    execution: Annotated[bool, typer.Option(help="Plan the CPU and GPU of one machine instead.")] = False,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            help="With --execution, which it implies: machines to compare, such as this,h200,l4 (a wrong name lists"
+            " them), or all; or files of `penstock profile --operators -o`.  [default: this]"
+        ),
+    ] = None,
     device_memory: Annotated[
-        str | None, typer.Option(help="With --execution: memory of the GPU, such as 24GB.  [default: all fits]")
+        str | None, typer.Option(help="With --execution: memory of the GPU, such as 24GB.  [default: the machine's]")
     ] = None,
     placement: Annotated[str, typer.Option(help="ifs, distdgl, spread, greedy, etp or search; all are compared.")] = "",
     flows: Annotated[str, typer.Option(help="oes, fair, fifo, iteration-first, …; the best that can run.")] = "",
@@ -57,18 +65,26 @@ def plan_command(
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json --sweep nic_gbps=1,10,25
 
     Example: penstock plan job.yaml --execution
+
+    Example: penstock plan job.yaml --machine this,h200,a100,l4
     """
     from penstock.cli.plan_execution import refuse_with_execution, show_execution_plan
     from penstock.cli.plan_variants import check_timelines, draw_plan, plan_sweep
     from penstock.cluster.cluster_file import read_cluster
     from penstock.train.job import make_job, read_job
 
-    if execution:
+    if execution or machine is not None:
         refuse_with_execution(
             placement=placement, flows=flows, budget=budget, timeline=timeline, sweep=sweep, chart=chart, force=force
         )
+        if profile is not None:
+            raise PenstockError(
+                f"--profile is what a job's iterations cost on a cluster: name the profile of a machine's operators with"
+                f" --machine {profile}.",
+                code="unsupported-combination",
+            )
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
-        show_execution_plan(chosen, profile, device_memory, as_json)
+        show_execution_plan(chosen, "this" if machine is None else machine, device_memory, as_json)
         return
     if device_memory is not None:
         raise PenstockError("--device-memory is for --execution: leave it out.", code="unsupported-combination")
@@ -119,6 +135,17 @@ def _fields(plan: "Plan") -> dict[str, Any]:
     }
 
 
+def _print_changes(changes: "list[Change]") -> None:
+    """What could be bought or set, a line each; all that changes nothing in one line."""
+    idle = [change.what for change in changes if abs(change.gain) < _LEAST]
+    for change in (each for each in changes if abs(each.gain) >= _LEAST):
+        sent = "" if change.feature_bytes is None else f", {short(change.feature_bytes)} of features over links"
+        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)}){sent}")
+    if idle:
+        other = "Nothing" if len(idle) == len(changes) else "Nothing else"
+        print(f"  {other} of what was tried changes the time: {', '.join(idle)}.")
+
+
 def _print(plan: "Plan", out: Path) -> None:
     # Where nobody looks, no width limits the table.
     console = Console(width=None if sys.stdout.isatty() else 140)
@@ -151,9 +178,7 @@ def _print(plan: "Plan", out: Path) -> None:
             f" {predicted.iteration_s * 1e3:.4g} ms, {above:.0%} more."
         )
     print(f"{plan.bottleneck}")
-    for change in plan.changes:
-        sent = "" if change.feature_bytes is None else f", {short(change.feature_bytes)} of features over links"
-        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)}){sent}")
+    _print_changes(plan.changes)
     if plan.advice:
         print(plan.advice)
     print(
