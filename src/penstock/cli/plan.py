@@ -25,7 +25,9 @@ _LEAST = 0.005
 @takes_job_flags
 def plan_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
-    cluster: Annotated[str, typer.Option(help="The cluster file: machines, what they have, their links.")] = "2x1",
+    cluster: Annotated[
+        str | None, typer.Option(help="The cluster file: machines, what they have, their links.  [default: 2x1]")
+    ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="What an iteration costs (penstock profile); measured now if none.")
     ] = None,
@@ -33,8 +35,8 @@ def plan_command(
     machine: Annotated[
         str | None,
         typer.Option(
-            help="With --execution, which it implies: machines to compare, such as this,h200,l4 (a wrong name lists"
-            " them), or all; or files of `penstock profile --operators -o`.  [default: this]"
+            help="Compare how machines execute the job, such as this,h200,l4 or all; files of `penstock profile"
+            " --operators -o` are machines too. With --cluster: what its machines are like."
         ),
     ] = None,
     device_memory: Annotated[
@@ -73,14 +75,21 @@ def plan_command(
     from penstock.cluster.cluster_file import read_cluster
     from penstock.train.job import make_job, read_job
 
-    if execution or machine is not None:
+    if execution or (machine is not None and cluster is None):
         refuse_with_execution(
-            placement=placement, flows=flows, budget=budget, timeline=timeline, sweep=sweep, chart=chart, force=force
+            cluster=cluster,
+            placement=placement,
+            flows=flows,
+            budget=budget,
+            timeline=timeline,
+            sweep=sweep,
+            chart=chart,
+            force=force,
         )
         if profile is not None:
             raise PenstockError(
-                f"--profile is what a job's iterations cost on a cluster: name the profile of a machine's operators with"
-                f" --machine {profile}.",
+                "--profile is what a job's iterations cost on a cluster: name the profile of a machine's operators with"
+                f" --machine {profile} instead.",
                 code="unsupported-combination",
             )
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
@@ -89,8 +98,9 @@ def plan_command(
     if device_memory is not None:
         raise PenstockError("--device-memory is for --execution: leave it out.", code="unsupported-combination")
     check_chart(chart, sweep)
+    cluster = "2x1" if cluster is None else cluster
     if sweep:
-        refuse_with_sweep(timeline=timeline)
+        refuse_with_sweep(timeline=timeline, machine=machine)
     else:
         check_new_file(out, force)
         check_timelines(timeline or [])
@@ -98,13 +108,15 @@ def plan_command(
     with shown_progress(as_json, f"Planning for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):
             from penstock.cluster.planning import plan_run
+            from penstock.cost.machine_model import known_machine
             from penstock.plan.document import write_plan
             from penstock.plan.placement import Budget
         how = placement or None, flows or None, Budget(steps, budget or None, simulations or None), plan_seed
         if sweep:
             rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress)
         else:
-            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress)
+            like = None if machine is None else known_machine(machine)
+            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress, like)
     if sweep:
         show_sweep(rows, PLANNED_COLUMNS, "plan", as_json, chart)
         return

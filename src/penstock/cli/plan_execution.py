@@ -1,6 +1,7 @@
 """`penstock plan --execution`: how machines execute a job's batches, and what that is predicted to take."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -134,19 +135,17 @@ def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
     table = Table(*columns, box=None)
     epochs = [each.epoch_s for each in found if not isinstance(each, PenstockError)]
     for machine, each in zip(known, found, strict=True):
-        title = machine.model.machine.gpu or f"{machine.model.machine.cores} cores"
+        name, title = Path(machine.name).name, machine.model.machine.gpu or f"{machine.model.machine.cores} cores"
         basis = machine.basis.partition(":")[0] if machine.ratios is None else _ratios(machine.ratios)
         if isinstance(each, PenstockError):
-            table.add_row(machine.name, title, "", "", "", "", "not possible", basis)
+            table.add_row(name, title, "", "", "", "", "not possible", basis)
             continue
         choice, predicted = each.plan.chosen.choice, each.plan.chosen.predicted
         share = predicted.use[predicted.limit]
         limit = f"{predicted.limit} {percent(share)}" if share >= _MOSTLY else "fixed time of batches"
         style = "bold" if each.epoch_s == min(epochs) else None
         batch = f"{predicted.seconds * 1e3:.3g}"
-        table.add_row(
-            machine.name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), _way(choice), basis, style=style
-        )
+        table.add_row(name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), _way(choice), basis, style=style)
     _console(160).print(table)
     batches = next(each.kind.batches for each in found if not isinstance(each, PenstockError))
     print(f"An epoch has {counted(batches, 'batches')}.")
@@ -158,11 +157,14 @@ def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
     for machine in known:
         if machine.estimated and machine.ratios is None:
             print(f"{machine.name}: {machine.basis}.")
+    said = dict[str, list[str]]()
     for machine, each in zip(known, found, strict=True):
         if isinstance(each, PenstockError):
-            print(f"{machine.name}: {each}")
+            said.setdefault(str(each), []).append(machine.name)
         elif each.outside:
-            print(f"{machine.name}: {outside_sentence(each.outside)}")
+            said.setdefault(outside_sentence(each.outside), []).append(machine.name)
+    for sentence, names in said.items():
+        print(f"{', '.join(names)}: {sentence}")
 
 
 def _ratios(ratios: dict[str, float]) -> str:
@@ -196,8 +198,8 @@ def outside_sentence(outside: "tuple[Extrapolation, ...]") -> str:
     if short:
         return (
             f"A batch of {short[0].value * 1e3:.2g} ms is shorter than all that were measured"
-            f" ({short[0].smallest * 1e3:.2g} ms and more): Python and launching decide there, and the prediction may be"
-            " far off."
+            f" ({short[0].smallest * 1e3:.2g} ms and more): Python and launching decide there, so the prediction is"
+            " less certain."
         )
     said = [
         f"{each.operator} with {each.size} {_number(each.value)} (measured: {_number(each.smallest)} to"

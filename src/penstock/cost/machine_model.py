@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from penstock.cost.machine import this_machine
-from penstock.cost.model import BATCH, LAUNCHES, CostModel
+from penstock.cost.model import BATCH, LAUNCHED_BATCH, LAUNCHES, CostModel
 from penstock.cost.operator_cache import cached_profile
 from penstock.cost.profile import FittedOperator, Profile, read_profile
 from penstock.errors import PenstockError
@@ -175,7 +175,7 @@ def _estimated(name: str) -> KnownMachine:
     return KnownMachine(name, model, basis, estimated=True, ratios=ratios)
 
 
-_OF_HOST = frozenset({"host_gather", "host_aggregate", BATCH})
+_OF_HOST = frozenset({"host_gather", "host_aggregate", BATCH, LAUNCHED_BATCH})
 """Operators of a GPU whose time is that of the host's threads or of launching."""
 _OVER_LINK = frozenset({"copy_up", "copy_down", "pinned_read"})
 

@@ -8,11 +8,10 @@ from penstock.cost.profile import FittedOperator, Profile
 from penstock.errors import PenstockError
 from penstock.nn.operator_work import Amounts, seconds_of
 
-
 LAUNCHES = frozenset({"calls", "hops", "tensors"})
 """Kinds of work that take a GPU's host the time of launching, whatever the sizes."""
-BATCH = "batch"
-"""The name of what was fitted to batches of whole runs."""
+BATCH, LAUNCHED_BATCH = "batch", "launched_batch"
+"""The names of what was fitted to batches of whole runs; of a GPU to those with captured steps, and launched ones."""
 
 
 def batch_work(simulated: float, operators: int) -> Amounts:
@@ -92,9 +91,9 @@ class CostModel:
         )
         return max(1.0, alone / divided) if divided else 1.0
 
-    def batch_seconds(self, simulated: float, operators: int, device: str = "cpu") -> float:
+    def batch_seconds(self, simulated: float, operators: int, device: str = "cpu", *, launched: bool = False) -> float:
         """Seconds of a batch in a run, from those of its simulated operators; the same where no run was measured."""
-        found = self._fits.get((BATCH, device))
+        found = self._fits.get((LAUNCHED_BATCH if launched else BATCH, device))
         return simulated if found is None else seconds_of(found.rates, batch_work(simulated, operators))
 
     def outside(self, operator: str, sizes: Mapping[str, float], device: str = "cpu") -> list["Extrapolation"]:

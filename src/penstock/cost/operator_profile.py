@@ -30,7 +30,7 @@ MODE = "operators"
 """The mode of a machine's profile: it is of no job."""
 
 
-BatchFit = Callable[[CostModel, str, Progress], FittedOperator]
+BatchFit = Callable[[CostModel, str, Progress], list[FittedOperator]]
 """Fits what batches of runs take beyond their operators on a device: it trains, so it is given by who can."""
 
 
@@ -72,7 +72,7 @@ def _with_batches(profile: Profile, fit_batches: BatchFit, progress: Progress) -
     if not devices:
         return profile
     with progress.step("Measuring batches"):
-        fits = [*profile.fits, *(fit_batches(model, device, progress) for device in devices)]
+        fits = [*profile.fits, *(fit for device in devices for fit in fit_batches(model, device, progress))]
     return profile.model_copy(update={"fits": fits, "seconds": profile.seconds + time.perf_counter() - start})
 
 

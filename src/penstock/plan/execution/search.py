@@ -15,8 +15,8 @@ from penstock.plan.execution.prediction import Prediction, predict
 
 _ALIKE = 1.01
 """Predictions that differ by less are taken as equal: the first choice is then taken, which changes least."""
-_BEYOND = 1.1
-"""How far a size must be beyond what was measured, if it is said."""
+_BEYOND, _MATTERS = 1.25, 0.05
+"""How far a size must be beyond what was measured, and which share of a batch its operator must take, if it is said."""
 _BOTH: tuple[Order, Order] = ("aggregate", "transform")
 
 
@@ -88,19 +88,23 @@ def search(model: CostModel, kind: BatchKind, space: Space) -> ExecutionPlan:
 
 
 def _in_run(model: CostModel, choice: ExecutionChoice, predicted: Prediction) -> Prediction:
-    """What a batch takes in a run, where runs of the device were measured: of a GPU those with captured steps."""
-    if choice.device == "cuda" and not choice.can_be_filled:
-        return predicted
-    seconds = model.batch_seconds(predicted.seconds, predicted.operators, choice.device)
+    """What a batch takes in a run, where runs of the device were measured."""
+    launched = choice.device == "cuda" and not choice.can_be_filled
+    seconds = model.batch_seconds(predicted.seconds, predicted.operators, choice.device, launched=launched)
     shares = {name: min(1.0, share * predicted.seconds / seconds) for name, share in predicted.use.items()}
     return Prediction(seconds, shares, predicted.operators)
 
 
 def outside_measured(model: CostModel, kind: BatchKind, chosen: Alternative, way: WayWork) -> list[Extrapolation]:
-    """What of an alternative is smaller or larger than all that was measured, each size once, the farthest first."""
+    """What of an alternative is smaller or larger than all that was measured, each size once, the farthest first.
+
+    Operators that take little of a batch do not count.
+    """
     choice, device = chosen.choice, chosen.choice.device
-    stages = batch_operators(model, kind, choice, way).stages
-    found = [each for stage in stages for made in stage for each in model.outside(made.name, made.sizes, made.device)]
+    operators = [each for stage in batch_operators(model, kind, choice, way).stages for each in stage]
+    least = _MATTERS * sum(each.seconds for each in operators)
+    long = [each for each in operators if each.seconds >= least]
+    found = [each for made in long for each in model.outside(made.name, made.sizes, made.device)]
     # Longer batches are made of more of the same; of shorter ones more is overhead.
     seconds = {"seconds": chosen.predicted.seconds}
     found += [each for each in model.outside(BATCH, seconds, device) if each.value < each.smallest]

@@ -1,12 +1,13 @@
 """What batches of a run take beyond their simulated operators: small jobs are trained here, and rates fitted to them.
 
-Operators are measured alone. In a run, threads of the host prepare batches beside the step, wait for each other and for
-Python, and every batch is handed from stage to stage: no operator has that, and on small batches it is most of the time.
+Operators are measured alone. In a run, threads of the host prepare batches beside the step, wait for each other and
+for Python, and every batch is handed from stage to stage. No operator has that time; of a small batch it is a third.
 """
 
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,15 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.cost.fit import fit_and_compare
-from penstock.cost.model import BATCH, CostModel, batch_work
+from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, batch_work
 from penstock.cost.profile import FittedOperator
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import START, Schedule
-from penstock.plan.execution import Alternative
+from penstock.plan.execution import Alternative, predict
 from penstock.progress import SILENT, Progress
 from penstock.train.build import make_session
 from penstock.train.execution_plan.planning import fields_of, plan_execution
+from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job, make_job
 from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
@@ -52,21 +54,28 @@ class MeasuredBatch(NamedTuple):
     seconds: float
 
 
-def fit_batches(model: CostModel, device: str, progress: Progress = SILENT) -> FittedOperator:
-    """Rates of a batch among many, from runs of small jobs on this machine; `model` has its operators."""
-    bare = CostModel(
-        model.profile.model_copy(
-            update={"fits": [fit for fit in model.profile.fits if (fit.name, fit.device) != (BATCH, device)]}
-        )
-    )
+def fit_batches(model: CostModel, device: str, progress: Progress = SILENT) -> list[FittedOperator]:
+    """Rates of a batch among many, from runs of small jobs on this machine; `model` has its operators.
+
+    Of a GPU there are two: for steps that are captured, and for steps that are launched one by one.
+    """
     progress.status(f"batches on {device}")
-    found = list(_measured(bare, device))
+    bare = [fit for fit in model.profile.fits if fit.name not in (BATCH, LAUNCHED_BATCH)]
+    model = CostModel(model.profile.model_copy(update={"fits": bare}))
+    found = [fitted_batches(BATCH, device, list(_measured(model, device)))]
+    if device == "cuda":
+        found.append(fitted_batches(LAUNCHED_BATCH, device, list(_measured(model, device, launched=True))))
+    return found
+
+
+def fitted_batches(name: str, device: str, found: list[MeasuredBatch]) -> FittedOperator:
+    """Rates of some measured batches."""
     work = [batch_work(each.simulated, each.operators) for each in found]
     held_out = [place in _HELD_OUT for place in range(len(found))]
     seconds = [each.seconds for each in found]
     fit = fit_and_compare(work, seconds, held_out)
     return FittedOperator(
-        name=BATCH,
+        name=name,
         device=device,
         rates=fit.rates,
         ranges={"seconds": (min(seconds), max(seconds))},
@@ -77,18 +86,24 @@ def fit_batches(model: CostModel, device: str, progress: Progress = SILENT) -> F
     )
 
 
-def _measured(model: CostModel, device: str) -> Iterator[MeasuredBatch]:
+def _measured(model: CostModel, device: str, launched: bool = False) -> Iterator[MeasuredBatch]:
     with tempfile.TemporaryDirectory(prefix="penstock-batches-") as place:
         graphs = dict[str, Graph]()
         for name, scale in _SCALES.items():
             graphs[name] = make_graph(recipe_named("synthetic-arxiv").scaled(scale), Path(place) / name)
         for name, fields in _JOBS:
             job = make_job({"graph": str(Path(place) / name), "device": device, "timed_choices": [], **fields})
-            plan = plan_execution(job, graphs[name], model).plan
-            for each in _carried_out(plan.alternatives, device):
-                own = job.model_copy(update=fields_of(each.choice))
+            planned = plan_execution(job, graphs[name], model)
+            for each in _carried_out(planned.plan.alternatives, device):
+                simulated = each.predicted
+                if launched:
+                    choice = replace(each.choice, launched=True)
+                    way = WAYS[choice.first_layer].planned
+                    assert way is not None
+                    simulated = predict(model, planned.kind, choice, way)
+                own = job.model_copy(update={**fields_of(each.choice), "capture": not launched})
                 spent = min(seconds_of_batch(own, graphs[name], _BATCHES) for _ in range(_TURNS))
-                yield MeasuredBatch(each.predicted.seconds, each.predicted.operators, spent)
+                yield MeasuredBatch(simulated.seconds, simulated.operators, spent)
 
 
 def _carried_out(alternatives: list[Alternative], device: str) -> list[Alternative]:
