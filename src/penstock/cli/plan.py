@@ -100,7 +100,7 @@ def plan_command(
     check_chart(chart, sweep)
     cluster = "2x1" if cluster is None else cluster
     if sweep:
-        refuse_with_sweep(timeline=timeline, machine=machine)
+        refuse_with_sweep(timeline=timeline)
     else:
         check_new_file(out, force)
         check_timelines(timeline or [])
@@ -112,10 +112,10 @@ def plan_command(
             from penstock.plan.document import write_plan
             from penstock.plan.placement import Budget
         how = placement or None, flows or None, Budget(steps, budget or None, simulations or None), plan_seed
+        like = None if machine is None else known_machine(machine)
         if sweep:
-            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress)
+            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress, like)
         else:
-            like = None if machine is None else known_machine(machine)
             plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress, like)
     if sweep:
         show_sweep(rows, PLANNED_COLUMNS, "plan", as_json, chart)

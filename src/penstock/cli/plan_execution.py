@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SHOWN = 12
 """Alternatives that are printed; --json has all of them."""
 _MOSTLY = 0.5
-"""A resource that is busy for less of the time does not limit: each batch takes a time of its own."""
+"""A resource that is busy for less of the time does not limit: what batches take between their operators does."""
 _SAID = 3
 """Sizes outside of what was measured that are printed."""
 
@@ -142,7 +142,7 @@ def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
             continue
         choice, predicted = each.plan.chosen.choice, each.plan.chosen.predicted
         share = predicted.use[predicted.limit]
-        limit = f"{predicted.limit} {percent(share)}" if share >= _MOSTLY else "fixed time of batches"
+        limit = f"{predicted.limit} {percent(share)}" if share >= _MOSTLY else "between operators"
         style = "bold" if each.epoch_s == min(epochs) else None
         batch = f"{predicted.seconds * 1e3:.3g}"
         table.add_row(name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), _way(choice), basis, style=style)

@@ -71,6 +71,7 @@ def plan_run(
     job = job.model_copy(update=fixed)
     profile = _profile(job, cluster, profile_path, progress)
     if machine is not None:
+        _check_machine(machine, profile, device[0])
         profile = on_machine(profile, job, cluster.workers, machine, progress)
     run = PlannedRun(cluster, job, profile, *device, open_graph=partial(open_data, job))
     return make_plan(run, choices, progress)
@@ -98,6 +99,21 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
     return fit_profile(profile, job, cluster, progress)
 
 
+def _check_machine(machine: KnownMachine, profile: Profile, device: str) -> None:
+    """Refuse machines whose steps cannot be predicted for workers of a cluster."""
+    if not machine.model.knows("dense", "cuda"):
+        why = "it has no GPU, so leave out --machine and give machines of the cluster file a `speed` beside this one"
+    elif device != "cuda":
+        why = "its GPU is not used, so set `gpus` of the cluster file's machines, or leave out --machine"
+    elif profile.mode != "mini-batch":
+        why = "the job trains on the whole graph, so measure it there with `penstock profile`"
+    else:
+        return
+    raise PenstockError(
+        f"A cluster of machines like {machine.name} cannot be planned for: {why}.", code="unsupported-combination"
+    )
+
+
 def on_machine(profile: Profile, job: Job, workers: int, machine: KnownMachine, progress: Progress) -> Profile:
     """A profile that was measured here, as it would be on another machine: bytes stay, and seconds change.
 
@@ -105,12 +121,6 @@ def on_machine(profile: Profile, job: Job, workers: int, machine: KnownMachine, 
     predicted to; the step is predicted for the machine's GPU.
     """
     here, there = machine_model(), machine.model
-    if not there.knows("dense", "cuda"):
-        raise PenstockError(
-            f"Machine {machine.name} has no GPU: for a cluster of processors leave out --machine, and give each machine"
-            " of the cluster file its speed beside this one's.",
-            code="unsupported-combination",
-        )
     share = job.model_copy(update={"batch_size": max(1, job.batch_size // workers), "device": "cpu"})
     with run_context(share):
         kind = kind_of_batches(session_of(share, torch.device("cpu")))

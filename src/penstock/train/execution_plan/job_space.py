@@ -32,7 +32,9 @@ class DeviceRoom(NamedTuple):
     """The nearest place to the GPU at which features fit."""
 
 
-def space_of(session: Session, model: CostModel, device_memory: int | None) -> tuple[Space, DeviceRoom | None]:
+def space_of(
+    session: Session, model: CostModel, device_memory: int | None, traced: TracedMemory
+) -> tuple[Space, DeviceRoom | None]:
     """Every way to execute a job that it allows; `device_memory` bytes hold what is placed on a GPU.
 
     A GPU is there if the profile has one whose copies were measured. A job that does not fit on it is computed by the
@@ -48,7 +50,7 @@ def space_of(session: Session, model: CostModel, device_memory: int | None) -> t
     on_device = False
     if "cuda" in devices:
         try:
-            decision = _decision(session, device_memory)
+            decision = _decision(session, device_memory, traced)
         except NoRoomError:
             if devices == ("cuda",):
                 raise
@@ -78,13 +80,17 @@ def devices_of(asked: str, model: CostModel) -> tuple[Device, ...]:
     return known if asked == "auto" else tuple(each for each in known if each == asked.partition(":")[0])
 
 
-def _decision(session: Session, device_memory: int | None) -> Decision:
+def schedule_of(session: Session) -> Schedule:
+    """The batches of a job."""
+    return Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
+
+
+def _decision(session: Session, device_memory: int | None, traced: TracedMemory) -> Decision:
     """What a run would put on a GPU of so much memory."""
-    schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
     session.inputs.device = torch.device("cuda")
     try:
         with assumed_memory(UNKNOWN if device_memory is None else device_memory):
-            return decide(session, schedule, TracedMemory(session, schedule))
+            return decide(session, schedule_of(session), traced)
     finally:
         session.inputs.device = torch.device("cpu")
 

@@ -14,7 +14,8 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.plan.execution import BatchKind, ExecutionChoice, ExecutionPlan, outside_measured, search
 from penstock.train.assembly import session_of
-from penstock.train.execution_plan.job_space import DeviceRoom, devices_of, space_of
+from penstock.train.device.traced import TracedMemory
+from penstock.train.execution_plan.job_space import DeviceRoom, devices_of, schedule_of, space_of
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches
 from penstock.train.product_order import with_order_costs
@@ -67,6 +68,8 @@ def plan_executions(
         session = session_of(on_host, torch.device("cpu"), graph)
         kind = kind_of_batches(session)
         session.job = job
+        # What steps take of a GPU is the same on all of them.
+        traced = TracedMemory(session, schedule_of(session))
         for model, device_memory in machines:
             began = time.perf_counter()
             if not devices_of(job.device, model):
@@ -77,7 +80,7 @@ def plan_executions(
                 )
                 continue
             try:
-                space, room = space_of(session, model, device_memory)
+                space, room = space_of(session, model, device_memory, traced)
                 plan = search(model, kind, space)
             except PenstockError as error:
                 if error.code not in ("missing-data", "out-of-memory"):
