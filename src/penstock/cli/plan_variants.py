@@ -68,8 +68,7 @@ def plan_sweep(
         if profile is None and all(_costs_alike(each, (job, cluster)) for each in changed):
             profile = Path(folder) / "profile.json"
             write_profile(profile_job(job, cluster, _PROFILED, progress), profile)
-        how = profile, placement, flows, budget, seed, progress, machine
-        work = [partial(_row, *each, *how) for each in changed]
+        work = [partial(_row, *each, profile, placement, flows, budget, seed, progress, machine) for each in changed]
         return computed_rows(zip(points, work, strict=True))
 
 
