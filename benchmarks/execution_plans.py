@@ -8,8 +8,6 @@ turn and that twice; the faster turn counts. The cost model is this machine's (`
 
 import argparse
 import json
-import time
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +20,10 @@ from penstock.cost.model import CostModel
 from penstock.cost.profile import read_profile
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
-from penstock.pipeline.schedule import START, Schedule
-from penstock.train.build import make_session
-from penstock.train.execution_plan import fields_of, plan_execution
+from penstock.train.execution_plan import fields_of, plan_execution, seconds_of_batch
 from penstock.train.job import Job, make_job
-from penstock.train.product_order import with_order_costs
-from penstock.train.run_context import run_context
 
 TURNS = 2
-
-
-def measured(job: Job, graph: Graph, batches: int) -> float:
-    """Seconds of a batch in training, behind the first quarter of them."""
-    job = with_order_costs(job)
-    with run_context(job):
-        session = make_session(job, graph)
-        schedule = Schedule(session.task.items, session.task.batch_size, job.seed)
-        with session.execution.steps(schedule, START, lambda position: 1, lambda *_: None) as steps:
-            ends = [time.perf_counter() for _ in islice(steps, batches)]
-        first = max(batches // 4, job.groups % batches)
-        return (ends[-1] - ends[first]) / (batches - 1 - first)
 
 
 def rows_of(job: Job, graph: Graph, model: CostModel, batches: int) -> list[dict[str, Any]]:
@@ -52,7 +34,9 @@ def rows_of(job: Job, graph: Graph, model: CostModel, batches: int) -> list[dict
     jobs = [job.model_copy(update=fields_of(each.choice)) for each in found]
     # A group is drawn at once, so several of them are measured.
     counts = [max(batches, 3 * each.groups + 1) for each in jobs]
-    times = [[measured(each, graph, count) for each, count in zip(jobs, counts, strict=True)] for _ in range(TURNS)]
+    times = [
+        [seconds_of_batch(each, graph, count) for each, count in zip(jobs, counts, strict=True)] for _ in range(TURNS)
+    ]
     return [
         {
             "model": job.model,

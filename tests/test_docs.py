@@ -127,6 +127,14 @@ def tested(run):
     return json.loads((run / "run.json").read_text())["result"]["test"]
 
 
+def test_the_cluster_of_the_guide_is_the_one_of_the_examples():
+    from penstock.cluster.cluster_file import read_cluster
+
+    example = ROOT / "docs" / "examples" / "eight.yaml"
+    assert blocks(ROOT / "docs" / "before-you-buy.md", "yaml") == [example.read_text()]
+    assert len(read_cluster(str(example)).machines) == 8
+
+
 def test_the_index_lists_the_stories_in_their_order():
     page = (ROOT / "docs" / "index.md").read_text()
     assert re.findall(r"^\d\. \[[^]]+\]\(([\w-]+)\.md\)", page, re.M) == STORIES

@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from in_process import answer, command, refusal
+from penstock.cli.plan import _print_changes
 from penstock.cost.profile import deciding, write_profile
 from penstock.graph.generate import make_graph, recipe_named
+from penstock.plan.document import Change
 from penstock.quantities import percent
 from penstock.train.job import make_job
 from plan_profiles import profile_of
@@ -347,3 +349,48 @@ def test_the_commands_of_the_page_run(monkeypatch, capsys, files):
             for name in ("plan-10g.json", "plan-25g.json"):
                 shutil.copy(files / "plan.json", files / name)
     assert (files / "plan.html").exists() and (files / "replay.html").exists() and (files / "sweep.html").exists()
+
+
+def change(what, gain, feature_bytes=None):
+    return Change(what=what, iteration_s=0.02, gain=gain, feature_bytes=feature_bytes)
+
+
+def test_changes_that_bring_nothing_are_one_line(capsys):
+    idle = [change(f"one more machine like m{number}", 0.0) for number in range(12)]
+    _print_changes(idle)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("  Nothing of what was tried changes the time: one more machine like m0, ")
+    assert "0 %" not in line and line.endswith("one more machine like m11.")
+    _print_changes([change("wire_type: int8", 0.45, 1e6), change("a replica", -0.1), *idle])
+    useful, worse, rest = capsys.readouterr().out.splitlines()
+    assert "wire_type: int8: 20 ms" in useful and "(-45 %), 1M of features" in useful
+    assert "(+10 %)" in worse and rest.startswith("  Nothing else of what was tried")
+    _print_changes([])
+    assert capsys.readouterr().out == ""
+
+
+def test_machines_of_a_cluster_can_be_like_one_that_was_measured(monkeypatch, capsys, files):
+    """Bytes stay, a step takes what its GPU is predicted to take, and a slower GPU takes longer."""
+    machine = ["--machine", "h200", "--force", "--flows", "fair"]
+    code, _, err = planned(monkeypatch, capsys, files, *machine)
+    assert code == 2 and "set `gpus` of the cluster file's machines" in " ".join(err.split())
+    document = yaml.safe_load((files / "cluster.yaml").read_text())
+    for each in document["machines"]:
+        each.update(gpus=3, cores=16, nic_gbps=100)
+    (files / "cluster.yaml").write_text(yaml.safe_dump(document))
+    found = {}
+    for name in ("h200", "t4"):
+        code, out, err = planned(monkeypatch, capsys, files, "--machine", name, *machine[2:], "--json")
+        assert code == 0, err
+        found[name] = json.loads(out)
+        assert any(f"like {name}" in note and "a step takes" in note for note in found[name]["notes"])
+        plan = json.loads((files / "plan.json").read_text())
+        measured = {(each["name"], each["device"]) for each in plan["profile"]["operators"]}
+        assert ("step", "cuda") in measured and ("step", "cpu") not in measured
+    assert found["t4"]["predicted"]["iteration_s"] >= found["h200"]["predicted"]["iteration_s"]
+    code, _, err = planned(monkeypatch, capsys, files, "--machine", "arm-host", *machine[2:])
+    assert code == 2 and "it has no GPU" in " ".join(err.split())
+    swept = [*machine[:2], "--flows", "fair", "--sweep", "nic_gbps=1,10"]
+    rows = answer(monkeypatch, capsys, "plan", *JOB, "--cluster", files / "cluster.yaml", "--profile",
+                  files / "profile.json", "--steps", "50", *swept)["sweep"]  # fmt: skip
+    assert rows[0]["iteration_s"] >= rows[1]["iteration_s"]

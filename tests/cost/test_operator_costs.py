@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from operator_profiles import HERE, WITH_GPU, operator_profile
+from operator_profiles import HERE, WITH_GPU, gpu_profile, operator_profile
 from penstock.cost import operator_cache
 from penstock.cost import operator_profile as profiles
 from penstock.cost.fit import fit_and_compare, fit_rates
 from penstock.cost.ladder import HELD_OUT, RUNGS, made_graph, rung_of
 from penstock.cost.machine import processor_name, this_machine
-from penstock.cost.machine_model import machine_model, machine_order_costs, shipped_model
+from penstock.cost.machine_model import (
+    data_sheets,
+    known_machine,
+    known_machines,
+    machine_model,
+    machine_names,
+    machine_order_costs,
+    shipped_model,
+)
 from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS
 from penstock.cost.operators.entry import block_sizes, distinct_rows
@@ -315,3 +323,73 @@ def test_the_model_of_this_machine_or_the_one_that_is_named(tmp_path, monkeypatc
     path.parent.mkdir(parents=True)
     write_profile(operator_profile(rate=5.0, machine=machine), path)
     assert machine_model().seconds("loss", {"rows": 0, "classes": 0}) == 5.0
+
+
+def test_shipped_machines_were_measured():
+    """A host of each architecture and a GPU: errors on what was held out, ranges, and what batches of runs take."""
+    for name, devices in {"arm-host": {"cpu"}, "x86-host": {"cpu"}, "h200": {"cpu", "cuda"}}.items():
+        model = known_machine(name).model
+        assert {fit.device for fit in model.profile.fits} == devices
+        assert (model.machine.gpu is None) == ("cuda" not in devices)
+        for device in devices:
+            assert model.knows("batch", device)
+            for operator, entry in OPERATORS.items():
+                if device in entry.devices:
+                    fit = model.fit(operator, device)
+                    assert fit.ranges, (name, operator)
+                    # Pinned reads follow from two runs.
+                    assert operator == "pinned_read" or (fit.mean_error > 0 and fit.held_out), (name, operator)
+
+
+def test_other_gpus_are_estimated_by_the_ratios_of_their_data_sheets():
+    known, l4 = known_machine("h200"), known_machine("l4")
+    sheet, measured = data_sheets()["l4"], data_sheets()["h200"]
+    assert l4.estimated and not known.estimated
+    assert l4.ratios == {
+        "bandwidth": pytest.approx(sheet.bandwidth / measured.bandwidth),
+        "rate": pytest.approx(sheet.rate / measured.rate),
+        "link": pytest.approx(sheet.link / measured.link),
+    }
+    assert f"bandwidth {l4.ratios['bandwidth']:.2f}" in l4.basis and "h200" in l4.basis
+    assert l4.device_memory == 24e9 and l4.model.machine.gpu == "NVIDIA L4"
+
+    def factors(operator, device="cuda"):
+        before, after = (each.model.fit(operator, device).rates for each in (known, l4))
+        return {work: after[work] / before[work] for work in before}
+
+    dense = factors("dense")
+    assert dense.pop("calls") == pytest.approx(1) and dense.pop("flops") == pytest.approx(1 / l4.ratios["rate"])
+    assert all(factor == pytest.approx(1 / l4.ratios["bandwidth"]) for factor in dense.values())
+    assert factors("copy_up") == {"calls": pytest.approx(1), "bytes": pytest.approx(1 / l4.ratios["link"])}
+    for operator, device in (("host_gather", "cuda"), ("sample", "cpu")):
+        assert all(factor == pytest.approx(1) for factor in factors(operator, device).values())
+
+
+def test_machines_are_listed_once():
+    names = machine_names()
+    assert names[0] == "this" and {"arm-host", "x86-host", "h200", "l4", "a100"} < set(names)
+    assert [each.name for each in known_machines("l4, all,h200")] == ["l4", *(name for name in names if name != "l4")]
+    assert all(sheet.source for sheet in data_sheets().values())
+    with refused("file-not-found gone.json"):
+        known_machines("gone.json")
+
+
+def test_captured_operators_take_no_time_of_launching():
+    """Neither a call, nor hops of a drawing device, nor an optimiser's tensors."""
+    model = CostModel(gpu_profile())
+    sizes = {"tensors": 4, "numbers": 100}
+    assert model.seconds("optimiser", sizes, "cuda", launched=False) == pytest.approx(100 * 1e-11)
+    drawn = dict.fromkeys(("rows", "rows_in_order", "drawn", "whole", "graph_edges", "graph_nodes"), 0.0)
+    assert model.seconds("sample", {**drawn, "hops": 2}, "cuda", launched=False) == 0
+    assert model.seconds("sample", {**drawn, "hops": 2}, "cuda") > 0
+
+
+def test_ranges_of_what_was_measured_are_kept():
+    rungs = [rung_of(made_graph(60, 4), 8, (3,), 0, width, 6) for width in (8, 16, 32)]
+    _, fit = profiles.measure_operator(OPERATORS["gather"], rungs, [False, False, True], "cpu", HERE)
+    assert fit.ranges["width"] == (8.0, 32.0)
+    model = CostModel(operator_profile().model_copy(update={"fits": [fit]}))
+    assert [each.size for each in model.outside("gather", {"width": 64.0})] == ["width"]
+    (below,) = model.outside("gather", {"width": 4.0})
+    assert (below.smallest, below.largest, below.factor) == (8.0, 32.0, 2.0)
+    assert model.outside("gather", {"width": 8.0}) == []

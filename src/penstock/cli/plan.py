@@ -16,21 +16,31 @@ from penstock.quantities import counted, percent, signed_percent
 from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
-    from penstock.plan.document import Plan
+    from penstock.plan.document import Change, Plan
+
+_LEAST = 0.005
+"""A change of less than this share of an iteration is none: it would be printed as 0 %."""
 
 
 @takes_job_flags
 def plan_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
-    cluster: Annotated[str, typer.Option(help="The cluster file: machines, what they have, their links.")] = "2x1",
+    cluster: Annotated[
+        str | None, typer.Option(help="The cluster file: machines, what they have, their links.  [default: 2x1]")
+    ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="What an iteration costs (penstock profile); measured now if none.")
     ] = None,
-    execution: Annotated[
-        bool, typer.Option(help="Plan one machine's CPU and GPU instead; --profile is then one of --operators.")
-    ] = False,
+    execution: Annotated[bool, typer.Option(help="Plan the CPU and GPU of one machine instead.")] = False,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare how machines execute the job, such as this,h200,l4 or all; files of `penstock profile"
+            " --operators -o` are machines too. With --cluster: what its machines are like."
+        ),
+    ] = None,
     device_memory: Annotated[
-        str | None, typer.Option(help="With --execution: memory of the GPU, such as 24GB.  [default: all fits]")
+        str | None, typer.Option(help="With --execution: memory of the GPU, such as 24GB.  [default: the machine's]")
     ] = None,
     placement: Annotated[str, typer.Option(help="ifs, distdgl, spread, greedy, etp or search; all are compared.")] = "",
     flows: Annotated[str, typer.Option(help="oes, fair, fifo, iteration-first, …; the best that can run.")] = "",
@@ -57,22 +67,38 @@ def plan_command(
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json --sweep nic_gbps=1,10,25
 
     Example: penstock plan job.yaml --execution
+
+    Example: penstock plan job.yaml --machine this,h200,a100,l4
     """
     from penstock.cli.plan_execution import refuse_with_execution, show_execution_plan
     from penstock.cli.plan_variants import check_timelines, draw_plan, plan_sweep
     from penstock.cluster.cluster_file import read_cluster
     from penstock.train.job import make_job, read_job
 
-    if execution:
+    if execution or (machine is not None and cluster is None):
         refuse_with_execution(
-            placement=placement, flows=flows, budget=budget, timeline=timeline, sweep=sweep, chart=chart, force=force
+            cluster=cluster,
+            placement=placement,
+            flows=flows,
+            budget=budget,
+            timeline=timeline,
+            sweep=sweep,
+            chart=chart,
+            force=force,
         )
+        if profile is not None:
+            raise PenstockError(
+                "--profile is what a job's iterations cost on a cluster: name the profile of a machine's operators with"
+                f" --machine {profile} instead.",
+                code="unsupported-combination",
+            )
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
-        show_execution_plan(chosen, profile, device_memory, as_json)
+        show_execution_plan(chosen, "this" if machine is None else machine, device_memory, as_json)
         return
     if device_memory is not None:
         raise PenstockError("--device-memory is for --execution: leave it out.", code="unsupported-combination")
     check_chart(chart, sweep)
+    cluster = "2x1" if cluster is None else cluster
     if sweep:
         refuse_with_sweep(timeline=timeline)
     else:
@@ -82,13 +108,15 @@ def plan_command(
     with shown_progress(as_json, f"Planning for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):
             from penstock.cluster.planning import plan_run
+            from penstock.cost.machine_model import known_machine
             from penstock.plan.document import write_plan
             from penstock.plan.placement import Budget
         how = placement or None, flows or None, Budget(steps, budget or None, simulations or None), plan_seed
+        like = None if machine is None else known_machine(machine)
         if sweep:
-            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress)
+            rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress, like)
         else:
-            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress)
+            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress, like)
     if sweep:
         show_sweep(rows, PLANNED_COLUMNS, "plan", as_json, chart)
         return
@@ -117,6 +145,17 @@ def _fields(plan: "Plan") -> dict[str, Any]:
         "search": plan.search.model_dump(),
         "scaled_from": plan.scaled_from,
     }
+
+
+def _print_changes(changes: "list[Change]") -> None:
+    """What could be bought or set, a line each; all that changes nothing in one line."""
+    idle = [change.what for change in changes if abs(change.gain) < _LEAST]
+    for change in (each for each in changes if abs(each.gain) >= _LEAST):
+        sent = "" if change.feature_bytes is None else f", {short(change.feature_bytes)} of features over links"
+        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)}){sent}")
+    if idle:
+        other = "Nothing" if len(idle) == len(changes) else "Nothing else"
+        print(f"  {other} of what was tried changes the time: {', '.join(idle)}.")
 
 
 def _print(plan: "Plan", out: Path) -> None:
@@ -151,9 +190,7 @@ def _print(plan: "Plan", out: Path) -> None:
             f" {predicted.iteration_s * 1e3:.4g} ms, {above:.0%} more."
         )
     print(f"{plan.bottleneck}")
-    for change in plan.changes:
-        sent = "" if change.feature_bytes is None else f", {short(change.feature_bytes)} of features over links"
-        print(f"  {change.what}: {change.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-change.gain)}){sent}")
+    _print_changes(plan.changes)
     if plan.advice:
         print(plan.advice)
     print(

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from penstock.cli.sweep import computed_rows
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
+from penstock.cost.machine_model import KnownMachine
 from penstock.cost.profile import DECIDING, write_profile
 from penstock.errors import PenstockError
 from penstock.graph.document_sweep import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
@@ -55,6 +56,7 @@ def plan_sweep(
     budget: Budget,
     seed: int,
     progress: Progress,
+    machine: KnownMachine | None = None,
 ) -> list[dict[str, Any]]:
     """A plan for every combination of the swept values; nothing is written.
 
@@ -67,7 +69,7 @@ def plan_sweep(
         if profile is None and all(_costs_alike(each, (job, cluster)) for each in changed):
             profile = Path(folder) / "profile.json"
             write_profile(profile_job(job, cluster, _PROFILED, progress), profile)
-        work = [partial(_row, *each, profile, placement, flows, budget, seed, progress) for each in changed]
+        work = [partial(_row, *each, profile, placement, flows, budget, seed, progress, machine) for each in changed]
         return computed_rows(zip(points, work, strict=True))
 
 
@@ -105,9 +107,10 @@ def _row(
     budget: Budget,
     seed: int,
     progress: Progress,
+    machine: KnownMachine | None,
 ) -> dict[str, Any]:
     """One combination of a sweep, planned."""
-    plan = plan_run(job, cluster, profile, placement, flows, budget, seed, progress)
+    plan = plan_run(job, cluster, profile, placement, flows, budget, seed, progress, machine)
     chosen = next(each for each in plan.compared if (each.placement, each.flows) == (plan.placement, plan.flows))
     return {
         "placement": plan.placement,

@@ -82,8 +82,9 @@ def _profile_operators(
             from penstock.cost.operator_profile import machine_profile
             from penstock.cost.profile import write_profile
             from penstock.graph.convert import load
+            from penstock.train.execution_plan import fit_batches
         graph = load(fields["graph"]) if "graph" in fields else None
-        profile = machine_profile(refit, graph, progress)
+        profile = machine_profile(refit, graph, progress, fit_batches)
     path = cached_path(this_machine()) if out is None else out
     if out is not None:
         write_profile(profile, out)

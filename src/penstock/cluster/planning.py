@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from penstock.cluster.profiling import profile_job
-from penstock.cost.profile import Profile, read_profile
+from penstock.cost.machine_model import KnownMachine, machine_model
+from penstock.cost.model import CostModel
+from penstock.cost.profile import CostSpread, OperatorCost, Profile, read_profile
 from penstock.cost.scaled_profile import SCALED_SAMPLERS, TaskWork, count_work, scaled_profile
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -21,6 +24,10 @@ from penstock.hardware.machines import chosen_for_plan
 from penstock.partition.part_numbers import cut_into, parts_of
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan.document import Plan
+from penstock.plan.execution import BatchKind, ExecutionChoice
+from penstock.plan.execution.batch_operators import batch_operators
+from penstock.plan.execution.first_layer import rows_gathered
+from penstock.plan.execution.search import cheapest_orders
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
 from penstock.plan.workloads import PlannedRun, workload_entry
@@ -28,10 +35,13 @@ from penstock.progress import Progress
 from penstock.quantities import counted
 from penstock.sampling import MiniBatch
 from penstock.sampling.registry import sampler_entry
+from penstock.train.assembly import session_of
 from penstock.train.batch_source import make_batch_source
 from penstock.train.data import choose_task, open_data
 from penstock.train.job import Job
+from penstock.train.job_batches import kind_of_batches
 from penstock.train.run import found_anywhere
+from penstock.train.run_context import run_context
 
 _PROFILED = 50
 """Iterations measured where there is no profile."""
@@ -48,14 +58,21 @@ def plan_run(
     budget: Budget,
     seed: int,
     progress: Progress,
+    machine: KnownMachine | None = None,
 ) -> Plan:
-    """The best of what was looked at: all placements and all flow policies that a run can carry out, or those named."""
+    """The best of what was looked at: all placements and all flow policies that a run can carry out, or those named.
+
+    With a `machine`, the cluster's machines are like that one: the profile's operators are predicted for it.
+    """
     choices = PlanChoices(placement, flows, budget, seed)
     # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.
     device = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device[0], **found_anywhere(job)}
     job = job.model_copy(update=fixed)
     profile = _profile(job, cluster, profile_path, progress)
+    if machine is not None:
+        _check_machine(machine, profile, device[0])
+        profile = on_machine(profile, job, cluster.workers, machine, progress)
     run = PlannedRun(cluster, job, profile, *device, open_graph=partial(open_data, job))
     return make_plan(run, choices, progress)
 
@@ -80,6 +97,57 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
                 code="mismatched-inputs",
             )
     return fit_profile(profile, job, cluster, progress)
+
+
+def _check_machine(machine: KnownMachine, profile: Profile, device: str) -> None:
+    """Refuse machines whose steps cannot be predicted for workers of a cluster."""
+    if not machine.model.knows("dense", "cuda"):
+        why = "it has no GPU, so leave out --machine and give machines of the cluster file a `speed` beside this one"
+    elif device != "cuda":
+        why = "its GPU is not used, so set `gpus` of the cluster file's machines, or leave out --machine"
+    elif profile.mode != "mini-batch":
+        why = "the job trains on the whole graph, so measure it there with `penstock profile`"
+    else:
+        return
+    raise PenstockError(
+        f"A cluster of machines like {machine.name} cannot be planned for: {why}.", code="unsupported-combination"
+    )
+
+
+def on_machine(profile: Profile, job: Job, workers: int, machine: KnownMachine, progress: Progress) -> Profile:
+    """A profile that was measured here, as it would be on another machine: bytes stay, and seconds change.
+
+    What processors do takes as much longer or shorter as drawing and gathering a worker's share of a batch are
+    predicted to; the step is predicted for the machine's GPU.
+    """
+    here, there = machine_model(), machine.model
+    share = job.model_copy(update={"batch_size": max(1, job.batch_size // workers), "device": "cpu"})
+    with run_context(share):
+        kind = kind_of_batches(session_of(share, torch.device("cpu")))
+    choice = ExecutionChoice("cuda", "cpu", "host", "gather", cheapest_orders(there, kind, "cuda"), launched=True)
+    made = batch_operators(there, kind, choice, rows_gathered)
+    step, count = [*made.transfer, *made.compute], sum(map(len, made.stages))
+    seconds = there.batch_seconds(sum(each.seconds for each in step), count, "cuda", launched=True)
+    ratio = _host_seconds(there, kind) / _host_seconds(here, kind)
+    progress.note(
+        f"Machines are like {machine.name} ({machine.basis}): a step takes {seconds * 1e3:.3g} ms there, and what"
+        f" processors do {ratio:.2g} times what was measured here."
+    )
+    operators = [_scaled(each, ratio) for each in profile.operators if each.device == "cpu" and each.name != "step"]
+    measured = profile.operator("step")
+    operators.append(measured.model_copy(update={"device": "cuda", "seconds": CostSpread(mean=seconds), "cores": 1.0}))
+    return profile.model_copy(update={"operators": operators})
+
+
+def _host_seconds(model: CostModel, kind: BatchKind) -> float:
+    """Drawing a batch and gathering its rows, by a thread each."""
+    rows = {"rows": kind.rows, "width": kind.width, "table_rows": kind.table_rows}
+    return model.seconds("sample", kind.sample) + model.seconds("gather", rows)
+
+
+def _scaled(cost: OperatorCost, ratio: float) -> OperatorCost:
+    seconds = cost.seconds.model_copy(update={"mean": cost.seconds.mean * ratio})
+    return cost.model_copy(update={"seconds": seconds})
 
 
 def _small(cluster: ClusterDocument) -> ClusterDocument:

@@ -53,6 +53,7 @@ class Machine(StrictDocument):
         description="by device, bytes of a core's own cache and of the last one before memory, and threads"
     )
     gpu: str | None = Field(default=None, description="name of the GPU")
+    gpu_memory: int | None = Field(default=None, description="bytes of the GPU's memory")
     driver: str | None = Field(default=None, description="version of the GPU's driver")
     libraries: dict[str, str] = Field(default={}, description="versions of what computes")
 
@@ -63,23 +64,31 @@ class Machine(StrictDocument):
     @property
     def digest(self) -> str:
         """A short name of exactly this machine."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        # A GPU's memory does not change how long operators take, and its name says as much.
+        text = json.dumps(self.model_dump(mode="json", exclude={"gpu_memory"}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def this_machine() -> Machine:
     """The machine that this process runs on."""
-    cores, gpu, driver = default_threads(), None, None
+    cores, gpu, memory, driver = default_threads(), None, None, None
     processors = {"cpu": (*_cpu_caches(), float(cores))}
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
-        gpu, driver = properties.name, _driver()
+        gpu, memory, driver = properties.name, int(properties.total_memory), _driver()
         # Threads of a GPU share one cache of a size worth counting.
         size = float(getattr(properties, "L2_cache_size", _LAST))
         processors["cuda"] = size, size, 1.0
     libraries = {"penstock": __version__, **{name: found for name in _LIBRARIES if (found := _version(name))}}
-    name = processor_name()
-    return Machine(processor=name, cores=cores, processors=processors, gpu=gpu, driver=driver, libraries=libraries)
+    return Machine(
+        processor=processor_name(),
+        cores=cores,
+        processors=processors,
+        gpu=gpu,
+        gpu_memory=memory,
+        driver=driver,
+        libraries=libraries,
+    )
 
 
 def processor_name(described: Path = Path("/proc/cpuinfo")) -> str:

@@ -1,11 +1,40 @@
 """The cost model: predicted seconds of an operator of given sizes on a device, from a machine's fitted rates."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from penstock.cost.operators import OPERATORS
 from penstock.cost.profile import FittedOperator, Profile
 from penstock.errors import PenstockError
 from penstock.nn.operator_work import Amounts, seconds_of
+
+LAUNCHES = frozenset({"calls", "hops", "tensors"})
+"""Kinds of work that take a GPU's host the time of launching, whatever the sizes."""
+BATCH, LAUNCHED_BATCH = "batch", "launched_batch"
+"""The names of what was fitted to batches of whole runs; of a GPU to those with captured steps, and launched ones."""
+
+
+def batch_work(simulated: float, operators: int) -> Amounts:
+    """Of a batch in a run: what its operators were simulated to take, the batch itself, and each operator."""
+    return {"simulated": simulated, "batches": 1.0, "operators": float(operators)}
+
+
+class Extrapolation(NamedTuple):
+    """A size that is outside of what was measured."""
+
+    operator: str
+    device: str
+    size: str
+    value: float
+    smallest: float
+    largest: float
+
+    @property
+    def factor(self) -> float:
+        """How many times smaller or larger than the nearest that was measured."""
+        if self.value < self.smallest:
+            return self.smallest / max(self.value, 1e-12)
+        return self.value / max(self.largest, 1e-12)
 
 
 class CostModel:
@@ -43,12 +72,12 @@ class CostModel:
     ) -> float:
         """Predicted seconds of one call, of an operator that is not called for the first time.
 
-        One that is not `launched` by itself but replayed with others takes the same without the time of a call.
+        One that is not `launched` by itself but replayed with others takes the same without the time of launching.
         """
         rates = self.fit(operator, device).rates
         work = OPERATORS[operator].work(sizes, self.machine.processor_of(device))
         if not launched:
-            work = {name: amount for name, amount in work.items() if name != "calls"}
+            work = {name: amount for name, amount in work.items() if name not in LAUNCHES}
         return seconds_of(rates, work)
 
     def cores(self, operator: str, sizes: Mapping[str, float]) -> float:
@@ -61,6 +90,21 @@ class CostModel:
             seconds_of(rates, entry.work(sizes, given)) for given in (processor._replace(threads=1.0), processor)
         )
         return max(1.0, alone / divided) if divided else 1.0
+
+    def batch_seconds(self, simulated: float, operators: int, device: str = "cpu", *, launched: bool = False) -> float:
+        """Seconds of a batch in a run, from those of its simulated operators; the same where no run was measured."""
+        found = self._fits.get((LAUNCHED_BATCH if launched else BATCH, device))
+        return simulated if found is None else seconds_of(found.rates, batch_work(simulated, operators))
+
+    def outside(self, operator: str, sizes: Mapping[str, float], device: str = "cpu") -> list["Extrapolation"]:
+        """The sizes of a call that are smaller or larger than all that were measured."""
+        found = self._fits.get((operator, device))
+        ranges = {} if found is None else found.ranges
+        return [
+            Extrapolation(operator, device, name, float(sizes[name]), *bounds)
+            for name, bounds in ranges.items()
+            if name in sizes and not bounds[0] <= sizes[name] <= bounds[1]
+        ]
 
     def step_seconds(self, work: Amounts, device: str = "cpu") -> float:
         """Predicted seconds of a step, from its work (`penstock.cost.step_prediction.step_work`)."""

@@ -27,4 +27,4 @@ def cached_profile(machine: Machine) -> Profile | None:
     except PenstockError:
         # It can be made again, and is when it is asked for.
         return None
-    return found if found.machine == machine else None
+    return found if found.machine is not None and found.machine.digest == machine.digest else None

@@ -1,6 +1,7 @@
 """The profile of a machine: every operator measured on the ladder, rates fitted, errors on what was held out."""
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -8,7 +9,7 @@ import torch
 from penstock.cost.fit import fit_and_compare, fit_rates
 from penstock.cost.ladder import HELD_OUT, RUNGS, made_ladder, rungs_on
 from penstock.cost.machine import Machine, this_machine
-from penstock.cost.model import CostModel
+from penstock.cost.model import BATCH, CostModel
 from penstock.cost.operator_cache import cached_path, cached_profile
 from penstock.cost.operators import OPERATORS, Operator, Rung
 from penstock.cost.other_programs import cpu_times, others_warning, share_of_others
@@ -29,7 +30,16 @@ MODE = "operators"
 """The mode of a machine's profile: it is of no job."""
 
 
-def machine_profile(refit: bool = False, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
+BatchFit = Callable[[CostModel, str, Progress], list[FittedOperator]]
+"""Fits what batches of runs take beyond their operators on a device: it trains, so it is given by who can."""
+
+
+def machine_profile(
+    refit: bool = False,
+    graph: Graph | None = None,
+    progress: Progress = SILENT,
+    fit_batches: BatchFit | None = None,
+) -> Profile:
     """This machine's profile, from the cache unless it has changed, `refit` is asked for or a graph refines it."""
     machine = this_machine()
     if graph is not None and (not graph.is_homogeneous or not graph.num_edges):
@@ -40,13 +50,30 @@ def machine_profile(refit: bool = False, graph: Graph | None = None, progress: P
         )
     known = None if refit or graph is not None else cached_profile(machine)
     lacking = [] if known is None else lacking_operators(known)
-    if known is not None and not lacking:
+    found = known
+    if found is None:
+        found = measure_machine(machine, graph, progress)
+    elif lacking:
+        found = completed(found, lacking, progress)
+    if fit_batches is not None:
+        found = _with_batches(found, fit_batches, progress)
+    if found is known:
         return known
-    found = measure_machine(machine, graph, progress) if known is None else completed(known, lacking, progress)
     path = cached_path(machine)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_profile(found, path)
     return found
+
+
+def _with_batches(profile: Profile, fit_batches: BatchFit, progress: Progress) -> Profile:
+    """The profile with what batches of runs take on each device, where it does not have that yet."""
+    start, model = time.perf_counter(), CostModel(profile)
+    devices = [device for device in ("cpu", "cuda") if model.knows("dense", device) and not model.knows(BATCH, device)]
+    if not devices:
+        return profile
+    with progress.step("Measuring batches"):
+        fits = [*profile.fits, *(fit for device in devices for fit in fit_batches(model, device, progress))]
+    return profile.model_copy(update={"fits": fits, "seconds": profile.seconds + time.perf_counter() - start})
 
 
 def lacking_operators(profile: Profile) -> list[tuple[Operator, str]]:
@@ -142,12 +169,20 @@ def measure_operator(
         device=device,
         rates=fit.rates,
         first_use=max(0.0, first - seconds[0]) if entry.first_use else 0.0,
+        ranges=ranges_of(sizes),
         fitted=held_out.count(False),
         held_out=len(fit.errors),
         mean_error=float(np.mean(fit.errors)) if fit.errors else 0.0,
         p95_error=float(np.quantile(fit.errors, 0.95)) if fit.errors else 0.0,
     )
     return list(points.values()), fitted
+
+
+def ranges_of(sizes: list[dict[str, float]]) -> dict[str, tuple[float, float]]:
+    """The smallest and the largest of each size."""
+    names = dict.fromkeys(name for each in sizes for name in each)
+    values = {name: [each[name] for each in sizes if name in each] for name in names}
+    return {name: (min(found), max(found)) for name, found in values.items()}
 
 
 def _times(entry: Operator, rungs: list[Rung], device: torch.device) -> tuple[float, list[list[float]]]:

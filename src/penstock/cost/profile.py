@@ -126,6 +126,9 @@ class FittedOperator(StrictDocument):
     device: str = "cpu"
     rates: dict[str, Amount] = Field(description="seconds for one unit of each kind of work (docs/costs.md)")
     first_use: Amount = Field(default=0.0, description="seconds that the first call takes beside its work")
+    ranges: dict[str, tuple[Amount, Amount]] = Field(
+        default={}, description="the smallest and the largest of each size that was measured"
+    )
     fitted: int = Field(ge=1, description="measurements that the rates were fitted to")
     held_out: int = Field(ge=0, description="measurements that they were compared with")
     mean_error: Amount = Field(description="of held-out measurements, as a share of what was measured")

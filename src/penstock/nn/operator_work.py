@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-SHIPPED = Path(__file__).parents[1] / "shipped" / "operators.json"
-"""The profile of operators that comes with Penstock, for machines that were not measured."""
+SHIPPED_MACHINES = Path(__file__).parents[1] / "shipped" / "machines"
+"""The folder of the profiles of operators that come with Penstock, one for each machine that was measured."""
+USUAL_HOST, USUAL_GPU = "arm-host", "h200"
+"""The profiles that serve hosts and GPUs which were not measured."""
 Sizes = Mapping[str, float]
 Amounts = dict[str, float]
 Rates = Mapping[str, float]

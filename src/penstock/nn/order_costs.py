@@ -12,7 +12,9 @@ from pydantic import BeforeValidator, Field
 
 from penstock.graph.documents import StrictDocument, mapping_of_flag
 from penstock.nn.operator_work import (
-    SHIPPED,
+    SHIPPED_MACHINES,
+    USUAL_GPU,
+    USUAL_HOST,
     Amounts,
     Processor,
     Sizes,
@@ -125,8 +127,13 @@ def order_costs_of(profile: dict[str, Any]) -> dict[str, OrderCosts]:
 
 @cache
 def shipped_order_costs() -> dict[str, OrderCosts]:
-    """Those of the profile that comes with Penstock."""
-    return order_costs_of(json.loads(SHIPPED.read_text()))
+    """Those of the host and of the GPU whose profiles come with Penstock."""
+    profiles = {"cpu": USUAL_HOST, "cuda": USUAL_GPU}
+    found = {
+        device: order_costs_of(json.loads((SHIPPED_MACHINES / f"{name}.json").read_text()))
+        for device, name in profiles.items()
+    }
+    return {device: costs[device] for device, costs in found.items()}
 
 
 CostsByDevice = Annotated[dict[str, OrderCosts], BeforeValidator(mapping_of_flag)]

@@ -9,7 +9,7 @@ behind the other, and `search` compares all choices. Nothing here knows jobs: `p
 from penstock.plan.execution.batch_kind import BatchKind, mean_blocks
 from penstock.plan.execution.choice import ExecutionChoice, PipelineDepths
 from penstock.plan.execution.prediction import Prediction, predict
-from penstock.plan.execution.search import Alternative, ExecutionPlan, Space, search
+from penstock.plan.execution.search import Alternative, ExecutionPlan, Space, outside_measured, search
 
 __all__ = [
     "Alternative",
@@ -20,6 +20,7 @@ __all__ = [
     "Prediction",
     "Space",
     "mean_blocks",
+    "outside_measured",
     "predict",
     "search",
 ]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS
 from penstock.cost.step_prediction import STEP, Call, calls_by_layer
+from penstock.nn.operator_work import Sizes
 from penstock.plan.execution.batch_kind import BatchKind
 from penstock.plan.execution.choice import ExecutionChoice
 from penstock.plan.execution.first_layer import FirstLayerWork, WayWork, row_calls
@@ -20,6 +21,9 @@ class BatchOperator(NamedTuple):
     name: str
     lane: Lane
     seconds: float
+    sizes: Sizes
+    device: str
+    """The kind of device that it was measured on."""
 
     def use(self, resource: str) -> float:
         """Seconds of a resource: of the cores, summed over those that it keeps busy."""
@@ -93,13 +97,14 @@ class _Prices:
         if device == "cpu":
             # Lanes of alike operators are one, so that there are few of them.
             cores = round(self.model.cores(*call), 1)
-            return BatchOperator(call.operator, Lane(lane, (CORES,), cores), seconds)
-        return BatchOperator(call.operator, Lane(f"GPU {lane}", (GPU,)), seconds)
+            return BatchOperator(call.operator, Lane(lane, (CORES,), cores), seconds, call.sizes, device)
+        return BatchOperator(call.operator, Lane(f"GPU {lane}", (GPU,)), seconds, call.sizes, device)
 
     def filled(self, call: Call) -> BatchOperator:
         """An operator of all threads of the host, for slots of captured steps."""
         seconds = self.model.seconds(*call, "cuda")
-        return BatchOperator(call.operator, Lane("fill", (CORES,), float(self.model.machine.cores)), seconds)
+        lane = Lane("fill", (CORES,), float(self.model.machine.cores))
+        return BatchOperator(call.operator, lane, seconds, call.sizes, "cuda")
 
     def in_step(self, call: Call, device: str) -> BatchOperator:
         """An operator of a step: as much longer than alone as steps were measured to take, where they were."""
@@ -112,8 +117,9 @@ class _Prices:
         """A copy over the bus; none where nothing is copied."""
         if not size or self._choice.device == "cpu":
             return []
-        seconds = self.model.seconds(operator, {"bytes": size}, "cuda")
-        return [BatchOperator(operator, Lane(lane, (resource,)), seconds)]
+        sizes = {"bytes": size}
+        seconds = self.model.seconds(operator, sizes, "cuda")
+        return [BatchOperator(operator, Lane(lane, (resource,)), seconds, sizes, "cuda")]
 
 
 def _transfer(

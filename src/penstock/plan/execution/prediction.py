@@ -28,6 +28,8 @@ class Prediction:
     """For each batch, in the midst of a run."""
     use: dict[str, float]
     """Share of the time that each resource is busy."""
+    operators: int = 0
+    """Of a batch."""
 
     @property
     def limit(self) -> str:
@@ -53,7 +55,8 @@ def predict(
     seconds = float(ended[2 * third - 1] - ended[third - 1]) / (third * size)
     capacity = {CORES: cores, UP: 1.0, DOWN: 1.0, GPU: 1.0}
     use = {name: operators.use(name) / (capacity[name] * seconds) for name in capacity}
-    return Prediction(seconds, {name: share for name, share in use.items() if share > 0})
+    count = sum(map(len, operators.stages))
+    return Prediction(seconds, {name: share for name, share in use.items() if share > 0}, count)
 
 
 class _Stage(NamedTuple):

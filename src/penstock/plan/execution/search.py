@@ -4,16 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
-from penstock.cost.model import CostModel
+from penstock.cost.model import BATCH, CostModel, Extrapolation
 from penstock.errors import PenstockError
 from penstock.nn.order_costs import LayerSizes, Order, order_costs_of
 from penstock.plan.execution.batch_kind import BatchKind
+from penstock.plan.execution.batch_operators import batch_operators
 from penstock.plan.execution.choice import USUAL_DEPTHS, Device, ExecutionChoice, Features, PipelineDepths
 from penstock.plan.execution.first_layer import WayWork
 from penstock.plan.execution.prediction import Prediction, predict
 
 _ALIKE = 1.01
 """Predictions that differ by less are taken as equal: the first choice is then taken, which changes least."""
+_BEYOND, _MATTERS = 1.25, 0.05
+"""How far a size must be beyond what was measured, and which share of a batch its operator must take, if it is said."""
 _BOTH: tuple[Order, Order] = ("aggregate", "transform")
 
 
@@ -75,13 +78,38 @@ def search(model: CostModel, kind: BatchKind, space: Space) -> ExecutionPlan:
                 raise
             unknown[str(error)] = None
         else:
-            found.append(Alternative(choice, predicted))
+            found.append(Alternative(choice, _in_run(model, choice, predicted)))
     if not found:
         raise PenstockError(f"No execution can be predicted. {next(iter(unknown))}", code="missing-data")
     fastest = min(each.predicted.seconds for each in found)
     chosen = next(each for each in found if each.predicted.seconds <= _ALIKE * fastest)
     others = sorted((each for each in found if each is not chosen), key=lambda each: each.predicted.seconds)
     return ExecutionPlan([chosen, *others], list(unknown))
+
+
+def _in_run(model: CostModel, choice: ExecutionChoice, predicted: Prediction) -> Prediction:
+    """What a batch takes in a run, where runs of the device were measured."""
+    launched = choice.device == "cuda" and not choice.can_be_filled
+    seconds = model.batch_seconds(predicted.seconds, predicted.operators, choice.device, launched=launched)
+    shares = {name: min(1.0, share * predicted.seconds / seconds) for name, share in predicted.use.items()}
+    return Prediction(seconds, shares, predicted.operators)
+
+
+def outside_measured(model: CostModel, kind: BatchKind, chosen: Alternative, way: WayWork) -> list[Extrapolation]:
+    """What of an alternative is smaller or larger than all that was measured, each size once, the farthest first.
+
+    Operators that take little of a batch do not count.
+    """
+    choice, device = chosen.choice, chosen.choice.device
+    operators = [each for stage in batch_operators(model, kind, choice, way).stages for each in stage]
+    least = _MATTERS * sum(each.seconds for each in operators)
+    long = [each for each in operators if each.seconds >= least]
+    found = [each for made in long for each in model.outside(made.name, made.sizes, made.device)]
+    # Longer batches are made of more of the same; of shorter ones more is overhead.
+    seconds = {"seconds": chosen.predicted.seconds}
+    found += [each for each in model.outside(BATCH, seconds, device) if each.value < each.smallest]
+    by_size = {each.size: each for each in sorted(found, key=lambda each: each.factor) if each.factor > _BEYOND}
+    return sorted(by_size.values(), key=lambda each: -each.factor)
 
 
 def choices(model: CostModel, kind: BatchKind, space: Space) -> Iterator[ExecutionChoice]:
