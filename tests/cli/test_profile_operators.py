@@ -10,7 +10,6 @@ from penstock.cost.machine import this_machine
 from penstock.cost.profile import FittedOperator, read_profile, write_profile
 from refusals import check_refusal
 
-
 BATCH = FittedOperator(
     name="batch", rates={"batches": 0.002}, fitted=3, held_out=1, mean_error=0.1, p95_error=0.1
 )  # fmt: skip
