@@ -7,15 +7,24 @@ from operator_profiles import operator_profile
 from penstock.cost import operator_cache
 from penstock.cost import operator_profile as profiles
 from penstock.cost.machine import this_machine
-from penstock.cost.profile import read_profile, write_profile
+from penstock.cost.profile import FittedOperator, read_profile, write_profile
 from refusals import check_refusal
+
+BATCH = FittedOperator(
+    name="batch", rates={"batches": 0.002}, fitted=3, held_out=1, mean_error=0.1, p95_error=0.1
+)  # fmt: skip
+
+
+def with_batches(profile):
+    """A profile that has what batches of runs take."""
+    return profile.model_copy(update={"fits": [*profile.fits, BATCH]})
 
 
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
     """A machine whose profile is in the cache."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-    made = operator_profile(machine=this_machine())
+    made = with_batches(operator_profile(machine=this_machine()))
     path = operator_cache.cached_path(this_machine())
     path.parent.mkdir(parents=True)
     write_profile(made, path)
@@ -37,10 +46,20 @@ def test_a_measured_machine_is_not_measured_again(measured, tmp_path, monkeypatc
 
 
 def test_it_is_when_asked_for(measured, monkeypatch, capsys):
-    other = operator_profile(rate=7.0, machine=this_machine())
+    other = with_batches(operator_profile(rate=7.0, machine=this_machine()))
     monkeypatch.setattr(profiles, "measure_machine", lambda *given: other)
     answer(monkeypatch, capsys, "profile", "--operators", "--refit")
     assert operator_cache.cached_profile(this_machine()) == other
+
+
+def test_batches_of_runs_are_measured_where_a_profile_lacks_them(measured, monkeypatch, capsys):
+    """A profile of an earlier release has operators alone: they are kept."""
+    earlier = operator_profile(machine=this_machine())
+    write_profile(earlier, operator_cache.cached_path(this_machine()))
+    monkeypatch.setattr(profiles, "measure_machine", lambda *given: pytest.fail("measured again"))
+    monkeypatch.setattr("penstock.train.execution_plan.fit_batches", lambda model, device, progress: [BATCH])
+    answer(monkeypatch, capsys, "profile", "--operators")
+    assert operator_cache.cached_profile(this_machine()).fits == [*earlier.fits, BATCH]
 
 
 @pytest.mark.parametrize(
