@@ -93,7 +93,7 @@ def test_pages_with_programs_work(name, tmp_path, monkeypatch, capsys):
     run_page(name, tmp_path, monkeypatch, capsys, lambda line: line.replace("--nodes 100000", "--nodes 5000"))
     if name in LEARNED:
         run, metric, least = LEARNED[name]
-        assert tested(tmp_path / run)[metric] > least
+        assert metrics_of(tmp_path / run)[metric] > least
 
 
 @pytest.mark.long  # The graphs have the size that the pages say.
@@ -103,7 +103,7 @@ def test_pages_with_programs_work(name, tmp_path, monkeypatch, capsys):
 )
 def test_guides_reach_what_they_say(name, run, least, tmp_path, monkeypatch, capsys):
     run_page(name, tmp_path, monkeypatch, capsys)
-    assert tested(tmp_path / run)["accuracy"] > least
+    assert metrics_of(tmp_path / run)["accuracy"] > least
 
 
 def run_page(name, folder, monkeypatch, capsys, changed=lambda line: line):
@@ -122,7 +122,7 @@ def run_page(name, folder, monkeypatch, capsys, changed=lambda line: line):
             assert code == 0, f"{line}\n{said}"
 
 
-def tested(run):
+def metrics_of(run):
     """The metrics of a run's test split."""
     return json.loads((run / "run.json").read_text())["result"]["test"]
 
