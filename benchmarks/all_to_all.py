@@ -27,7 +27,7 @@ import typer
 
 from hosts import DEVICE, check_allowed, hosts
 from penstock.coflow import all_to_all, bound, schedule, seconds
-from penstock.coflow.rank_phases import phases_of_rank
+from penstock.coflow.exchange import phases_of_rank
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from products_graph import show

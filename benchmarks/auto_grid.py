@@ -32,9 +32,9 @@ from penstock import Graph
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.pipeline.schedule import START, Position, Schedule
-from penstock.train.finalists.settlement import settle
+from penstock.train.auto_values import with_order_costs
+from penstock.train.finalists import settle
 from penstock.train.job import make_job
-from penstock.train.product_order import with_order_costs
 from penstock.train.session import Session
 
 AIM = 1.03

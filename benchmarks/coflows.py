@@ -13,7 +13,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from penstock.simulate.coflows import coflow_times
 from penstock.simulate.llm import (
     ExpertExchange,
     GradientReduction,
@@ -26,7 +25,7 @@ from penstock.simulate.llm import (
 )
 from penstock.simulate.rates import COFLOW_POLICIES
 from penstock.simulate.simulation import Simulator, with_queues
-from penstock.simulate.timeline import bubble_fraction, step_seconds
+from penstock.simulate.timeline import bubble_fraction, coflow_times, step_seconds
 from products_graph import show
 
 MODELS = {"qwen-moe-24l": 4, "mixtral-8x22b-32l": 8, "gpt3-175b": 1}

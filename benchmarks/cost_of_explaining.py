@@ -30,8 +30,7 @@ import numpy as np
 import psutil
 
 from clusters import cluster_file, result_of, trained
-from penstock.graph.generate.make import make_graph
-from penstock.graph.generate.presets import recipe_named
+from penstock.graph.generate.make import make_graph, recipe_named
 from penstock.partition import Cut, cut
 from penstock.train.run_folder import METRICS
 

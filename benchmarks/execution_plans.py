@@ -15,8 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cost.machine_model import machine_model
-from penstock.cost.model import CostModel
+from penstock.cost.model import CostModel, machine_model
 from penstock.cost.profile import read_profile
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph

@@ -32,9 +32,9 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
-from penstock.train.finalists.settlement import settle
+from penstock.train.auto_values import with_order_costs
+from penstock.train.finalists import settle
 from penstock.train.job import make_job
-from penstock.train.product_order import with_order_costs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCH = 8192

@@ -2,7 +2,7 @@
 
 The cases of the source's Figures 3.8 (partitioning methods), 3.9 (32 to 1,024 columns, 2 to 4 layers) and 3.10 (the
 share of columns that is sent, the bias against remote draws). Batches are drawn with the samplers' own code from the
-whole graph and shared among the workers of a cut (`penstock.plan.remote_reads`), and different remote rows are counted:
+whole graph and shared among the workers of a cut (`penstock.plan.changes`), and different remote rows are counted:
 no run is started, so that a busy machine does not matter. Sampler explained draws with all remote vertices alike, as
 before an explanation; runs count 1 to 3 % fewer rows (docs/measurements.md). Rows count as float32 without headers;
 `lists_mb` are lists as they travel.
@@ -21,8 +21,8 @@ import numpy as np
 from explained import DATA
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
-from penstock.partition.part_numbers import cut_into
-from penstock.plan.remote_reads import CountedBatches, RemoteReads
+from penstock.partition.assignment import cut_into
+from penstock.plan.changes import CountedBatches, RemoteReads
 from penstock.train.data import choose_task, open_data
 from penstock.train.job import make_job
 from penstock.train.labels import labelled_vertices

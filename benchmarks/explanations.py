@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 import penstock as ps
-from penstock.explain.explainer import explain_output
+from penstock.explain.explainer import Neighbourhood, explain_output
 from penstock.explain.mask_optimiser import MaskOptions
-from penstock.explain.neighbourhood import Neighbourhood
 from penstock.graph.csr import build_lists
 from penstock.nn import GCN
 from penstock.sampling import ALL, BatchKey, NeighbourSampler

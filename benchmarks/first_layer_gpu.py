@@ -30,28 +30,26 @@ import torch
 
 from gpu_runs import SAGE, folder_bytes, folder_with_room, made
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.cost.machine_model import measured_model
-from penstock.cost.model import CostModel
+from penstock.cost.model import CostModel, measured_model
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.generate import recipe_named
-from penstock.nn.stored_numbers import readable
-from penstock.nn.table_aggregation import shared_aggregation, table_lists
+from penstock.nn.table_aggregation import readable, shared_aggregation, table_lists
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
 from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import cheapest_orders
 from penstock.sampling import NeighbourSampler
-from penstock.store.device.host_threads import HostThreads
+from penstock.store.device.host_paths import HostThreads
 from penstock.store.rows import shared_gather
+from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
-from penstock.train.device import fitting, placed_graph
-from penstock.train.device_memory import assumed_memory
-from penstock.train.finalists.settlement import settle
+from penstock.train.compute_device import assumed_memory
+from penstock.train.device import memory, placed_graph
+from penstock.train.finalists import settle
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job, make_job
 from penstock.train.job_batches import kind_of_batches
-from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
 
@@ -164,13 +162,13 @@ class Kept:
         usual = {name: getattr(placed_graph, name) for name in ("to_pinned", "one_copy")}
         for name, make in usual.items():
             setattr(placed_graph, name, self._once(name, make))
-        available = fitting.available_mb
+        available = memory.available_mb
         # What is pinned already need not be pinned again.
-        fitting.available_mb = lambda: available() + self._pinned_bytes // (1 << 20)
+        memory.available_mb = lambda: available() + self._pinned_bytes // (1 << 20)
         try:
             yield
         finally:
-            fitting.available_mb = available
+            memory.available_mb = available
             for name, make in usual.items():
                 setattr(placed_graph, name, make)
 

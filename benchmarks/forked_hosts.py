@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hosts import Host, HostLauncher
 from penstock.cluster.launch.local import log_of
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import Setup
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tests"))

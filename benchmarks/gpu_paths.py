@@ -24,14 +24,12 @@ from gpu_runs import SAGE, end_children_when_ended, folder_bytes, folder_with_ro
 from penstock.graph.generate import recipe_named
 from penstock.pipeline.schedule import START, Schedule
 from penstock.store.device import divided
-from penstock.store.device.host_threads import HostThreads
-from penstock.store.device.path_division import FastestDivision, FixedDivision
+from penstock.store.device.host_paths import FastestDivision, FixedDivision, HostThreads
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
-from penstock.train.kept_state import state_kept
 from penstock.train.run_context import run_context
-from penstock.train.session import Session
+from penstock.train.session import Session, state_kept
 
 NAME = "synthetic-papers"
 WORKING = 24 << 30

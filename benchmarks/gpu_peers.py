@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gpu_runs import BATCH, FANOUTS, HIDDEN, tell
-from penstock.cost.sampling_rate import seed_batches
+from penstock.cost.throughput import seed_batches
 from penstock.graph.graph import Graph
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
 

@@ -16,7 +16,7 @@ import torch
 
 from gpu_runs import FANOUTS, HIDDEN, report
 from penstock.pipeline.schedule import Position, Schedule
-from penstock.sampling.device.room import Room
+from penstock.sampling.device.block import Room
 from penstock.train.build import make_session
 from penstock.train.device.captured import CapturedSteps
 from penstock.train.job import make_job

@@ -21,9 +21,9 @@ import torch
 from first_layer_gpu import measured, session_of
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.train.device_memory import assumed_memory
+from penstock.train.auto_values import with_order_costs
+from penstock.train.compute_device import assumed_memory
 from penstock.train.job import make_job
-from penstock.train.product_order import with_order_costs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCH = 1024

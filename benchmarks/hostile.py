@@ -33,10 +33,10 @@ from rich.table import Table
 
 from penstock.wire import Credentials, Endpoint, Message, WireOptions, make_credentials
 from penstock.wire.message import VERSION, encode
+from penstock.wire.sockets import split_address
 from penstock.wire.transport import Tls
-from penstock.wire.transport.handshake import GREETING, new_group
-from penstock.wire.transport.layout import LENGTH, pack_head
-from penstock.wire.transport.tcp import split_address
+from penstock.wire.transport.connection import GREETING, new_group
+from penstock.wire.transport.frames import LENGTH, pack_head
 
 SERVER = """
 import sys

@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 from penstock.cluster import run
 from penstock.cluster.launch.local import LocalLauncher, LocalProcess
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import Setup
 from penstock.errors import PenstockError
 from products_graph import show
 

@@ -17,21 +17,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.cluster.worker.batch_source import SeedSplit, vertex_share
 from penstock.cluster.worker.explained.explainer_process import Explainer
 from penstock.cluster.worker.explained.explanation_graph import FoundRowMasks, PooledRows
-from penstock.cluster.worker.explained.explanations import described_model
-from penstock.cluster.worker.explained.halo import chosen_rows, halo_of, mean_row
-from penstock.cluster.worker.split import SeedSplit, vertex_share
+from penstock.cluster.worker.explained.explanations import chosen_rows, described_model, halo_of, mean_row
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import seed_for
 from penstock.nn.drop import dropping
 from penstock.partition import Partition, open_partition
 from penstock.pipeline.schedule import Planned, Schedule
-from penstock.sampling.explained.explained_lists import ExplainedLists, ReachedParts
+from penstock.sampling.explained import ExplainedLists, ReachedParts
 from penstock.sampling.explanation import Explanation, largest_columns, scores_of
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts import OwnedPart, parted_lists
-from penstock.sampling.parts.shared_sampler import share_of
+from penstock.sampling.parts.homogeneous import share_of
 from penstock.sampling.registry import sampler_entry
 from penstock.train.build import make_session
 from penstock.train.job import Job, make_job

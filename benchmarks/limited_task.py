@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.wire.transport import outbox
+from penstock.wire.transport import frames
 
 _PIECE = 16 << 10
 """Bytes that are sent at a time."""
@@ -102,7 +102,7 @@ def limited_write(bucket: Bucket) -> Any:
 def main() -> int:
     from penstock.cluster.tasks.__main__ import main as run_task
 
-    cast(Any, outbox.Outbox).write = limited_write(Bucket(Path(sys.argv[1])))
+    cast(Any, frames.Outbox).write = limited_write(Bucket(Path(sys.argv[1])))
     return run_task()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 from penstock.coflow import SCHEDULES, bound, schedule
-from penstock.coflow.matching.printed import printed_phases
+from penstock.coflow.matching import printed_phases
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from products_graph import show

@@ -17,14 +17,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cost.ladder import WHOLE, made_graph, rung_of
-from penstock.cost.machine_model import machine_model
-from penstock.cost.model import CostModel
+from penstock.cost.fit import seconds_of_runs, step_widths, training_step, undisturbed
+from penstock.cost.model import CostModel, machine_model
 from penstock.cost.operators import OPERATORS, Operator, Rung
+from penstock.cost.operators.entry import WHOLE, made_graph, rung_of
 from penstock.cost.profile import read_profile
-from penstock.cost.step_fit import step_widths, training_step
 from penstock.cost.step_prediction import LAYER_CALLS, StepShape, counted_block, step_seconds
-from penstock.cost.stopwatch import seconds_of_runs, undisturbed
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept

@@ -54,9 +54,7 @@ def run_pymetis(path: str, parts: int) -> dict[str, Any]:
     from penstock import Graph
     from penstock.cli.output import measured
     from penstock.partition import Cut, measure
-    from penstock.partition.adjacency import undirected
-    from penstock.partition.problem import constraints_of, default_names
-    from penstock.partition.whole import whole_of
+    from penstock.partition.problem import constraints_of, default_names, undirected, whole_of
 
     whole = whole_of(Graph.open(path))
     adjacency = undirected(whole.indptr, whole.indices)

@@ -31,9 +31,8 @@ from penstock.paths import (
     with_noise,
     workload_shares,
 )
-from penstock.paths.decisions import complete_chunk, decide_chunk
-from penstock.paths.dependencies import nothing_in_progress
-from penstock.paths.rules.selector_state import new_state
+from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
+from penstock.paths.rules import new_state
 from products_graph import show
 
 CASES = (

@@ -23,11 +23,11 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
-from penstock.hardware.network import Network, racks
+from penstock.hardware.machines import Network, racks
 from penstock.plan.placement import Budget, Evaluator, PlacementProblem, place, placement_problem
 from penstock.simulate.amounts import Amounts, PeakToMean, draw_amounts
-from penstock.simulate.bound import lower_bound
 from penstock.simulate.gnn import GnnJob, gnn_workload
+from penstock.simulate.levels import lower_bound
 from penstock.simulate.rates import FLOW_POLICIES
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import Workload, merge

@@ -21,14 +21,13 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from penstock.cost.ladder import made_graph
-from penstock.cost.operators.entry import moved
+from penstock.cost.operators.entry import made_graph, moved
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
 from penstock.nn import GCN, GCNLayer
-from penstock.nn.constant_input import constant_input
 from penstock.nn.eager import eager
+from penstock.nn.input_rows import constant_input
 from penstock.sampling import BatchKey, Block, NeighbourSampler
 
 HIDDEN, WIDE, NARROW = 16, 256, 16

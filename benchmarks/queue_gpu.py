@@ -42,7 +42,7 @@ from typing import Any
 import yaml
 
 from device_use import DeviceUse
-from penstock.service.workers.cuda_mps import mps_lacks, started_mps
+from penstock.service.sharing import mps_lacks, started_mps
 from products_graph import show
 from queue_gpu_jobs import QUEUES, QueuedJob, jobs_of, outcome_of
 from queue_gpu_table import cdf_of, key_of, read_results, rows_of, write_results

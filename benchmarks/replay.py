@@ -34,10 +34,9 @@ from hosts import Host, check_allowed, hosts
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.simulate.amounts import Amounts
-from penstock.simulate.coflows import coflow_times
 from penstock.simulate.llm import Compute, LlmJob, LlmStep, Model, Parallelism, Servers, build_step
 from penstock.simulate.simulation import Simulator, simulate, with_queues
-from penstock.simulate.timeline import Timeline, step_seconds
+from penstock.simulate.timeline import Timeline, coflow_times, step_seconds
 from products_graph import show
 from replay_bed import MOST_QUEUES, give_classes, replay
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.cost.sampling_rate import SamplingRow, best_of, measure_sampling, sampling_row, seed_batches
+from penstock.cost.throughput import SamplingRow, best_of, measure_sampling, sampling_row, seed_batches
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from products_graph import BATCH, FANOUTS, products, show

@@ -18,15 +18,14 @@ from penstock.cost.step_prediction import counted_block
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, Space, search
-from penstock.plan.execution.batch_operators import BatchOperators, batch_operators
+from penstock.plan.execution.batch_operators import CORES, DOWN, GPU, UP, BatchOperators, batch_operators
 from penstock.plan.execution.choice import ExecutionChoice
-from penstock.plan.execution.lanes import CORES, DOWN, GPU, UP
 from penstock.simulate.shop import Choice, Route, Shop
 from penstock.train.assembly import session_of
-from penstock.train.execution_plan.job_space import space_of
+from penstock.train.auto_values import with_order_costs
+from penstock.train.execution_plan import space_of
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches, sample_sizes
-from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
 

@@ -42,7 +42,7 @@ from hosts import Host, hosts, limit_again, started_on
 from limited_task import Bucket
 from penstock.cluster import run as cluster_run
 from penstock.cluster.launch.local import LocalLauncher, LocalProcess, log_of
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import Setup
 from penstock.errors import PenstockError
 from penstock.partition import Cut, cut
 from penstock.progress import Progress

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from penstock.cost.sampling_rate import seed_batches
-from penstock.cost.step_time import Step, loaded, measure_epoch, measure_steps, sage_step
+from penstock.cost.throughput import Step, loaded, measure_epoch, measure_steps, sage_step, seed_batches
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept, peak_mb
 from penstock.sampling import MiniBatch

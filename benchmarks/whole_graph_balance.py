@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
-from penstock.plan.workloads.bin_cost import layer_costs
+from penstock.plan.workloads.whole_section import layer_costs
 from products_graph import show
 from whole_graph_cases import MODELS, Cuts, Exchange, predicted, profile_of
 from whole_graph_simulated import SHAPES, small_graph

@@ -14,8 +14,8 @@ import argparse
 from typing import Any
 
 from penstock.cost.profile import Profile
-from penstock.plan.workloads.bin_cost import layer_costs
-from penstock.train.whole.shared.bin_choice import best_number
+from penstock.plan.workloads.whole_section import layer_costs
+from penstock.train.whole.shared.execution import best_number
 from products_graph import show
 from whole_graph_cases import Cuts, Exchange, predicted, volume
 from whole_graph_simulated import REFINED, cases

@@ -16,13 +16,12 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.hardware.machines import Machines
 from penstock.partition import Cut, assign
-from penstock.partition.bin_counts import BinCounts, LayerBins, count_bins
-from penstock.partition.whole import whole_of
+from penstock.partition.bins import BinCounts, LayerBins, count_bins
+from penstock.partition.problem import whole_of
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.placement import PlacedUnits
-from penstock.plan.workloads.bin_cost import layer_costs
 from penstock.plan.workloads.whole import WHOLE
-from penstock.plan.workloads.whole_section import PlannedLayer, WholeGraphExecution, again_degree
+from penstock.plan.workloads.whole_section import PlannedLayer, WholeGraphExecution, again_degree, layer_costs
 
 GATHER, PRODUCT, FIXED = 936e9 / 3, 10e12, 2e-4
 LINK = 10e9 / 8

@@ -47,9 +47,9 @@ import yaml
 
 from forked_hosts import ForkedTask, ForkingLauncher, start_forking
 from hosts import Host, HostLauncher, hosts, shown_on_hosts, started_on
+from penstock.cluster.layout import Setup
 from penstock.cluster.profiling import profile_job
 from penstock.cluster.run import start_cluster_run
-from penstock.cluster.setup import Setup
 from penstock.cost.profile import CostSpread, Profile, read_profile, write_profile
 from penstock.graph.convert import load
 from penstock.graph.generate import make_graph, recipe_named
@@ -58,11 +58,9 @@ from penstock.hardware.machines import machines_of
 from penstock.partition import Cut, cut
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.placement import PlacedUnits
-from penstock.plan.workloads.bin_cost import layer_costs
 from penstock.plan.workloads.entry import PlannedRun
-from penstock.plan.workloads.message_cost import MESSAGE
 from penstock.plan.workloads.whole import WHOLE
-from penstock.plan.workloads.whole_section import WholeGraphExecution
+from penstock.plan.workloads.whole_section import MESSAGE, WholeGraphExecution, layer_costs
 from penstock.progress import SILENT
 from penstock.train.data import open_data
 from penstock.train.job import Job, make_job

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.cluster.tasks.__main__ import main
-from penstock.plan.workloads.bin_cost import CostLine
-from penstock.train.whole.shared.backward import BackwardPass
-from penstock.train.whole.shared.forward import ForwardPass
+from penstock.plan.workloads.whole_section import CostLine
+from penstock.train.whole.shared.passes import BackwardPass, ForwardPass
 
 VARIABLE = "PENSTOCK_BIN_SECONDS"
 _PRIORITY = -10

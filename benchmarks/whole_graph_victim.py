@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster.tasks.__main__ import main
-from penstock.train import state_file
-from penstock.train.whole.shared.backward import BackwardPass
-from penstock.train.whole.shared.forward import ForwardPass
+from penstock.train import checkpoints
+from penstock.train.whole.shared.passes import BackwardPass, ForwardPass
 from penstock.train.whole.shared.state import StepState
 from penstock.train.whole.shared.steps import SharedWholeSteps
 
@@ -52,7 +51,7 @@ class Victim:
         _after(ForwardPass, "_compute", lambda found: self.reached("forward", 2))
         _after(StepState, "receive_rows", lambda found: self.reached("exchange") if found else None)
         _after(BackwardPass, "_compute", lambda found: self.reached("backward", 2))
-        _after(state_file, "pack_state", lambda found: self._writing())
+        _after(checkpoints, "pack_state", lambda found: self._writing())
 
     def _begin(self, steps: Any, planned: Any, step: Any) -> None:
         self.rank, self.epoch, self.calls = steps._workers.rank, planned.key.epoch, 0

@@ -37,7 +37,7 @@ try:
 except ImportError:
     zmq = None  # type: ignore[assignment]
 
-from penstock.cluster.worker.wire_collective import WireCollective, WireGroup
+from penstock.cluster.worker.collectives import WireCollective, WireGroup
 from penstock.memory import keep_freed_memory
 from penstock.wire import Channel, Credentials, Endpoint, Message, WireOptions, make_credentials
 from penstock.wire.transport import Tls, kernel_tls

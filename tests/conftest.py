@@ -103,7 +103,7 @@ def warm_program_is_program(tasks_are_forked):
 @pytest.fixture
 def own_data_sets(tmp_path, monkeypatch) -> None:
     """Data sets are made anew for this test, and not found in a cache of the user's, which may hold larger ones."""
-    monkeypatch.setattr("penstock.graph.generate.presets.cache_folder", lambda: tmp_path / "data-sets")
+    monkeypatch.setattr("penstock.graph.generate.make.cache_folder", lambda: tmp_path / "data-sets")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from numba.core.dispatcher import Dispatcher
 from penstock.cli import main as run_the_command_line
 from penstock.cluster.launch import local
 from penstock.cluster.tasks.__main__ import main as run_task
-from penstock.graph.output_files import open_bytes
+from penstock.graph.files import open_bytes
 from penstock.service.workers import pool, warm
 
 _LONGEST = 1 << 20
@@ -38,7 +38,7 @@ _LONGEST = 1 << 20
 _IMPORTED = (
     *("penstock.cli.data", "penstock.cli.partition", "penstock.cli.train", "penstock.train.run"),
     *(f"penstock.cluster.tasks.{task}" for task in ("sampler", "server", "store", "worker")),
-    *("penstock.nn.layers.entries", "cryptography.hazmat.backends.openssl.backend", "encodings.idna"),
+    *("penstock.nn.layers.entry", "cryptography.hazmat.backends.openssl.backend", "encodings.idna"),
 )
 """What tasks and commands import, some of it only when they need it."""
 

@@ -6,8 +6,7 @@ from typing import Any
 from penstock.cost.profile import Profile
 from penstock.hardware.machines import Machines
 from penstock.plan.comparison import Comparison
-from penstock.plan.workloads.mini_batch import MINI_BATCH
-from penstock.plan.workloads.mini_batch_template import MiniBatchExecution
+from penstock.plan.workloads.mini_batch import MINI_BATCH, MiniBatchExecution
 
 BATCH = 64.0
 

@@ -6,16 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.service.database import Database
-from penstock.service.feed import Feed
 from penstock.service.folder import ServiceFolder
-from penstock.service.operations import Operations
+from penstock.service.operations import Operations, SubmissionRules
 from penstock.service.policies import DeviceRoom, policy_named
 from penstock.service.ray_jobs import HandOver
 from penstock.service.rooms import Room
 from penstock.service.scheduler import Scheduler
-from penstock.service.served import Served
+from penstock.service.served import Feed, Served
 from penstock.service.service import answering, listening_at
-from penstock.service.submission import SubmissionRules
 from penstock.service.workers.pool import WarmPool
 
 

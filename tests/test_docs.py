@@ -11,12 +11,12 @@ import pytest
 
 from forks import run_forked
 from in_process import command
-from penstock.graph.generate.presets import DATASETS
+from penstock.graph.generate.make import DATASETS
 from penstock.plan import NoRoomError, Sizes, Wanted, decide_residence
 
 ROOT = Path(__file__).parents[1]
 SMALLER = """
-from penstock.graph.generate.presets import DATASETS
+from penstock.graph.generate.make import DATASETS
 DATASETS["synthetic-arxiv"] = DATASETS["synthetic-arxiv"].scaled(0.05)
 """
 STORIES = [

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.cli.output import print_error
 from penstock.errors import CODES, NotFinite, PenstockError, known_code
-from penstock.wire.pending_call import RemoteError
+from penstock.wire.channel import RemoteError
 from refusals import refused
 
 ROOT = Path(__file__).parents[1]

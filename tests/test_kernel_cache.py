@@ -23,7 +23,7 @@ import numpy as np
 from penstock.graph.csr import transpose_lists
 indptr, indices = transpose_lists(np.array([0, 1, 2]), np.array([1, 1], np.int32), 2)
 assert indptr.tolist() == [0, 0, 2], indptr
-from penstock.kernel_cache import kernel_folder
+from penstock.cache_folders import kernel_folder
 print(kernel_folder() or "none")
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from in_process import command
-from penstock import plugins
+from penstock import imports
 from penstock.nn.layer_table import layer_entry
 from penstock.partition.methods import method_named
 from penstock.service.policies import policy_named
@@ -77,9 +77,9 @@ def installed(tmp_path, monkeypatch):
     (folder / "valve.py").write_text(CODE)
     for each in (folder, TESTS / "nn", TESTS / "sampling"):
         monkeypatch.syspath_prepend(each)
-    plugins.plugins.cache_clear()
+    imports.plugins.cache_clear()
     yield folder
-    plugins.plugins.cache_clear()
+    imports.plugins.cache_clear()
     sys.modules.pop("valve", None)
 
 
@@ -133,6 +133,6 @@ def test_a_broken_one_is_a_sentence_with_its_name(installed):
 
 def test_two_packages_with_one_name(installed):
     install(installed, "other", "[penstock.samplers]\nfirst = other:FIRST\n")
-    plugins.plugins.cache_clear()
+    imports.plugins.cache_clear()
     with refused("duplicate first valve other"):
         make_job({"sampler": "first"})

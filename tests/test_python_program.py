@@ -9,8 +9,8 @@ from penstock.cluster.worker.explained.explainer_client import ExplainerClient
 from penstock.cost.operators import reduction
 from penstock.nn import ModelOptions
 from penstock.nn.user_module import imported_callable
-from penstock.python_program import start_python
-from penstock.train.memory import process
+from penstock.processes import start_python
+from penstock.train.memory import host_forecast
 
 SOURCES = Path(__file__).parents[1] / "src" / "penstock"
 HOSTILE = ("json", "struct", "multiprocessing", "numpy", "torch", "numba", "penstock")
@@ -32,7 +32,7 @@ def test_nothing_else_starts_the_interpreter():
         r"sys\.executable|from sys import|^ *(import|from) multiprocessing|os\.(exec|spawn|posix_spawn)", re.M
     )
     found = {path.name for path in SOURCES.rglob("*.py") if starts.search(path.read_text())}
-    assert found == {"python_program.py"}
+    assert found == {"processes.py"}
 
 
 def test_a_program_of_the_working_folder_is_not_found(folder):
@@ -43,7 +43,7 @@ def test_a_program_of_the_working_folder_is_not_found(folder):
 
 
 def test_the_process_that_is_measured(folder):
-    assert process._measured() > 50 << 20
+    assert host_forecast._measured() > 50 << 20
 
 
 def test_the_explainer(folder, tmp_path_factory):

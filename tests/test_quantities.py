@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.quantities import counted, percent, signed_percent
+from penstock.formatting import counted, percent, signed_percent
 
 
 @pytest.mark.parametrize(

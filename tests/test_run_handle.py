@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.api.notebook_progress import NotebookProgress, shown_in_notebooks
+from penstock.api.training import NotebookProgress, shown_in_notebooks
 from penstock.plan.document import Plan
 from penstock.progress import SILENT
 from penstock.train.job import Job

@@ -12,8 +12,7 @@ import torch
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.api import train
 from penstock.graph.csr import build_lists
-from penstock.train.checkpoints import read_best
-from penstock.train.state_file import read_state
+from penstock.train.checkpoints import read_best, read_state
 
 SMALL = {"fanouts": [4, 3], "hidden": 16, "batch_size": 16, "epochs": 2, "checkpoint_minutes": 0, "threads": 1}
 """Seconds are for the graph, not for the model."""
@@ -119,7 +118,7 @@ def trained(graph, run, **fields):
 
 
 class InterruptAfter:
-    """Stands for penstock.interruption.polite_interrupt: an interrupt that is heard at the n-th question."""
+    """Stands for penstock.processes.polite_interrupt: an interrupt that is heard at the n-th question."""
 
     def __init__(self, questions):
         self.left = questions

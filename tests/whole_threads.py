@@ -10,7 +10,7 @@ from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
-from penstock.train.layerwise.reach import Reach
+from penstock.train.layerwise.host import Reach
 
 
 class Hub:

@@ -4,9 +4,9 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.cache_folders import choose_triton_cache
 from penstock.errors import PenstockError
-from penstock.kernel_cache import choose_triton_cache
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 from penstock.version import __version__
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numba
 from numba.core.caching import CacheImpl
 
-from penstock.kernel_cache import kernel_folder
+from penstock.cache_folders import kernel_folder
 
 _PACKAGE = Path(__file__).parent
 _IMPORT = re.compile(

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from penstock.callable_module import make_callable
 from penstock.errors import PenstockError
+from penstock.imports import make_callable
 
 _MB = 1 << 20
 # glibc's names in malloc.h, and its defaults.

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from penstock.formatting import counted
 from penstock.progress import Progress
-from penstock.quantities import counted
 
 _LINE_SECONDS = 5.0
 _STATUS_SECONDS = 1.0

@@ -51,7 +51,7 @@ def test_a_simulation_is_left_between_two_moments(tmp_path, number):
     job = "{stores: 100, workers: 100, pull_bytes: 4e7, spread: {pull: 1.5}}"
     (tmp_path / "long.yaml").write_text(f"iterations: 500\nmachines:\n{machines}\ngnn: {job}\n")
     arguments = ["simulate", str(tmp_path / "long.yaml"), "--policy", "fair", "--json"]
-    script = STARTS.format(module="penstock.simulate.execution", kernel="open_run", arguments=arguments)
+    script = STARTS.format(module="penstock.simulate.engine", kernel="open_run", arguments=arguments)
     code, said = interrupted(script, number)
     assert code == 130
     assert json.loads(said.strip().splitlines()[-1])["error"].startswith("Interrupted: nothing was written")
@@ -69,7 +69,7 @@ def test_a_trace_is_left(tmp_path, number):
     (tmp_path / "trace.yaml").write_text("trace: {file: shuffles.txt}\n")
     arguments = ["simulate", str(tmp_path / "trace.yaml"), "--policy", "fair"]
     script = STARTS.format(module="penstock.simulate.traces.fair", kernel="pairs_of", arguments=arguments)
-    script = script.replace("traces.fair as module", "traces.policies as module")
+    script = script.replace("traces.fair as module", "traces.simulation as module")
     code, said = interrupted(script, number)
     assert code == 130
     assert said.strip().splitlines()[-1] == "Error: Interrupted: nothing was written."

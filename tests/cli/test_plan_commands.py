@@ -13,9 +13,9 @@ import yaml
 from in_process import answer, command, refusal
 from penstock.cli.plan import _print_changes
 from penstock.cost.profile import deciding, write_profile
+from penstock.formatting import percent
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.plan.document import Change
-from penstock.quantities import percent
 from penstock.train.job import make_job
 from plan_profiles import profile_of
 from refusals import refused
@@ -34,7 +34,7 @@ def data_sets(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _small_graph(monkeypatch, data_sets):
-    monkeypatch.setattr("penstock.graph.generate.presets.cache_folder", lambda: data_sets)
+    monkeypatch.setattr("penstock.graph.generate.make.cache_folder", lambda: data_sets)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The bytes of batches by use."""
 
-from penstock.cluster.batch_bytes import batch_bytes
+from penstock.cluster.run import batch_bytes
 
 
 def test_every_use_has_its_bytes():

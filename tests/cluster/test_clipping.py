@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from penstock.cluster.worker.clip import clip_factor
+from penstock.cluster.worker.gradients import clip_factor
 from penstock.cluster.worker.inputs import PartedInputs
 
 

@@ -7,8 +7,8 @@ import torch
 import yaml
 
 from penstock.cluster.cluster_file import read_cluster
+from penstock.cluster.layout import read_setup
 from penstock.cluster.run import cluster_of
-from penstock.cluster.setup import read_setup
 from penstock.errors import PenstockError
 from refusals import refused
 

@@ -9,8 +9,8 @@ import torch
 from penstock.cluster.tasks.server import _opened
 from penstock.errors import PenstockError
 from penstock.store.parts import owned as owned_module
-from penstock.store.parts.embeddings import own_embedding
-from penstock.train.state_file import write_state
+from penstock.store.parts.service import own_embedding
+from penstock.train.checkpoints import write_state
 from refusals import refused
 
 JOB = {"graph": "g", "fanouts": [2]}

@@ -7,9 +7,8 @@ import pytest
 
 from forks import ForkedTask
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.cluster.layout import CONTROLLER, lay_out
+from penstock.cluster.layout import CONTROLLER, Setup, lay_out
 from penstock.cluster.member import Member
-from penstock.cluster.setup import Setup
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.graph.csr import build_lists
 from penstock.hardware.cluster import ClusterDocument, Machine

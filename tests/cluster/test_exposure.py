@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.cluster.exposure import exposures
 from penstock.cluster.layout import chosen_reduction, lay_out
+from penstock.cluster.run import exposures
 from penstock.hardware.cluster import ClusterDocument
 
 TWO = [

@@ -3,8 +3,7 @@
 import numpy as np
 
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.cluster.worker.cut_graph import CutGraph, RemoteEdges
-from penstock.cluster.worker.gathered_graph import list_bytes
+from penstock.cluster.worker.cut_graph import CutGraph, RemoteEdges, list_bytes
 
 
 def test_the_size_of_lists_is_known_before_they_are_read():

@@ -8,8 +8,8 @@ import pytest
 from wired import template_for, wired
 
 from penstock import PenstockError
-from penstock.cluster.worker import clusters
-from penstock.cluster.worker.clusters import clusters_for, offer_clusters
+from penstock.cluster.worker import batch_source
+from penstock.cluster.worker.batch_source import clusters_for, offer_clusters
 from penstock.partition import Cut, cut, open_partition
 from penstock.sampling.cluster import clusters_from, clusters_of
 from penstock.sampling.parts import OwnedPart, RelationReader
@@ -40,7 +40,7 @@ def workers(tmp_path):
 
 def test_all_have_those_of_one_machine(workers, monkeypatch):
     """In several pieces, for one that asks before they are found."""
-    monkeypatch.setattr(clusters, "_PIECE", 50)
+    monkeypatch.setattr(batch_source, "_PIECE", 50)
     found = []
     asking = threading.Thread(target=lambda: found.append(clusters_for(workers[1], JOB)))
     asking.start()
@@ -52,7 +52,7 @@ def test_all_have_those_of_one_machine(workers, monkeypatch):
 
 def test_they_are_found_once(workers, tmp_path, monkeypatch):
     first = offer_clusters(workers[0], JOB)
-    monkeypatch.setattr(clusters, "clusters_of", None)
+    monkeypatch.setattr(batch_source, "clusters_of", None)
     np.testing.assert_array_equal(offer_clusters(workers[0], JOB), first)
     whole = (tmp_path / "clusters.npy").read_bytes()
     np.save(tmp_path / "clusters.npy", first[:5])

@@ -3,14 +3,14 @@
 from types import SimpleNamespace
 
 from penstock.cluster.reports import Heartbeat
-from penstock.cluster.worker.records import LastRecords, mend_metrics, stands_at_best
+from penstock.cluster.tasks.worker import LastRecords, mend_metrics, stands_at_best
+from penstock.report.run_logs import read_trace
 from penstock.report.timeline import steady_window
-from penstock.report.trace import read_trace
+from penstock.train.checkpoints import TrainState
 from penstock.train.events import EventLog, add_workers
 from penstock.train.job import make_job
 from penstock.train.records import FolderRecords
 from penstock.train.run_folder import RunFolder
-from penstock.train.train_state import TrainState
 from training_graphs import lines_of
 
 

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
-from penstock.cluster.layout import lay_out, without_machine
-from penstock.cluster.setup import Setup, read_setup
+from penstock.cluster.layout import Setup, lay_out, read_setup, without_machine
 from penstock.hardware.cluster import ClusterDocument, Machine
 from refusals import refused
 

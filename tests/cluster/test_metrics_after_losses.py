@@ -16,20 +16,19 @@ from hypothesis import strategies as st
 
 from penstock.cluster.rendezvous import Round
 from penstock.cluster.tasks import worker
-from penstock.cluster.tasks.worker import Worker
-from penstock.cluster.worker.records import LastRecords, mend_metrics
+from penstock.cluster.tasks.worker import LastRecords, Worker, mend_metrics
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.pipeline.schedule import Position
 from penstock.progress import SILENT
 from penstock.train.callbacks.calls import Callbacks
-from penstock.train.execution.worker_group import RegroupError
+from penstock.train.checkpoints import TrainState
+from penstock.train.execution.shared import RegroupError
 from penstock.train.job import make_job
 from penstock.train.loop import Loop
 from penstock.train.metrics import METRICS
 from penstock.train.records import NoRecords
 from penstock.train.run_folder import RunFolder
-from penstock.train.steps import Step
-from penstock.train.train_state import TrainState
+from penstock.train.session import Step
 from penstock.wire import PeerLost
 from training_graphs import lines_of
 

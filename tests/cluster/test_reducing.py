@@ -11,10 +11,10 @@ from torch import distributed
 from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.worker import all_reduce, groups, reductions
-from penstock.cluster.worker.flat import FlatGradients, are_finite, learned_parameters
-from penstock.cluster.worker.wire_collective import WireGroup
-from penstock.train.execution.worker_group import RegroupError
+from penstock.cluster.worker import collectives, gradients
+from penstock.cluster.worker.collectives import WireGroup
+from penstock.cluster.worker.gradients import FlatGradients, are_finite, learned_parameters
+from penstock.train.execution.shared import RegroupError
 from refusals import refused
 
 CPU = torch.device("cpu")
@@ -79,8 +79,8 @@ def test_two_workers_make_the_same_step(two, reduction, early):
     expected = [p - 0.5 * (1 + (0 if p.grad is None else p.grad)) for p in session_of(0).learned.parameters()]
 
     def train(rank):
-        summed = all_reduce.AllReduce(two.members[rank], sessions[rank], two.generation, two.mailboxes[rank])
-        assert isinstance(summed.group, {"torch": groups.HostCollectiveGroup, "wire": WireGroup}[reduction])
+        summed = gradients.AllReduce(two.members[rank], sessions[rank], two.generation, two.mailboxes[rank])
+        assert isinstance(summed.group, {"torch": collectives.HostCollectiveGroup, "wire": WireGroup}[reduction])
         try:
             if early:
                 summed.start_sum([learned_parameters(sessions[rank])[place] for place in early])
@@ -99,7 +99,7 @@ def test_rows_of_different_lengths_are_gathered(two):
     given = [torch.arange(3), torch.tensor([1 << 60])]
 
     def gather(rank):
-        group = groups.HostCollectiveGroup(two.members[rank], two.generation)
+        group = collectives.HostCollectiveGroup(two.members[rank], two.generation)
         try:
             found, none = group.gather(given[rank]), group.gather(torch.empty(0))
             total = torch.ones(2, dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_rows_of_different_lengths_are_gathered(two):
 
 
 def test_gpus_gather_as_hosts_do(two, nccl):
-    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+    group = collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     nccl.made[0].later.set()
     assert [each.tolist() for each in group.gather(torch.arange(3))] == [[0, 1, 2], [0, 1, 2]]
     two.meeting.lose(1)
@@ -136,12 +136,12 @@ def test_a_step_that_overflows_is_left_out(two, monkeypatch):
         def sum(self, numbers):
             numbers[3] += float("inf")
 
-    monkeypatch.setattr(reductions, "HostCollectiveGroup", Summed)
+    monkeypatch.setattr(collectives, "HostCollectiveGroup", Summed)
     for kind, moves in (("float16", False), ("float32", True)):
         session = session_of(compute_type=kind)
         before = [p.detach().clone() for p in session.learned.parameters()]
         session.inputs.device = torch.device("cuda")
-        reduction = all_reduce.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
+        reduction = gradients.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
         assert reduction.step(session, 0.5, False) == (0.5, False)
         moved = [not torch.equal(p, old) for p, old in zip(session.learned.parameters(), before, strict=True)]
         assert any(moved) == moves
@@ -201,13 +201,13 @@ def nccl(monkeypatch):
     """Stands for NCCL, which this host may not have."""
     monkeypatch.setattr(FakeNccl, "made", [], raising=False)
     monkeypatch.setattr(distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
-    for name in groups._SETTINGS:
+    for name in collectives._SETTINGS:
         monkeypatch.setenv(name, "")
     return FakeNccl
 
 
 def test_a_sum_that_hangs_is_called_off_when_a_worker_is_lost(two, nccl):
-    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+    group = collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     two.meeting.lose(1)
     with pytest.raises(RegroupError):
         group.sum(torch.ones(3))
@@ -215,7 +215,7 @@ def test_a_sum_that_hangs_is_called_off_when_a_worker_is_lost(two, nccl):
 
 
 def test_a_sum_that_hangs_is_called_off_when_the_run_ends(two, nccl):
-    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+    group = collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     two.members[0].stopped.set()
     with pytest.raises(RegroupError):
         group.sum(torch.ones(3))
@@ -223,7 +223,7 @@ def test_a_sum_that_hangs_is_called_off_when_the_run_ends(two, nccl):
 
 
 def test_a_sum_that_fails_means_meeting_again(two, nccl):
-    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+    group = collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     nccl.made[0].error = "remote process exited"
     nccl.made[0].later.set()
     with pytest.raises(RegroupError, match="remote process"):
@@ -233,7 +233,7 @@ def test_a_sum_that_fails_means_meeting_again(two, nccl):
 
 
 def test_sums_are_launched_and_waited_for_together(two, nccl):
-    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+    group = collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     for _ in range(3):
         group.launch_sum(torch.ones(3))
     asked = []
@@ -249,7 +249,7 @@ def test_sums_are_launched_and_waited_for_together(two, nccl):
 def test_a_launched_sum_on_a_stream_of_its_own_is_waited_for(two, nccl, monkeypatch):
     """Whatever went wrong is said then."""
     monkeypatch.setattr(distributed, "AllreduceOptions", type("Options", (), {"__slots__": ()}))
-    group = groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+    group = collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     nccl.made[0].error = "remote process exited"
     nccl.made[0].later.set()
     with pytest.raises(RegroupError, match="remote process"):
@@ -263,7 +263,7 @@ def test_hosts_sum_what_captured_steps_launch_and_agree(two, reduction):
     teams = [team_of(member) for member in two.members]
 
     def ask(rank):
-        reduction = all_reduce.AllReduce(two.members[rank], session_of(), two.generation, teams[rank].collective)
+        reduction = gradients.AllReduce(two.members[rank], session_of(), two.generation, teams[rank].collective)
         teams[rank].reduction = reduction
         try:
             numbers = torch.full((20,), float(rank + 1))
@@ -281,7 +281,7 @@ def test_joining_that_hangs_is_left_behind(two, nccl, monkeypatch):
     monkeypatch.setattr(nccl, "prepare", lambda self: None)
     two.meeting.lose(1)
     with pytest.raises(RegroupError):
-        groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+        collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     (thread,) = [each for each in threading.enumerate() if each.name == "nccl-joins"]
     nccl.made[0].joined.set()
     thread.join(10)
@@ -296,7 +296,7 @@ def test_nccl_that_cannot_start_is_one_sentence(two, nccl, monkeypatch, kind):
     monkeypatch.setattr(nccl, "prepare", fail)
     two.members[0].setup.cluster.failure.patience = 2.0
     with refused("external-failure NCCL_DEBUG") as caught:
-        groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+        collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     assert "\n" not in str(caught.value)
 
 
@@ -307,16 +307,16 @@ def test_nccl_that_failed_as_a_worker_was_lost(two, nccl, monkeypatch):
 
     monkeypatch.setattr(nccl, "prepare", fail)
     with pytest.raises(RegroupError, match="connection closed"):
-        groups.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
+        collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
 
 
 def test_gpus_of_their_own_are_summed_by_nccl_and_shared_ones_by_hosts(two, nccl, monkeypatch):
     chosen = []
-    monkeypatch.setattr(reductions, "DeviceCollectiveGroup", lambda *given: chosen.append("nccl"))
-    monkeypatch.setattr(reductions, "HostCollectiveGroup", lambda *given: chosen.append("gloo"))
+    monkeypatch.setattr(collectives, "DeviceCollectiveGroup", lambda *given: chosen.append("nccl"))
+    monkeypatch.setattr(collectives, "HostCollectiveGroup", lambda *given: chosen.append("gloo"))
     session = session_of(device=torch.device("cuda"))
     for count in (2, 1):
         two.members[0].setup.cluster.machines[0].gpus = count
-        all_reduce.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
-    all_reduce.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
+        gradients.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
+    gradients.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
     assert chosen == ["nccl", "gloo", "gloo"]

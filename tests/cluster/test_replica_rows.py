@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meeting_posts import meeting_posts
-from penstock.cluster.replica_rows import held_rows
+from penstock.cluster.tasks.store import held_rows
 from penstock.hardware.cluster import ClusterDocument
 from penstock.partition import Cut, cut
 from penstock.partition.folder import Partition

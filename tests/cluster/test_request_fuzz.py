@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.cluster import reports
-from penstock.cluster.server import requests as server
+from penstock.cluster import reports, server
 from penstock.errors import PenstockError
 from penstock.sampling.parts import requests as sampling
 from penstock.store.parts import requests as store

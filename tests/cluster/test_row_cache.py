@@ -47,11 +47,11 @@ def whole(planned):
 
 def placed(session, monkeypatch):
     """The session placed as on a worker whose graph stays with the stores."""
+    from penstock.cluster.worker import device_placement
     from penstock.cluster.worker import device_placement as placement
-    from penstock.cluster.worker import device_prediction
-    from penstock.train.device.trial import NOTHING
+    from penstock.train.device.memory import NOTHING
 
-    monkeypatch.setattr(device_prediction, "tried_steps", lambda *_: NOTHING)
+    monkeypatch.setattr(device_placement, "tried_steps", lambda *_: NOTHING)
     monkeypatch.setattr(placement, "device_peak", lambda *_: None)
     parts = SimpleNamespace(owned={}, partition=SimpleNamespace(parts=1))
     return placement.place_on_worker(session, parts, whole, 1.0, True)
@@ -95,7 +95,7 @@ def test_a_worker_whose_step_cannot_be_traced_tries_small_ones_and_says_why(free
 
 
 def test_the_rows_that_are_read_most_are_kept(free):
-    from penstock.cluster.worker.row_cache import with_cached_rows
+    from penstock.cluster.worker.device_placement import with_cached_rows
 
     session = session_of(25)
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)

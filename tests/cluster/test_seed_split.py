@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.worker.split import SeedSplit, vertex_share, whole_batches
+from penstock.cluster.worker.batch_source import SeedSplit, vertex_share, whole_batches
 from penstock.pipeline.schedule import Planned
 from penstock.sampling import BatchKey
 

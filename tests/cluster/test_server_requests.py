@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.cluster.server.shard import Shard
+from penstock.cluster.server import Shard
 from penstock.cluster.tasks.server import serve_shard
 from penstock.train.job import make_job
 from penstock.wire import Message

@@ -5,9 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cluster.server import check_served
-from penstock.cluster.server.pieces import cut_state, join_state, shape_of, shard_pieces
-from penstock.cluster.server.shard import Shard
+from penstock.cluster.server import Shard, check_served, cut_state, join_state, shape_of, shard_pieces
 from penstock.train.job import make_job
 from penstock.train.optimisers import make_optimiser
 from refusals import refused

@@ -9,11 +9,10 @@ from test_worker_group import at_once
 from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.worker.whole import row_mail
-from penstock.cluster.worker.whole.list_exchange import ListExchange
-from penstock.cluster.worker.whole.row_mail import WireRowMail
+from penstock.cluster.worker import whole
+from penstock.cluster.worker.whole import ListExchange, WireRowMail
 from penstock.pipeline.schedule import Position
-from penstock.train.execution.worker_group import RegroupError
+from penstock.train.execution.shared import RegroupError
 from penstock.train.whole.shared.interfaces import Tag
 from penstock.wire import Message
 from refusals import refused
@@ -54,7 +53,7 @@ def taken(mail, rank, tag):
 
 
 def test_rows_arrive_in_pieces_and_once(two, monkeypatch):
-    monkeypatch.setattr(row_mail, "_PIECE", 64)
+    monkeypatch.setattr(whole, "_PIECE", 64)
     rows = np.arange(60, dtype=np.float32).reshape(20, 3), np.empty((0, 3), np.float32)
     two.mails[0].post(1, TAG, rows)
     two.mails[0].end()
@@ -96,7 +95,7 @@ def test_who_waits_for_a_lost_worker_meets_again(two):
 @pytest.mark.parametrize(("pieces", "messages"), [(1000, 1), (64, 4)])
 def test_small_arrays_travel_together(two, monkeypatch, pieces, messages):
     """Those of 48, 0, 24 and 96 bytes; the last one is cut where 64 bytes are sent at a time."""
-    monkeypatch.setattr(row_mail, "_PIECE", pieces)
+    monkeypatch.setattr(whole, "_PIECE", pieces)
     rows = [np.full((count, 3), count, np.float32) for count in (4, 0, 2, 8)]
     two.mails[0].post(1, TAG, rows)
     assert len(two.mails[0]._sent) == messages

@@ -10,8 +10,8 @@ from test_worker_group import at_once
 from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.worker.wire_collective import WireGroup
-from penstock.train.execution.worker_group import RegroupError
+from penstock.cluster.worker.collectives import WireGroup
+from penstock.train.execution.shared import RegroupError
 from penstock.wire import Message
 from refusals import refused
 
@@ -54,7 +54,7 @@ def test_sums_in_the_order_of_ranks(three):
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])
 def test_long_rows_are_summed_in_shares_to_the_same_bits(three, count, monkeypatch):
     """Every worker sums a share; each number is added up in the order of ranks, as where all is sent to everybody."""
-    monkeypatch.setattr("penstock.cluster.worker.wire_collective._SHARED", 1)
+    monkeypatch.setattr("penstock.cluster.worker.collectives._SHARED", 1)
     generator = torch.Generator().manual_seed(count)
     given = [torch.randn(count, generator=generator) * 10.0**rank for rank in range(3)]
     expected = (given[0] + given[1]) + given[2]
@@ -67,7 +67,7 @@ def test_long_rows_are_summed_in_shares_to_the_same_bits(three, count, monkeypat
 
 @pytest.mark.parametrize("shared", [1, 1 << 14])
 def test_sums_that_are_begun_end_in_any_order_beside_others(three, shared, monkeypatch):
-    monkeypatch.setattr("penstock.cluster.worker.wire_collective._SHARED", shared)
+    monkeypatch.setattr("penstock.cluster.worker.collectives._SHARED", shared)
     groups = groups_of(three)
 
     def work(rank):

@@ -11,19 +11,17 @@ import torch
 from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
-from penstock.cluster.worker.exchange import RowExchange
-from penstock.cluster.worker.forwarded_progress import ForwardedProgress
-from penstock.cluster.worker.groups import HostCollectiveGroup
+from penstock.cluster.tasks.worker import ForwardedProgress, serve_state, state_of
+from penstock.cluster.worker.collectives import HostCollectiveGroup, RendezvousStore
+from penstock.cluster.worker.cut_graph import RowExchange
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.layerwise import PartedPlan
-from penstock.cluster.worker.rendezvous_store import RendezvousStore
-from penstock.cluster.worker.states import serve_state, state_of
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
 from penstock.train.build import make_session
-from penstock.train.execution.worker_group import RegroupError
+from penstock.train.checkpoints import TrainState
+from penstock.train.execution.shared import RegroupError
 from penstock.train.job import make_job
-from penstock.train.train_state import TrainState
 from penstock.wire import Message
 from refusals import refused
 from training_graphs import assert_same_state, community_graph
@@ -158,7 +156,7 @@ def kept(two, *parts):
 @pytest.mark.parametrize("rows", [(5, 7), (0, 7), (5, 0), (0, 0)])
 def test_parts_are_joined_in_the_order_of_ranks(two, monkeypatch, rows):
     """However large they are: they travel in pieces."""
-    monkeypatch.setattr("penstock.cluster.worker.exchange._PIECE", 30)
+    monkeypatch.setattr("penstock.cluster.worker.cut_graph._PIECE", 30)
     whole = np.arange(2 * sum(rows), dtype=np.float32).reshape(-1, 2)
     for exchange in kept(two, whole[: rows[0]], whole[rows[0] :]):
         found = exchange.joined("a", rows)
@@ -237,7 +235,7 @@ def test_progress_that_nobody_hears_is_no_failure(two):
 
 def test_state_over_the_wire(two, monkeypatch):
     """Bit for bit, in several pieces."""
-    monkeypatch.setattr("penstock.cluster.worker.states._PIECE", 1000)
+    monkeypatch.setattr("penstock.cluster.tasks.worker._PIECE", 1000)
     state = {
         "weights": {"w": torch.randn(40, 30), "b": torch.tensor([float("inf"), float("nan"), -0.0])},
         "half": torch.randn(3, dtype=torch.bfloat16),

@@ -2,10 +2,9 @@
 
 from types import SimpleNamespace
 
-from penstock.cluster.layout import CONTROLLER, lay_out
+from penstock.cluster.layout import CONTROLLER, Setup, lay_out
 from penstock.cluster.member import Member
-from penstock.cluster.setup import Setup
-from penstock.cluster.worker.exchange import RowExchange
+from penstock.cluster.worker.cut_graph import RowExchange
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
 from penstock.wire import Credentials, Endpoint, make_credentials

@@ -9,8 +9,7 @@ from matrices import KINDS, assert_sends_all
 
 import penstock as ps
 from penstock.coflow import SCHEDULES, bound, schedule, seconds
-from penstock.coflow.matching.bvn import padded
-from penstock.coflow.matching.printed import printed_phases
+from penstock.coflow.matching import padded, printed_phases
 from refusals import refused
 
 COUNTEREXAMPLE = [[0, 1, 1], [1, 0, 1], [0, 0, 0]]

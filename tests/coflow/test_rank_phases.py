@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays
 from matrices import KINDS
 
 from penstock.coflow import SCHEDULES, schedule
-from penstock.coflow.rank_phases import phases_of_rank
+from penstock.coflow.exchange import phases_of_rank
 from refusals import refused
 
 MATRICES = st.integers(1, 5).flatmap(

@@ -1,8 +1,7 @@
 import json
 
 from penstock.cost import measure_epoch, measure_sampling, measure_steps
-from penstock.cost.sampling_rate import seed_batches
-from penstock.cost.step_time import loaded, sage_step
+from penstock.cost.throughput import loaded, sage_step, seed_batches
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from random_graphs import power_law_graph
@@ -38,7 +37,7 @@ def test_seeds_are_training_vertices_where_there_are_some():
 
 
 def test_the_command_prints_rows(tmp_path, capsys, monkeypatch):
-    from penstock.cli.bench import sampling_command, training_command
+    from penstock.cli.profile import sampling_command, training_command
 
     folder = tmp_path / "graph"
     labelled(power_law_graph()).save(folder)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from operator_profiles import HERE, WITH_GPU, gpu_profile, operator_profile
-from penstock.cost import operator_cache
+from penstock.cost import model as operator_cache
 from penstock.cost import operator_profile as profiles
-from penstock.cost.fit import fit_and_compare, fit_rates
-from penstock.cost.ladder import HELD_OUT, RUNGS, made_graph, rung_of
+from penstock.cost.fit import fit_and_compare, fit_rates, step_widths, training_step, undisturbed
 from penstock.cost.machine import processor_name, this_machine
-from penstock.cost.machine_model import (
+from penstock.cost.model import (
+    CostModel,
     data_sheets,
     known_machine,
     known_machines,
@@ -21,13 +21,10 @@ from penstock.cost.machine_model import (
     machine_order_costs,
     shipped_model,
 )
-from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS
-from penstock.cost.operators.entry import block_sizes, distinct_rows
+from penstock.cost.operators.entry import HELD_OUT, RUNGS, block_sizes, distinct_rows, made_graph, rung_of
 from penstock.cost.profile import FittedOperator, Profile, read_profile, write_profile
-from penstock.cost.step_fit import step_widths, training_step
 from penstock.cost.step_prediction import LAYER_CALLS, BlockSizes, StepShape, step_calls, step_seconds, step_work
-from penstock.cost.stopwatch import undisturbed
 from penstock.nn import build_model
 from penstock.nn.operator_work import CHUNK, Processor, aggregate_work, in_chunks, seconds_of
 from penstock.nn.options import model_options
@@ -110,7 +107,7 @@ OF_THE_HOST = ["host_gather", "host_aggregate", "pinned_read"]
     [name for name, entry in OPERATORS.items() if entry.prepare and ("cpu" in entry.devices or name in OF_THE_HOST)],
 )
 def test_every_operator_runs_and_its_work_is_counted(rung, name, monkeypatch):
-    monkeypatch.setattr("penstock.cost.operators.host_rows._BYTES", 1 << 20)
+    monkeypatch.setattr("penstock.cost.operators.rows._BYTES", 1 << 20)
     entry = OPERATORS[name]
     run = entry.prepare(rung, torch.device("cpu"))
     run()

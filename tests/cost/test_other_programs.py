@@ -3,11 +3,11 @@
 import pytest
 
 from operator_profiles import HERE, operator_profile
+from penstock.cost import operator_profile as other_programs
 from penstock.cost import operator_profile as profiles
-from penstock.cost import other_programs
-from penstock.cost.ladder import RUNGS, made_graph, rung_of, rungs_on
+from penstock.cost.operator_profile import CpuTimes, cpu_times, others_warning, share_of_others
 from penstock.cost.operators import OPERATORS
-from penstock.cost.other_programs import CpuTimes, cpu_times, others_warning, share_of_others
+from penstock.cost.operators.entry import RUNGS, made_graph, rung_of, rungs_on
 from penstock.cost.profile import read_profile, write_profile
 from refusals import refused
 from training_graphs import typed_graph

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from penstock.train.decided_by import TIMED
-from penstock.train.finalists import settlement
+from penstock.train import finalists as settlement
+from penstock.train.session import TIMED
 from training_graphs import assert_same_state, facts_of, newest_checkpoint, stored_as, trained
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]

@@ -67,7 +67,7 @@ def test_two_runs_have_the_same_bits_and_an_interrupted_one_too(way, tmp_path, m
 
 @pytest.mark.parametrize("way", ["gather", "aggregate", "divided"])
 def test_a_batch_that_lacks_room_is_filled_again(way, tmp_path, monkeypatch):
-    from penstock.sampling.device.room import Room
+    from penstock.sampling.device.block import Room
     from penstock.train.device import decision
 
     graph, job = stored_as(np.float32), {**FEW, "first_layer": way}

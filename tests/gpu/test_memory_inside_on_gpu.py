@@ -7,9 +7,8 @@ import sys
 import pytest
 import torch
 
-from penstock.train.trace.inside import memory_inside
 from penstock.train.trace.kernel_rates import KernelRates
-from penstock.train.trace.libraries import measure_libraries
+from penstock.train.trace.libraries import measure_libraries, memory_inside
 
 pytestmark = [
     pytest.mark.gpu,

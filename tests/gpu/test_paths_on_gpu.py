@@ -10,8 +10,7 @@ import torch
 from penstock.sampling.device.streams import stream_maker
 from penstock.store.device import CachedTable, PinnedTable, page_locked
 from penstock.store.device.divided import DividedTable
-from penstock.store.device.host_paths import HostPaths
-from penstock.store.device.path_division import FastestDivision, FixedDivision
+from penstock.store.device.host_paths import FastestDivision, FixedDivision, HostPaths
 from penstock.train import run as run_module
 from training_graphs import InterruptAfter, assert_same_state, community_graph, lines_of, newest_checkpoint, trained
 
@@ -51,7 +50,7 @@ def test_losses_are_bit_equal_whatever_path_rows_took(capture, paths, rows, smal
 
 
 def test_a_batch_that_lacks_room_is_read_again(small_chunks, tmp_path, monkeypatch):
-    from penstock.sampling.device.room import Room
+    from penstock.sampling.device.block import Room
     from penstock.train.device import decision
 
     graph, job = community_graph(400), {**FEW, "placement": PINNED}

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from penstock.sampling.device.streams import current_streams, rest, stream_maker, streams_of_run
-from penstock.service.workers.device_grant import ProcessLimit, SharedDevice
-from penstock.service.workers.reports import Reports
 from penstock.service.workers.shared_jobs import SharedJobs
+from penstock.service.workers.tasks import ProcessLimit, Reports, SharedDevice
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_device")]

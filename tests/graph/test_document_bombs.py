@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-from penstock.graph.atomic import check_target
 from penstock.graph.documents import StrictDocument, parse_yaml, read_checked, read_yaml
+from penstock.graph.files import check_target
 from penstock.report import write_report
 from penstock.train.job import make_job
 from refusals import refused

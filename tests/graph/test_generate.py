@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.graph.generate import DATASETS, make_cached, make_graph, recipe_named
-from penstock.graph.generate.layout import lay_out, scramble, unscramble
+from penstock.graph.generate.vertices import lay_out, scramble, unscramble
 from refusals import refused
 
 SCALES = {

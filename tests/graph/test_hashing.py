@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from penstock.graph.data import splits_by_ratio
 from penstock.graph.hashing import document_key, key_of, keys_of, seed_for, seed_of, unit_draws
-from penstock.graph.splits import splits_by_ratio
 
 
 def test_draws_are_even_and_uncorrelated():

@@ -12,29 +12,27 @@ import pytest
 
 from penstock import PenstockError
 from penstock.cluster.cluster_file import read_cluster
-from penstock.cluster.launch.environment.rendezvous import SECRET_FILE, read_secret
+from penstock.cluster.launch.job_processes import SECRET_FILE, read_secret
 from penstock.cluster.run import cluster_of
 from penstock.cost.profile import read_profile
-from penstock.graph import input_files
+from penstock.graph import files
 from penstock.graph.arrays import open_array, read_header
-from penstock.graph.atomic import check_target
 from penstock.graph.convert import triple_files
-from penstock.graph.convert.archive import Archive
-from penstock.graph.convert.ogb.splits import load_saved
-from penstock.graph.convert.ogb.tables import read_numbers
+from penstock.graph.convert.npz import Archive
+from penstock.graph.convert.ogb import load_saved, read_numbers
 from penstock.graph.documents import read_yaml
+from penstock.graph.files import MOST_BYTES, check_target, open_regular, read_document
 from penstock.graph.graph import Graph
-from penstock.graph.input_files import MOST_BYTES, open_regular, read_document
-from penstock.graph.tables.sources import find_files
+from penstock.graph.tables.reader import find_files
 from penstock.partition import open_partition
 from penstock.plan.document import read_plan
 from penstock.report import write_report
 from penstock.report.comparison import read_subject
-from penstock.simulate.shop.fjs import read_fjs
-from penstock.simulate.traces.text import read_trace
-from penstock.store.parts.journal import read_records
+from penstock.simulate.shop.shop import read_fjs
+from penstock.simulate.traces.trace import read_trace
+from penstock.store.parts.embedding_files import read_records
+from penstock.train.checkpoints import read_state
 from penstock.train.run_folder import RunFolder
-from penstock.train.state_file import read_state
 from refusals import refused
 from training_graphs import community_graph
 
@@ -125,7 +123,7 @@ def test_documents_have_a_largest_size(tmp_path, monkeypatch):
     with (tmp_path / "plan.json").open("wb") as file:
         file.truncate(MOST_BYTES * 64)
     read = []
-    monkeypatch.setattr(input_files, "open_regular", lambda path: Counted(open_regular(path), read))
+    monkeypatch.setattr(files, "open_regular", lambda path: Counted(open_regular(path), read))
     with refused("damaged-file plan.json 256 MiB"):
         read_plan(tmp_path / "plan.json")
     with refused("damaged-file plan.json 256 MiB"):

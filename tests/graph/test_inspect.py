@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from penstock import EdgeSet, Graph, NodeSet
-from penstock.cli.inspect import inspect_command
+from penstock.cli.data import inspect_command
+from penstock.graph import inspect
 from penstock.graph.csr import build_lists
-from penstock.graph.inspect import inspect_graph, scans
-from penstock.graph.inspect.scans import scan_columns
+from penstock.graph.inspect import inspect_graph, scan_columns
 from penstock.progress import SILENT, Progress
 from refusals import refused
 
@@ -88,8 +88,8 @@ def test_blocks_and_threads_change_nothing(monkeypatch):
     pairs = rng.integers(0, 300, (2000, 2)).tolist()
     graph = graph_of(pairs, 300, {"x": rng.random((300, 4), np.float32)})
     whole = inspect_graph(graph)
-    monkeypatch.setattr(scans, "_BLOCK_ROWS", 7)
-    monkeypatch.setattr(scans, "_BLOCK_BYTES", 50)
+    monkeypatch.setattr(inspect, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(inspect, "_BLOCK_BYTES", 50)
     monkeypatch.setenv("PENSTOCK_THREADS", "3")
     cut = inspect_graph(graph)
     assert cut.edges == whole.edges and cut.degree == whole.degree and cut.warnings == whole.warnings
@@ -97,7 +97,7 @@ def test_blocks_and_threads_change_nothing(monkeypatch):
 
 
 def test_a_mapped_graph_and_its_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(scans, "_RELEASE_BYTES", 1)
+    monkeypatch.setattr(inspect, "_RELEASE_BYTES", 1)
     graph = healthy().save(tmp_path / "graph")
     found = inspect_graph(graph)
     assert found.path == tmp_path / "graph" and found.nbytes == graph.nbytes
@@ -207,11 +207,11 @@ def test_imbalance_and_hubs():
 
 
 def test_features_beyond_memory(monkeypatch):
-    from penstock.graph.inspect import advice
+    from penstock.graph import inspect
 
-    monkeypatch.setattr(advice, "_physical_memory", lambda: 50)
+    monkeypatch.setattr(inspect, "_physical_memory", lambda: 50)
     assert any("they will be read from disk" in warning for warning in inspect_graph(healthy()).warnings)
-    monkeypatch.setattr(advice, "_physical_memory", lambda: 0)
+    monkeypatch.setattr(inspect, "_physical_memory", lambda: 0)
     assert inspect_graph(healthy()).warnings == []
 
 

@@ -8,13 +8,11 @@ import pytest
 
 import penstock as ps
 from penstock import Cut, EdgeSet, Graph, NodeSet, PenstockError, cut, open_partition, stitch
-from penstock.graph import facts
+from penstock.graph import facts, integrity
 from penstock.graph import facts as record
 from penstock.graph.ids import StringIds
 from penstock.graph.inspect import inspect_graph
-from penstock.graph.integrity import check_graph, scan
-from penstock.graph.integrity import graph as integrity_graph
-from penstock.graph.integrity.scan import first_fall, first_outside, first_repeat, non_finite_rows, value_range
+from penstock.graph.integrity import check_graph, first_fall, first_outside, first_repeat, non_finite_rows, value_range
 from penstock.graph.tables.export import export_tables
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.labor import Labor
@@ -111,7 +109,7 @@ def test_graphs_in_memory_are_checked(folder):
 
 
 def test_unchecked_is_not_read(folder, monkeypatch):
-    monkeypatch.setattr(scan, "map_blocks", None)
+    monkeypatch.setattr(integrity, "map_blocks", None)
     for opened in (ps.load(folder, unchecked=True), Graph.open(folder, unchecked=True)):
         opened.edges[KIND].indptr = np.full(41, -1)
         check_graph(opened)
@@ -122,7 +120,7 @@ def counted(monkeypatch):
     """Every array is large, and how often one is read is counted."""
     read = []
     monkeypatch.setattr(facts, "RECORDED", 0)
-    from penstock.graph.integrity import graph as module
+    from penstock.graph import integrity as module
 
     monkeypatch.setattr(module, "value_range", lambda values: read.append(len(values)) or value_range(values))
     return read
@@ -195,8 +193,8 @@ def test_records_of_folders_that_are_gone_are_deleted(folder, counted):
 
 
 def test_blocks_give_what_one_pass_gives(monkeypatch):
-    monkeypatch.setattr(scan, "_BLOCK", 64)
-    monkeypatch.setattr(scan, "_SEGMENT", 256)
+    monkeypatch.setattr(integrity, "_BLOCK", 64)
+    monkeypatch.setattr(integrity, "_SEGMENT", 256)
     rng = np.random.default_rng(1)
     for size in (0, 1, 7, 8, 500):
         values = rng.integers(-50, 50, size)
@@ -228,7 +226,7 @@ def test_lists_must_ascend_where_edges_are_looked_up(folder, tmp_path):
 
 
 def test_the_first_list_that_does_not_ascend(monkeypatch):
-    monkeypatch.setattr(integrity_graph, "_ROWS", 3)
+    monkeypatch.setattr(integrity, "_ROWS", 3)
     rng = np.random.default_rng(2)
     for _ in range(50):
         lists = [np.sort(rng.integers(0, 12, rng.integers(0, 4))) for _ in range(12)]
@@ -236,7 +234,7 @@ def test_the_first_list_that_does_not_ascend(monkeypatch):
         for number in wrong:
             lists[number] = lists[number][::-1]
         indptr = np.concatenate([[0], np.cumsum([len(each) for each in lists])])
-        assert integrity_graph._first_row(indptr, np.concatenate(lists)) == (wrong[0] if wrong else -1)
+        assert integrity._first_row(indptr, np.concatenate(lists)) == (wrong[0] if wrong else -1)
 
 
 def test_edge_fields_have_a_row_for_each_edge(folder):

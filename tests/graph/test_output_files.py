@@ -10,15 +10,16 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import ArrayWriter, write_array
-from penstock.graph.atomic import replace_whole, write_whole
-from penstock.graph.output_files import (
+from penstock.graph.files import (
     make_private_folder,
     open_bytes,
     open_lock,
     open_private,
     open_text,
     refuse_links,
+    replace_whole,
     write_new,
+    write_whole,
     writing,
 )
 from refusals import refused

@@ -10,7 +10,7 @@ from penstock.nn import adapt
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
 from penstock.sampling.cluster import ClusterSampler, clusters_of
 from penstock.sampling.labor import Labor
-from penstock.sampling.ladies import Ladies
+from penstock.sampling.layerwise import Ladies
 from random_graphs import power_law_graph
 from refusals import refused
 

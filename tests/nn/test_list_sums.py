@@ -5,7 +5,7 @@ import pytest
 import torch
 from random_blocks import random_block
 
-from penstock.nn.list_sums import sum_lists
+from penstock.nn.table_aggregation import sum_lists
 from penstock.sampling.device.block import device_block
 
 

@@ -5,8 +5,8 @@ import torch
 
 from penstock.nn import build_scorer
 from penstock.nn.scorers import ScorerSettings, TransEScorer
-from penstock.nn.scorers.complex_distance import complex_distances
-from penstock.nn.scorers.relations import complex_magnitudes
+from penstock.nn.scorers.distances import complex_distances
+from penstock.nn.scorers.products import complex_magnitudes
 from refusals import refused
 
 WIDTH, RELATIONS = 8, 5

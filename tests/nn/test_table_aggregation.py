@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.nn import stored_numbers
+from penstock.nn import table_aggregation
 from penstock.nn.aggregation import aggregate_beside, normalised_sum
 from penstock.nn.table_aggregation import aggregate_table, shared_aggregation, table_lists, widened_rows
 from penstock.sampling.block import Block
@@ -53,13 +53,13 @@ def test_threads_that_take_turns_make_the_same_sums(what):
     whole, part = np.empty((block.num_dst, 16), np.float32), np.full((80, 16), np.nan, np.float32)
     aggregate_table(block, what, table, ids, whole)
     lists = table_lists(block, what, ids)
-    work = shared_aggregation(lists, what, stored_numbers.readable(table), part, 30, 110, 7)
+    work = shared_aggregation(lists, what, table_aggregation.readable(table), part, 30, 110, 7)
     work()
     assert np.array_equal(part, whole[30:110])
     if what != "normalised":
         named = lists._replace(indices=ids[block.indices], ids=np.empty(0, np.int32))
         part[:] = np.nan
-        shared_aggregation(named, what, stored_numbers.readable(table), part, 30, 110, 7)()
+        shared_aggregation(named, what, table_aggregation.readable(table), part, 30, 110, 7)()
         assert np.array_equal(part, whole[30:110])
 
 
@@ -78,7 +78,7 @@ def test_every_float16_is_widened_exactly():
         expected = patterns.astype(np.float32)
     assert np.array_equal(wide, expected, equal_nan=True)
     assert np.array_equal(np.signbit(wide), np.signbit(expected))
-    by_bits = np.array([stored_numbers._by_bits(each) for each in patterns.view(np.uint16).reshape(-1)[::7]])
+    by_bits = np.array([table_aggregation._by_bits(each) for each in patterns.view(np.uint16).reshape(-1)[::7]])
     assert np.array_equal(by_bits, expected.reshape(-1)[::7], equal_nan=True)
 
 

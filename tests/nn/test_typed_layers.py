@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 from torch.func import functional_call
 
 from penstock.nn import HGTLayer, RGCNLayer, SAGELayer, TypedGATLayer
-from penstock.nn.constant_input import constant_input
+from penstock.nn.input_rows import constant_input
 from penstock.sampling import TypedBlock
 from refusals import refused
 

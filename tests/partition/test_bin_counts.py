@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.partition.bin_counts import count_bins, levels_reached, share_parts
-from penstock.partition.row_cover import edges_to_sum
+from penstock.partition.bins import count_bins, edges_to_sum, levels_reached, share_parts
 
 WORKERS, LAYERS = 3, 3
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.partition import Cut, assign, cut, levels
+from penstock.partition import Cut, assign, assignment, cut
 from penstock.progress import Progress
 
 
@@ -69,7 +69,7 @@ def test_trainers_share_train_vertices_whatever_parts_balance(tmp_path, halves, 
 
 @pytest.mark.parametrize("method", ["random", "stream"])
 def test_without_metis_trainers_share_by_lot_and_it_is_said(tmp_path, halves, monkeypatch, method):
-    monkeypatch.setattr(levels, "metis_library", lambda: None)
+    monkeypatch.setattr(assignment, "metis_library", lambda: None)
     heard = Heard()
     result = cut(halves[0], Cut(4, 2, method), tmp_path / "p", progress=heard)
     assert max(result.document.trainer_balance.values()) < 1.02

@@ -10,7 +10,7 @@ from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.partition import Cut, assign
 from penstock.partition.methods import METHODS, metis
-from penstock.partition.metis_library import metis_library
+from penstock.partition.methods.metis import metis_library
 from random_graphs import mesh_graph, power_law_graph
 from refusals import refused
 
@@ -82,8 +82,7 @@ def test_metis_is_found_and_its_layout_probed():
     assert library.index in (np.int32, np.int64)
     # Entry by entry, the options that are set must be the ones METIS reads: a refused imbalance shows it.
     bad = library.options(imbalance=-5)
-    from penstock.partition.adjacency import undirected
-    from penstock.partition.whole import whole_of
+    from penstock.partition.problem import undirected, whole_of
 
     whole = whole_of(mesh_graph(6))
     with refused("external-failure"):
@@ -120,9 +119,9 @@ def test_a_power_law_graph_stays_balanced_in_edges():
 
 
 def test_a_table_too_large_for_local_search_is_no_failure(monkeypatch):
-    from penstock.partition.refine import exchange
+    from penstock.partition import refine
 
-    monkeypatch.setattr(exchange, "_LARGEST_TABLE", 1000)
+    monkeypatch.setattr(refine, "_LARGEST_TABLE", 1000)
     for method in ("metis", "hypergraph"):
         assert assign(mesh_graph(), Cut(4, method=method)).metrics.edge_cut > 0
     with refused("out-of-memory --refine"):
@@ -132,7 +131,7 @@ def test_a_table_too_large_for_local_search_is_no_failure(monkeypatch):
 def test_finding_metis_in_many_threads_leaves_stdout_alone():
     code = """
 import threading, time
-from penstock.partition.metis_library import MetisLibrary, metis_library
+from penstock.partition.methods.metis import MetisLibrary, metis_library
 probe = MetisLibrary.part_graph
 MetisLibrary.part_graph = lambda *given: (time.sleep(0.01 * threading.active_count()), probe(*given))[1]
 work = [threading.Thread(target=metis_library) for _ in range(8)]

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.partition import measure
-from penstock.partition.problem import constraints_of, default_names
-from penstock.partition.whole import whole_of
+from penstock.partition.problem import constraints_of, default_names, whole_of
 from random_graphs import graphs
 
 

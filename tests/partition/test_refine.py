@@ -7,10 +7,16 @@ from hypothesis import strategies as st
 
 from penstock.partition import measure
 from penstock.partition.methods import METHODS
-from penstock.partition.problem import Problem, constraints_of, default_names
-from penstock.partition.refine import balanced, less_volume, repaired
-from penstock.partition.refine.exchange import exchange_of, move, traffic_changes, volume_changes
-from penstock.partition.whole import whole_of
+from penstock.partition.problem import Problem, constraints_of, default_names, whole_of
+from penstock.partition.refine import (
+    balanced,
+    exchange_of,
+    less_volume,
+    move,
+    repaired,
+    traffic_changes,
+    volume_changes,
+)
 from random_graphs import directed_graph, graphs, mesh_graph, power_law_graph
 
 

@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from penstock.partition import row_cover
-from penstock.partition.row_cover import edges_to_sum
+from penstock.partition import bins
+from penstock.partition.bins import edges_to_sum
 
 
 def sent(rows, sums, summed):
@@ -25,7 +25,7 @@ def least(rows, sums):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_smaller_carries_all_edges(seed, monkeypatch):
-    monkeypatch.setattr(row_cover, "_WORTH", 1.0)
+    monkeypatch.setattr(bins, "_WORTH", 1.0)
     rng = np.random.default_rng(seed)
     rows, sums = rng.integers(0, 8, (2, int(rng.integers(1, 30))))
     summed = edges_to_sum(rows, sums, np.zeros(len(rows), np.int64))

@@ -25,10 +25,9 @@ from penstock.paths import (
     workload_shares,
 )
 from penstock.paths.chunk_selector import ChunkSelector
-from penstock.paths.decisions import complete_chunk, decide_chunk
-from penstock.paths.dependencies import nothing_in_progress
+from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
 from penstock.paths.optimum import optimal_choices
-from penstock.paths.rules.selector_state import BEHIND, new_state
+from penstock.paths.rules import BEHIND, new_state
 from penstock.paths.selectors import Selector
 from refusals import refused
 

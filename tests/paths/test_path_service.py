@@ -22,10 +22,10 @@ from penstock.paths.service import (
     WirePath,
     init,
     serve_wire,
-    socket_path,
+    transports,
 )
-from penstock.paths.service.address_order import AddressOrder
-from penstock.paths.service.message_format import (
+from penstock.paths.service.requester import AddressOrder
+from penstock.paths.service.responder import (
     HEADER_BYTES,
     Request,
     pack_answer,
@@ -232,7 +232,7 @@ def test_what_a_socket_announces_is_bounded(tmp_path):
 
 def test_another_users_process_is_refused(tmp_path, monkeypatch):
     with SocketServer(tmp_path / "acc", Responder(SHAPE.hardware), "acc"):
-        monkeypatch.setattr(socket_path.os, "geteuid", lambda: os.getuid() + 1)
+        monkeypatch.setattr(transports.os, "geteuid", lambda: os.getuid() + 1)
         with refused("not-permitted user"):
             SocketPath(tmp_path / "acc")(b"hello")
 

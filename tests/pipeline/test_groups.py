@@ -5,8 +5,14 @@ from itertools import islice, product
 import numpy as np
 import pytest
 
-from penstock.pipeline.division import DrawForecasts, MovingMedian, divided, divided_evenly
-from penstock.pipeline.grouped_batches import DrawingProcessor, GroupedBatches
+from penstock.pipeline.grouped_batches import (
+    DrawForecasts,
+    DrawingProcessor,
+    GroupedBatches,
+    MovingMedian,
+    divided,
+    divided_evenly,
+)
 from penstock.pipeline.schedule import Schedule
 
 

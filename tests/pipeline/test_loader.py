@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule, StageError, stages
-from penstock.pipeline import clock as stage_clock
-from penstock.pipeline.buffers import BufferPool
+from penstock.pipeline import stages as stage_clock
+from penstock.pipeline.batch_rows import BufferPool
 from penstock.pipeline.device import DeviceCarrier
 from penstock.sampling import NeighbourSampler
 from penstock.store import ArraySource, LocalStore, cached_source, replicated_source
@@ -80,7 +80,7 @@ def test_buffers_are_used_again(monkeypatch):
             made.append(shape)
         return empty(shape, dtype, *more)
 
-    monkeypatch.setattr("penstock.pipeline.buffers.np.empty", counted)
+    monkeypatch.setattr("penstock.pipeline.batch_rows.np.empty", counted)
     with loader_of(community_graph(), epochs=30) as loader:
         assert sum(1 for _ in loader) == 210
     # As many as can be under way at once, and a few more while they grow.

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pipeline import Stage, StageError, StagePipeline
-from penstock.pipeline.clock import StageTime, limit_words, limiting
+from penstock.pipeline.stages import StageTime, limit_words, limiting
 
 
 @given(st.integers(0, 60), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=3))

@@ -7,11 +7,10 @@ import pytest
 
 from penstock.hardware.machines import Machines
 from penstock.plan.bound import cluster_bound, slowest_cycle
-from penstock.plan.comparison import Comparison
+from penstock.plan.comparison import Comparison, draw_iterations
 from penstock.plan.document import CARRIED_OUT
-from penstock.plan.iterations import draw_iterations
 from penstock.plan.placement import PlacedUnits, PlacementProblem
-from penstock.plan.workloads.mini_batch_template import mini_batch_template
+from penstock.plan.workloads.mini_batch import mini_batch_template
 from penstock.simulate.amounts import Quantiles
 from penstock.simulate.simulation import Simulator
 from plan_profiles import comparison, machines_of_rates, mini_batch, profile_of

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from penstock.plan.iterations import draw_iterations
+from penstock.plan.comparison import draw_iterations
 from penstock.plan.placement import Budget
-from penstock.plan.workloads.mini_batch_template import mini_batch_template
+from penstock.plan.workloads.mini_batch import mini_batch_template
 from penstock.progress import SILENT
 from penstock.simulate.amounts import Quantiles
 from plan_profiles import comparison, machines_of_rates, mini_batch, profile_of
@@ -50,7 +50,7 @@ def test_small_clusters_are_simulated_as_they_are() -> None:
 )
 def test_turns_change_the_pace_little(monkeypatch, machines, read, many) -> None:
     """The same cluster with and without them, where batches differ as measured ones do."""
-    import penstock.plan.iterations as module
+    import penstock.plan.comparison as module
 
     monkeypatch.setattr(module, "_READ", read)
     names = [f"store-m{k}" for k in range(machines)]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from penstock.plan.memory import HeldMemory, memory_over_time
+from penstock.plan.workloads.entry import HeldMemory, memory_over_time
 from penstock.simulate import WorkloadBuilder, simulate, star
 
 

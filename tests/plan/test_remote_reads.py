@@ -5,7 +5,7 @@ import pytest
 from pytest import approx
 
 from penstock.pipeline.schedule import Schedule
-from penstock.plan.remote_reads import CountedBatches
+from penstock.plan.changes import CountedBatches
 from penstock.sampling import NeighbourSampler
 from training_graphs import community_graph
 

@@ -8,7 +8,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
 from penstock.plan.workloads import PlannedRun
-from penstock.plan.workloads.replica_shares import covered_reads, replica_shares
+from penstock.plan.workloads.mini_batch import covered_reads, replica_shares
 from penstock.progress import Progress
 from plan_profiles import profile_of
 from training_graphs import community_graph

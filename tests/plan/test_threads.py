@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from penstock.plan.threads import in_threads
+from penstock.plan.comparison import in_threads
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -6,10 +6,10 @@ from pytest import approx
 
 from penstock.hardware.cluster import ClusterDocument
 from penstock.pipeline.options import PipelineOptions
+from penstock.plan.changes import transport_advice
 from penstock.plan.document import Change
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
-from penstock.plan.transport_changes import transport_advice
 from penstock.plan.workloads import PlannedRun
 from penstock.progress import Progress
 from plan_profiles import profile_of

@@ -8,10 +8,9 @@ from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.plan.comparison import Comparison
 from penstock.plan.document import read_plan, write_plan
 from penstock.plan.placement import Budget
-from penstock.plan.planner import PlanChoices, comparison_of, make_plan
-from penstock.plan.replay import replay
+from penstock.plan.planner import PlanChoices, comparison_of, make_plan, replay
 from penstock.plan.workloads import PlannedRun, workload_entry, workload_of
-from penstock.plan.workloads.bin_cost import layer_costs
+from penstock.plan.workloads.whole_section import layer_costs
 from penstock.progress import Progress
 from penstock.train.job import make_job
 from refusals import refused

@@ -7,8 +7,7 @@ from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import read_plan, write_plan
 from penstock.plan.placement import Budget
-from penstock.plan.planner import PlanChoices, make_plan
-from penstock.plan.replay import replay
+from penstock.plan.planner import PlanChoices, make_plan, replay
 from penstock.plan.workloads import WORKLOADS, PlannedRun, workload_entry
 from penstock.progress import Progress
 from penstock.train.job import make_job

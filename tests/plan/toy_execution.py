@@ -2,8 +2,8 @@
 
 from penstock.cost.profile import Profile
 from penstock.graph.documents import StrictDocument
-from penstock.plan.memory import HeldMemory
 from penstock.plan.workloads import ExecutionWorkload, PlannedRun, WorkloadEntry
+from penstock.plan.workloads.entry import HeldMemory
 from penstock.simulate.workload_builder import WorkloadBuilder
 
 

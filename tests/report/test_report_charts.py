@@ -9,10 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.report.axes import Axis, exact, fitted, logarithmic, spans_decades
-from penstock.report.charts import MOST_POINTS, Mark, Series, column_chart, line_chart, thinned
+from penstock.report.charts import (
+    MOST_POINTS,
+    Axis,
+    Mark,
+    Series,
+    column_chart,
+    exact,
+    fitted,
+    line_chart,
+    logarithmic,
+    spans_decades,
+    thinned,
+)
 from penstock.report.run_folder import StageRecord
-from penstock.report.values import number
+from penstock.report.run_logs import number
 from penstock.report.words import limit_sentence, mebibytes, metric_value, moment, seconds, short
 
 values = st.lists(st.floats(-1e12, 1e12).map(number), min_size=1, max_size=20)

@@ -8,8 +8,7 @@ from test_report_page import page_of
 
 from penstock.explain.explanation import ExplainedColumn, ExplainedEdge, Explanation
 from penstock.report import write_explanation_page
-from penstock.report.explanation_page import judgement
-from penstock.report.explanation_picture import _chosen_edges, _point, _spread, edge_points, place_labels
+from penstock.report.explanations import _chosen_edges, _point, _spread, edge_points, judgement, place_labels
 
 FOUND = {
     "made": 12,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.partition import Cut, cut
+from penstock.sampling.block import BatchKey
 from penstock.sampling.cluster import ClusterSampler, clusters_from, clusters_of
-from penstock.sampling.key import BatchKey
 from random_graphs import directed_graph, mesh_graph, power_law_graph
 from refusals import refused
 

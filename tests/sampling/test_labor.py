@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Graph, NodeSet
-from penstock.sampling.key import BatchKey
+from penstock.sampling.block import BatchKey
 from penstock.sampling.labor import Labor
 from penstock.sampling.neighbours import NeighbourSampler
 from random_graphs import directed_graph, power_law_graph

@@ -18,11 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.graph.hashing import key_of
-from penstock.sampling.fastgcn import FastGCN
-from penstock.sampling.homogeneous import whole_graph
-from penstock.sampling.importance import Distribution, importance
-from penstock.sampling.key import BatchKey
-from penstock.sampling.ladies import Ladies
+from penstock.sampling.block import BatchKey
+from penstock.sampling.homogeneous import Distribution, importance, whole_graph
+from penstock.sampling.layerwise import FastGCN, Ladies
 from random_graphs import directed_graph, power_law_graph
 from refusals import refused
 

@@ -17,7 +17,7 @@ from batch_contract import (
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.sampling.key import BatchKey
+from penstock.sampling.block import BatchKey
 from penstock.sampling.saint import Saint
 from random_graphs import directed_graph, power_law_graph
 from refusals import refused

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from penstock import PenstockError
-from penstock.sampling.registry import FEATURES, check_supported, layer_count, sampler_entry
-from penstock.sampling.sampler_table import SAMPLERS
+from penstock.sampling.registry import FEATURES, SAMPLERS, check_supported, layer_count, sampler_entry
 from penstock.train.job import make_job
 from refusals import refused
 
@@ -51,12 +50,12 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.sampling.sampler_table import SAMPLERS
+from penstock.sampling.registry import SAMPLERS
 
 SAMPLERS["first"] = "first_neighbours:FIRST"  # the one line
 
 from cut_and_sampled import assert_same_but_for_numbers, cut_at_random, plain_graph
-from penstock.sampling.key import BatchKey
+from penstock.sampling.block import BatchKey
 from penstock.sampling.parts import OwnedPart, parted_graph
 from penstock.train.batch_source import settings_of
 from penstock.train.job import make_job

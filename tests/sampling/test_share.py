@@ -7,11 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.sampling import NeighbourSampler
+from penstock.sampling.block import BatchKey
 from penstock.sampling.cluster import ClusterSampler
-from penstock.sampling.fastgcn import FastGCN
-from penstock.sampling.key import BatchKey
-from penstock.sampling.ladies import Ladies
-from penstock.sampling.parts.shared_sampler import share_of
+from penstock.sampling.layerwise import FastGCN, Ladies
+from penstock.sampling.parts.homogeneous import share_of
 from penstock.sampling.saint import Saint
 from random_graphs import power_law_graph
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from penstock.service.prometheus import exposition
+from penstock.service.pages import exposition
 from queue_parts import answering_parts, make_parts
 
 LINE = re.compile(r'^(\w+)\{((?:\w+="(?:[^"\\\n]|\\.)*",?)+)\} (\S+)$')

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import _of_system
-from penstock.service import connections, gate, scheduler
-from penstock.service.workers.process import ProcessName
+from penstock.service import gate, scheduler
+from penstock.service import gate as connections
+from penstock.service.workers.pool import ProcessName
 from queue_parts import answering_parts, make_parts
 from refusals import refused
 from training_graphs import community_graph

@@ -6,8 +6,7 @@ import pytest
 
 from penstock.service.policies import DeviceRoom
 from penstock.service.rooms import Room
-from penstock.service.sharing import SHARING, shared_devices
-from penstock.service.workers.cuda_mps import started_mps
+from penstock.service.sharing import SHARING, shared_devices, started_mps
 from refusals import refused
 
 CONTROL = """#!/bin/sh
@@ -90,7 +89,7 @@ def test_jobs_take_turns_where_there_is_no_daemon_or_none_is_wanted(folder, cont
 
 
 def test_the_help_names_every_way():
-    from penstock.cli.serve import serve_command
+    from penstock.cli.queue import serve_command
 
     (option,) = serve_command.__annotations__["sharing"].__metadata__
     assert all(name in option.help for name in (*SHARING, "auto"))

@@ -5,18 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.service.admission import after_forecast, need_of_alike, start_of, waiting_jobs
-from penstock.service.outcomes import MOST_LOST, after_end
+from penstock.service.admission import SpeedMeter, Speeds, after_forecast, need_of_alike, start_of, waiting_jobs
 from penstock.service.policies import DeviceRoom
 from penstock.service.records import JobRecord, best_of
 from penstock.service.rooms import Room
-from penstock.service.speeds import SpeedMeter, Speeds
+from penstock.service.scheduler import MOST_LOST, after_end
 from penstock.service.workers import memory_need
-from penstock.service.workers.reports import reached
+from penstock.service.workers.tasks import reached
 from penstock.train.job import make_job
-from penstock.train.memory import process
+from penstock.train.memory import host_forecast
 from penstock.train.memory.forecast import MemoryForecast
-from penstock.train.memory.process import ProcessMemory
+from penstock.train.memory.host_forecast import ProcessMemory
 from refusals import check_refusal
 
 JOB = JobRecord(
@@ -207,7 +206,7 @@ def test_the_host_is_granted_what_a_job_takes_beyond_the_pages_that_all_jobs_sha
     parts = {"process": 400, "features": 100}
     known = ProcessMemory(resident=400, files=150)
     found = MemoryForecast("cpu", 0, 0, 0, 500, parts, parts, "a step", "traced", "")
-    monkeypatch.setattr(process, "_known", lambda: known)
+    monkeypatch.setattr(host_forecast, "_known", lambda: known)
     monkeypatch.setattr(memory_need, "forecast", lambda *given, **more: found)
     need = memory_need.memory_need(make_job({}), {"bytes": 0}, 240)
     assert need["forecast"]["host_bytes"] == 350

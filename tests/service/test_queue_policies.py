@@ -10,13 +10,13 @@ from penstock.service.policies import (
     AGE_S,
     POLICIES,
     DeviceRoom,
+    Packing,
     RunningJob,
     WaitingJob,
+    by_size,
     never_fits,
     policy_named,
 )
-from penstock.service.policies.overdue import Packing
-from penstock.service.policies.policy import by_size
 from refusals import refused
 
 GPU = DeviceRoom(name="cuda:0", bytes=100, host_bytes=1000, cores=16, concurrent=8)

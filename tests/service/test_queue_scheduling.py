@@ -13,8 +13,7 @@ import torch
 from penstock.service import admission
 from penstock.service.records import FINAL
 from penstock.service.scheduler import newest_step
-from penstock.service.workers.pool import TaskProcess, WarmPool
-from penstock.service.workers.process import ProcessName
+from penstock.service.workers.pool import ProcessName, TaskProcess, WarmPool
 from queue_parts import make_parts
 from refusals import check_refusal, refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained

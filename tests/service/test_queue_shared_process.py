@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.service.outcomes import after_end
 from penstock.service.records import FINAL
-from penstock.service.scheduler import newest_step
-from penstock.service.workers.pool import WarmPool
+from penstock.service.scheduler import after_end, newest_step
+from penstock.service.workers.pool import SharedPool, WarmPool
 from penstock.service.workers.shared_jobs import OpenGraphs
-from penstock.service.workers.shared_pool import SharedPool
-from penstock.store.device.shared_copies import SharedCopies, copies_shared, one_copy
+from penstock.store.device.copies import SharedCopies, copies_shared, one_copy
 from penstock.train.job import make_job
 from queue_parts import make_parts
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
@@ -167,18 +165,18 @@ def test_a_job_is_stopped_that_reserves_more_of_a_shared_device_than_its_part(mo
     from contextlib import nullcontext
     from types import SimpleNamespace
 
-    from penstock.service.workers import device_grant
+    from penstock.service.workers import tasks
 
     made, limits, told, stopped = [MadeUpStreams(), MadeUpStreams()], [], [], []
     streams, unused = made[0], iter(made)
-    monkeypatch.setattr(device_grant, "streams_of_run", lambda device: nullcontext(next(unused)))
-    monkeypatch.setattr(device_grant, "limit_process", limits.append)
-    monkeypatch.setattr(device_grant, "give_back_unused", lambda: None)
-    monkeypatch.setattr(device_grant, "reserved_by_process", lambda: 7 + sum(each.reserved for each in made))
+    monkeypatch.setattr(tasks, "streams_of_run", lambda device: nullcontext(next(unused)))
+    monkeypatch.setattr(tasks, "limit_process", limits.append)
+    monkeypatch.setattr(tasks, "give_back_unused", lambda: None)
+    monkeypatch.setattr(tasks, "reserved_by_process", lambda: 7 + sum(each.reserved for each in made))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1000))
     task = {"device_bytes": 120, "context_bytes": 20, "room_bytes": 900}
-    limit = device_grant.ProcessLimit()
-    grants = [device_grant.SharedDevice(task, limit, lambda: stopped.append(True)) for _ in range(2)]
+    limit = tasks.ProcessLimit()
+    grants = [tasks.SharedDevice(task, limit, lambda: stopped.append(True)) for _ in range(2)]
     reports = SimpleNamespace(say=lambda **fields: told.append(fields))
     assert grants[0].peak_bytes() is None
     with grants[0].entered(reports), grants[1].entered(reports):

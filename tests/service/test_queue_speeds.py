@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.service import speeds as module
-from penstock.service.speeds import SpeedMeter, Speeds
+from penstock.service import admission as module
+from penstock.service.admission import SpeedMeter, Speeds
 
 
 @pytest.fixture

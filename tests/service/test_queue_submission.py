@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.service.submission import SubmissionRules, accepted_job, allowed_path
+from penstock.service.operations import SubmissionRules, accepted_job, allowed_path
 from refusals import refused
 
 

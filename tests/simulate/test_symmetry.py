@@ -19,7 +19,7 @@ from penstock.simulate import (
     star,
 )
 from penstock.simulate.document import GnnDocument
-from penstock.simulate.execution import Executor
+from penstock.simulate.engine import Executor
 from penstock.simulate.rates import FLOW_POLICIES
 from penstock.simulate.sharing.families import PRIORITY, PROPORTIONAL
 from penstock.simulate.symmetry import quotient_of

@@ -7,10 +7,10 @@ from pytest import approx
 from cluster_runs import cluster_file, in_parts, machines, result_of, run_on
 from penstock.hardware.cluster import ClusterDocument
 from penstock.pipeline.options import PipelineOptions
-from penstock.plan import transport_changes
-from penstock.plan.transport_changes import ways_of
+from penstock.plan import changes
+from penstock.plan.changes import ways_of
 from penstock.plan.workloads import PlannedRun
-from penstock.sampling.explained.options import ExplainOptions
+from penstock.sampling.registry import ExplainOptions
 from plan_profiles import profile_of
 from training_graphs import community_graph
 
@@ -37,7 +37,7 @@ def predicted(place):
     # What explanations read is counted apart in runs; of a halo that they have as a whole, plans count nothing.
     with pytest.MonkeyPatch.context() as patch:
         whole = ExplainOptions(explain_rows=graph.num_nodes)
-        patch.setattr(transport_changes, "ExplainOptions", lambda: whole)
+        patch.setattr(changes, "ExplainOptions", lambda: whole)
         ways = ways_of(planned, [0, 1])
     return {way.what.partition(" with ")[0] + " with" * (" with " in way.what): way for way in ways}
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from penstock.pipeline.host_carrier import HostCarrier
+from penstock.pipeline.batch_rows import HostCarrier
 from penstock.pipeline.stages import StageError
-from penstock.train.device_full import DeviceFull, device_memory
+from penstock.train.compute_device import DeviceFull, device_memory
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Session
 from refusals import refused

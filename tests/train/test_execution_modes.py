@@ -5,14 +5,14 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.pipeline.clock import StageTime
 from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.stages import StageTime
 from penstock.train.build import make_session
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.support import CAPTURED, Demands, Support, reasons_against
 from penstock.train.execution_modes import EXECUTION_MODES, ExecutionMode, choose_execution
 from penstock.train.job import make_job
-from penstock.train.steps import Step
+from penstock.train.session import Step
 from training_graphs import SMALL, community_graph, trained
 
 

@@ -12,10 +12,9 @@ from in_process import command
 from knowledge_graph import family_graph
 from penstock.api import train
 from penstock.nn import GATLayer
-from penstock.train.export.exported import export_session
+from penstock.train.export.exported import export_session, write_safetensors
 from penstock.train.export.module_specs import part_spec
 from penstock.train.export.plain import loading
-from penstock.train.export.safetensors_file import write_safetensors
 from penstock.train.use import open_session
 from refusals import refused
 from training_graphs import SMALL, carrying_graph, community_graph, labelled_edges, typed_graph

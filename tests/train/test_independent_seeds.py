@@ -9,18 +9,18 @@ import yaml
 
 from penstock import loader
 from penstock.api import train
-from penstock.graph.splits import splits_by_ratio
+from penstock.graph.data import splits_by_ratio
 from penstock.nn.drop import drop, dropping
 from penstock.pipeline.schedule import Schedule
-from penstock.sampling.key import BatchKey
+from penstock.sampling.block import BatchKey
 from penstock.sampling.links import EdgeBatcher, Uniform
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.store.embedding import draw_rows
 from penstock.store.initial_rows import InitialRows
 from penstock.train.build import make_session
+from penstock.train.checkpoints import read_state, write_state
 from penstock.train.job import make_job
 from penstock.train.run_folder import RunFolder
-from penstock.train.state_file import read_state, write_state
 from refusals import refused
 from training_graphs import SMALL, assert_same_state, community_graph, newest_checkpoint, trained
 

@@ -6,8 +6,8 @@ import pytest
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.api import train
 from penstock.train.data import prepared
-from penstock.train.data_options import DataOptions
-from penstock.train.label_changes import check_uncut, largest_component
+from penstock.train.job_options import DataOptions
+from penstock.train.labels import check_uncut, largest_component
 from refusals import refused
 from training_graphs import SMALL, community_graph, lists_of, typed_graph
 

@@ -3,12 +3,12 @@
 import yaml
 
 from operator_profiles import operator_profile
-from penstock.cost.machine_model import machine_order_costs
+from penstock.cost.model import machine_order_costs
 from penstock.cost.profile import write_profile
 from penstock.nn import GCN
 from penstock.nn.order_costs import shipped_order_costs
+from penstock.train.auto_values import with_order_costs
 from penstock.train.job import make_job
-from penstock.train.product_order import with_order_costs
 from penstock.train.run import resume_run
 from penstock.train.run_folder import RunFolder
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained

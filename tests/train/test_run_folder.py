@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from penstock.api import Run, train
-from penstock.graph import atomic
+from penstock.graph import files
 from penstock.progress import Progress
 from penstock.train import run_folder
 from penstock.train.job import make_job
@@ -73,7 +73,7 @@ def test_brackets_without_end_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["job.yaml", "run.json"])
 def test_a_start_on_a_full_disk_leaves_nothing(name, tmp_path, monkeypatch):
-    made = atomic.open_bytes
+    made = files.open_bytes
 
     def full(path, *given, **more):
         file = made(path, *given, **more)
@@ -82,7 +82,7 @@ def test_a_start_on_a_full_disk_leaves_nothing(name, tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return file
 
-    monkeypatch.setattr(atomic, "open_bytes", full)
+    monkeypatch.setattr(files, "open_bytes", full)
     with refused(f"write-failed {name} No space left on device"):
         trained(community_graph(), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
@@ -183,14 +183,14 @@ def test_a_run_folder_appears_whole(tmp_path, monkeypatch):
 
 def test_room_is_kept_for_telling_of_a_full_disk(tmp_path, monkeypatch):
     folder = RunFolder.create(make_job({"run": str(tmp_path / "run")}), "r", False)
-    made = atomic.open_bytes
+    made = files.open_bytes
 
     def full_while_reserved(path, *given):
         if (tmp_path / "run" / ".reserve").exists():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return made(path, *given)
 
-    monkeypatch.setattr(atomic, "open_bytes", full_while_reserved)
+    monkeypatch.setattr(files, "open_bytes", full_while_reserved)
     with refused("write-failed run.json"):
         folder.write_facts(state="finished")
     folder.record_failure("failed", "the disk is full", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from penstock.train import sample_threads
+from penstock.train import auto_values
 from penstock.train.assembly import session_of
+from penstock.train.auto_values import decide_sample_threads
 from penstock.train.job import make_job
-from penstock.train.sample_threads import decide_sample_threads
 from training_graphs import community_graph
 
 SAINT = {"sampler": "saint-vertex", "saint_size": 50, "layers": 2}
 
 
 def decided(monkeypatch, cores, **fields):
-    monkeypatch.setattr(sample_threads, "default_threads", lambda: cores)
+    monkeypatch.setattr(auto_values, "default_threads", lambda: cores)
     session = session_of(make_job({"hidden": 8, **fields}), torch.device("cpu"), community_graph(200))
     decide_sample_threads(session)
     return session

@@ -7,15 +7,14 @@ import pytest
 from test_resume import Trouble, assert_same_runs, crash, interrupt
 
 from penstock.api import train
-from penstock.pipeline.reused_batches import ReusedBatches
+from penstock.pipeline.grouped_batches import ReusedBatches
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.report import write_report
 from penstock.sampling import NeighbourSampler
-from penstock.sampling.registry import sampler_entry
-from penstock.sampling.sampler_table import SAMPLERS
+from penstock.sampling.registry import SAMPLERS, sampler_entry
 from penstock.train.batch_source import check_sampler_supports
 from penstock.train.job import make_job
-from penstock.train.shuffling import past_elbow
+from penstock.train.job_options import past_elbow
 from refusals import refused
 from training_graphs import SMALL, community_graph, facts_of, lines_of, newest_checkpoint, trained
 

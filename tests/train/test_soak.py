@@ -4,7 +4,7 @@ import gc
 import math
 import threading
 
-from penstock.pipeline.buffers import BufferPool
+from penstock.pipeline.batch_rows import BufferPool
 from penstock.progress import Progress
 from penstock.train import loop
 from training_graphs import community_graph, open_files, stage_threads, trained

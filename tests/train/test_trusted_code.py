@@ -7,7 +7,7 @@ import pytest
 
 from forks import forked_command
 from penstock.api import train
-from penstock.train import trusted_code
+from penstock.train import run_folder
 from penstock.train.use import embed_run, evaluate_run, predict_run
 from refusals import refused
 from training_graphs import SMALL, community_graph, facts_of
@@ -46,7 +46,7 @@ def received(place):
     run = train(str(place / "graph"), module=str(place / "code" / "mine.py:Net"), run=str(place / "run"), **SMALL)
     assert run.state == "finished"
     assert evaluate_run(run.path, ["test"])["test"] == pytest.approx(run.test)
-    trusted_code._started_here.clear()
+    run_folder._started_here.clear()
     (place / "code" / "was-run").unlink()
     return run.path
 

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from penstock import Run
 from penstock.api import train
-from penstock.train import trusted_code
-from penstock.train.class_weights import loss_weights
+from penstock.train import run_folder
+from penstock.train.losses import loss_weights
 from refusals import refused
 from training_graphs import SMALL, carrying_graph, community_graph, facts_of, labelled_edges, lines_of
 
@@ -209,7 +209,7 @@ def test_a_job_names_functions(tmp_path, code, monkeypatch):
     assert float(noted[0].split()[1]) == run.history["val_first_share"][0]
     assert "first_share" in run.evaluate("test")
     # A run folder may come from somebody else.
-    monkeypatch.setattr(trusted_code, "_started_here", set())
+    monkeypatch.setattr(run_folder, "_started_here", set())
     with refused("untrusted-code mine.py:first_share --trust-module"):
         Run.open(run.path, community_graph()).evaluate("test")
     with refused("untrusted-code mine.py:focal"):

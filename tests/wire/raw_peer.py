@@ -11,11 +11,10 @@ from typing import Self
 from penstock.graph.arrays import Array
 from penstock.wire import Credentials, WireOptions
 from penstock.wire.message import LIMITS
+from penstock.wire.sockets import split_address
 from penstock.wire.transport import CallerSide, ServerSide, Side, Tls
-from penstock.wire.transport.handshake import Session, new_group
-from penstock.wire.transport.inbox import Inbox
-from penstock.wire.transport.outbox import Outbox
-from penstock.wire.transport.tcp import split_address
+from penstock.wire.transport.connection import Session, new_group
+from penstock.wire.transport.frames import Inbox, Outbox
 
 
 class RawPeer:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from meetings import Meeting, echo, until
 
-from penstock.coflow_context import current_batch, within_batch
 from penstock.errors import PenstockError
 from penstock.wire import Endpoint, Message, RemoteError, own_meter
+from penstock.wire.coflows import current_batch, within_batch
 from refusals import refused
 
 

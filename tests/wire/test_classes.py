@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from penstock.errors import PenstockError
 from penstock.wire import Endpoint, Message, WireOptions, make_credentials
-from penstock.wire.answer import ReceivedRequest
-from penstock.wire.transport.tcp import endpoint
+from penstock.wire.request_server import ReceivedRequest
+from penstock.wire.sockets import endpoint
 from refusals import refused
 
 MARKS = [46, 34, 10]

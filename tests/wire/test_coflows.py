@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 from meetings import Meeting, echo, until
 
-from penstock.coflow_context import (
+from penstock.errors import PenstockError
+from penstock.wire import Message, coflow_figures, read_tallies
+from penstock.wire.coflows import (
+    _REMEMBERED,
     EMBEDDINGS,
     GRADIENTS,
     NO_COFLOW,
     Coflow,
+    Coflows,
     batch_order,
     current_coflow,
     within_batch,
     within_kind,
 )
-from penstock.errors import PenstockError
-from penstock.wire import Message, coflow_figures, read_tallies
-from penstock.wire.coflows import _REMEMBERED, Coflows
 from refusals import refused
 
 

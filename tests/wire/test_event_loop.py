@@ -3,7 +3,7 @@
 import selectors
 import socket
 
-from penstock.wire.loop import EventLoop
+from penstock.wire.sockets import EventLoop
 
 
 def test_a_connection_that_another_ended_in_the_same_round_is_passed_over():

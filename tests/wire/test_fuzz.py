@@ -14,10 +14,8 @@ from raw_peer import RawPeer
 
 from penstock.errors import PenstockError
 from penstock.wire import Limits, Malformed, Message, RemoteError
-from penstock.wire.message import LIMITS, SIGNS, VERSION, Received, decode, encode
-from penstock.wire.slices import Joining
-from penstock.wire.transport.inbox import Inbox
-from penstock.wire.transport.layout import LENGTH, pack_head, read_head
+from penstock.wire.message import LIMITS, SIGNS, VERSION, Joining, Received, decode, encode
+from penstock.wire.transport.frames import LENGTH, Inbox, pack_head, read_head
 from refusals import refused
 
 HUGE = [1 << 29, 1 << 29, 1 << 29]

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from penstock.coflow_context import Coflow
 from penstock.graph.arrays import Array
+from penstock.wire.coflows import Coflow
 from penstock.wire.message import SIGNS, VERSION, Limits, Malformed, Message, decode, encode, frame_bytes
 from refusals import refused
 

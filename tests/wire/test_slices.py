@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meetings import Cable, Meeting, until
 
-from penstock.coflow_context import Coflow
 from penstock.graph.arrays import Array
 from penstock.wire import Message
-from penstock.wire.message import Limits, Malformed, Received, decode, encode, frame_bytes
-from penstock.wire.slices import SLICE_BYTES, Joining, cut
+from penstock.wire.coflows import Coflow
+from penstock.wire.message import SLICE_BYTES, Joining, Limits, Malformed, Received, cut, decode, encode, frame_bytes
 from refusals import refused
 
 COFLOW = Coflow("batch", "a", 3)

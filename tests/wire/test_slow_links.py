@@ -12,11 +12,11 @@ import pytest
 from raw_peer import RawPeer
 
 from penstock.wire import WireOptions, make_credentials
-from penstock.wire.loop import Happened
 from penstock.wire.message import LIMITS
+from penstock.wire.sockets import Happened
 from penstock.wire.transport import CallerSide, Connection, ServerSide, Tls
-from penstock.wire.transport.handshake import new_group
-from penstock.wire.transport.inbox import Frames
+from penstock.wire.transport.connection import new_group
+from penstock.wire.transport.frames import Frames
 
 HEARTBEAT = 5.0
 RECORD = 1 << 18

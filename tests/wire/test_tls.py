@@ -21,9 +21,9 @@ from meetings import Cable, Meeting, echo, until
 from raw_peer import RawPeer
 
 from penstock.wire import Credentials, Endpoint, Message, WireOptions, make_credentials
+from penstock.wire.sockets import split_address
 from penstock.wire.transport import HandshakeError, Tls, kernel_tls
-from penstock.wire.transport.handshake import new_group
-from penstock.wire.transport.tcp import split_address
+from penstock.wire.transport.connection import new_group
 from refusals import refused
 
 RUN = make_credentials(["a", "b", "c"])
@@ -235,7 +235,7 @@ def test_keys_are_replaced_and_nothing_is_lost_or_repeated(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch, lanes: int
 ) -> None:
     """Connections that have carried 2 MiB are replaced, in the middle of an answer of 24 MiB: all of it comes once."""
-    monkeypatch.setattr("penstock.wire.transport.group.KEY_BYTES", 2 << 20)
+    monkeypatch.setattr("penstock.wire.transport.listener.KEY_BYTES", 2 << 20)
     a, b = meeting("a", "b", io_threads=lanes, window_bytes=1 << 20)
     made: list[int] = []
 

@@ -14,8 +14,8 @@ from meetings import Meeting, echo, first_words, until
 from raw_peer import RawPeer
 
 from penstock.wire import Message, make_credentials
-from penstock.wire.transport.layout import LENGTH
-from penstock.wire.transport.tcp import split_address
+from penstock.wire.sockets import split_address
+from penstock.wire.transport.frames import LENGTH
 
 SERVER = """
 import sys

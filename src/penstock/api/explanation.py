@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from penstock.api.opened_graph import opened
+from penstock.api.arguments import opened
 from penstock.api.run_handle import Run
 from penstock.errors import PenstockError
 from penstock.explain.explanation import Explanation

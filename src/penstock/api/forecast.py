@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 
-from penstock.api.model_argument import checked_model
-from penstock.api.opened_graph import opened as opened_graph
+from penstock.api.arguments import checked_model
+from penstock.api.arguments import opened as opened_graph
+from penstock.formatting import parsed_bytes
 from penstock.graph.graph import Graph
-from penstock.quantities import parsed_bytes
 from penstock.train.job import Job, make_job
-from penstock.train.memory.forecast import MemoryForecast, forecast
-from penstock.train.memory.remedies import fitting_forecast
+from penstock.train.memory.forecast import MemoryForecast, fitting_forecast, forecast
 
 
 def memory(

@@ -7,23 +7,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.api.arguments import checked_model, opened
 from penstock.api.batches import loader
-from penstock.api.model_argument import checked_model
-from penstock.api.opened_graph import opened
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.train.code_at_fault import code_at_fault
+from penstock.train.compute_device import chosen_device
 from penstock.train.data import prepared
-from penstock.train.edge_fields import with_edge_fields
-from penstock.train.inputs import Inputs
+from penstock.train.inputs import Inputs, with_edge_fields
 from penstock.train.job import Job, make_job
-from penstock.train.layerwise.engine import evaluating
-from penstock.train.layerwise.host import HostPlan
-from penstock.train.layerwise.inference import Inference
-from penstock.train.layerwise.reach import Reach, followed_relations
-from penstock.train.processor import chosen_device
+from penstock.train.layerwise.host import HostPlan, Reach, followed_relations
+from penstock.train.layerwise.inference import Inference, evaluating
+from penstock.train.user_functions import code_at_fault
 
 
 def infer(

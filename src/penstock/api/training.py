@@ -1,27 +1,117 @@
-"""`ps.train`: a job trained, here or on a cluster."""
+"""`ps.train`: a job trained, here or on a cluster, with progress in a notebook or a terminal."""
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from penstock.api.chosen_progress import chosen_progress
-from penstock.api.given_functions import Functions, split_functions
-from penstock.api.model_argument import checked_model
-from penstock.api.opened_graph import opened as opened_graph
+from penstock.api.arguments import Functions, checked_model, split_functions, with_job_fields
+from penstock.api.arguments import opened as opened_graph
 from penstock.api.run_handle import Run
-from penstock.api.signature import with_job_fields
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.progress import Progress
+from penstock.progress import SILENT, Progress
 from penstock.report import write_report_or_note
+from penstock.terminal_progress import shown_progress
 from penstock.train.data import IN_MEMORY
 from penstock.train.job import Job, make_job
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import CLUSTER, RunFolder
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
+
+# Progress in a notebook: one line for the work under way, which is replaced as it goes on.
+
+_SECONDS = 0.25
+"""Between two changes of a line."""
+
+
+def shown_in_notebooks() -> Progress:
+    """Progress that a notebook shows; silent everywhere else."""
+    shell = sys.modules.get("IPython")
+    kernel = None if shell is None else shell.get_ipython()
+    return NotebookProgress() if type(kernel).__name__ == "ZMQInteractiveShell" else SILENT
+
+
+class NotebookProgress(Progress):
+    """Shows each piece of work as a line with a bar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from IPython.display import HTML, display
+
+        self._html: Any = HTML
+        self._display: Any = display
+        self._handle: Any = None
+        self.start("", 0, "")
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        """See `Progress.start`."""
+        self._what, self._total, self._unit, self._done, self._shown = what, total, unit, 0, 0.0
+
+    def advance(self, amount: int) -> None:
+        """See `Progress.advance`."""
+        self._done += amount
+        self._show()
+
+    def status(self, line: str) -> None:
+        """See `Progress.status`."""
+        self._what = line
+        self._show()
+
+    def finish(self) -> None:
+        """See `Progress.finish`."""
+        self._show(now=True)
+
+    def note(self, sentence: str) -> None:
+        """See `Progress.note`."""
+        self._display(self._html(f"<div>{escape(sentence)}</div>"))
+        # Later lines stand below the note.
+        self._handle = None
+
+    def _show(self, now: bool = False) -> None:
+        moment = time.monotonic()
+        if not now and moment - self._shown < _SECONDS:
+            return
+        self._shown = moment
+        bar = f"<progress value='{self._done}' max='{self._total}'></progress> " if self._total else ""
+        page = self._html(f"<div>{bar}{escape(self._what)} ({self._done:,} {escape(self._unit)})</div>")
+        if self._handle is None:
+            self._handle = self._display(page, display_id=True)
+        else:
+            self._handle.update(page)
+
+
+# The progress that a call from Python shows: what its argument asks for, and a line in notebooks by default.
+
+
+@contextmanager
+def chosen_progress(progress: Any) -> Iterator[Progress]:
+    """None: in notebooks alone. False: nowhere. True: in notebooks, and otherwise as commands show it."""
+    if progress is None:
+        yield shown_in_notebooks()
+    elif progress is False:
+        yield SILENT
+    elif isinstance(progress, Progress):
+        yield progress
+    elif progress is not True:
+        raise PenstockError(
+            f"progress is True, False or an object of penstock.progress.Progress, not {type(progress).__name__}.",
+            code="invalid-value",
+        )
+    elif (shown := shown_in_notebooks()) is not SILENT:
+        yield shown
+    else:
+        with shown_progress(quiet=False) as shown:
+            yield shown
+
+
+# `ps.train`: a job trained, here or on a cluster.
 
 _RESUMED = {"epochs", "module"}
 """Fields that may be given with `resume`: more epochs, and the run's own module by its name."""

@@ -15,7 +15,7 @@ from penstock.cli.interrupts import INTERRUPTED
 from penstock.cli.job_flags import show_hidden, with_flags
 from penstock.cli.output import print_error
 from penstock.errors import Code, PenstockError
-from penstock.graph.output_files import FEWER_FILES, TOO_MANY_FILES
+from penstock.graph.files import FEWER_FILES, TOO_MANY_FILES
 from penstock.version import __version__
 
 EPILOG = """
@@ -52,19 +52,19 @@ _COMMANDS = {
     "plan": "penstock.cli.plan:plan_command",
     "simulate": "penstock.cli.simulate:simulate_command",
     "paths": "penstock.cli.paths:paths",
-    "compare": "penstock.cli.compare:compare_command",
+    "compare": "penstock.cli.report:compare_command",
     "train": "penstock.cli.train:train_command",
     "recipes": "penstock.cli.recipes:recipes_command",
-    "memory": "penstock.cli.memory:memory_command",
+    "memory": "penstock.cli.train:memory_command",
     "evaluate": "penstock.cli.use:evaluate_command",
     "predict": "penstock.cli.use:predict_command",
     "embed": "penstock.cli.use:embed_command",
-    "export": "penstock.cli.export:export_command",
-    "explain": "penstock.cli.explain:explain_command",
+    "export": "penstock.cli.use:export_command",
+    "explain": "penstock.cli.use:explain_command",
     "report": "penstock.cli.report:report_command",
-    "bench": "penstock.cli.bench:bench",
+    "bench": "penstock.cli.profile:bench",
     "net": "penstock.cli.net:net",
-    "serve": "penstock.cli.serve:serve_command",
+    "serve": "penstock.cli.queue:serve_command",
     "submit": "penstock.cli.queue:submit_command",
     "queue": "penstock.cli.queue:queue_command",
     "logs": "penstock.cli.queue:logs_command",
@@ -135,7 +135,7 @@ def run() -> int:
 
 def _flag_meant(error: Any) -> str:
     """Behind a usage error about a flag that has the name of an argument of PyG: the flag that is meant."""
-    from penstock.train.other_names import OTHER_NAMES
+    from penstock.train.job import OTHER_NAMES
 
     name = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
     return f": use --{OTHER_NAMES[name].replace('_', '-')}." if name in OTHER_NAMES else ""

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from penstock.cli.output import JsonOption, print_json, short
 from penstock.errors import PenstockError
-from penstock.quantities import counted
+from penstock.formatting import counted
 
 if TYPE_CHECKING:
     from penstock.cluster.shaping import Classes, InterfaceQueue
@@ -148,7 +148,7 @@ def _planned(
 
 
 def _class_fields(planned: "Classes") -> list[dict[str, Any]]:
-    from penstock.cluster.shaping.commands import class_number
+    from penstock.cluster.shaping import class_number
 
     return [
         {

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json
 from penstock.cli.sweep import check_page
 from penstock.errors import PenstockError
-from penstock.quantities import counted
+from penstock.formatting import counted
 from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def simulate_command(
     with shown_progress(as_json, opening) as progress:
         rows, bounds = simulated_rows(document, table, workload, names, loads, requests, horizon, seed, progress)
     if chart is not None:
-        from penstock.report.paths_page import write_paths_page
+        from penstock.report.sweep_pages import write_paths_page
 
         write_paths_page(document.name, workload, rows, bounds, top, chart)
     if as_json:

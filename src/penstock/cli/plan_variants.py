@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from penstock.cli.sweep import computed_rows
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
-from penstock.cost.machine_model import KnownMachine
+from penstock.cost.model import KnownMachine
 from penstock.cost.profile import DECIDING, write_profile
 from penstock.errors import PenstockError
 from penstock.graph.document_sweep import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
@@ -19,7 +19,7 @@ from penstock.graph.documents import first_problem
 from penstock.hardware.cluster import ClusterDocument
 from penstock.plan.document import Plan
 from penstock.plan.placement import Budget
-from penstock.plan.replay import replay
+from penstock.plan.planner import replay
 from penstock.progress import Progress
 from penstock.report.gantt import Shown, check_form, write_timeline
 from penstock.simulate import lower_bound

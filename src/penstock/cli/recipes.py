@@ -10,7 +10,7 @@ from rich.table import Table
 
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json
 from penstock.errors import PenstockError
-from penstock.graph.atomic import write_whole
+from penstock.graph.files import write_whole
 from penstock.train.recipes import Recipe, job_text, recipe_for, recipes_for, shipped_recipes
 
 

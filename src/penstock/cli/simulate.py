@@ -19,7 +19,7 @@ from penstock.cli.sweep import (
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.cli.simulate_input import Subject, TraceSubject
+    from penstock.cli.simulate_network import Subject, TraceSubject
 
 # Written here, as the tables of policies import their kernels; a test compares these words with the tables.
 _POLICY_HELP = (
@@ -84,7 +84,7 @@ def simulate_command(
     Example: penstock simulate --shop group.fjs --schedule bilevel --timeline schedule.html
     """
     if shop:
-        from penstock.cli.simulate_shop import simulate_shop
+        from penstock.cli.simulate_jobs import simulate_shop
 
         others = {"policy": policy, "queues": queues, "out_coflows": out_coflows, "iterations": iterations}
         refuse_options("--shop", **others, queue=queue, sweep=sweep, chart=chart)
@@ -96,7 +96,7 @@ def simulate_command(
             code="conflicting-options",
         )
     if queue:
-        from penstock.cli.simulate_queue import simulate_trace_of_jobs
+        from penstock.cli.simulate_jobs import simulate_trace_of_jobs
 
         refuse_options(
             "--queue",
@@ -112,7 +112,7 @@ def simulate_command(
     _check_options(policy, timeline or [], out_coflows)
     check_chart(chart, sweep)
     if sweep:
-        from penstock.cli.simulate_input import swept_simulations
+        from penstock.cli.simulate_network import swept_simulations
 
         refuse_with_sweep(compare=compare, timeline=timeline, out_coflows=out_coflows)
         rows = computed_rows(swept_simulations(workload, sweep, policy, iterations, queues))
@@ -132,7 +132,7 @@ def _simulate_workload(
     as_json: bool,
 ) -> None:
     """Simulate what a file holds: a trace of coflows, or a scenario of tasks and flows."""
-    from penstock.cli.simulate_input import TraceSubject, subject_of
+    from penstock.cli.simulate_network import TraceSubject, subject_of
 
     subject = subject_of(workload, policy, iterations)
     if isinstance(subject, TraceSubject):
@@ -157,7 +157,7 @@ def _check_options(policy: str | None, timelines: Sequence[Path], out_coflows: P
 
 
 def _simulate_trace(subject: "TraceSubject", compare: bool, out_coflows: Path | None, as_json: bool) -> None:
-    from penstock.cli.simulate_trace import print_trace, trace_fields
+    from penstock.cli.simulate_network import print_trace, trace_fields
 
     fields = trace_fields(subject.document, subject.folder, subject.policy, compare)
     if out_coflows is not None:
@@ -174,17 +174,18 @@ def _simulate_scenario(
     out_coflows: Path | None,
     as_json: bool,
 ) -> None:
-    from penstock.cli.simulate_input import fair_exchange_step, steps_of
-    from penstock.cli.simulate_output import (
+    from penstock.cli.simulate_network import (
         compared_policies,
+        fair_exchange_step,
         print_policies,
         print_simulation,
         print_steps,
         simulation_fields,
+        steps_of,
     )
     from penstock.report.gantt import Shown, pace_sentence, write_timeline
     from penstock.simulate import lower_bound
-    from penstock.simulate.coflows import coflow_rows
+    from penstock.simulate.timeline import coflow_rows
 
     scenario, policy = subject.scenario, subject.policy
     found = scenario.simulate(policy, segments=bool(timelines), queues=queues)

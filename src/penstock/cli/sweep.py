@@ -11,8 +11,8 @@ from rich.table import Column, Table
 
 from penstock.cli.output import print_json
 from penstock.errors import PenstockError
+from penstock.formatting import percent
 from penstock.graph.document_sweep import Point, said
-from penstock.quantities import percent
 
 SweepOption = Annotated[
     list[str] | None,
@@ -103,7 +103,7 @@ def show_sweep(
     head = [*rows[0]["point"], *(each.title for each in columns)]
     cells = [[*map(str, row["point"].values()), *(_written(row, each) for each in columns)] for row in rows]
     if chart is not None:
-        from penstock.report.sweep_page import write_sweep_page
+        from penstock.report.sweep_pages import write_sweep_page
 
         write_sweep_page(title, [row for row in rows if row["error"] is None], head, cells, chart)
     if as_json:

@@ -1,5 +1,6 @@
-"""`penstock train`: train a model from a job, or resume a run."""
+"""`penstock train` and `penstock memory`: train a job or resume a run, and what memory a job will take."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +11,16 @@ from rich.table import Table
 from penstock.cli.job_flags import refuse_value_of_switch, takes_job_flags
 from penstock.cli.output import ForceOption, JsonOption, TrustOption, print_json
 from penstock.errors import PenstockError
+from penstock.formatting import counted, parsed_bytes
 from penstock.progress import Progress
-from penstock.quantities import counted
 from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
     from penstock.api import Run
+    from penstock.train.memory.forecast import MemoryForecast
+
+
+# `penstock train`: train a model from a job, or resume a run.
 
 
 @takes_job_flags
@@ -48,7 +53,7 @@ def train_command(
     if as_json:
         print_json({**run.result, "state": run.state, "report": run.page and str(run.page), "notes": progress.notes})
     else:
-        _print(run)
+        _print_run(run)
     if run.state == "interrupted":
         raise KeyboardInterrupt(f"{run.message} Resume with: penstock train --resume {run.path}")
 
@@ -99,7 +104,7 @@ def _trained(
     return train(resume=resume, progress=progress, trust_module=trust_module, **fields)
 
 
-def _print(run: "Run") -> None:
+def _print_run(run: "Run") -> None:
     result = run.result
     print(f"{run.state}: {run.path}")
     console = Console()
@@ -123,7 +128,7 @@ def _print(run: "Run") -> None:
 
 
 def _limit(result: dict[str, Any]) -> str:
-    from penstock.pipeline.clock import StageTime, limit_words
+    from penstock.pipeline.stages import StageTime, limit_words
 
     given = result.get("stages") or {}
     return limit_words(
@@ -139,3 +144,70 @@ def _done(result: dict[str, Any]) -> str:
     if result.get("best_value") is not None:
         parts.append(f"best validation {result['best_value']:.4f}")
     return ", ".join(parts)
+
+
+# `penstock memory`: what a job will take of a device and of the host, before it runs.
+
+
+@takes_job_flags
+def memory_command(
+    job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
+    device_memory: Annotated[
+        str | None, typer.Option(help="Memory of the device, such as 80GB; that of the GPU here by default.")
+    ] = None,
+    as_json: JsonOption = False,
+    **fields: Any,
+) -> None:
+    """Predict a job's memory, on the device and on the host; no GPU is needed, and none is touched.
+
+    Example: penstock memory job.yaml --device cuda
+
+    Example: penstock memory --graph synthetic-arxiv --model gat --sampler whole --layers 3 --device cuda
+    --device-memory 24GB
+    """
+    size = None if device_memory is None else parsed_bytes(device_memory, "--device-memory")
+    with shown_progress(as_json, "Predicting memory.") as progress:
+        from penstock.train.job import make_job, read_job
+
+        with importing(progress, "torch"):
+            from penstock.api import memory_of_job
+        chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
+        found, size = memory_of_job(chosen, device_memory=size)
+    if as_json:
+        from penstock.train.memory.forecast import forecast_fields
+
+        print_json(forecast_fields(found, size))
+    else:
+        _print_forecast(found, size)
+
+
+def _print_forecast(found: "MemoryForecast", size: int | None) -> None:
+    """A table on a terminal, and plain lines elsewhere."""
+    from penstock.train.memory.forecast import bar_of, forecast_fields, size_text
+
+    fields = forecast_fields(found, size)
+    places = [("host", fields["host_memory"]["categories"], found.host)]
+    if fields["device_memory"] is not None:
+        kept = {"kept free by torch's allocator": found.device_reserved - found.device_allocated}
+        places.insert(0, ("device", {**fields["device_memory"]["categories"], **kept}, found.device_bytes))
+    table = Table("where", "for", "bytes", "")
+    for place, parts, total in places:
+        largest = max(parts.values(), default=1)
+        for name, amount in parts.items():
+            table.add_row(place, name, size_text(amount), bar_of(amount, largest))
+        table.add_row(place, "together", size_text(total), "", end_section=True)
+    if sys.stdout.isatty():
+        Console().print(table)
+    else:
+        for place, parts, total in places:
+            for name, amount in parts.items():
+                print(f"{place} {name}: {size_text(amount)}")
+            print(f"{place} together: {size_text(total)}")
+    if fields["device_memory"] is not None:
+        of = "" if size is None else f", of {size_text(size)}"
+        needed, tensors = size_text(found.device_bytes), size_text(found.device_allocated)
+        print(f"The GPU has to have {needed} free{of}; tensors take {tensors}.")
+    if found.share is not None:
+        print(f"Alone, it would fill the GPU for {found.share:.0%} of its time.")
+    print(f"Peak: {found.moment}.")
+    print(f"Predicted in {found.seconds:.1f} s, {found.method}: {found.reason}.")

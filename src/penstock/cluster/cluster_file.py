@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from penstock.cluster.launch import launcher_entry
 from penstock.errors import PenstockError
 from penstock.graph.documents import first_problem, read_yaml
-from penstock.hardware.cluster import ClusterDocument, Machine
-from penstock.hardware.launcher_table import LAUNCHERS
+from penstock.hardware.cluster import LAUNCHERS, ClusterDocument, Machine
 
 _SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from penstock.cluster.launch import Handle, Launcher
-from penstock.cluster.layout import CONTROLLER, Layout, TaskSpec
+from penstock.cluster.layout import CONTROLLER, Layout, Setup, TaskSpec
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.reports import CACHED, FEATURE_PATH, WAITED, Failed, Heartbeat, Registered, Result, StepReport
-from penstock.cluster.setup import Setup
 from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
 from penstock.store.parts.requests import StoreRequest, checked

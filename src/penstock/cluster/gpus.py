@@ -4,11 +4,9 @@ import os
 
 import torch
 
-from penstock.cluster.layout import Layout
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import Layout, Setup
 from penstock.errors import PenstockError
-from penstock.hardware.cluster import ClusterDocument, Machine
-from penstock.hardware.launcher_table import LAUNCHERS
+from penstock.hardware.cluster import LAUNCHERS, ClusterDocument, Machine
 from penstock.hardware.machines import check_device
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

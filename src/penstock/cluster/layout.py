@@ -1,14 +1,15 @@
-"""Which task runs on which machine: stores with their parts, workers, samplers and servers."""
+"""Which task runs on which machine, and what a task receives when it starts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from penstock.errors import PenstockError
-from penstock.graph.documents import StrictDocument
-from penstock.hardware.cluster import LOOPBACK, ClusterDocument
-from penstock.hardware.launcher_table import LAUNCHERS
+from penstock.graph.documents import StrictDocument, first_problem
+from penstock.hardware.cluster import LAUNCHERS, LOOPBACK, ClusterDocument
+
+# Which task runs on which machine: stores with their parts, workers, samplers and servers.
 
 Kind = Literal["store", "sampler", "server", "worker"]
 CONTROLLER = "controller"
@@ -182,3 +183,32 @@ def _gpus(cluster: ClusterDocument, seats: Sequence[int]) -> Iterator[int | None
 def _task(name: str, kind: Kind, cluster: ClusterDocument, number: int, rank: int, held: list[list[int]]) -> TaskSpec:
     machine = cluster.machines[number]
     return TaskSpec(id=name, kind=kind, machine=machine.name, address=machine.address, rank=rank, parts=held[number])
+
+
+# What a task receives when it starts: one JSON document on its standard input.
+
+
+class Setup(StrictDocument):
+    """Everything a process needs to take its part in a run."""
+
+    task: TaskSpec
+    incarnation: int = Field(description="how often it was started before")
+    credentials: str = Field(description="its keys, see wire.keys")
+    controller: str = Field(description="the controller's address")
+    run: str = Field(description="the run folder")
+    partition: str
+    job: dict[str, Any]
+    cluster: ClusterDocument
+    layout: Layout
+    addresses: dict[str, str] = Field(description="where the tasks are that run already")
+    measured: int = Field(default=0, ge=0, description="iterations to be measured, not to be kept; 0: an ordinary run")
+
+
+def read_setup(text: str) -> Setup:
+    """Read and validate a task's setup."""
+    try:
+        return Setup.model_validate_json(text)
+    except ValidationError as error:
+        raise PenstockError(
+            f"The task's setup is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from penstock.cluster.layout import CONTROLLER
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import CONTROLLER, Setup
 from penstock.errors import PenstockError
 from penstock.memory import peak_mb
 from penstock.wire import Credentials, Endpoint, Message, PeerLost

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from penstock.cluster.profiling import profile_job
-from penstock.cost.machine_model import KnownMachine, machine_model
-from penstock.cost.model import CostModel
+from penstock.cost.model import CostModel, KnownMachine, machine_model
 from penstock.cost.profile import CostSpread, OperatorCost, Profile, read_profile
 from penstock.cost.scaled_profile import SCALED_SAMPLERS, TaskWork, count_work, scaled_profile
 from penstock.errors import PenstockError
+from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import chosen_for_plan
-from penstock.partition.part_numbers import cut_into, parts_of
+from penstock.partition.assignment import cut_into, parts_of
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan.document import Plan
 from penstock.plan.execution import BatchKind, ExecutionChoice
@@ -32,7 +32,6 @@ from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
 from penstock.plan.workloads import PlannedRun, workload_entry
 from penstock.progress import Progress
-from penstock.quantities import counted
 from penstock.sampling import MiniBatch
 from penstock.sampling.registry import sampler_entry
 from penstock.train.assembly import session_of

@@ -1,7 +1,8 @@
 """What a job's iterations cost, measured on the real system: every task of a cluster, on this host."""
 
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,127 @@ from penstock.cluster.controller import Controller, TaskRecord
 from penstock.cluster.launch import make_launcher
 from penstock.cluster.run import cut_for, template_of
 from penstock.cluster.tasks.worker import WARMING
-from penstock.cluster.whole_profile import profile_whole
 from penstock.cost.profile import CostSpread, MemoryUse, OperatorCost, Profile, TransferCost, deciding
 from penstock.cost.scaled_profile import SCALED_SAMPLERS
 from penstock.errors import PenstockError
+from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.hardware.machines import check_device, chosen_for_plan
-from penstock.interruption import polite_interrupt
+from penstock.memory import resident_mb
 from penstock.partition import open_partition
 from penstock.plan.workloads import workload_of
 from penstock.plan.workloads.mini_batch import conditions
+from penstock.plan.workloads.whole_section import BACKWARD, FORWARD, MESSAGE, operator_name
+from penstock.processes import polite_interrupt
 from penstock.progress import Progress
-from penstock.quantities import counted
 from penstock.sampling.registry import sampler_entry
+from penstock.train.auto_values import with_order_costs
+from penstock.train.build import make_session
 from penstock.train.job import Job
-from penstock.train.product_order import with_order_costs
 from penstock.train.run import found_anywhere
+from penstock.train.run_context import run_context
 from penstock.train.run_folder import RunFolder
+from penstock.train.whole.measured import MeasuredBin, measure_bins
+from penstock.wire import Endpoint, Message, make_credentials
+
+# What a message of rows takes of the processors at both its ends, measured between two endpoints of this process.
+
+_WIDTH = 64
+_ROWS = (16, 512, 4096)
+"""Rows of the messages that are measured: 4 KiB, 128 KiB and 1 MiB."""
+_MESSAGES = 64
+"""Messages of one measurement. They are sent one after the other, so that each wakes the threads of both ends, as the
+messages between bins do."""
+_SENDER, _READER = "sender", "reader"
+
+
+def measure_messages(repeats: int) -> Iterator[tuple[int, float]]:
+    """Bytes of a message, and the least mean seconds of a processor for each in so many measurements.
+
+    Rows are gathered from a level, sent, and written into another level, as whole-graph training does.
+    """
+    keys = make_credentials([_SENDER, _READER])
+    with Endpoint(keys[_SENDER]) as sender, Endpoint(keys[_READER]) as reader:
+        sender.meet(_READER, reader.address)
+        channel = sender.channel(_READER, "rows", 0)
+        level, to = torch.zeros(2 * max(_ROWS), _WIDTH), torch.zeros(max(_ROWS), _WIDTH)
+
+        def receive(message: Message, who: str) -> Message:
+            rows = np.array(message.arrays[0])
+            to[: len(rows)] = torch.from_numpy(rows)
+            return Message("heard")
+
+        reader.serve("rows", receive, at_once=True)
+        for count in _ROWS:
+            places = torch.arange(0, 2 * count, 2)
+
+            def send(number: int, places: torch.Tensor = places) -> None:
+                for _ in range(number):
+                    channel.call(Message("rows", {}, (level.index_select(0, places).numpy(),)))
+
+            send(1)
+            yield 4 * _WIDTH * count, min(_seconds(lambda: send(_MESSAGES)) / _MESSAGES for _ in range(repeats))
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+# The profile of a job that trains on the whole graph: bins are computed on this host, by one process.
+#
+# Rows, edges and inputs decide what a bin takes, and a plan counts them in its own parts. So one process is measured,
+# and the profile serves clusters of every size. Messages are measured between two endpoints of that process, which take
+# the time of both ends.
+
+_MOST_REPEATS = 5
+"""Computations of a bin, however many iterations are asked for."""
+
+
+def profile_whole(job: Job, device: str, iterations: int, progress: Progress) -> Profile:
+    """Forward and backward passes of some bins of every layer, and messages of rows, by their sizes."""
+    measured = job.model_copy(update={"threads": 1, "device": device, "epochs": max(job.epochs, 1)})
+    repeats = min(iterations, _MOST_REPEATS)
+    with run_context(measured), progress.step("measuring bins"):
+        session = make_session(measured)
+        messages = list(measure_messages(repeats))
+        found = {(each.layer, each.rows, each.edges): each for each in measure_bins(session, repeats)}
+        weights = sum(each.numel() * each.element_size() for each in session.learned.parameters())
+        held = resident_mb() / 1024
+    operators = [cost for each in found.values() for cost in _bin_operators(each, device, repeats)]
+    operators += [
+        OperatorCost(name=MESSAGE, sizes={"bytes": float(size)}, iterations=repeats, seconds=CostSpread(mean=seconds))
+        for size, seconds in messages
+    ]
+    return Profile(
+        mode=workload_of(job.sampler).mode,
+        job=deciding(job.model_dump(mode="json")),
+        iterations=repeats,
+        batches=job.steps_per_epoch,
+        parts=1,
+        workers=1,
+        operators=operators,
+        transfers=[TransferCost(name="gradients", source="model", target="model", bytes=[[float(weights)]])],
+        memory=[MemoryUse(process="worker", gb=held)],
+    )
+
+
+def _bin_operators(measured: MeasuredBin, device: str, repeats: int) -> list[OperatorCost]:
+    at = {name: float(getattr(measured, name)) for name in ("rows", "edges", "inputs", "width_in", "width_out")}
+    return [
+        OperatorCost(
+            name=operator_name(way, measured.layer),
+            device=device,
+            sizes=at,
+            iterations=repeats,
+            seconds=CostSpread(mean=seconds),
+            cores=1,
+        )
+        for way, seconds in ((FORWARD, measured.forward_s), (BACKWARD, measured.backward_s))
+    ]
+
 
 _SEATS = "workers-of-the-profile"
 _SMALLER = 4

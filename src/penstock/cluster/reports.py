@@ -6,7 +6,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from penstock.store.parts.requests import StoreRequest
 from penstock.train.events import MOST_SPANS, MOST_THREADS, STAGES
-from penstock.wire.transport.tcp import ADDRESS
+from penstock.wire.sockets import ADDRESS
 
 _LARGEST = (1 << 63) - 1
 Amount = Annotated[int, Field(ge=0, le=_LARGEST)]

@@ -1,49 +1,82 @@
 """A run on several machines, from a job and a cluster to a run folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.cluster.batch_bytes import batch_bytes
-from penstock.cluster.checked_parts import check_parts
 from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.controller import Controller, MachineAway, Outcome
-from penstock.cluster.exposure import exposures
 from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.launch import Launcher, make_launcher, take_part
-from penstock.cluster.layout import lay_out, without_machine
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import Layout, Setup, chosen_reduction, lay_out, without_machine, worker_hosts
+from penstock.cluster.worker.collectives import REDUCTIONS
+from penstock.cluster.worker.cut_graph import check_parts
 from penstock.cost.profile import DECIDING
 from penstock.errors import PenstockError
-from penstock.graph.atomic import write_whole
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
+from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
-from penstock.graph.input_files import read_document
-from penstock.hardware.cluster import ClusterDocument
-from penstock.hardware.launcher_table import LAUNCHERS
-from penstock.interruption import polite_interrupt
+from penstock.hardware.cluster import LAUNCHERS, ClusterDocument
 from penstock.nn.user_module import user_module_location
 from penstock.partition import Cut, Partition, cut, open_partition
 from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import Plan, plan_text, read_plan
+from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
-from penstock.train.checkpoints import take_newest
+from penstock.train.auto_values import with_order_costs
+from penstock.train.checkpoints import take_newest, write_state
 from penstock.train.data import choose_task, open_data, prepared
 from penstock.train.data_notes import data_notes
 from penstock.train.events import add_workers
 from penstock.train.job import Job, make_job, write_job
-from penstock.train.label_changes import check_uncut
-from penstock.train.product_order import with_order_costs
+from penstock.train.labels import check_uncut
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
-from penstock.train.run_folder import CLUSTER, EVENTS, JOB, PARTS, PLAN, RunFolder
-from penstock.train.state_file import write_state
-from penstock.train.trusted_code import check_code
+from penstock.train.run_folder import CLUSTER, EVENTS, JOB, PARTS, PLAN, RunFolder, check_code
+from penstock.wire.coflows import BATCH, EXPLANATIONS, PREPARATION
 from penstock.wire.options import FORMER
+
+# What the bytes of a run's batches were for, from the figures of its coflows.
+
+_OF_BATCHES = {"rows": "features", "lists": "lists", "blocks": "batches"}
+"""What batches are made of, and the labels of the channels that bring it."""
+
+
+def batch_bytes(coflows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Bytes of requests and answers between tasks, by use.
+
+    `rows` and `lists` are what batches read of features and neighbour lists, `blocks` batches that sampler tasks have
+    drawn, `preparation` what samplers read before the first batch, `explanations` what explanations read and sent.
+    """
+    by_kind = {str(each["kind"]): each for each in coflows}
+    flows = by_kind.get(BATCH, {}).get("flows", {})
+    found = {use: int(flows.get(label, 0)) for use, label in _OF_BATCHES.items()}
+    return found | {kind: int(by_kind.get(kind, {}).get("bytes", 0)) for kind in (PREPARATION, EXPLANATIONS)}
+
+
+# What an attacker on the network could read or alter in a run; told when the run starts.
+
+
+def exposures(cluster: ClusterDocument, layout: Layout) -> list[str]:
+    """One sentence for each thing that travels unprotected; none where everything is encrypted or stays on a host."""
+    if cluster.wire.security == "token":
+        return [
+            "security: token encrypts nothing: whoever can listen on the network reads features, labels and gradients,"
+            " and whoever can alter its packets can alter them; use tls unless all is on one trusted host."
+        ]
+    hosts = worker_hosts(cluster, layout)
+    by_workers = cluster.reduce == "all-reduce" and not REDUCTIONS[chosen_reduction(cluster, layout)].on_the_wire
+    if by_workers and hosts > 1:
+        return [
+            f"Gradients travel in the clear between {hosts} hosts, whatever the wire's security is: torch's"
+            " collectives encrypt nothing. Set reduction: wire, or leave it out, unless the network is your own."
+        ]
+    return []
+
 
 PLANNED = ("threads", "device", *PipelineOptions.model_fields)
 """Fields of a job that a plan has counted on, beside those that decide what an iteration costs."""

@@ -8,7 +8,7 @@ every other. `exchange` is `all_to_all` over torch.distributed, phase by phase; 
 from typing import TYPE_CHECKING
 
 from penstock.coflow.matching import SCHEDULES, Phase, bound, schedule, seconds
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.coflow.exchange import all_to_all

@@ -1,12 +1,24 @@
-"""The cost model: predicted seconds of an operator of given sizes on a device, from a machine's fitted rates."""
+"""The cost model: predicted seconds of operators by a machine's fitted rates; this machine's own where measured."""
 
+import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from pydantic import Field
+
+from penstock.cache_folders import cache_folder
+from penstock.cost.machine import Machine, this_machine
 from penstock.cost.operators import OPERATORS
-from penstock.cost.profile import FittedOperator, Profile
+from penstock.cost.profile import FittedOperator, Profile, read_profile
 from penstock.errors import PenstockError
-from penstock.nn.operator_work import Amounts, seconds_of
+from penstock.graph.documents import StrictDocument, read_yaml
+from penstock.nn.operator_work import SHIPPED_MACHINES, USUAL_GPU, USUAL_HOST, Amounts, seconds_of
+from penstock.nn.order_costs import OrderCosts, order_costs_of, shipped_order_costs
+
+# The cost model: predicted seconds of an operator of given sizes on a device, from a machine's fitted rates.
 
 LAUNCHES = frozenset({"calls", "hops", "tensors"})
 """Kinds of work that take a GPU's host the time of launching, whatever the sizes."""
@@ -109,3 +121,205 @@ class CostModel:
     def step_seconds(self, work: Amounts, device: str = "cpu") -> float:
         """Predicted seconds of a step, from its work (`penstock.cost.step_prediction.step_work`)."""
         return seconds_of(self._fits["step", device].rates, work)
+
+
+# Where the profile of a machine is kept, once it was measured.
+#
+# It lies in the user's cache folder under the machine's digest: a machine with another device, driver, number of cores
+# or library has another digest, and no profile yet.
+
+
+def cached_path(machine: Machine) -> Path:
+    """Where the profile of a machine is kept."""
+    return cache_folder() / "operators" / f"{machine.digest}.json"
+
+
+def cached_profile(machine: Machine) -> Profile | None:
+    """The profile of a machine; None where it was not measured yet, or by a release with another format."""
+    path = cached_path(machine)
+    if not path.is_file():
+        return None
+    try:
+        found = read_profile(path)
+    except PenstockError:
+        # It can be made again, and is when it is asked for.
+        return None
+    return found if found.machine is not None and found.machine.digest == machine.digest else None
+
+
+# Cost models of machines: this one's, those that come with Penstock, those of files, and GPUs estimated from others.
+#
+# `shipped/machines` has a profile of operators for each machine that was measured, and `gpus.yaml`, the data-sheet
+# figures of GPUs that were not: these are estimated from one that was, by the ratios of what limits their operators.
+
+VARIABLE = "PENSTOCK_OPERATORS"
+"""Names the profile of operators that decides, instead of this machine's."""
+THIS, ALL = "this", "all"
+"""Names of this machine, and of it and all that come with Penstock."""
+_HOSTS = {"x86-host": USUAL_GPU}
+"""Machines without a GPU that are the host of one: by name, the profile whose processor they have."""
+
+
+def machine_model() -> CostModel:
+    """The model of this machine where it was measured; else the one that comes with Penstock.
+
+    The environment variable PENSTOCK_OPERATORS names another profile of operators, or is `shipped`.
+    """
+    found = measured_model()
+    return shipped_model() if found is None else found
+
+
+def measured_model() -> CostModel | None:
+    """The model of this machine, or of the profile that PENSTOCK_OPERATORS names; None where nothing was measured."""
+    asked = os.environ.get(VARIABLE)
+    if asked:
+        return None if asked == "shipped" else CostModel(read_profile(Path(asked)))
+    found = cached_profile(this_machine())
+    return None if found is None else CostModel(found)
+
+
+def shipped_model() -> CostModel:
+    """The model of a machine without a GPU that was not measured: that of a host that comes with Penstock."""
+    return _shipped_model(USUAL_HOST)
+
+
+@cache
+def _shipped_model(name: str) -> CostModel:
+    return CostModel(read_profile(SHIPPED_MACHINES / f"{name}.json"))
+
+
+def machine_order_costs() -> dict[str, OrderCosts]:
+    """By device, what decides the order of a layer's products here.
+
+    Devices that this machine was not measured with have the costs that come with Penstock.
+    """
+    found = machine_model().profile.model_dump(mode="json", include={"machine", "fits"})
+    return {**shipped_order_costs(), **order_costs_of(found)}
+
+
+class DataSheet(StrictDocument):
+    """What a vendor says of a GPU."""
+
+    gpu: str
+    memory_gb: float = Field(gt=0, description="10^9 bytes of memory")
+    bandwidth: float = Field(gt=0, description="GB/s of its memory")
+    rate: float = Field(gt=0, description="10^12 operations/s in float32, without tensor cores")
+    link: float = Field(gt=0, description="GB/s between host and device, in one direction")
+    cache_mb: float = Field(gt=0, description="MB of its last cache")
+    source: str = Field(description="where the figures are from")
+
+
+@dataclass(frozen=True)
+class KnownMachine:
+    """A machine that a plan can be made for."""
+
+    name: str
+    model: CostModel
+    basis: str
+    """Whether its operators were measured or estimated, in words."""
+    estimated: bool = False
+    ratios: dict[str, float] | None = None
+    """Of an estimated GPU's figures to those of the GPU that was measured."""
+
+    @property
+    def device_memory(self) -> int | None:
+        """Bytes of its GPU; None where it has none, or where that is not known."""
+        return self.model.machine.gpu_memory
+
+
+def machine_names() -> list[str]:
+    """This machine and all that come with Penstock: hosts, the GPU that was measured, then the estimated ones."""
+    return [THIS, USUAL_HOST, *_HOSTS, *data_sheets()]
+
+
+@cache
+def data_sheets() -> dict[str, DataSheet]:
+    """The data sheets of GPUs, by the name of a machine that has one; the first is the GPU that was measured."""
+    raw = read_yaml(SHIPPED_MACHINES / "gpus.yaml", "the data sheets of GPUs")
+    found = {str(name): DataSheet.model_validate(fields) for name, fields in raw.items()}
+    return {USUAL_GPU: found[USUAL_GPU], **found}
+
+
+def known_machines(asked: str) -> list[KnownMachine]:
+    """The machines of a list of names and of profiles' files, separated by commas."""
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    names = [each for name in names for each in (machine_names() if name == ALL else [name])]
+    if not names:
+        raise PenstockError(f"--machine names no machine: {_choices()}.", code="invalid-value")
+    return [known_machine(name) for name in dict.fromkeys(names)]
+
+
+def known_machine(name: str) -> KnownMachine:
+    """A machine by its name, or by the file of its profile of operators."""
+    if name == THIS:
+        return _this_machine()
+    if name in _HOSTS:
+        return KnownMachine(name, CostModel(_host_alone(_shipped_model(_HOSTS[name]).profile)), "measured")
+    if name in (USUAL_HOST, USUAL_GPU):
+        return KnownMachine(name, _shipped_model(name), "measured")
+    if name in data_sheets():
+        return _estimated(name)
+    if not (name.endswith(".json") or Path(name).exists()):
+        raise PenstockError(f"There is no machine {name!r}: {_choices()}.", code="unknown-name")
+    return KnownMachine(name, CostModel(read_profile(Path(name))), "measured")
+
+
+def _choices() -> str:
+    return (
+        f"choose some of {', '.join(machine_names())} or {ALL}, or name the file that `penstock profile --operators -o"
+        " FILE` wrote on another machine"
+    )
+
+
+def _this_machine() -> KnownMachine:
+    found = measured_model()
+    if found is not None:
+        return KnownMachine(THIS, found, "measured")
+    basis = f"figures of {USUAL_HOST}: this machine was not measured (penstock profile --operators)"
+    return KnownMachine(THIS, shipped_model(), basis, estimated=True)
+
+
+def _host_alone(profile: Profile) -> Profile:
+    """The profile of a machine without its GPU."""
+    assert profile.machine is not None
+    processors = {name: found for name, found in profile.machine.processors.items() if name == "cpu"}
+    alone = {"processors": processors, "gpu": None, "gpu_memory": None, "driver": None}
+    fits = [fit for fit in profile.fits if fit.device == "cpu"]
+    return profile.model_copy(update={"machine": profile.machine.model_copy(update=alone), "fits": fits})
+
+
+@cache
+def _estimated(name: str) -> KnownMachine:
+    """A GPU's data sheet with the measured GPU's operators, at its host, each slower by the ratio of what limits it."""
+    sheet, known = data_sheets()[name], data_sheets()[USUAL_GPU]
+    profile = _shipped_model(USUAL_GPU).profile
+    assert profile.machine is not None
+    ratios = {kind: getattr(sheet, kind) / getattr(known, kind) for kind in ("bandwidth", "rate", "link")}
+    own: dict[str, Any] = {"gpu": sheet.gpu, "gpu_memory": int(sheet.memory_gb * 1e9), "driver": None}
+    cache_size = sheet.cache_mb * 1e6
+    own["processors"] = {**profile.machine.processors, "cuda": (cache_size, cache_size, 1.0)}
+    machine = profile.machine.model_copy(update=own)
+    fits = [fit if fit.device == "cpu" else _slower(fit, ratios) for fit in profile.fits]
+    said = ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items())
+    basis = f"estimated from {USUAL_GPU} by ratios of {said}"
+    model = CostModel(profile.model_copy(update={"machine": machine, "fits": fits}))
+    return KnownMachine(name, model, basis, estimated=True, ratios=ratios)
+
+
+_OF_HOST = frozenset({"host_gather", "host_aggregate", BATCH, LAUNCHED_BATCH})
+"""Operators of a GPU whose time is that of the host's threads or of launching."""
+_OVER_LINK = frozenset({"copy_up", "copy_down", "pinned_read"})
+
+
+def _slower(fit: FittedOperator, ratios: dict[str, float]) -> FittedOperator:
+    """A GPU's operator at other rates: products by the rate of operations, copies by the link, all else by memory."""
+    if fit.name in _OF_HOST:
+        return fit
+
+    def factor(work: str) -> float:
+        if work in LAUNCHES:
+            return 1.0
+        kind = "link" if fit.name in _OVER_LINK else "rate" if work == "flops" else "bandwidth"
+        return 1 / ratios[kind]
+
+    return fit.model_copy(update={"rates": {work: rate * factor(work) for work, rate in fit.rates.items()}})

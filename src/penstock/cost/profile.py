@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 from penstock.cost.machine import Machine
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.atomic import write_whole
 from penstock.graph.documents import StrictDocument, read_checked
+from penstock.graph.files import write_whole
 
 FORMAT, VERSION = "penstock-profile", 3
 _RANKS = 20

@@ -5,8 +5,8 @@ a function from masks to outputs. `neighbourhood` is the batch of one vertex wit
 its output rests on, and `explanation` holds that with the user's ids. Runs and pages are known to the folders above.
 """
 
-from penstock.callable_module import make_callable
 from penstock.explain.mask_optimiser import FoundMasks, Mask, MaskOptions, optimise_masks, target_of
+from penstock.imports import make_callable
 
 __all__ = ["FoundMasks", "Mask", "MaskOptions", "optimise_masks", "target_of"]
 

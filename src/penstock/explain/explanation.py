@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.explain.explainer import ExplainedOutput
-from penstock.explain.neighbourhood import Neighbourhood
+from penstock.explain.explainer import ExplainedOutput, Neighbourhood
 from penstock.graph.schema import EdgeType
 
 WEAK = 0.5

@@ -9,7 +9,7 @@ training. Everything above uses `arrays`, `documents`, `atomic` and `output_file
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.graph.data import EdgeSet, NodeSet

@@ -1,4 +1,4 @@
-"""Plain `.npy` files: opened mapped, written through files, appended to while their length is unknown."""
+"""Arrays: plain `.npy` files, opened mapped or written through files, and torch tensors without copies."""
 
 import math
 import os
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 from penstock.errors import PenstockError
-from penstock.graph.input_files import open_regular
-from penstock.graph.output_files import open_bytes
+from penstock.graph.files import open_bytes, open_regular
+
+# Plain `.npy` files: opened mapped, written through files, appended to while their length is unknown.
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -221,3 +222,52 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     magic = npy.magic(1, 0)
     padded = text.ljust(_HEADER_BYTES - len(magic) - 2 - 1) + "\n"
     file.write(magic + len(padded).to_bytes(2, "little") + padded.encode("latin1"))
+
+
+# Torch tensors as NumPy arrays and back, without copies where both sides allow it.
+
+
+def to_array(value: Any, what: str) -> Array:
+    """A tensor or array as an array, shared if it is on the CPU. `what` names it in sentences."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise PenstockError(
+                f"{what} holds {array.dtype}, which is not numeric: convert or remove it.", code="wrong-type"
+            )
+        return array
+    if value.layout is not torch.strided:
+        raise PenstockError(f"{what} is a sparse tensor: give it as a dense one (.to_dense()).", code="wrong-type")
+    # Subclasses such as PyG's EdgeIndex have opinions on conversions; the plain tensor below them has none.
+    plain = value.detach().as_subclass(torch.Tensor).cpu()
+    try:
+        array = plain.numpy()
+    except TypeError:
+        raise PenstockError(
+            f"{what} is {value.dtype}, which NumPy does not support: convert it, for example with .float().",
+            code="wrong-type",
+        ) from None
+    return array
+
+
+def to_tensor(array: Array, what: str) -> Any:
+    """An array as a tensor that may be written to; a mapped one is mapped again, copy-on-write."""
+    import torch
+
+    try:
+        return torch.from_numpy(_writable(array.astype(array.dtype.newbyteorder("="), copy=False)))
+    except TypeError:
+        raise PenstockError(
+            f"{what} is {array.dtype}, which torch does not support: convert or remove it.", code="wrong-type"
+        ) from None
+
+
+def _writable(array: Array) -> Array:
+    if array.flags.writeable:
+        return array
+    base = array.base
+    if isinstance(base, np.memmap) and base.filename is not None and base.nbytes == array.nbytes:
+        return np.memmap(base.filename, array.dtype, "c", base.offset, array.shape).view(np.ndarray)
+    return array.copy()

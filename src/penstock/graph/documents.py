@@ -20,8 +20,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from penstock.errors import PenstockError, nearest_name
-from penstock.graph.input_files import read_document
-from penstock.plugins import has_plugin
+from penstock.graph.files import read_document
+from penstock.imports import has_plugin
 
 
 class StrictDocument(BaseModel):

@@ -17,12 +17,11 @@ from typing import Any
 
 from pydantic import Field
 
+from penstock.cache_folders import cache_folder
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.atomic import write_whole
-from penstock.graph.cache_folder import cache_folder
 from penstock.graph.documents import StrictDocument, read_checked
-from penstock.graph.input_files import open_regular, read_document
+from penstock.graph.files import open_regular, read_document, write_whole
 
 RECORDED = 1 << 20
 """Bytes of a file from which on facts are remembered: a smaller one is read again as fast as its record."""

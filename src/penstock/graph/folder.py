@@ -7,11 +7,10 @@ from typing import Literal
 import numpy as np
 
 from penstock.graph.arrays import Array, open_array, write_array
-from penstock.graph.atomic import new_folder
 from penstock.graph.data import EdgeSet, GraphData, NodeSet
 from penstock.graph.facts import Facts
+from penstock.graph.files import new_folder, write_new
 from penstock.graph.ids import Ids, StringIds
-from penstock.graph.output_files import write_new
 from penstock.graph.schema import (
     DOCUMENT,
     EdgeInfo,

@@ -1,12 +1,34 @@
 """The cluster document: which machines there are, and how a run is spread over them. The job does not change."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from penstock.graph.documents import StrictDocument
-from penstock.hardware.launcher_table import LAUNCHERS
 from penstock.wire import WireOptions
+
+# The launchers, which cluster files choose from by name: what each does, and where its entry is defined.
+
+
+class LauncherFacts(NamedTuple):
+    """What others need to know of a launcher."""
+
+    entry: str
+    """The module and the name of its `cluster.launch.registry.LauncherEntry`, imported when a run asks for it."""
+    one_host: bool = False
+    """Whether all machines of the cluster file are this host."""
+    discovers: bool = False
+    """Whether it can say by itself which machines there are."""
+    gives_gpus: bool = False
+    """Whether it lets each worker see its own GPU alone."""
+
+
+LAUNCHERS = {
+    "local": LauncherFacts("penstock.cluster.launch.local:LOCAL", one_host=True),
+    "ray": LauncherFacts("penstock.cluster.launch.ray:RAY", discovers=True, gives_gpus=True),
+    "environment": LauncherFacts("penstock.cluster.launch.environment:ENVIRONMENT", discovers=True),
+}
+
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$")]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

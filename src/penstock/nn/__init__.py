@@ -1,15 +1,15 @@
 """Models on blocks: aggregation, layers, a zoo, and any torch module.
 
-`kernels`, `attention_kernels` and `threads` are the mechanism on the host and `device` is that on a GPU, chosen by the
-type of the block; `aggregation`, `attention` and `drop` are the differentiable face of both, `derived` what is made of
-a block once, `order` the choice between aggregating and transforming first, `norm` the normalisation of a batch that
-workers may share. `layers` stand on those, `zoo` on the layers, `options` say what can be chosen. `adapter` runs
-modules that know nothing of blocks; `scorers` turn rows of vertices into scores of pairs.
+`kernels` and `threads` are the mechanism on the host and `device` is that on a GPU, chosen by the type of the block;
+`aggregation`, `attention` and `drop` are the differentiable face of both, `derived` what is made of a block once,
+`input_rows` what a first layer may read, `order` the choice between aggregating and transforming first, `norm` the
+normalisation of a batch that workers may share. `layers` stand on those, `zoo` on the layers, `options` say what can
+be chosen. `adapter` runs modules that know nothing of blocks; `scorers` turn rows of vertices into scores of pairs.
 """
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.nn.adapter import Adapted, adapt
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         TypedModel,
         build_model,
     )
+
 
 __all__ = [
     "GAT",

@@ -10,13 +10,11 @@ from torch.autograd.function import once_differentiable
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn import masked
-from penstock.nn.constant_input import kept_aggregate
-from penstock.nn.derived import transposed
+from penstock.nn.derived import destination_reads, edge_lists, source_reads, transposed
 from penstock.nn.device import aggregation as on_device
-from penstock.nn.device.gather import Scale
-from penstock.nn.device.rectified import Rectified
-from penstock.nn.device.rows import TableRows
-from penstock.nn.first_rows import AggregatedRows
+from penstock.nn.device.drop import Rectified
+from penstock.nn.device.gather import Scale, TableRows
+from penstock.nn.input_rows import AggregatedRows, kept_aggregate
 from penstock.nn.kernels import add_sums, gather_max, gather_sum, scatter_winners
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.threads import column_chunks, row_chunks, run_chunks
@@ -325,3 +323,38 @@ def _reciprocal(values: Array) -> Array:
     values = np.asarray(values, np.float64)
     result: Array = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
     return result
+
+
+# Rows of edges: read from their ends, and added up at their destinations; each a gather over lists, differentiable.
+#
+# Layers whose messages depend on what an edge carries are made of these. They take one row for each edge, as PyG does,
+# and every row is written by one thread in one order.
+
+
+def of_sources(block: Block, x: Tensor) -> Tensor:
+    """[edges, width]: for each edge the row of its source."""
+    return gather(source_reads(block), x)
+
+
+def of_destinations(block: Block, x: Tensor) -> Tensor:
+    """[edges, width]: for each edge the row of its destination; x may have further rows."""
+    return gather(destination_reads(block), x)
+
+
+def sum_of_edges(block: Block, rows: Tensor) -> Tensor:
+    """[num_dst, width]: what the sum over each whole list's edges would give, estimated from the block's."""
+    return aggregate(edge_lists(block), rows, "sum")
+
+
+def edge_features(block: Block, width: int) -> Tensor:
+    """What the block's edges carry, [edges, width]; refused where they carry something else."""
+    rows = block.edge_attr
+    if rows is None or tuple(rows.shape) != (block.num_edges, width):
+        has = "none" if rows is None else f"of shape {tuple(rows.shape)}"
+        raise PenstockError(
+            f"The layer reads {width} numbers of each of {block.num_edges:,} edges, and the block has edge_attr {has}:"
+            " name the fields of the edges with edge_features.",
+            code="shape-mismatch",
+        )
+    found: Tensor = rows
+    return found

@@ -11,8 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.nn import attention_kernels as kernels
-from penstock.nn import masked
+from penstock.nn import kernels, masked
 from penstock.nn.aggregation import aggregate, as_rows, check_rows, differentiable, gather
 from penstock.nn.derived import destination_reads, edge_lists, source_reads, transposed
 from penstock.nn.device import attention as on_device

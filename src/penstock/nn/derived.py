@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
-from penstock.nn.device.lists import looped
+from penstock.nn.device.gather import looped
 from penstock.nn.kernels import transpose
 from penstock.nn.masked import MaskedBlock
 from penstock.sampling.block import Block

@@ -26,8 +26,7 @@ from penstock.graph.hashing import mix
 from penstock.graph.schema import EdgeType
 from penstock.nn.aggregation import as_rows, check_matrix, check_shape, differentiable
 from penstock.nn.device import drop as on_device
-from penstock.nn.device.drop import DropKey
-from penstock.nn.device.rectified import Rectified, rectified
+from penstock.nn.device.drop import DropKey, Rectified, rectified
 from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
 from penstock.sampling.block import Block

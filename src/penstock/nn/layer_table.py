@@ -3,20 +3,20 @@
 from importlib import import_module
 from typing import Any
 
-from penstock.plugins import load_plugin
+from penstock.imports import load_plugin
 
 LAYERS = {
-    "sage": "penstock.nn.layers.entries:SAGE",
-    "gcn": "penstock.nn.layers.entries:GCN",
-    "gat": "penstock.nn.layers.entries:GAT",
-    "gatv2": "penstock.nn.layers.entries:GATV2",
-    "gin": "penstock.nn.layers.entries:GIN",
-    "gine": "penstock.nn.layers.entries:GINE",
-    "transformer": "penstock.nn.layers.entries:TRANSFORMER",
-    "rgcn": "penstock.nn.layers.entries:RGCN",
-    "hgt": "penstock.nn.layers.entries:HGT",
-    "mlp": "penstock.nn.layers.entries:MLP",
-    "embedding": "penstock.nn.layers.entries:EMBEDDING",
+    "sage": "penstock.nn.layers.entry:SAGE",
+    "gcn": "penstock.nn.layers.entry:GCN",
+    "gat": "penstock.nn.layers.entry:GAT",
+    "gatv2": "penstock.nn.layers.entry:GATV2",
+    "gin": "penstock.nn.layers.entry:GIN",
+    "gine": "penstock.nn.layers.entry:GINE",
+    "transformer": "penstock.nn.layers.entry:TRANSFORMER",
+    "rgcn": "penstock.nn.layers.entry:RGCN",
+    "hgt": "penstock.nn.layers.entry:HGT",
+    "mlp": "penstock.nn.layers.entry:MLP",
+    "embedding": "penstock.nn.layers.entry:EMBEDDING",
 }
 """For each kind of layer, the module and the name of its entry. Modules are imported when their layer is asked for."""
 PLUGINS = "penstock.models"

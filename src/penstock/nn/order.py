@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.nn.aggregation import gather
-from penstock.nn.constant_input import is_constant, kept_of_rows
-from penstock.nn.device.rectified import Rectified
-from penstock.nn.device.rows import TableRows
-from penstock.nn.first_rows import AggregatedRows, HostRows
+from penstock.nn.device.drop import Rectified
+from penstock.nn.device.gather import TableRows
+from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant, kept_of_rows
 from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, shipped_order_costs
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, on_device

@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.graph.documents import or_plugin
-from penstock.plugins import load_plugin
+from penstock.imports import load_plugin
 from penstock.store.initial_rows import InitialRows, chosen_rows, usual_rows
 
 SCORERS = {
-    "dot": "penstock.nn.scorers.pairs:DotScorer",
+    "dot": "penstock.nn.scorers.products:DotScorer",
     "distmult": "penstock.nn.scorers.products:DistMultScorer",
-    "mlp": "penstock.nn.scorers.pairs:MLPScorer",
+    "mlp": "penstock.nn.scorers.products:MLPScorer",
     "complex": "penstock.nn.scorers.products:ComplExScorer",
     "transe": "penstock.nn.scorers.distances:TransEScorer",
     "rotate": "penstock.nn.scorers.distances:RotatEScorer",

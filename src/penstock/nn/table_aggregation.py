@@ -1,21 +1,103 @@
-"""Aggregation over a block on the host, straight from the table that the rows lie in: they are not gathered before.
+"""Aggregation over lists straight from the table or matrix that rows lie in: they are not gathered before."""
 
-The sums are those of `nn.aggregation` on gathered rows, in the same order. Narrower numbers are widened on the way.
-"""
-
+import platform
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from llvmlite import binding, ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic, overload
+from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.nn.aggregation import known_totals
-from penstock.nn.first_rows import Aggregation
-from penstock.nn.stored_numbers import readable, stored_number
+from penstock.nn.aggregation import as_rows, gather_rows, known_totals
+from penstock.nn.device.gather import Own, Scale, destination_lists, gather
+from penstock.nn.input_rows import Aggregation
 from penstock.nn.threads import plain_chunks, row_chunks, run_chunks
 from penstock.sampling.block import Block
+from penstock.sampling.device.block import DeviceBlock
 from penstock.store.rows import LINE_BYTES, prefetch, store_once, take_turn
+from penstock.traced import array_of
+
+# Numbers of feature tables as kernels of the host read them: of any stored type, widened to float32 exactly.
+#
+# Numba's kernels for the host have no 16-bit floats, so these are read by their bits: float16 as uint16, bfloat16 as
+# int16 (tables of these integers themselves are not read in place).
+
+READ_IN_PLACE = (np.float32, np.float16, np.int8)
+"""NumPy's types of tables whose numbers kernels read where they lie."""
+HAS_HALVES = platform.machine() in ("aarch64", "arm64") or bool(binding.get_host_cpu_features().get("f16c"))
+"""Whether the processor widens float16 by itself, as all since about 2012 do; others compute it from the bits."""
+
+
+def readable(table: Array) -> Array:
+    """A table of one of the types `READ_IN_PLACE` as kernels read it."""
+    return table.view(np.uint16) if table.dtype == np.float16 else table
+
+
+def _float_of_bits(typing: Any, bits: Any) -> Any:
+    """A float32 with these bits, an uint32's."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+def _widened_half(typing: Any, half: Any) -> Any:
+    """The float32 of a float16's bits, an uint16's, by the processor's own instruction."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+_float32_of: Any = intrinsic(_float_of_bits)
+_by_processor: Any = intrinsic(_widened_half)
+
+
+@njit(nogil=True, cache=True)
+def _by_bits(half: np.uint16) -> np.float32:
+    """The float32 of a float16's bits, exactly and without a branch, so that loops of it vectorise."""
+    bits = np.uint32(half)
+    exponent = bits & np.uint32(0x7C00)
+    # What the float32 of the shifted bits has too little in its exponent is multiplied, subnormal numbers as well;
+    # what is infinite or NaN has the largest exponent in both types.
+    size = _float32_of((bits & np.uint32(0x7FFF)) << np.uint32(13)) * np.float32(2.0**112)
+    special = _float32_of(np.uint32(0x7F800000) | ((bits & np.uint32(0x3FF)) << np.uint32(13)))
+    size = special if exponent == np.uint32(0x7C00) else size
+    wide: np.float32 = -size if bits & np.uint32(0x8000) else size
+    return wide
+
+
+def stored_number(stored: Any) -> Any:
+    """A number of a table as a float32: called from kernels, and compiled for each type that they read."""
+    raise NotImplementedError
+
+
+def _compiled_number(stored):  # type: ignore[no-untyped-def]
+    # Numba compares this signature with that of the lambdas, which have no annotations.
+    if isinstance(stored, types.Float):
+        return lambda stored: stored
+    if stored == types.uint16:
+        if HAS_HALVES:
+            return lambda stored: _by_processor(stored)
+        return lambda stored: _by_bits(stored)
+    if stored == types.int16:
+        return lambda stored: _float32_of(np.uint32(np.uint16(stored)) << np.uint32(16))
+    return lambda stored: np.float32(stored)
+
+
+overload(stored_number)(_compiled_number)
+
+
+# Aggregation over a block on the host, straight from the table that the rows lie in: they are not gathered before.
+#
+# The sums are those of `nn.aggregation` on gathered rows, in the same order. Narrower numbers are widened on the way.
 
 _AHEAD = 12
 """Edges between the one whose row is added and the one whose row is asked of memory: some lists of usual length."""
@@ -214,3 +296,29 @@ def _copy_rows(table: Array, ids: Array, out: Array, first: int, last: int) -> N
                 prefetch(table, np.int64(ids[i + _AHEAD]), np.int64(k))
         for f in range(table.shape[1]):
             out[i, f] = stored_number(table[ids[i], f])
+
+
+# Sums over lists that name rows of a whole matrix, read where they stand, on the host or on a device; without
+# gradients, which whoever has the lists finds by reading them the other way round.
+
+
+def sum_lists(
+    block: Block,
+    x: Tensor,
+    dtype: torch.dtype,
+    read: Tensor | None = None,
+    write: Tensor | None = None,
+    own: Tensor | None = None,
+) -> Tensor:
+    """[num_dst, width] of type `dtype`: write[i] * sum of read[j] * x[j] over the list of i, + own[i].
+
+    Scales that are not given are ones. Rows behind the last of `own` have no such term. On a device x and `own` are of
+    any real type, on the host of type `dtype`.
+    """
+    if isinstance(block, DeviceBlock):
+        reads, writes = (None if each is None else Scale(each) for each in (read, write))
+        itself = None if own is None else Own(own)
+        return gather(destination_lists(block), x, None, reads, writes, itself, out_dtype=dtype)
+    before, after = (None if each is None else array_of(each) for each in (read, write))
+    added = None if own is None else as_rows(own)
+    return gather_rows(block.indptr, block.indices, None, before, after, None, added, x)

@@ -5,9 +5,8 @@ divides parts among trainers, `writer` writes the parts. `folder` opens them, `o
 belongs to, and `stitch` puts the whole graph together again.
 """
 
-from penstock.partition.assignment import Assigned, Cut, assign, cut
+from penstock.partition.assignment import Assigned, Cut, Metrics, assign, cut, measure
 from penstock.partition.folder import Partition, open_partition
-from penstock.partition.metrics import Metrics, measure
 from penstock.partition.owners import Book
 from penstock.partition.stitch import stitch
 

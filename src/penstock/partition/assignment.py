@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 
@@ -10,23 +10,178 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, release_pages
-from penstock.graph.atomic import check_target, new_folder
 from penstock.graph.blocks import default_threads
+from penstock.graph.files import check_target, new_folder, write_new
 from penstock.graph.graph import Graph
+from penstock.graph.hashing import key_of, unit_draws
 from penstock.graph.integrity import check_graph
-from penstock.graph.output_files import write_new
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.partition.document import DOCUMENT, PartitionDocument, TypeRanges
-from penstock.partition.folder import Partition, open_partition, part_folder
-from penstock.partition.levels import assign_trainers, trainer_balance
+from penstock.kernels import njit
+from penstock.partition.folder import DOCUMENT, Partition, PartitionDocument, TypeRanges, open_partition, part_folder
 from penstock.partition.methods import method_named
-from penstock.partition.metrics import Metrics, measure
-from penstock.partition.problem import Problem, constraints_of, default_names
-from penstock.partition.refine import balanced, filled
-from penstock.partition.refine.exchange import check_table
-from penstock.partition.whole import whole_of
+from penstock.partition.methods.metis import metis_library, part_adjacency
+from penstock.partition.problem import (
+    Constraints,
+    Problem,
+    WholeAdjacency,
+    constraints_of,
+    default_names,
+    induced,
+    undirected,
+    whole_of,
+)
+from penstock.partition.refine import balanced, check_table, filled, repaired
 from penstock.partition.writer import PartWriter, Relabelling, relabel
 from penstock.progress import SILENT, Progress
+
+# The second level: every part's vertices shared out among its trainers. Only a labelling; nothing is stored twice.
+
+
+def assign_trainers(problem: Problem, assignment: Array, trainers: int) -> Array:
+    """A trainer (int32) for every vertex: least cut inside its part, vertices and train vertices in equal shares."""
+    if trainers == 1:
+        return np.zeros(problem.whole.count, np.int32)
+    smallest = int(np.bincount(assignment, minlength=problem.parts).min())
+    if trainers > smallest:
+        raise PenstockError(
+            f"--trainers {trainers} is more than the {smallest} vertices of the smallest part: use fewer.",
+            code="value-out-of-range",
+        )
+    wanted = trainer_constraints(problem.whole)
+    if metis_library() is None:
+        problem.progress.note("No METIS library was found, so trainers share each part at random, not by least cut.")
+        labels = _dealt(problem, assignment, wanted, trainers)
+    else:
+        labels = _least_cut(problem, assignment, wanted, trainers)
+    for name, ratio in trainer_balance(problem, assignment, labels, trainers).items():
+        if ratio > problem.tolerance + 1e-9:
+            problem.progress.note(f"Trainers differ in {name}: the largest has {ratio:.3f} of its part's mean.")
+    return labels
+
+
+def trainer_constraints(whole: WholeAdjacency) -> Constraints:
+    """What trainers should share equally: vertices, and the train vertices that set their work."""
+    return constraints_of(whole, [name for name in default_names(whole) if name != "edges"])
+
+
+def trainer_balance(problem: Problem, assignment: Array, trainer: Array, trainers: int) -> dict[str, float]:
+    """Largest trainer's share over the mean of its part, the worst part's, per constraint."""
+    wanted = trainer_constraints(problem.whole)
+    loads = wanted.loads(assignment * trainers + trainer, problem.parts * trainers)
+    by_part = loads.reshape(len(wanted.names), problem.parts, trainers)
+    ratios = by_part.max(2) / np.maximum(by_part.mean(2), 1e-30)
+    return {name: float(ratio.max()) for name, ratio in zip(wanted.names, ratios, strict=True)}
+
+
+def _least_cut(problem: Problem, assignment: Array, wanted: Constraints, trainers: int) -> Array:
+    labels = np.zeros(problem.whole.count, np.int32)
+    with problem.progress.step("splitting parts for trainers", problem.parts, "parts"):
+        adjacency = undirected(problem.whole.indptr, problem.whole.indices)
+        place = np.full(problem.whole.count, -1, np.int32)
+        for part in range(problem.parts):
+            members = np.flatnonzero(assignment == part)
+            inside = induced(adjacency, members, place)
+            weights = np.ascontiguousarray(wanted.weights[:, members])
+            found = part_adjacency(inside, weights, trainers, problem.tolerance, problem.seed)
+            share = Problem(
+                WholeAdjacency(problem.whole.graph, {}, inside.indptr, inside.indices),
+                trainers,
+                Constraints(wanted.names, weights),
+                problem.tolerance,
+            )
+            labels[members] = repaired(share, found)
+            problem.progress.advance(1)
+    return labels
+
+
+def _dealt(problem: Problem, assignment: Array, wanted: Constraints, trainers: int) -> Array:
+    """By lot, part by part, split vertices before others so that both divide evenly."""
+    draws = np.empty(problem.whole.count)
+    unit_draws(key_of(problem.seed, "random trainers"), 0, draws)
+    groups = np.zeros(problem.whole.count, np.int64)
+    for row in wanted.weights:
+        groups = 2 * groups + row
+    dealt = np.lexsort((draws, groups, assignment))
+    starts = np.searchsorted(assignment[dealt], np.arange(problem.parts))
+    labels = np.empty(problem.whole.count, np.int32)
+    labels[dealt] = (np.arange(problem.whole.count) - starts[assignment[dealt]]) % trainers
+    return labels
+
+
+# The quality of an assignment, whatever method made it.
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Edges are directed list entries; volumes count vertices whose rows cross between parts once per reading part."""
+
+    edge_cut: int
+    edge_cut_fraction: float
+    comm_volume: int
+    """Sum over parts of the distinct remote vertices they read: the km1 objective."""
+    send: list[int]
+    recv: list[int]
+    balance: dict[str, float]
+    """Largest part over the mean, per constraint."""
+    replication: float
+    """Vertices present in all parts, HALO included, over vertices."""
+
+    @property
+    def max_send(self) -> int:
+        """Rows sent by the part that sends most."""
+        return max(self.send)
+
+    @property
+    def max_recv(self) -> int:
+        """Rows read by the part that reads most."""
+        return max(self.recv)
+
+    def document(self) -> dict[str, object]:
+        """The metrics as partition.json holds them."""
+        return asdict(self) | {"max_send": self.max_send, "max_recv": self.max_recv}
+
+
+def measure(whole: WholeAdjacency, assignment: Array, parts: int, constraints: Constraints) -> Metrics:
+    """All metrics in one pass over the edges and one over the vertices."""
+    readers = np.zeros((whole.count, (parts + 63) // 64), np.uint64)
+    cut = _mark_readers(whole.indptr, whole.indices, assignment, readers)
+    send, recv = np.zeros(parts, np.int64), np.zeros(parts, np.int64)
+    _count_readers(assignment, readers, send, recv)
+    edges = max(1, len(whole.indices))
+    volume = int(recv.sum())
+    return Metrics(
+        int(cut),
+        float(cut / edges),
+        volume,
+        send.tolist(),
+        recv.tolist(),
+        constraints.balance(assignment, parts),
+        1.0 + volume / max(1, whole.count),
+    )
+
+
+@njit(nogil=True, cache=True)
+def _mark_readers(indptr: Array, indices: Array, part: Array, readers: Array) -> int:
+    """Set bit p of `readers[u]` when part p has an in-edge from u; return the number of edges that cross."""
+    cut = 0
+    for v in range(indptr.shape[0] - 1):
+        p = part[v]
+        word, bit = p >> 6, np.uint64(1) << np.uint64(p & 63)
+        for k in range(indptr[v], indptr[v + 1]):
+            u = indices[k]
+            cut += part[u] != p
+            readers[u, word] |= bit
+    return cut
+
+
+@njit(nogil=True, cache=True)
+def _count_readers(part: Array, readers: Array, send: Array, recv: Array) -> None:
+    for u in range(readers.shape[0]):
+        for p in range(recv.shape[0]):
+            if p != part[u] and readers[u, p >> 6] >> np.uint64(p & 63) & np.uint64(1):
+                send[part[u]] += 1
+                recv[p] += 1
+
 
 REFINEMENTS = ("balanced",)
 
@@ -196,3 +351,33 @@ def _document(
         metrics=assigned.metrics.document(),
         trainer_balance=shares,
     )
+
+
+# The part of every vertex before anything is written: from a partition folder, or by cutting the graph.
+
+
+def parts_of(graph: Graph, folder: str | None, parts: int, method: str) -> Array:
+    """int64: the part of every vertex, type after type: as the folder's partition has it, or as a run would cut it."""
+    if folder is None:
+        return cut_into(graph, parts, method)
+    partition = open_partition(folder)
+    if partition.parts != parts:
+        raise PenstockError(
+            f"{folder} has {partition.parts} parts and the cluster {parts} machines: a plan needs one part"
+            " for each machine; cut the graph into as many parts.",
+            code="mismatched-inputs",
+        )
+    found = []
+    for name in graph.node_types:
+        original = np.asarray(partition.original(name))
+        part_of = np.empty(len(original), np.int64)
+        part_of[original] = partition.book.owner(np.arange(len(original)), name)
+        found.append(part_of)
+    return np.concatenate(found)
+
+
+def cut_into(graph: Graph, parts: int, method: str) -> Array:
+    """The part of every vertex of a graph that is cut with the usual constraints."""
+    if parts == 1:
+        return np.zeros(graph.num_nodes, np.int64)
+    return assign(graph, Cut(parts, method=method), progress=SILENT).assignment

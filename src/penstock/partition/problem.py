@@ -1,16 +1,129 @@
-"""The input of a partitioning method, with what every part should have an equal share of; and its result."""
+"""What partitioners are given: the graph as one set of vertices, its neighbour lists, and shares to balance."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype, transpose_lists
 from penstock.graph.data import SPLITS
+from penstock.graph.graph import Graph
+from penstock.graph.integrity import check_graph, check_order
 from penstock.kernels import njit
-from penstock.partition.whole import WholeAdjacency
 from penstock.progress import SILENT, Progress
+
+# A heterogeneous graph as one set of vertices: how partitioners and metrics look at it.
+
+
+@dataclass(frozen=True)
+class WholeAdjacency:
+    """In-neighbour lists over all vertices, type after type.
+
+    With one node and one edge type these are the graph's own mapped arrays; otherwise a merged copy of the topology.
+    """
+
+    graph: Graph
+    offsets: dict[str, int]
+    indptr: Array
+    indices: Array
+
+    @property
+    def count(self) -> int:
+        """Vertices of all types."""
+        return len(self.indptr) - 1
+
+    def by_type(self, values: Array) -> dict[str, Array]:
+        """A per-vertex array cut by node type (views)."""
+        return {name: values[start : start + self.graph.nodes[name].count] for name, start in self.offsets.items()}
+
+
+def whole_of(graph: Graph) -> WholeAdjacency:
+    """All vertices of a graph, numbered type after type."""
+    if graph.is_part:
+        raise PenstockError(
+            f"Graph {graph.name!r} is a part of a cut graph: partition the whole graph instead.",
+            code="whole-graph-needed",
+        )
+    check_graph(graph)
+    for edge_type in graph.edges:
+        check_order(graph, edge_type)
+    return merged_lists(graph)
+
+
+def merged_lists(graph: Graph) -> WholeAdjacency:
+    """All vertices of a graph whose lists were checked, and may be in any order."""
+    offsets, total = {}, 0
+    for name, nodes in graph.nodes.items():
+        offsets[name] = total
+        total += nodes.count
+    if graph.is_homogeneous and graph.edges:
+        return WholeAdjacency(graph, offsets, graph.indptr, graph.indices)
+    return WholeAdjacency(graph, offsets, *_merged_lists(graph, offsets, total))
+
+
+def merged_relations(whole: WholeAdjacency) -> Array:
+    """The relation of every entry of the lists, by its place among the graph's edge types (int16).
+
+    Of entries that name the same neighbour the relations ascend.
+    """
+    graph, kinds = whole.graph, len(whole.graph.edges)
+    entries, fill = np.empty(len(whole.indices), np.int64), whole.indptr[:-1].copy()
+    for number, ((source, _, target), edges) in enumerate(graph.edges.items()):
+        starts = whole.offsets[source], whole.offsets[target]
+        _copy_entries(edges.indptr, edges.indices, *starts, kinds, number, fill, entries)
+    _sort_lists(whole.indptr, entries)
+    return (entries % kinds).astype(np.int16)
+
+
+def _merged_lists(graph: Graph, offsets: dict[str, int], total: int) -> tuple[Array, Array]:
+    lengths = np.zeros(total, np.int64)
+    for (_, _, target), edges in graph.edges.items():
+        start = offsets[target]
+        lengths[start : start + graph.nodes[target].count] += np.diff(edges.indptr)
+    indptr = np.zeros(total + 1, np.int64)
+    np.cumsum(lengths, out=indptr[1:])
+    indices = np.empty(int(indptr[-1]), index_dtype(total))
+    fill = indptr[:-1].copy()
+    for (source, _, target), edges in graph.edges.items():
+        _copy_lists(edges.indptr, edges.indices, offsets[source], offsets[target], fill, indices)
+    if len(graph.edges) > 1:
+        _sort_lists(indptr, indices)
+    return indptr, indices
+
+
+@njit(nogil=True, cache=True)
+def _copy_lists(indptr: Array, indices: Array, source: int, target: int, fill: Array, out: Array) -> None:
+    for row in range(indptr.shape[0] - 1):
+        position = fill[target + row]
+        for k in range(indptr[row], indptr[row + 1]):
+            out[position] = source + indices[k]
+            position += 1
+        fill[target + row] = position
+
+
+@njit(nogil=True, cache=True)
+def _copy_entries(
+    indptr: Array, indices: Array, source: int, target: int, kinds: int, kind: int, fill: Array, out: Array
+) -> None:
+    """As `_copy_lists`, with the neighbour and the relation in one number."""
+    for row in range(indptr.shape[0] - 1):
+        position = fill[target + row]
+        for k in range(indptr[row], indptr[row + 1]):
+            out[position] = np.int64(source + indices[k]) * kinds + kind
+            position += 1
+        fill[target + row] = position
+
+
+@njit(nogil=True, cache=True)
+def _sort_lists(indptr: Array, indices: Array) -> None:
+    # Equal neighbours (through two relations) must stand together for the kernels that count them once.
+    for row in range(indptr.shape[0] - 1):
+        indices[indptr[row] : indptr[row + 1]].sort()
+
+
+# The input of a partitioning method, with what every part should have an equal share of; and its result.
 
 KNOWN = ("vertices", "edges", *SPLITS, "types")
 
@@ -116,3 +229,125 @@ class Method(Protocol):
     native library runs in parallel and says otherwise (`hypergraph`)."""
 
     def __call__(self, problem: Problem) -> Array: ...
+
+
+# Undirected neighbour lists for partitioners: both directions, no self loops, parallel edges as weights.
+
+
+class Adjacency(NamedTuple):
+    """Symmetric neighbour lists; `weights` is None when all are equal."""
+
+    indptr: Array
+    indices: Array
+    weights: Array | None
+
+
+def undirected(indptr: Array, indices: Array) -> Adjacency:
+    """Neighbours in either direction, weighted by how many edges join the two vertices."""
+    out_indptr, out_indices = transpose_lists(indptr, indices, len(indptr) - 1)
+    simple = _is_simple(indptr, indices)
+    if simple and np.array_equal(out_indptr, indptr) and np.array_equal(out_indices, indices):
+        # Symmetric as stored, which most training graphs are: the mapped arrays serve as they are.
+        return Adjacency(indptr, indices, None)
+    lengths = np.zeros(len(indptr), np.int64)
+    _union_lengths(indptr, indices, out_indptr, out_indices, lengths)
+    union_indptr = np.cumsum(lengths)
+    union = np.empty(int(union_indptr[-1]), indices.dtype)
+    weights = np.empty(len(union), np.int32)
+    _fill_union(indptr, indices, out_indptr, out_indices, union_indptr, union, weights)
+    uniform = len(weights) == 0 or weights.min() == weights.max()
+    return Adjacency(union_indptr, union, None if uniform else weights)
+
+
+def induced(adjacency: Adjacency, members: Array, place: Array) -> Adjacency:
+    """The subgraph of some vertices, renumbered by their order; `place` is scratch, all -1 before and after."""
+    place[members] = np.arange(len(members))
+    lengths = np.zeros(len(members) + 1, np.int64)
+    _induced_lengths(adjacency.indptr, adjacency.indices, members, place, lengths)
+    indptr = np.cumsum(lengths)
+    indices = np.empty(int(indptr[-1]), np.int32)
+    weighted = adjacency.weights is not None
+    source = adjacency.weights if adjacency.weights is not None else np.empty(0, np.int32)
+    weights = np.empty(len(indices) if weighted else 0, np.int32)
+    _fill_induced(adjacency.indptr, adjacency.indices, source, members, place, indptr, indices, weights, weighted)
+    place[members] = -1
+    return Adjacency(indptr, indices, weights if weighted else None)
+
+
+@njit(nogil=True, cache=True)
+def _is_simple(indptr: Array, indices: Array) -> bool:
+    for row in range(indptr.shape[0] - 1):
+        for k in range(indptr[row], indptr[row + 1]):
+            if indices[k] == row or (k > indptr[row] and indices[k] == indices[k - 1]):
+                return False
+    return True
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _next(a: int, a_end: int, a_idx: Array, b: int, b_end: int, b_idx: Array) -> tuple[int, int, int, int]:
+    """The smallest vertex of two ascending lists, how often both name it, and where both go on."""
+    if b >= b_end or (a < a_end and a_idx[a] <= b_idx[b]):
+        vertex = a_idx[a]
+    else:
+        vertex = b_idx[b]
+    times = 0
+    while a < a_end and a_idx[a] == vertex:
+        a += 1
+        times += 1
+    while b < b_end and b_idx[b] == vertex:
+        b += 1
+        times += 1
+    return vertex, times, a, b
+
+
+@njit(nogil=True, cache=True)
+def _union_lengths(a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, lengths: Array) -> None:
+    for row in range(a_ptr.shape[0] - 1):
+        a, b = a_ptr[row], b_ptr[row]
+        while a < a_ptr[row + 1] or b < b_ptr[row + 1]:
+            vertex, _, a, b = _next(a, a_ptr[row + 1], a_idx, b, b_ptr[row + 1], b_idx)
+            lengths[row + 1] += vertex != row
+
+
+@njit(nogil=True, cache=True)
+def _fill_union(
+    a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, indptr: Array, out: Array, weights: Array
+) -> None:
+    for row in range(a_ptr.shape[0] - 1):
+        a, b, position = a_ptr[row], b_ptr[row], indptr[row]
+        while a < a_ptr[row + 1] or b < b_ptr[row + 1]:
+            vertex, times, a, b = _next(a, a_ptr[row + 1], a_idx, b, b_ptr[row + 1], b_idx)
+            if vertex != row:
+                out[position] = vertex
+                weights[position] = times
+                position += 1
+
+
+@njit(nogil=True, cache=True)
+def _induced_lengths(indptr: Array, indices: Array, members: Array, place: Array, lengths: Array) -> None:
+    for i in range(members.shape[0]):
+        for k in range(indptr[members[i]], indptr[members[i] + 1]):
+            lengths[i + 1] += place[indices[k]] >= 0
+
+
+@njit(nogil=True, cache=True)
+def _fill_induced(
+    indptr: Array,
+    indices: Array,
+    weights: Array,
+    members: Array,
+    place: Array,
+    out_indptr: Array,
+    out: Array,
+    out_weights: Array,
+    weighted: bool,
+) -> None:
+    for i in range(members.shape[0]):
+        position = out_indptr[i]
+        for k in range(indptr[members[i]], indptr[members[i] + 1]):
+            local = place[indices[k]]
+            if local >= 0:
+                out[position] = local
+                if weighted:
+                    out_weights[position] = weights[k]
+                position += 1

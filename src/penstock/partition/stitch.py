@@ -7,8 +7,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.ids import concatenate, take_ids
-from penstock.graph.integrity import check_graph
-from penstock.graph.integrity.scan import first_repeat
+from penstock.graph.integrity import check_graph, first_repeat
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
 

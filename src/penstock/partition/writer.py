@@ -25,7 +25,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.ids import take_ids
 from penstock.graph.schema import EdgeType, file_name
 from penstock.kernels import njit
-from penstock.partition.whole import WholeAdjacency
+from penstock.partition.problem import WholeAdjacency
 from penstock.progress import Progress
 
 

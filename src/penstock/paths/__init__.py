@@ -1,27 +1,37 @@
 """Several paths for one request: declared, profiled, simulated, and chosen by measured cost.
 
-`application_file`, `hardware_file` and `metrics_file` are the three documents, `shipped_files` those that come with
-Penstock, and `profiling` measures metrics. `route_table` turns them into arrays, `request_sequence` draws requests, and
-`simulation` sends them over paths in time (`event_loop`). `selectors` is the registry of ways to choose, `rules` holds
-their kernels; `optimum` and `fluid_limit` say how well one could choose. `chunk_selector` chooses for chunks of one
-transfer, as training runs do, and `path_use` is what they report. What moves rows in a training run is not here.
+`documents` are the three files, of an application, its hardware and its metrics, and those that come with Penstock.
+`route_table` turns them into arrays, `request_sequence` draws requests, and `simulation` sends them over paths in
+time and profiles paths that way. `selectors` is the registry of ways to choose, `rules` holds their kernels;
+`optimum` and `fluid_limit` say how well one could choose. `chunk_selector` chooses for chunks of one transfer, as
+training runs do, and says what they report. What moves rows in a training run is not here.
 """
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.paths.application_file import ApplicationDocument, read_application
+    from penstock.paths.documents import (
+        ApplicationDocument,
+        HardwareDocument,
+        MetricsDocument,
+        PathMetrics,
+        find_application,
+        find_hardware,
+        read_application,
+        read_hardware,
+        read_metrics,
+        shipped_applications,
+        shipped_hardware,
+        write_metrics,
+    )
     from penstock.paths.fluid_limit import FluidBound, fluid_bound, highest_rate
-    from penstock.paths.hardware_file import HardwareDocument, read_hardware
-    from penstock.paths.metrics_file import MetricsDocument, PathMetrics, read_metrics, write_metrics
-    from penstock.paths.profiling import profile_paths, with_metrics
     from penstock.paths.request_sequence import Sequence, draw_sequence, with_noise, workload_shares
     from penstock.paths.route_table import Routes, RouteTable, build_routes
     from penstock.paths.selectors import SELECTORS, selector_named
-    from penstock.paths.shipped_files import find_application, find_hardware, shipped_applications, shipped_hardware
-    from penstock.paths.simulation import Disturbance, Outcome, simulate_paths
+    from penstock.paths.simulation import Disturbance, Outcome, profile_paths, simulate_paths, with_metrics
+
 
 __all__ = [
     "SELECTORS",
@@ -59,28 +69,31 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.paths.application_file": (
+        "penstock.paths.documents": (
             "ApplicationDocument",
             "read_application",
+            "HardwareDocument",
+            "read_hardware",
+            "MetricsDocument",
+            "PathMetrics",
+            "read_metrics",
+            "write_metrics",
+            "find_application",
+            "find_hardware",
+            "shipped_applications",
+            "shipped_hardware",
         ),
         "penstock.paths.fluid_limit": (
             "FluidBound",
             "fluid_bound",
             "highest_rate",
         ),
-        "penstock.paths.hardware_file": (
-            "HardwareDocument",
-            "read_hardware",
-        ),
-        "penstock.paths.metrics_file": (
-            "MetricsDocument",
-            "PathMetrics",
-            "read_metrics",
-            "write_metrics",
-        ),
-        "penstock.paths.profiling": (
+        "penstock.paths.simulation": (
             "profile_paths",
             "with_metrics",
+            "Disturbance",
+            "Outcome",
+            "simulate_paths",
         ),
         "penstock.paths.request_sequence": (
             "Sequence",
@@ -96,17 +109,6 @@ __getattr__ = lazy_names(
         "penstock.paths.selectors": (
             "SELECTORS",
             "selector_named",
-        ),
-        "penstock.paths.shipped_files": (
-            "find_application",
-            "find_hardware",
-            "shipped_applications",
-            "shipped_hardware",
-        ),
-        "penstock.paths.simulation": (
-            "Disturbance",
-            "Outcome",
-            "simulate_paths",
         ),
     },
 )

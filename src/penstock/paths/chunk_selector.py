@@ -13,10 +13,9 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
-from penstock.paths.decisions import complete_chunk, decide_chunk
-from penstock.paths.dependencies import nothing_in_progress
+from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
 from penstock.paths.route_table import NETWORK, Routes
-from penstock.paths.rules.selector_state import BEHIND, HALF_LIFE, new_state
+from penstock.paths.rules import BEHIND, HALF_LIFE, new_state
 from penstock.paths.selectors import selector_named
 
 _SELECTOR = "leo-smooth"
@@ -129,3 +128,18 @@ def _one_link_each(type_first: Sequence[int], resources: Sequence[int], guess_us
         depends=np.zeros(len(type_first) - 1, np.int32),
         writes=np.zeros(len(type_first) - 1, np.bool_),
     )
+
+
+# What came along one path, as runs report it.
+
+
+class PathUse(NamedTuple):
+    """What came along one path: rows, their bytes, and seconds from requests to their last rows."""
+
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def plus(self, rows: int, size: int, seconds: float) -> "PathUse":
+        """With one more answer."""
+        return PathUse(self.rows + rows, self.bytes + size, self.seconds + seconds)

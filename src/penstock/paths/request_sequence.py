@@ -7,7 +7,7 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import document_key, unit_draws
-from penstock.paths.application_file import ApplicationDocument
+from penstock.paths.documents import ApplicationDocument
 
 
 class Sequence(NamedTuple):

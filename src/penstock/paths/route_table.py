@@ -13,8 +13,7 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import borrowed, inner
-from penstock.paths.application_file import ApplicationDocument, RequestDocument, StepDocument
-from penstock.paths.hardware_file import HardwareDocument
+from penstock.paths.documents import ApplicationDocument, HardwareDocument, RequestDocument, StepDocument
 
 NETWORK, COMMON = 1, 2
 """Of a visit: its resource is between hosts; all paths of the request type go over its resource."""

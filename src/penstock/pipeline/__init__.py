@@ -7,10 +7,10 @@ the stages.
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.pipeline.host_carrier import HostCarrier
+    from penstock.pipeline.batch_rows import HostCarrier
     from penstock.pipeline.loader import Loader
     from penstock.pipeline.options import PipelineOptions
     from penstock.pipeline.schedule import Planned, Position, Schedule
@@ -32,7 +32,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.pipeline.host_carrier": ("HostCarrier",),
+        "penstock.pipeline.batch_rows": ("HostCarrier",),
         "penstock.pipeline.stages": (
             "StagePipeline",
             "Stage",

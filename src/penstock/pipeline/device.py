@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.pipeline.buffers import BufferPool
-from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
-from penstock.pipeline.host_carrier import Scale, read_features
+from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, BufferPool, EdgeRows, RowReader, Scale, read_features
 from penstock.pipeline.loader import Batch
-from penstock.pipeline.row_reader import PLAIN_ROWS, RowReader
 from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.sampling.device.streams import on_stream, stream_maker
 from penstock.sampling.relabel import PerThread

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, mix
 from penstock.kernels import njit
-from penstock.sampling.key import BatchKey
+from penstock.sampling.block import BatchKey
 
 
 class Position(NamedTuple):

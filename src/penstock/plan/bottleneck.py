@@ -10,13 +10,12 @@ from functools import partial
 
 import numpy as np
 
+from penstock.formatting import percent
 from penstock.hardware.machines import Machines
-from penstock.plan.comparison import Comparison, Trial
+from penstock.plan.comparison import Comparison, Trial, in_threads
 from penstock.plan.document import Change
 from penstock.plan.placement import Budget, Evaluator, place
-from penstock.plan.threads import in_threads
 from penstock.progress import SILENT, Progress
-from penstock.quantities import percent
 from penstock.simulate.levels import CriticalStep, critical_path
 from penstock.simulate.timeline import Timeline
 

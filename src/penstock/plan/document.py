@@ -6,9 +6,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from penstock.errors import PenstockError
-from penstock.graph.atomic import write_whole
+from penstock.formatting import html_table
 from penstock.graph.documents import StrictDocument, first_problem, read_checked
-from penstock.notebook_html import html_table
+from penstock.graph.files import write_whole
 from penstock.simulate.rates import policy_named
 
 FORMAT, VERSION = "penstock-plan", 2

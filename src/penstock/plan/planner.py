@@ -5,25 +5,27 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
-from penstock.hardware.cluster import LOOPBACK, ClusterDocument
-from penstock.hardware.launcher_table import LAUNCHERS
+from penstock.hardware.cluster import LAUNCHERS, LOOPBACK, ClusterDocument
 from penstock.hardware.machines import machines_of
 from penstock.plan.bottleneck import bottleneck_of, changes_of
+from penstock.plan.changes import replica_changes, transport_advice, transport_changes, tried_again, with_seats
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
-from penstock.plan.memory import memory_over_time
-from penstock.plan.placement import PLACEMENTS, Budget
-from penstock.plan.replica_changes import replica_changes, tried_again, with_seats
-from penstock.plan.transport_changes import transport_advice, transport_changes
+from penstock.plan.placement import PLACEMENTS, Budget, PlacedUnits
 from penstock.plan.workloads import PlannedRun, workload_entry
+from penstock.plan.workloads.entry import memory_over_time
 from penstock.progress import Progress
+from penstock.simulate.amounts import Amounts
+from penstock.simulate.levels import Pace
 from penstock.simulate.rates import policy_named
+from penstock.simulate.scenario import Scenario
 
 _FEWER = 5
 """What a search for a change is given: so many times fewer steps than the plan's own."""
@@ -199,3 +201,63 @@ def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Pr
             f"{which} this host, which has {host} cores, and the tasks there are planned with {planned:g}: they will"
             " share cores and take longer than predicted. Say each machine's `cores` in a cluster file."
         )
+
+
+# A plan simulated again: the workload, network, placement and amounts that its prediction came from.
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A plan's run in the simulator."""
+
+    scenario: Scenario
+    pace: Pace
+    """What an iteration of the run takes, as the plan predicts it, under the policy that was asked for."""
+
+
+def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
+    """The plan's run under a flow policy; of the iterations that a plan is judged by, the first so many."""
+    policy_named(policy)
+    run = _comparison(plan)
+    placed = _placed(plan, run)
+    trial = run.trial(placed, policy)
+    amounts = trial.timeline.case.amounts
+    count = len(amounts.seconds)
+    if iterations is not None and iterations > count:
+        raise PenstockError(
+            f"A plan is judged by {count} iterations: ask for at most {count} with --iterations.",
+            code="value-out-of-range",
+        )
+    some = Amounts(amounts.seconds[:iterations], amounts.sizes[:iterations])
+    speeds = np.array(run.machines.speeds)
+    scenario = Scenario(run.load, run.problem.network, placed.machine_of, some, speeds)
+    return Replay(scenario, Pace(trial.iteration_s, trial.lower_bound_s))
+
+
+def _comparison(plan: Plan) -> Comparison:
+    try:
+        profile = Profile.model_validate(plan.profile)
+        cluster = ClusterDocument.model_validate(plan.cluster)
+    except ValidationError as error:
+        raise PenstockError(
+            f"The plan's profile or cluster is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
+    return comparison_of(cluster, profile, plan.execution, plan.seed)
+
+
+def _placed(plan: Plan, run: Comparison) -> PlacedUnits:
+    """Where the plan says that tasks run, checked against the tasks and machines of its run."""
+    numbers = {name: number for number, name in enumerate(run.machines.names)}
+    planned = plan.machine_of()
+    load = run.load
+    places = np.zeros(load.tasks, np.int32)
+    for task in range(load.tasks):
+        own = load.task_names[load.beside[task]]
+        if own not in planned:
+            raise PenstockError(f"The plan does not say where {own} runs: plan again.", code="invalid-document")
+        if planned[own] not in numbers:
+            raise PenstockError(
+                f"The plan places {own} on {planned[own]!r}{nearest(planned[own], numbers)}", code="unknown-name"
+            )
+        places[task] = numbers[planned[own]]
+    return PlacedUnits(plan.placement, places, 0.0, 0, 0, 0.0)

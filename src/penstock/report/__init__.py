@@ -8,10 +8,10 @@ together, with the pieces of `markup` and with `style` and `script`. `gantt/` dr
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.report.explanation_page import write_explanation_page
+    from penstock.report.explanations import write_explanation_page
     from penstock.report.page import render, write_report, write_report_or_note
     from penstock.report.run_folder import RunRecord, read_run
 
@@ -21,7 +21,7 @@ __all__ = ["RunRecord", "read_run", "render", "write_explanation_page", "write_r
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.report.explanation_page": ("write_explanation_page",),
+        "penstock.report.explanations": ("write_explanation_page",),
         "penstock.report.page": ("render", "write_report", "write_report_or_note"),
         "penstock.report.run_folder": ("RunRecord", "read_run"),
     },

@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import read_yaml
-from penstock.graph.input_files import read_document
-from penstock.report.values import mapping, number, numbers, whole
+from penstock.graph.files import read_document
+from penstock.report.run_logs import mapping, number, numbers, whole
 
 _OWN = ("run", "order_costs")
 """Fields that differ between any two runs and say nothing."""

@@ -6,11 +6,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from penstock.formatting import counted, signed_percent
 from penstock.hardware.cluster import ClusterDocument, Machine
-from penstock.quantities import counted, signed_percent
 from penstock.report.markup import breakable, card, cut, pairs, table
 from penstock.report.run_folder import RunRecord, graph_name, of_triples
-from penstock.report.values import mapping, number, numbers, whole
+from penstock.report.run_logs import mapping, number, numbers, whole
 from penstock.report.words import mebibytes, seconds
 
 # Knowledge graphs have hundreds of edge types; the largest are shown.

@@ -11,9 +11,8 @@ from datetime import datetime
 from html import escape
 from itertools import groupby
 
+from penstock.report.assets import SCRIPT, STYLE
 from penstock.report.run_folder import STAGES
-from penstock.report.script import SCRIPT
-from penstock.report.style import STYLE
 from penstock.version import __version__
 
 _NARROW, _WIDE = '<section class="card', '<section class="card wide'

@@ -6,23 +6,186 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.atomic import write_whole
-from penstock.pipeline.clock import PASSES
+from penstock.formatting import counted, percent, singular
+from penstock.graph.files import write_whole
+from penstock.pipeline.stages import PASSES
 from penstock.progress import Progress
-from penstock.quantities import counted, percent
-from penstock.report.axes import time_unit
-from penstock.report.cluster import cluster_cards
-from penstock.report.curves import epoch_seconds_card, loss_card, memory_card
+from penstock.report.charts import time_unit
+from penstock.report.cluster import cluster_cards, whole_graph_card
+from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
 from penstock.report.explanations import explanations_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card, settled_card
-from penstock.report.headline import headline, run_title
-from penstock.report.markup import card, key, page_text, stage_look
-from penstock.report.run_folder import STAGES, RunRecord, StageRecord, read_run
+from penstock.report.markup import THEME_BUTTON, breakable, card, cut, key, page_text, stage_look, unbroken
+from penstock.report.run_folder import STAGES, RunRecord, StageRecord, graph_name, of_triples, read_run
+from penstock.report.run_logs import mapping, number, numbers, whole
 from penstock.report.timeline import numbering, steady_window, timeline_chart
-from penstock.report.validation import validation_card
-from penstock.report.whole_graph import whole_graph_card
-from penstock.report.words import FULL, advice, seconds
+from penstock.report.words import (
+    FULL,
+    advice,
+    limit_sentence,
+    mebibytes,
+    metric_name,
+    metric_value,
+    moment,
+    seconds,
+    short,
+)
 from penstock.train.job import job_defaults
+
+# The top of the page: what ran, how it ended, and the figures people look for first.
+
+# The state, the word for it, and the class that colours it.
+_STATES = {
+    "running": ("running", "going"),
+    "finished": ("finished", "good"),
+    "stopped-early": ("stopped early", "good"),
+    "interrupted": ("interrupted", "warn"),
+    "failed": ("failed", "bad"),
+}
+_SCORERS = {"distmult": "DistMult", "complex": "ComplEx", "transe": "TransE", "rotate": "RotatE", "dot": "dot products"}
+"""As their authors write them."""
+_RATES = {
+    "knowledge-graph-completion": "triples a second",
+    "link-prediction": "edges a second",
+    "edge-classification": "edges a second",
+    "edge-regression": "edges a second",
+}
+_UNFINISHED = ("running", "interrupted")
+# A run that has written nothing for this many seconds may have died.
+_SILENT = 30.0
+
+
+def headline(run: RunRecord) -> str:
+    """Title, state, the large figure, a row of smaller ones, and which stage limits the run."""
+    word, look = _STATES.get(run.state, (run.state, "warn"))
+    started = f"<span>{escape(moment(run.started))}</span>" if run.started else ""
+    below = " · ".join(f"<span>{escape(part)}</span>" for part in _subtitle(run))
+    return (
+        f'<header class="{look}"><div class="top"><p class="state"><b>{escape(word)}</b>{started}</p>'
+        f"{THEME_BUTTON}</div>{_banner(run)}"
+        f'<div class="hero"><div><h1>{escape(run_title(run))}</h1><p class="sub">{below}</p></div>{_figure(run)}</div>'
+        f"{_small_figures(run)}{_limit(run)}</header>"
+    )
+
+
+def run_title(run: RunRecord) -> str:
+    """`sage on synthetic-arxiv`, of a knowledge graph `ComplEx on families`, or as much of it as the run says."""
+    model, graph = _model(run), graph_name(run)
+    return cut(f"{model} on {graph}" if model and graph else model or graph or run.name, 80)
+
+
+def _model(run: RunRecord) -> str:
+    """The model; of a knowledge graph its scorer, and the layers before it where there are any."""
+    scorer = str(run.job.get("scorer") or "")
+    if not of_triples(run) or not scorer:
+        return run.model
+    # What `auto` is for knowledge graphs.
+    name = _SCORERS.get("complex" if scorer == "auto" else scorer, scorer)
+    return name if run.model == "embedding" else f"{run.model} with {name}"
+
+
+def _subtitle(run: RunRecord) -> list[str]:
+    parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
+    fanouts, hidden = run.job.get("fanouts"), whole(run.job.get("hidden"))
+    # Unless a job says otherwise there is a layer a fan-out. A module of the user's own has its own layers.
+    layers = whole(run.job.get("layers")) or (len(fanouts) if isinstance(fanouts, list) else 0)
+    if layers and hidden and run.model == run.job.get("model") and not run.job.get("module"):
+        parts.append(f"{counted(layers, 'layers')} of {hidden:,}")
+    if run.parameters is not None:
+        parts.append(f"{short(run.parameters)} {'parameter' if run.parameters == 1 else 'parameters'}")
+    if of_triples(run) and (relations := len(mapping(run.graph.get("edges")))):
+        parts.append(counted(relations, "relations"))
+    names = ("entities", "triples") if of_triples(run) else ("vertices", "edges")
+    for what, counts in zip(names, (run.graph.get("nodes"), run.graph.get("edges")), strict=True):
+        total = sum(numbers(counts).values())
+        if total:
+            parts.append(f"{short(total)} {singular(what) if total == 1 else what}")
+    return parts
+
+
+def _figure(run: RunRecord) -> str:
+    """The test metric; while there is none the best validation, and before that the loss."""
+    for kind, values in (("test", numbers(run.result.get("test"))), ("validation", _validation(run))):
+        name = run.metric if run.metric in values else next(iter(values), None)
+        if name is not None:
+            so_far = " so far" if kind == "validation" and run.state in _UNFINISHED else ""
+            return _large(metric_value(name, values[name]), f"{kind} {metric_name(name)}{so_far}")
+    losses = [each.loss for each in run.log.epochs if each.loss is not None]
+    partial = number(run.result.get("loss_so_far"))
+    losses = losses or ([partial] if partial is not None else [])
+    return _large(f"{losses[-1]:.4g}", "training loss") if losses else ""
+
+
+def _large(value: str, name: str) -> str:
+    figure, _, unit = value.partition(" ")
+    unit = f"<small>{escape(unit)}</small>" if unit else ""
+    return f'<p class="figure"><b>{escape(figure)}{unit}</b><span>{escape(name)}</span></p>'
+
+
+def _validation(run: RunRecord) -> dict[str, float]:
+    return numbers(run.result.get("val")) or (run.best.val if run.best else {})
+
+
+def _banner(run: RunRecord) -> str:
+    """What went wrong, or that it is not over yet."""
+    if run.state == "failed":
+        words = run.message or "The run failed and left no message."
+        return f'<p class="banner bad"><b>This run failed.</b> {escape(words)}</p>'
+    if run.state == "interrupted":
+        words = run.message or "This run was interrupted."
+        where = cut(str(run.result.get("run") or run.folder), 200)
+        more = "The page shows what was done until then; resume with: penstock train --resume"
+        return f'<p class="banner warn"><b>{escape(words)}</b> {more} {breakable(where)}</p>'
+    if run.state == "running":
+        silent = run.silent_s or 0.0
+        words = f" {escape(run.message)}" if run.message else ""
+        if silent <= _SILENT:
+            return f'<p class="banner going"><b>Still running when this page was written.</b>{words}</p>'
+        last = f"It had last written {seconds(silent)} before: if its process has ended, resume with: penstock train"
+        where = cut(str(run.folder), 200)
+        unsure = "<b>Not finished when this page was written.</b>"
+        return f'<p class="banner warn">{unsure} {escape(last)} --resume {breakable(where)}{words}</p>'
+    notes = run.result.get("notes")
+    said = [run.message, *(str(each) for each in (notes if isinstance(notes, list) else ()))]
+    return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
+
+
+def _small_figures(run: RunRecord) -> str:
+    best, shown = run.best, _validation(run)
+    epochs = whole(run.result.get("epochs")) or len(run.log.epochs)
+    figures: list[tuple[str, str]] = []
+    if numbers(run.result.get("test")) and run.metric in shown:
+        figures.append(("validation", metric_value(run.metric, shown[run.metric])))
+    planned = whole(run.job.get("epochs")) if run.state in _UNFINISHED else None
+    if epochs or planned:
+        figures.append(("epochs", f"{epochs:,} of {planned:,}" if planned else f"{epochs:,}"))
+    steps, all_steps = (whole(run.result.get(name)) for name in ("steps", "steps_planned"))
+    if run.state == "interrupted" and steps is not None and all_steps:
+        figures.append(("batches", f"{steps:,} of {all_steps:,}"))
+    if best is not None and run.metric in best.val:
+        figures.append(("best epoch", f"{best.epoch:,}"))
+    shuffled = whole(run.result.get("shuffled_from"))
+    if shuffled is not None and shuffled > 1:
+        figures.append(("shuffled", f"from epoch {shuffled:,}"))
+    if stale := whole(run.result.get("staleness")):
+        figures.append(("gradients", f"on weights {counted(stale, 'updates')} old"))
+    measured: list[tuple[str, float | None, Any]] = [
+        ("time", run.seconds, seconds),
+        (_RATES.get(run.task, "vertices a second"), run.seeds_per_second, short),
+        ("train loss", number(run.result.get("train_loss")), "{:.4g}".format),
+        ("peak memory", run.peak_rss_mb, mebibytes),
+    ]
+    figures += [(name, words(value)) for name, value, words in measured if value is not None]
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
+    return f'<dl class="figures">{items}</dl>' if items else ""
+
+
+def _limit(run: RunRecord) -> str:
+    limiting = run.limiting
+    if limiting is None:
+        return ""
+    sentence = limit_sentence(limiting, run.stages)
+    return f'<p class="limit {stage_look(limiting.name)}">{unbroken(escape(sentence))}</p>'
 
 
 def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:

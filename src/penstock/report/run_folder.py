@@ -9,13 +9,21 @@ from typing import Any
 import yaml
 
 from penstock.errors import PenstockError
+from penstock.formatting import counted
 from penstock.graph.documents import parse_yaml
-from penstock.graph.input_files import read_document
-from penstock.pipeline.clock import PASSES
-from penstock.quantities import counted
-from penstock.report.metrics_log import Epoch, MetricsLog, read_metrics
-from penstock.report.trace import EventTrace, read_trace
-from penstock.report.values import mapping, number, numbers, whole
+from penstock.graph.files import read_document
+from penstock.pipeline.stages import PASSES
+from penstock.report.run_logs import (
+    Epoch,
+    EventTrace,
+    MetricsLog,
+    mapping,
+    number,
+    numbers,
+    read_metrics,
+    read_trace,
+    whole,
+)
 from penstock.train.data import IN_MEMORY
 from penstock.train.run_folder import FORMAT, VERSION
 

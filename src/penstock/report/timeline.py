@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from penstock.report.axes import exact, time_unit
+from penstock.report.charts import exact, time_unit
 from penstock.report.markup import stage_look
 from penstock.report.run_folder import STAGES
-from penstock.report.trace import Bar, EventTrace
+from penstock.report.run_logs import Bar, EventTrace
 from penstock.report.words import seconds
 
 _BATCHES = 8

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from penstock.pipeline.clock import PASSES
-from penstock.quantities import percent
+from penstock.formatting import percent
+from penstock.pipeline.stages import PASSES
 from penstock.report.run_folder import StageRecord
 
 _DOING = {

@@ -10,11 +10,10 @@ time and release the lock, so that several threads prepare several batches.
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.sampling.block import Block, MiniBatch, TypedBlock
-    from penstock.sampling.key import BatchKey
+    from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
     from penstock.sampling.neighbours import ALL, NeighbourSampler
     from penstock.sampling.typed import TypedNeighbourSampler
 
@@ -36,8 +35,8 @@ __getattr__ = lazy_names(
             "Block",
             "MiniBatch",
             "TypedBlock",
+            "BatchKey",
         ),
-        "penstock.sampling.key": ("BatchKey",),
         "penstock.sampling.neighbours": (
             "ALL",
             "NeighbourSampler",

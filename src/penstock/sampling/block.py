@@ -8,19 +8,41 @@ list's mean. `totals` is the number (or weight) of each row's whole list: sum = 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.formatting import counted
 from penstock.graph.arrays import Array
+from penstock.graph.hashing import key_of
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
-from penstock.quantities import counted
-from penstock.sampling.key import BatchKey
 
 if TYPE_CHECKING:
     from penstock.sampling.explanation import Explanation
+
+
+# What names a batch in the hash, so that its draws are the same on any thread, process, part or machine.
+
+BATCH = "{}/{}/{}"
+"""What the streams of a batch are named by: epoch, batch, purpose."""
+
+
+class BatchKey(NamedTuple):
+    """A batch: the run's seed, the epoch, and the batch's number in it."""
+
+    seed: int
+    epoch: int
+    batch: int
+
+    def hop(self, number: int, relation: str = "") -> np.uint64:
+        """The key of one hop's draws; relations of one hop draw apart."""
+        return self.purpose(f"{number}/{relation}" if relation else str(number))
+
+    def purpose(self, what: str) -> np.uint64:
+        """A stream of draws of its own within the batch: roots, negatives, dropout."""
+        return key_of(self.seed, BATCH, self.epoch, self.batch, what)
 
 
 @dataclass(eq=False, repr=False)

@@ -13,10 +13,9 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, Partition, assign
-from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.homogeneous import Homogeneous, homogeneous, whole_graph
 from penstock.sampling.induced import Inducer, blocks_on
-from penstock.sampling.key import BatchKey
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
 
 

@@ -21,9 +21,8 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
-from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
-from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import DrawnNeighbours, Readable, Readers, check_seeds, numbered
 from penstock.sampling.neighbours import ALL, check_fanouts
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts

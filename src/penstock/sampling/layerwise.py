@@ -16,10 +16,11 @@ import numpy as np
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
-from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.homogeneous import Homogeneous, Reader, Reading, homogeneous
-from penstock.sampling.key import BatchKey
+from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, Reading, homogeneous, importance
+from penstock.sampling.registry import SamplerEntry
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 
@@ -94,3 +95,92 @@ def _link(indptr: Array, indices: Array, rows: Array, scale: Array) -> tuple[Arr
                 weights[used] = scale[indices[k]]
                 used += 1
     return out_indptr, positions, weights
+
+
+# FastGCN (Chen, Ma and Xiao, ICLR 2018): every layer's vertices drawn from the whole graph by importance.
+#
+# q_u is in proportion to the squared norm of u's column in the row-normalised adjacency (entries 1 / d_v), found once.
+# Many drawn vertices have no edge to a small batch's destinations: rows are often empty, and `sizes` should be
+# generous.
+
+
+class FastGCN(LayerwiseSampler):
+    """Layer-wise sampling by importance in the whole graph; eight bytes a vertex for all threads."""
+
+    def __init__(
+        self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None, edges: bool = False
+    ) -> None:
+        super().__init__(graph, sizes, original, edges)
+        self._distribution = Distribution(importance(self._graph), self._graph.natural_order())
+
+    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+        drawn, chances = self._distribution.draw(key, size)
+        np.add.at(scale, drawn, 1 / (size * chances))
+        return drawn
+
+
+FASTGCN = SamplerEntry(
+    "fastgcn",
+    lambda source, settings: FastGCN(source.whole_lists("fastgcn"), settings.options.layer_sizes, edges=settings.edges),
+    per_layer="layer_sizes",
+    joint=True,
+)
+
+
+# LADIES (Zou et al., NeurIPS 2019): every layer's vertices drawn by importance among the destinations' neighbours.
+#
+# q_u is in proportion to the sum of (1 / d_v)^2 over the edges from u to this hop's destinations v: the squared norm of
+# u's column in their rows of the row-normalised adjacency. Where there are no more neighbours than asked for, all are
+# taken with weight 1, and the layer is exact.
+
+
+class Ladies(LayerwiseSampler):
+    """Layer-wise sampling by importance for the destinations at hand."""
+
+    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+        candidates = _weigh(*lists, scale)
+        _scale_drawn(candidates, key, size, scale)
+        return candidates
+
+
+LADIES = SamplerEntry(
+    "ladies",
+    lambda source, settings: Ladies(source.whole_lists("ladies"), settings.options.layer_sizes, edges=settings.edges),
+    per_layer="layer_sizes",
+    joint=True,
+)
+
+
+@njit(nogil=True, cache=True)
+def _weigh(indptr: Array, indices: Array, rows: Array, mass: Array) -> Array:
+    """Add up the importance of every neighbour; returns the neighbours, each once, in order of appearance."""
+    most = 0
+    for row in rows:
+        most += indptr[row + 1] - indptr[row]
+    candidates = np.empty(min(most, mass.shape[0]), np.int64)
+    found = 0
+    for row in rows:
+        share = (1.0 / max(1, indptr[row + 1] - indptr[row])) ** 2
+        for k in range(indptr[row], indptr[row + 1]):
+            u = indices[k]
+            if mass[u] == 0:
+                candidates[found] = u
+                found += 1
+            mass[u] += share
+    return candidates[:found].copy()
+
+
+@njit(nogil=True, cache=True)
+def _scale_drawn(candidates: Array, key: np.uint64, size: int, scale: Array) -> None:
+    """Draw `size` candidates by their mass in `scale`, and put times drawn / times expected in its place."""
+    if candidates.shape[0] <= size:
+        scale[candidates] = 1.0
+        return
+    running = np.cumsum(scale[candidates])
+    times = np.zeros(candidates.shape[0], np.int64)
+    for j in range(size):
+        point = unit(draw(key, np.uint64(j))) * running[-1]
+        times[min(np.searchsorted(running, point, side="right"), candidates.shape[0] - 1)] += 1
+    for i in range(candidates.shape[0]):
+        expected = size * scale[candidates[i]] / running[-1]
+        scale[candidates[i]] = times[i] / expected

@@ -17,13 +17,21 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType
-from penstock.sampling.admissible import Conditions, draw_admissible, redraw_excluded, total_admissible, total_whole
 from penstock.sampling.block import Block
+from penstock.sampling.draws import (
+    Conditions,
+    count_edges,
+    draw_admissible,
+    draw_uniform,
+    fetch,
+    redraw_excluded,
+    total_admissible,
+    total_whole,
+    weights_of,
+)
 from penstock.sampling.exclusion import NOTHING, Exclusion, rows_excluded
-from penstock.sampling.kernels import count_edges, draw_uniform, fetch
 from penstock.sampling.relabel import PerThread, Rows
 from penstock.sampling.temporal import Clock
-from penstock.sampling.weighted import weights_of
 
 NO_LIMITS = np.empty(0, np.int64)
 """The limits of readers that no time binds."""

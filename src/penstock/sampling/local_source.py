@@ -14,8 +14,7 @@ from penstock.sampling.labor import SharedLists
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import Lists as RelationLists
 from penstock.sampling.lists import ListSource, Readable
-from penstock.sampling.options import SamplerOptions
-from penstock.sampling.registry import Locality, ReadableLists
+from penstock.sampling.registry import Locality, ReadableLists, SamplerOptions
 from penstock.sampling.temporal import clocks_of
 
 

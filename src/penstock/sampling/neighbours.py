@@ -12,9 +12,8 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
-from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import (
     NO_LIMITS,
     DrawnNeighbours,

@@ -1,29 +1,54 @@
-"""The samplers by name: how each is built, what an epoch of it goes through, and what it supports.
-
-A new sampler is one file that defines a `SamplerEntry` and one line in `SAMPLERS` (`sampler_table`). It then runs on
-one machine and on clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
-"""
+"""The samplers by name: how each is built, what it supports, and the job's fields for them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self
+
+from pydantic import BeforeValidator, Field
 
 from penstock.errors import PenstockError, nearest
-from penstock.plugins import has_plugin, load_plugin
-from penstock.sampling.sampler_table import PLUGINS, SAMPLERS
+from penstock.graph.documents import AutoCount, StrictDocument, or_plugin, split_commas
+from penstock.imports import has_plugin, load_plugin
 
 if TYPE_CHECKING:
     from penstock.graph.arrays import Array
     from penstock.graph.documents import StrictDocument
     from penstock.graph.schema import EdgeType
+    from penstock.sampling.block import BatchKey
     from penstock.sampling.explanation import Explanation
     from penstock.sampling.homogeneous import Homogeneous
-    from penstock.sampling.key import BatchKey
     from penstock.sampling.links.edge_split import HeldOutRule
     from penstock.sampling.lists import ListSource, Readable
-    from penstock.sampling.options import SamplerOptions
     from penstock.sampling.temporal import Clock
+
+
+# The names of all samplers, which jobs choose from, and where each one's entry is defined.
+
+SAMPLERS = {
+    "neighbour": "penstock.sampling.typed:NEIGHBOUR",
+    "labor": "penstock.sampling.labor:LABOR",
+    "fastgcn": "penstock.sampling.layerwise:FASTGCN",
+    "ladies": "penstock.sampling.layerwise:LADIES",
+    "saint-vertex": "penstock.sampling.saint:SAINT_VERTEX",
+    "saint-edge": "penstock.sampling.saint:SAINT_EDGE",
+    "saint-walk": "penstock.sampling.saint:SAINT_WALK",
+    "explained": "penstock.sampling.explained:EXPLAINED",
+    "cluster": "penstock.sampling.cluster:CLUSTER",
+    "whole": "penstock.sampling.undrawn:WHOLE",
+    "seeds": "penstock.sampling.undrawn:SEEDS",
+}
+"""For each sampler, the module and the name of its entry. Modules are imported when their sampler is asked for."""
+PLUGINS = "penstock.samplers"
+"""The group of entry points by which packages offer further ones."""
+SEEDS_ONLY = "seeds"
+"""The sampler of models without layers."""
+
+
+# The samplers by name: how each is built, what an epoch of it goes through, and what it supports.
+#
+# A new sampler is one file that defines a `SamplerEntry` and one line in `SAMPLERS` (`sampler_table`). It then runs on
+# one machine and on clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
 
 FEATURES = {
     "types": "graphs with several node or edge types",
@@ -181,3 +206,79 @@ def plain_fanouts(options: "SamplerOptions") -> list[int]:
             code="unsupported-combination",
         )
     return fanouts
+
+
+# The sampler's part of a job.
+
+if TYPE_CHECKING:
+    SamplerName = str
+else:
+    SamplerName = Annotated[Literal[tuple(SAMPLERS)], or_plugin(PLUGINS)]
+
+
+class SamplerOptions(StrictDocument):
+    """How the neighbourhoods of a batch are sampled."""
+
+    @property
+    def list_weight(self) -> str | None:
+        """The field that lists are weighted by, whether draws go by it or not."""
+        return self.edge_weight if self.weight is None else self.weight
+
+    sampler: SamplerName = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
+    fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
+        [15, 10, 5],
+        description="neighbours drawn for each vertex at each hop, from the seeds on; -1: all; a mapping: by relation",
+    )
+    replace: bool = Field(False, description="draw neighbours with repetition")
+    weight: str | None = Field(None, description="edge field with weights: draw in proportion to it")
+    edge_weight: str | None = Field(
+        None,
+        description="edge field with weights: neighbours are drawn uniformly, and the model weighs what they send by it"
+        " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/edges.md)",
+    )
+    time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
+    seed_time: str | None = Field(
+        None, description="field with the time of each vertex or edge that is learned; by default the one of `time`"
+    )
+    layer_sizes: Annotated[list[int], BeforeValidator(split_commas)] = Field(
+        [2048, 2048, 2048], description="fastgcn, ladies: vertices drawn for each layer, from the seeds on"
+    )
+    saint_size: int = Field(4000, ge=1, description="saint: vertices, edges or roots drawn for each batch")
+    walk_length: int = Field(2, ge=1, description="saint-walk: steps of every walk")
+    clusters: int = Field(100, ge=2, description="cluster: parts to cut the graph into, if `partition` is not given")
+    partition: str | None = Field(None, description="cluster: a partition folder whose parts are the clusters")
+    steps_per_epoch: int = Field(1, ge=1, description="whole: steps that an epoch's training vertices are divided into")
+    clusters_per_batch: int = Field(4, ge=1, description="cluster: parts joined in a batch")
+
+
+# The job's fields for sampler explained.
+
+
+class ExplainOptions(StrictDocument):
+    """How explanations choose what is sent between machines. Other samplers refuse these fields."""
+
+    explain_every: AutoCount = Field(
+        30,
+        description="explained: steps between two explanations of the model; auto: 30, and more where explaining would"
+        " take more than 3 % of a worker's processor time by arithmetic (docs/explained.md)",
+    )
+    explain_delay: int = Field(
+        10, ge=0, description="explained: steps from taking an explanation's weights until it is in force"
+    )
+    explain_steps: int = Field(50, ge=1, description="explained: steps that masks are optimised for at most")
+    explain_loss: float = Field(
+        0.01,
+        ge=0,
+        description="explained: masks are found when ten steps change their loss by less than this share of the first;"
+        " 0: only after all steps",
+    )
+    explain_rows: int = Field(256, ge=1, description="explained: remote rows that one explanation reads at most")
+    remote_bias: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="explained: share of a vertex's draws that are moved from remote neighbours to local ones",
+    )
+    feature_share: float = Field(
+        0.85, gt=0, le=1, description="explained: share of the columns that remote rows are sent with"
+    )

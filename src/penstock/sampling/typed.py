@@ -11,9 +11,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
+from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
-from penstock.sampling.key import BatchKey
 from penstock.sampling.lists import (
     NO_LIMITS,
     DrawnNeighbours,

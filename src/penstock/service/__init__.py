@@ -7,7 +7,7 @@ processes that train, `policies/` choose which job is next. `app` is the service
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.service.client import Queue

@@ -1,17 +1,155 @@
-"""Jobs as a policy sees them, and what a forecast makes of a job."""
+"""Jobs as a policy sees them: what a forecast makes of a job, what runs now, and how fast beside others."""
 
+import signal
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.service.active_task import ActiveTask
-from penstock.service.clock import age_of
-from penstock.service.policies import JobNeeds, RunningJob, WaitingJob, never_fits
-from penstock.service.policies.room import UNKNOWN_SHARE
-from penstock.service.records import JobRecord
+from penstock.service.policies import UNKNOWN_SHARE, JobNeeds, RunningJob, WaitingJob, never_fits
+from penstock.service.records import JobRecord, age_of
 from penstock.service.rooms import Room
-from penstock.service.speeds import SpeedMeter, Speeds
+from penstock.service.workers.pool import StartedTask
+
+# How fast jobs run beside each other, compared with how fast they ran alone.
+
+_STEPS, _SECONDS = 5, 3.0
+"""A rate is known after so many steps and so many seconds with the same neighbours."""
+
+
+@dataclass
+class SpeedMeter:
+    """The rate of one job's steps since its neighbours last changed."""
+
+    neighbours: frozenset[int] = frozenset()
+    steps: int = 0
+    _first_steps: int | None = None
+    _first_time: float = field(default_factory=time.monotonic)
+
+    def note(self, steps: int) -> None:
+        """The job has done so many steps so far."""
+        self.steps = steps
+        if self._first_steps is None:
+            self._first_steps, self._first_time = steps, time.monotonic()
+
+    def beside(self, neighbours: frozenset[int]) -> None:
+        """These jobs run on its device now; with others than before it is measured anew."""
+        if neighbours != self.neighbours:
+            self.neighbours, self._first_steps = neighbours, None
+
+    def rate(self) -> float | None:
+        """Steps per second beside its present neighbours, where it has run long enough."""
+        if self._first_steps is None:
+            return None
+        done, took = self.steps - self._first_steps, time.monotonic() - self._first_time
+        return done / took if done >= _STEPS and took >= _SECONDS else None
+
+
+class Speeds:
+    """Rates of jobs alone, kept for those alike, and what share of them jobs have now."""
+
+    def __init__(self) -> None:
+        self._alone: dict[str, float] = {}
+
+    def of(self, meter: SpeedMeter, likeness: str) -> float | None:
+        """The job's speed relative to running alone; None where one of the two rates is not known."""
+        rate = meter.rate()
+        if rate is None:
+            return None
+        if not meter.neighbours:
+            self._alone[likeness] = rate
+        alone = self._alone.get(likeness)
+        return None if alone is None else min(1.0, rate / alone)
+
+    def learn(self, together: Sequence[tuple[SpeedMeter, str]]) -> None:
+        """Estimate rates alone of jobs that never ran alone, from those that share a device with them.
+
+        Jobs on one device slow each other down alike: where all have a rate and the speed of some is known, the others
+        have that speed. A rate that is measured alone replaces the estimate.
+        """
+        rates = [meter.rate() for meter, _ in together]
+        known = [speed for speed in (self.of(*each) for each in together) if speed is not None]
+        if not known or None in rates:
+            return
+        speed = sum(known) / len(known)
+        for (_, likeness), rate in zip(together, rates, strict=True):
+            if rate is not None and speed > 0:
+                self._alone.setdefault(likeness, rate / speed)
+
+
+# A process of the service and the job that it works for.
+
+GRACE_S = 20.0
+"""Seconds for a job to finish its step and write a checkpoint."""
+
+
+@dataclass
+class ActiveTask:
+    """A process of the service and the job that it works for."""
+
+    record: JobRecord
+    process: StartedTask
+    kind: str
+    """train or forecast."""
+    likeness: str = ""
+    room: Room | None = None
+    trains: bool = False
+    """Whether it has begun to train, which ends its start."""
+    outcome: dict[str, Any] | None = None
+    too_much: str | None = None
+    began: float = field(default_factory=time.monotonic)
+    told_to_stop: float | None = None
+    now_bytes: int = 0
+    """What it holds of the host's memory now, without pages of files."""
+    host_bytes: int = 0
+    """The most that it has held of the host's memory."""
+    device_bytes: int = 0
+    """The most that it has reserved of the device, as it says."""
+    meter: SpeedMeter = field(default_factory=SpeedMeter)
+    metric: dict[str, Any] = field(default_factory=dict)
+    """The best validation of the job so far (`JobRecord.metric`), as its process says."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the job has run, its earlier tries included."""
+        return self.record.seconds + time.monotonic() - self.began
+
+    def live(self) -> dict[str, Any]:
+        """What is known of the job beyond its record while it runs."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "metric": self.metric or self.record.metric,
+            "peak_host_bytes": max(self.host_bytes, self.record.peak_host_bytes or 0),
+            "peak_device_bytes": max(self.device_bytes, self.record.peak_device_bytes or 0),
+        }
+
+    def shown(self, speeds: Speeds) -> dict[str, Any]:
+        """The job on its device as users see it: what it was granted, what it took, how fast it is."""
+        return {
+            "id": self.record.id,
+            "name": self.record.name,
+            "granted_device_bytes": self.record.granted_device_bytes,
+            "granted_host_bytes": self.record.granted_host_bytes,
+            "device_bytes": self.device_bytes,
+            "host_bytes": self.now_bytes,
+            "peak_host_bytes": self.host_bytes,
+            "cores": self.record.cores,
+            "steps": self.meter.steps,
+            "speed": speeds.of(self.meter, self.likeness),
+            "seconds": round(time.monotonic() - self.began, 1),
+        }
+
+    def stop(self) -> None:
+        """Ask the process to stop; where it does not, it is killed later."""
+        if self.told_to_stop is None:
+            self.told_to_stop = time.monotonic()
+            self.process.name.signal(signal.SIGTERM if self.kind == "train" else signal.SIGKILL)
+        elif time.monotonic() - self.told_to_stop > GRACE_S:
+            self.process.name.signal(signal.SIGKILL)
+
+
+# Jobs as a policy sees them, and what a forecast makes of a job.
 
 FORECAST_S, _FORECAST_SHARE, _FORECAST_BYTES = 300.0, 0.25, 2 << 30
 """What a forecast may take: seconds, and a share of the host's memory, but so many bytes at least. It counts, and

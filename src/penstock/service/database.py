@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.output_files import open_private, writing
-from penstock.service.clock import moment
-from penstock.service.records import JobRecord
+from penstock.graph.files import open_private, writing
+from penstock.service.records import JobRecord, moment
 
 VERSION = 2
 _TABLES = """

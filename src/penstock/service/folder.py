@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.graph.atomic import write_whole
-from penstock.graph.input_files import read_document
-from penstock.graph.output_files import make_private_folder, open_lock, open_private, writing
+from penstock.graph.files import make_private_folder, open_lock, open_private, read_document, write_whole, writing
 
 FORMAT, VERSION = "penstock-queue", 1
 _TOKEN_BYTES = 32

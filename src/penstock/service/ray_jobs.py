@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.cluster.launch.ray.cluster import RayCluster, imported_ray, join
+from penstock.cluster.launch.ray_cluster import RayCluster, imported_ray, join
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import RayOptions
 from penstock.service.policies import DeviceRoom, RunningJob, Start, WaitingJob

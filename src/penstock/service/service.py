@@ -11,17 +11,15 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
-from penstock.graph.output_files import PRIVATE_UMASK
+from penstock.graph.files import PRIVATE_UMASK
 from penstock.service.database import Database
-from penstock.service.feed import Feed
 from penstock.service.folder import Address, ServiceFolder
-from penstock.service.operations import Operations
+from penstock.service.operations import Operations, SubmissionRules
 from penstock.service.policies import AGE_S, Policy, policy_named
 from penstock.service.rooms import rooms_here
 from penstock.service.scheduler import Scheduler
-from penstock.service.served import Served
+from penstock.service.served import Feed, Served
 from penstock.service.sharing import AUTO, Sharing, shared_devices
-from penstock.service.submission import SubmissionRules
 from penstock.service.workers.pool import WarmPool
 
 _CLOSING_S = 2
@@ -119,7 +117,7 @@ def answering(served: Served, listening: socket.socket, token: str, host: str = 
     import uvicorn
 
     from penstock.service.app import make_app
-    from penstock.service.connections import Connection, most_pending
+    from penstock.service.gate import Connection, most_pending
 
     config = uvicorn.Config(
         make_app(served, token, host),

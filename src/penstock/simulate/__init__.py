@@ -1,17 +1,25 @@
 """Tasks and flows over a network in time: what a placed job will take, before it runs.
 
 `workload` says what has to be done (`workload_builder` puts one together, `gnn` builds GNN training), `amounts` how
-much each iteration brings, `rates/` how flows share links, `timeline` what happened when, `levels` which chain set the
-pace, `bound` what no schedule can beat. `simulation` joins them; `document` is all of it in a file and `scenario` what
-a file describes; `engine` and the files it needs (`state`, `routes`, `heaps`, `dependency_order`, `inner`) are kernels.
-Links are described in `penstock.hardware.network`; where tasks are placed is decided in `penstock.plan`.
+much each iteration brings, `rates/` how flows share links, `timeline` what happened when, `levels` which chain set
+the pace and what no schedule can beat. `simulation` joins them; `document` is all of it in a file and `scenario` what
+a file describes; `engine` and the files it needs (`state`, `routes`, `heaps`) are kernels. Links are described in
+`penstock.hardware.machines`; where tasks are placed is decided in `penstock.plan`.
 """
 
-from penstock.hardware.network import Network, racks, star
+from penstock.hardware.machines import Network, racks, star
 from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts
-from penstock.simulate.bound import Pace, chain_alone, chain_crowded, gap_of, largest_degree, lower_bound
 from penstock.simulate.gnn import GnnJob, gnn_workload
-from penstock.simulate.levels import CriticalStep, critical_path
+from penstock.simulate.levels import (
+    CriticalStep,
+    Pace,
+    chain_alone,
+    chain_crowded,
+    critical_path,
+    gap_of,
+    largest_degree,
+    lower_bound,
+)
 from penstock.simulate.rates import POLICIES, Case, RatePolicy, policy_named
 from penstock.simulate.simulation import Simulator, simulate
 from penstock.simulate.timeline import Segment, Timeline

@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.hardware.network import Network
+from penstock.hardware.machines import Network
 from penstock.kernels import njit
 from penstock.simulate.state import LINK, PATH, Routes
 from penstock.simulate.workload import Workload

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.hardware.network import Network, racks
+from penstock.hardware.machines import Network, racks
 from penstock.simulate.amounts import Amounts, PeakToMean, draw_amounts
 from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDocument
 from penstock.simulate.gnn import GnnJob, gnn_workload

@@ -6,9 +6,9 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.hardware.network import Network
+from penstock.hardware.machines import Network
 from penstock.simulate.amounts import Amounts, draw_amounts
-from penstock.simulate.execution import Executor
+from penstock.simulate.engine import Executor
 from penstock.simulate.rates import Case, RatePolicy, policy_named, terms_of
 from penstock.simulate.rates.compression import check_coflows, compressed
 from penstock.simulate.routes import routes_of

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.dependency_order import successors
 from penstock.simulate.heaps import tree_for
-from penstock.simulate.workload import Workload
+from penstock.simulate.workload import Workload, successors
 
 # Flows that always have one rate, those of one path and one rank, are a group.
 GROUP = np.dtype(

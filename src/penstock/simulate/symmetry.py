@@ -19,10 +19,10 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import draw, key_of
 from penstock.kernels import njit
 from penstock.simulate.amounts import Amounts
-from penstock.simulate.dependency_order import sorted_items
 from penstock.simulate.rate_policy import Case
 from penstock.simulate.routes import crossed_routes
 from penstock.simulate.state import PATH, Record, Routes, Terms, shape_from
+from penstock.simulate.workload import sorted_items
 
 MANY = 20_000
 """Items of all iterations from which on it is worth while to look for symmetries."""

@@ -7,14 +7,20 @@ stores over a cut graph, `device/` tables that a GPU reads. Nothing here knows b
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.store.composed import CachedSource, SplitSource, cached_source, replicated_source
     from penstock.store.embedding import EmbeddingTable
-    from penstock.store.local import LocalStore
     from penstock.store.rows import gather_rows
-    from penstock.store.source import ArraySource, RowSource
+    from penstock.store.source import (
+        ArraySource,
+        CachedSource,
+        LocalStore,
+        RowSource,
+        SplitSource,
+        cached_source,
+        replicated_source,
+    )
 
 __all__ = [
     "ArraySource",
@@ -31,10 +37,16 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.store.composed": ("CachedSource", "SplitSource", "cached_source", "replicated_source"),
+        "penstock.store.source": (
+            "CachedSource",
+            "SplitSource",
+            "cached_source",
+            "replicated_source",
+            "LocalStore",
+            "ArraySource",
+            "RowSource",
+        ),
         "penstock.store.embedding": ("EmbeddingTable",),
-        "penstock.store.local": ("LocalStore",),
         "penstock.store.rows": ("gather_rows",),
-        "penstock.store.source": ("ArraySource", "RowSource"),
     },
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.output_files import open_bytes
+from penstock.graph.files import open_bytes
 
 _FLOAT32 = np.dtype(np.float32)
 

@@ -1,17 +1,18 @@
-"""Rows of one table by number, wherever they lie: the interface of every source of rows.
+"""Sources of rows of one table by number: an array, a graph's own fields, or several sources at once."""
 
-A source has `shape` and `dtype` and answers `read(ids, to, columns, dtype)`. To add a kind of source, derive from
-`RowSource` and write `fill`; docs/row-sources.md shows how. Sources compose: `penstock.store.composed` has a cache over
-another source, replicas, and any other way to split ids among several.
-"""
-
+import difflib
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
+from penstock.graph.schema import edge_key
 from penstock.store.rows import Columns, Span, gather_rows, place_rows, span_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Destination = Array | Tensor | torch.device | None
+
+
+# Rows of one table by number, wherever they lie: the interface of every source of rows.
+#
+# A source has `shape` and `dtype` and answers `read(ids, to, columns, dtype)`. To add a kind of source, derive from
+# `RowSource` and write `fill`; docs/row-sources.md shows how. Sources compose: `penstock.store.source` has a cache
+# over another source, replicas, and any other way to split ids among several.
 
 
 class RowSource(ABC):
@@ -128,3 +136,157 @@ def _on_device(array: Array, device: "torch.device", dtype: Any) -> "Tensor":
 
     tensor = torch.from_numpy(np.ascontiguousarray(array)).to(device)
     return tensor if dtype is None else tensor.to(dtype)
+
+
+# The store of a graph's own fields, read where they are mapped.
+
+
+class LocalStore:
+    """Fields, named `type/field` for node types and `source__relation__destination/field` for relations.
+
+    Reading costs the rows read; nothing is loaded ahead. Rows of a relation's fields are numbered as its edges are:
+    `block.edges` names those of a batch.
+    """
+
+    def __init__(self, fields: dict[str, Array]) -> None:
+        self.fields = fields
+
+    @classmethod
+    def of_graph(cls, graph: Graph) -> "LocalStore":
+        """Every field of every node type and relation."""
+        return cls(graph_fields(graph))
+
+    def source(self, field: str) -> ArraySource:
+        """The rows of a field."""
+        return ArraySource(self.table(field))
+
+    def push(self, field: str, ids: Array, values: Array) -> None:
+        """Replace rows. Fields of a graph folder are mapped read-only and refuse."""
+        self.writable(field)[ids] = values
+
+    def table(self, field: str) -> Array:
+        """The whole field, memory-mapped."""
+        if field not in self.fields:
+            near = difflib.get_close_matches(field, self.fields, 1)
+            hint = f": did you mean {near[0]!r}?" if near else f" (there are: {', '.join(self.fields) or 'none'})."
+            raise PenstockError(f"There is no field {field!r}{hint}", code="field-missing")
+        return self.fields[field]
+
+    def writable(self, field: str) -> Array:
+        """The whole field, if it may be written to."""
+        table = self.table(field)
+        if not table.flags.writeable:
+            raise PenstockError(
+                f"Field {field!r} is mapped read-only from its graph folder and cannot be pushed to.",
+                code="not-permitted",
+            )
+        return table
+
+
+def graph_fields(graph: Graph) -> dict[str, Array]:
+    """Every field of every node type and relation, by its name in stores."""
+    owners = field_owners(graph).items()
+    return {f"{name}/{key}": values for name, owner in owners for key, values in owner.fields.items()}
+
+
+def field_owners(graph: Graph) -> dict[str, NodeSet | EdgeSet]:
+    """What has fields, as stores name it: vertices by their type, edges by the relation's key."""
+    return {**graph.nodes, **{edge_key(kind): edges for kind, edges in graph.edges.items()}}
+
+
+# Rows from several sources at once: each id is read from one of them, all into one destination.
+
+Route = Callable[[Array], tuple[Array, Array]]
+"""For some ids, which source has each, by its place among the sources, and the row's number there."""
+
+
+class SplitSource(RowSource):
+    """Rows that several sources have between them; `rows` is how many there are."""
+
+    def __init__(self, rows: int, sources: Sequence[RowSource], route: Route) -> None:
+        kinds = {(source.shape[1:], str(source.dtype).removeprefix("torch.")) for source in sources}
+        if len(kinds) != 1:
+            raise PenstockError(
+                f"Sources of one table have rows of different kinds ({', '.join(map(str, sorted(kinds)))}): give them"
+                " one shape and type.",
+                code="mismatched-inputs",
+            )
+        self._sources, self._route = list(sources), route
+        self.shape, self.dtype = (rows, *sources[0].shape[1:]), _host_type(sources)
+        self.on_device = any(source.on_device for source in sources)
+
+    def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
+        """See `RowSource.fill`."""
+        self.put(ids, out, places, span)
+
+    def put(self, ids: Array, out: object, places: Array | None = None, span: Span | None = None) -> None:
+        """See `RowSource.put`: every source puts its rows where they belong."""
+        check_ids(ids, self.shape[0])
+        which, numbers = self._route(ids)
+        for number, source in enumerate(self._sources):
+            chosen = np.flatnonzero(which == number)
+            if len(chosen):
+                source.put(numbers[chosen], out, chosen if places is None else places[chosen], span)
+
+    def _to_device(self, ids: Array, to: Any, span: Span | None, picked: Array | None, dtype: Any) -> "Tensor":
+        """Straight into the tensor, so that rows of a device do not travel to the host and back."""
+        import torch
+
+        if picked is not None:
+            return super()._to_device(ids, to, span, picked, dtype)
+        if isinstance(to, torch.device):
+            stored = torch.from_numpy(np.empty(0, self.dtype)).dtype
+            to = torch.empty((len(ids), *self.row_shape(span)), dtype=dtype or stored, device=to)
+        check_room(to, len(ids), to.dtype, self.row_shape(span))
+        self.put(ids, to, None, span)
+        return cast(torch.Tensor, to)
+
+
+class CachedSource(SplitSource):
+    """A source, and another one that is nearer and has its rows `ids`, all different, in that order."""
+
+    def __init__(self, below: RowSource, ids: Array, near: RowSource) -> None:
+        self._slots = np.full(below.shape[0], -1, np.int64)
+        self._slots[ids] = np.arange(len(ids))
+        self._hits = self._reads = 0
+        self._counting = threading.Lock()
+        super().__init__(below.shape[0], [near, below], self._find)
+
+    def hit_rate(self) -> float:
+        """The share of rows read that the nearer source had; 0 before the first."""
+        return self._hits / self._reads if self._reads else 0.0
+
+    def _find(self, asked: Array) -> tuple[Array, Array]:
+        slot = self._slots[asked]
+        missing = slot < 0
+        with self._counting:
+            self._reads += len(asked)
+            self._hits += len(asked) - int(np.count_nonzero(missing))
+        return missing.astype(np.int8), np.where(missing, asked, slot)
+
+
+def cached_source(below: RowSource, ids: Array, near: RowSource | None = None) -> CachedSource:
+    """A source with the rows `ids`, all different, kept in `near`; in the host's memory if None: they are read here."""
+    return CachedSource(below, ids, ArraySource(below.read(ids)) if near is None else near)
+
+
+def replicated_source(replicas: Sequence[RowSource]) -> SplitSource:
+    """Sources that all have all rows: reads are spread over them by row number, so that each row is cached in one."""
+
+    def route(asked: Array) -> tuple[Array, Array]:
+        return asked % len(replicas), asked
+
+    return SplitSource(replicas[0].shape[0], replicas, route)
+
+
+def _host_type(sources: Sequence[RowSource]) -> np.dtype[Any]:
+    """The type of a host's rows: bfloat16, which NumPy does not have, is float32 there."""
+    name = str(sources[0].dtype).removeprefix("torch.")
+    own = next((source.dtype for source in sources if isinstance(source.dtype, np.dtype)), None)
+    return own if own is not None else np.dtype("float32" if name == "bfloat16" else name)
+
+
+def check_ids(ids: Array, rows: int) -> None:
+    """Refuse ids outside a table of so many rows."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= rows):
+        raise PenstockError(f"A requested row is outside 0..{rows - 1}.", code="id-out-of-range")

@@ -1,10 +1,11 @@
-"""The parts of a session put together: graph, task, model and optimiser; and a model tried on a few seeds."""
+"""The parts of a session put together: graph, task, model, optimiser, epochs; and a model tried on a few seeds."""
 
 from typing import Any, cast
 
 import torch
 
 from penstock.errors import PenstockError
+from penstock.formatting import counted
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
 from penstock.nn.layer_table import layer_entry
@@ -12,20 +13,78 @@ from penstock.nn.user_module import build_user_module
 from penstock.pipeline.schedule import Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.callbacks.calls import Callbacks
+from penstock.train.checkpoints import TrainState
+from penstock.train.compute_device import STEPS, device_memory
 from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
-from penstock.train.device_full import STEPS, device_memory
-from penstock.train.edge_fields import check_model, check_module, is_own_module, sampled_job, with_edge_fields
 from penstock.train.first_layer.ways import first_layer_reader
-from penstock.train.inputs import Inputs
+from penstock.train.inputs import Inputs, check_model, check_module, is_own_module, sampled_job, with_edge_fields
 from penstock.train.job import Job
-from penstock.train.layerwise.engine import evaluating
-from penstock.train.learned_labels import LearnedLabels
+from penstock.train.labels import LearnedLabels
+from penstock.train.layerwise.inference import evaluating
 from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.run_context import seeded
-from penstock.train.run_length import with_epochs
 from penstock.train.session import Session, model_at_fault
 from penstock.train.tasks import Task, make_task
 from penstock.train.user_functions import NO_FUNCTIONS, NOTHING_GIVEN, GivenFunctions, UserFunctions, functions_of
+
+# How long a run trains: the epochs that `epochs: auto` stands for, and whether a run took enough steps to learn.
+
+AUTO_EPOCHS = 10
+"""Epochs of `auto`, where they make steps enough."""
+AUTO_STEPS = 150
+"""Steps that `auto` aims at: with 20 labels for each class the public graphs are learned in 20 to 130 steps of Adam."""
+_VISITS = 1_000_000_000
+"""Vertices and edges that the validations of `auto`'s epochs may read in all, as each reads the whole graph."""
+_FEW = 50
+"""Steps below which hardly any model has learned."""
+
+
+def auto_epochs(batches: int, size: int) -> int:
+    """Epochs for a split of so many batches, in a graph of `size` vertices and edges: at least 10.
+
+    As many as make 150 steps, fewer where validating after each of them would take long.
+    """
+    wanted = -(-AUTO_STEPS // max(1, batches))
+    return max(AUTO_EPOCHS, min(wanted, _VISITS // max(1, size)))
+
+
+def with_epochs(job: Job, graph: Graph, task: Task) -> Job:
+    """The job with a number of epochs, where it leaves that open. Every worker of a cluster finds the same one."""
+    if job.epochs:
+        return job
+    batches = Schedule(task.items, task.batch_size, job.draw_seed).batches
+    counts = [nodes.count for nodes in graph.nodes.values()] + [edges.count for edges in graph.edges.values()]
+    return job.model_copy(update={"epochs": auto_epochs(batches, sum(counts))})
+
+
+def epochs_note(epochs: int, batches: int) -> str | None:
+    """What the user should know of the epochs that were chosen: nothing, where they are as many as always."""
+    if epochs <= AUTO_EPOCHS:
+        return None
+    return (
+        f"An epoch has {counted(batches, 'batches')}: training for {epochs} epochs"
+        f" ({epochs * batches} steps; epochs: auto)."
+    )
+
+
+def few_steps_note(job: Job, train_state: TrainState, batches: int) -> str | None:
+    """What the user should know of a run that ended, below 150 steps, while its model was still learning.
+
+    Validations tell: the last one was the best. Where there are none, fewer than 50 steps are too few.
+    """
+    validated = train_state.best_epoch >= 0 and job.evaluate_every > 0
+    few = AUTO_STEPS if validated and train_state.best_epoch == train_state.epoch else 0 if validated else _FEW
+    if train_state.step >= few or train_state.epoch < job.epochs:
+        return None
+    steps, epochs = counted(train_state.step, "steps"), counted(train_state.epoch, "epochs")
+    why = "its last validation was the best" if validated else "nothing was validated"
+    return (
+        f"The run ended after {steps} ({epochs} of {counted(batches, 'batches')}), and {why}: it may still learn with"
+        f" epochs {-(-AUTO_STEPS // max(1, batches))}."
+    )
+
+
+# The parts of a session put together: graph, task, model and optimiser; and a model tried on a few seeds.
 
 _TRIED = 4
 """Seeds of the batch a model is tried on."""

@@ -6,14 +6,12 @@ from penstock.graph.graph import Graph
 from penstock.plan.residence import NoRoomError
 from penstock.progress import SILENT, Progress
 from penstock.train.assembly import session_of, try_out
-from penstock.train.device_memory import device_memory_of
+from penstock.train.auto_values import decide_groups, decide_sample_threads
+from penstock.train.compute_device import chosen_device, device_memory_of
 from penstock.train.execution_modes import choose_execution, needs_placement
-from penstock.train.group_size import decide_groups
 from penstock.train.job import Job
-from penstock.train.learned_labels import LearnedLabels
-from penstock.train.memory.remedies import refusal
-from penstock.train.processor import chosen_device
-from penstock.train.sample_threads import decide_sample_threads
+from penstock.train.labels import LearnedLabels
+from penstock.train.memory.forecast import refusal
 from penstock.train.session import Session
 from penstock.train.trace.libraries import library_memory
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions

@@ -1,15 +1,219 @@
-"""Checkpoints: the newest few and the best model, each a file that appears whole."""
+"""Checkpoints: the newest few and the best model, what they keep of a run's progress, and their file format."""
 
+import json
+import math
+import os
+import struct
 import time
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
-from penstock.graph.output_files import writing
+from penstock.graph.arrays import Array, read_member
+from penstock.graph.documents import first_problem
+from penstock.graph.files import open_regular, replace_whole, writing
 from penstock.progress import SILENT, Progress
-from penstock.train.state_file import DamagedState, read_state, write_state
-from penstock.train.train_state import TrainState, checked_train_state
+
+# A file of named tensors and plain values: one zip, every member with a checksum, no pickle, appears whole.
+
+_DOCUMENT = "state.json"
+_FORMAT, _VERSION = "penstock-state", 1
+_PLAIN = (bool, int, float, str, type(None))
+_DAMAGE = (
+    *(
+        OSError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+        MemoryError,
+        OverflowError,
+        RecursionError,
+    ),
+    *(zipfile.BadZipFile, struct.error),
+)
+"""What reading raises where bytes have changed. A changed version or flag of a zip file is a RuntimeError there."""
+_WIDE = {torch.bfloat16: torch.int16}
+"""Types NumPy does not have, and what their bits are stored as."""
+
+
+class DamagedState(PenstockError):  # noqa: N818
+    """A state file whose bytes have changed since it was written, or that is not there any more."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="damaged-file")
+
+
+def write_state(path: Path, state: Mapping[str, Any], durable: bool = True) -> None:
+    """Write nested dicts and lists of tensors, arrays and plain values; the file takes its name when it is whole.
+
+    One that is not `durable` outlives the process, but perhaps not the machine.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_whole(path, lambda file: pack_state(file, state), durable)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What `write_state` wrote, checked against its checksums; tensors come back as tensors."""
+    try:
+        with open_regular(path) as file:
+            return unpack_state(file, os.fstat(file.fileno()).st_size, str(path))
+    except FileNotFoundError:
+        raise DamagedState(f"{path} does not exist") from None
+    except OSError as error:
+        raise DamagedState(f"{path} cannot be read ({error})") from None
+
+
+def pack_state(file: BinaryIO, state: Mapping[str, Any]) -> None:
+    """Write a state to an open file."""
+    arrays: dict[str, Array] = {}
+    tree = _encode(state, arrays)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
+        archive.writestr(_DOCUMENT, json.dumps({"format": _FORMAT, "version": _VERSION, "state": tree}))
+
+
+def unpack_state(file: BinaryIO, size: int, where: str) -> dict[str, Any]:
+    """Read a state from an open file of `size` bytes; `where` names it in errors."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            unread = _members(archive, size)
+            document = json.loads(archive.read(_DOCUMENT))
+            if document.get("format") != _FORMAT or document.get("version") != _VERSION:
+                raise PenstockError(
+                    f"{where} is not a state file of this release: use the release that wrote it.",
+                    code="unsupported-version",
+                )
+            decoded = _decode(document["state"], archive, unread)
+    except _DAMAGE as error:
+        raise DamagedState(f"{where} is damaged ({error})") from None
+    if not isinstance(decoded, dict):
+        raise DamagedState(f"{where} is damaged (it does not hold a mapping)")
+    return decoded
+
+
+def _encode(value: Any, arrays: dict[str, Array]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _encode_tensor(value.detach().cpu(), arrays)
+    if isinstance(value, np.ndarray):
+        name = f"a{len(arrays)}"
+        arrays[name] = value
+        return {"$array": name}
+    if isinstance(value, np.generic):
+        return _encode(value.item(), arrays)
+    if isinstance(value, Mapping):
+        return {"$items": [[_encode(key, arrays), _encode(each, arrays)] for key, each in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [_encode(each, arrays) for each in value]
+    if isinstance(value, _PLAIN):
+        return value
+    raise PenstockError(
+        f"A {type(value).__name__} cannot be stored in a checkpoint: use another optimiser.",
+        code="unsupported-combination",
+    )
+
+
+def _encode_tensor(value: torch.Tensor, arrays: dict[str, Array]) -> dict[str, str]:
+    name = f"t{len(arrays)}"
+    stored = value.view(_WIDE[value.dtype]) if value.dtype in _WIDE else value
+    arrays[name] = stored.contiguous().numpy()
+    return {"$tensor": name, "dtype": str(value.dtype).removeprefix("torch.")}
+
+
+def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    """The members by name, as large together as the file at most: what is read takes no more memory than that."""
+    members = {info.filename: info for info in archive.infolist()}
+    if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
+        raise ValueError("a member is compressed, and checkpoints are not")
+    if sum(info.file_size for info in archive.infolist()) > size:
+        raise ValueError("its members are larger than the file")
+    return members
+
+
+def _decode(value: Any, archive: zipfile.ZipFile, unread: dict[str, zipfile.ZipInfo]) -> Any:
+    if isinstance(value, list):
+        return [_decode(each, archive, unread) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "$items" in value:
+        return {_decode(key, archive, unread): _decode(each, archive, unread) for key, each in value["$items"]}
+    # Taken out: an array named a thousand times would be read into memory as often.
+    array = read_member(archive, unread.pop(f"{value.get('$tensor') or value['$array']}.npy"))
+    if "$array" in value:
+        return array
+    dtype = getattr(torch, value["dtype"])
+    tensor = torch.from_numpy(array)
+    if tensor.dtype != _WIDE.get(dtype, dtype):
+        raise ValueError(f"a tensor of {dtype} is stored as {tensor.dtype}")
+    return tensor.view(dtype)
+
+
+# The progress of a run: everything in a checkpoint except the weights.
+
+
+@dataclass
+class TrainState:
+    """The next batch to be computed, sums over the epoch under way, and what the best model was."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    examples: int = 0
+    epoch_elapsed: float = 0.0
+    """Seconds of the epoch under way, validation and checkpoints left out."""
+    train_loss: float = math.nan
+    best_value: float | None = None
+    best_epoch: int = -1
+    without_gain: int = 0
+    elapsed: float = 0.0
+    epoch_seconds: list[float] = field(default_factory=list)
+    all_examples: int = 0
+    ending: bool = False
+    """Whether an epoch's last step is done and its end is not: validation, the schedule, the record."""
+    val_curve: list[float] = field(default_factory=list)
+    """Values of the validations so far, where their elbow is waited for (`shuffle: adaptive`)."""
+    shuffled_from: int | None = None
+    """The first epoch, from 0, that is shuffled because the elbow was found before it."""
+    done: bool = False
+    """Whether the last epoch has ended, by number or by patience."""
+
+    @property
+    def rate(self) -> float:
+        """Examples a second of training so far."""
+        spent = sum(self.epoch_seconds) + self.epoch_elapsed
+        return self.all_examples / spent if spent else 0.0
+
+
+def checked_train_state(raw: Any, file: Path) -> TrainState:
+    """The train state from a checkpoint, with every number checked."""
+    if not isinstance(raw, dict) or set(raw) != {each.name for each in fields(TrainState)}:
+        raise PenstockError(
+            f"{file} is not a checkpoint of this release: start the run again.", code="unsupported-version"
+        )
+    try:
+        train_state = TypeAdapter(TrainState).validate_python(raw)
+    except ValidationError as error:
+        raise DamagedState(f"{file} does not hold the run's progress ({first_problem(error)})") from None
+    counts = train_state.epoch, train_state.batch, train_state.step, train_state.examples, train_state.all_examples
+    if min(counts) < 0 or train_state.step < train_state.epoch or train_state.best_epoch > train_state.epoch:
+        raise DamagedState(f"{file} holds a progress that no run can have")
+    return train_state
+
+
+# Checkpoints: the newest few and the best model, each a file that appears whole.
 
 FIRST_S = 10.0
 """Seconds until the first checkpoint of a process by time. Each further one takes twice as long as the one before,

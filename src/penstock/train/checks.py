@@ -2,8 +2,8 @@
 
 from penstock.errors import PenstockError
 from penstock.train.job import Job
-from penstock.train.number_losses import NUMBER_LOSSES
-from penstock.train.shuffling import SHUFFLINGS
+from penstock.train.job_options import SHUFFLINGS
+from penstock.train.losses import NUMBER_LOSSES
 from penstock.train.tasks import Task
 
 _ONE_LABEL = ("accuracy",)

@@ -13,9 +13,9 @@ from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.train.data_options import DataOptions, Task
 from penstock.train.job import Job
-from penstock.train.label_changes import changed_labels
+from penstock.train.job_options import DataOptions, Task
+from penstock.train.labels import changed_labels
 
 IN_MEMORY = " (in memory)"
 """Ends the name of a job's graph that was given as an object and cannot be opened again."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from penstock.graph.graph import Graph
-from penstock.graph.inspect.label_advice import shared_vertices, unlearned_classes
+from penstock.graph.inspect import shared_vertices, unlearned_classes
 from penstock.sampling.triples.triple_set import relations_of
-from penstock.train.data_options import Task
 from penstock.train.job import Job
+from penstock.train.job_options import Task
 from penstock.train.labels import labelled_vertices
 
 

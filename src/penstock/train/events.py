@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
-from penstock.graph.input_files import open_lines
-from penstock.graph.output_files import open_bytes, open_text, writing
+from penstock.graph.files import open_bytes, open_lines, open_text, writing
 
 STAGES = ("seeds", "sample", "gather", "transfer", "compute", "forward", "exchange", "backward", "update")
 MOST_THREADS = 1000

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.train.execution.explained import ExplainedExecution
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import SharedExecution
+from penstock.train.execution.shared import ExplainedExecution, SharedExecution, WorkerGroup
 from penstock.train.execution.support import (
     CAPTURED,
     EVERYTHING,
@@ -21,12 +20,10 @@ from penstock.train.execution.support import (
     demands_of,
     reasons_against,
 )
-from penstock.train.execution.worker_group import WorkerGroup
-from penstock.train.session import Session
-from penstock.train.steps import Execution
+from penstock.train.session import Execution, Session
 from penstock.train.whole.execution import WholeExecution
 from penstock.train.whole.shared.execution import SharedWholeExecution
-from penstock.train.whole.support import WHOLE, WHOLE_SHARED
+from penstock.train.whole.steps import WHOLE, WHOLE_SHARED
 
 if TYPE_CHECKING:
     from penstock.train.device.placed import Placed
@@ -123,16 +120,14 @@ def _explained(session: Session, placed: "Placed | None", group: WorkerGroup | N
 
 
 def _device_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    from penstock.train.device.execution import DeviceExecution
-    from penstock.train.device.shared import DeviceSharedExecution
+    from penstock.train.device.execution import DeviceExecution, DeviceSharedExecution
 
     assert placed is not None and group is not None
     return DeviceSharedExecution(session, DeviceExecution(session, placed), group)
 
 
 def _captured_shared(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    from penstock.train.device.execution import CapturedExecution
-    from penstock.train.device.shared import CapturedSharedExecution
+    from penstock.train.device.execution import CapturedExecution, CapturedSharedExecution
 
     assert placed is not None and group is not None
     return CapturedSharedExecution(session, CapturedExecution(session, placed), group)

@@ -10,19 +10,18 @@ import pyarrow as pa
 import torch
 
 from penstock.errors import PenstockError, nearest
-from penstock.explain.explainer import explain_output
+from penstock.explain.explainer import Neighbourhood, explain_output
 from penstock.explain.explanation import Explanation, ordered_columns, ordered_edge_columns, ordered_edges
 from penstock.explain.mask_optimiser import MaskOptions, Output
-from penstock.explain.neighbourhood import Neighbourhood
+from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.ids import StringIds
 from penstock.graph.schema import EdgeType
 from penstock.progress import SILENT, Progress
-from penstock.quantities import counted
-from penstock.train.layerwise.engine import evaluating
-from penstock.train.layerwise.reach import Reach, frontiers
+from penstock.train.layerwise.host import Reach, frontiers
+from penstock.train.layerwise.inference import evaluating
 from penstock.train.session import Session
 from penstock.train.tasks import NodeTask
 from penstock.train.use import open_session, original_ids

@@ -8,23 +8,52 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
-from penstock.graph.atomic import write_whole
 from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml, yaml_text
+from penstock.graph.files import write_whole
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
-from penstock.sampling.explained.options import ExplainOptions
-from penstock.sampling.options import SamplerOptions
-from penstock.sampling.sampler_table import SEEDS_ONLY
+from penstock.sampling.registry import SEEDS_ONLY, ExplainOptions, SamplerOptions
 from penstock.store.initial_rows import checked_init
-from penstock.train.batch_options import BatchOptions
-from penstock.train.data_options import DataOptions
-from penstock.train.device_options import DeviceOptions
-from penstock.train.function_options import FunctionOptions
-from penstock.train.link_options import LinkOptions
-from penstock.train.other_names import OTHER_NAMES
-from penstock.train.triple_options import TripleOptions
-from penstock.train.whole_options import WholeOptions
+from penstock.train.job_options import (
+    BatchOptions,
+    DataOptions,
+    DeviceOptions,
+    FunctionOptions,
+    LinkOptions,
+    TripleOptions,
+    WholeOptions,
+)
+
+# What PyG and others call the fields of a job, for those who write the names that they know.
+
+OTHER_NAMES: dict[str, str] = {
+    "num_neighbors": "fanouts",
+    "num_workers": "sample_threads",
+    "neg_sampling_ratio": "negatives_per_edge",
+    "neg_sampling": "negatives",
+    "time_attr": "time",
+    "edge_label_time": "seed_time",
+    "weight_attr": "weight",
+    "hidden_channels": "hidden",
+    "hidden_dim": "hidden",
+    "num_layers": "layers",
+    "num_heads": "heads",
+    "num_bases": "bases",
+    "num_blocks": "blocks",
+    "aggr": "aggregate",
+    "act": "activation",
+    "jk": "jump",
+    "edge_dim": "edge_features",
+    "num_epochs": "epochs",
+    "max_epochs": "epochs",
+    "learning_rate": "lr",
+    "optimizer": "optimiser",
+    "scheduler": "schedule",
+    "early_stopping": "patience",
+}
+"""A name that no field has, and the field that is meant."""
+
 
 Options = Annotated[dict[str, Any], BeforeValidator(mapping_of_flag)]
 

@@ -15,11 +15,11 @@ from penstock.graph.csr import offsets_of
 from penstock.graph.graph import Graph
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.options import model_options
-from penstock.nn.zoo.layer_ends import layer_widths
+from penstock.nn.zoo.model import layer_widths
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, mean_blocks
 from penstock.sampling.block import Block, MiniBatch
-from penstock.store.hot_rows import by_counts
+from penstock.store.rows import by_counts
 from penstock.train.batch_source import layers_of
 from penstock.train.session import Session
 

@@ -1,18 +1,103 @@
-"""Labels of vertices and which of them are for training: found, drawn where the graph has none, checked."""
+"""Labels of vertices: found or drawn, changed as published figures have them, and kept by the run that learns."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError, nearest
+from penstock.formatting import counted
 from penstock.graph.arrays import Array
-from penstock.graph.data import SPLITS, NodeSet
+from penstock.graph.data import SPLITS, NodeSet, splits_by_ratio
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import document_key, unit_draws
-from penstock.graph.splits import splits_by_ratio
-from penstock.quantities import counted
-from penstock.train.data_options import DataOptions, Task
-from penstock.train.learned_labels import LearnedLabels, check_classes, check_learned, recoded
+from penstock.train.job_options import DataOptions, Task
+
+# The labels that a run learned, as its folder keeps them: codes alone would mean nothing in another graph.
+
+
+@dataclass(frozen=True)
+class LearnedLabels:
+    """`type` is a node type, or an edge type's key. `classes` is 0 for numbers, the width for several labels."""
+
+    task: Task
+    type: str
+    field: str | None = None
+    classes: int = 0
+    multi_label: bool = False
+    words: list[str] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What run.json keeps of the labels."""
+        return asdict(self)
+
+
+def learned_labels(facts: Any, where: str) -> LearnedLabels | None:
+    """What run.json says of labels; None where it does not, as in runs of earlier releases."""
+    if facts is None:
+        return None
+    try:
+        return TypeAdapter(LearnedLabels).validate_python(facts)
+    except ValidationError:
+        raise PenstockError(
+            f"{where} does not say which labels the run learned: copy the run again.", code="damaged-file"
+        ) from None
+
+
+def check_classes(classes: int, labels: Array, options: DataOptions, owner: str) -> None:
+    """Refuse more classes than `max_classes`: a model has a row of weights for each, whether it occurs or not."""
+    if classes <= options.max_classes:
+        return
+    way_past = f"or set max_classes to {classes} if a model of so many is meant"
+    if labels.ndim == 2:
+        raise PenstockError(
+            f"Labels {options.label!r} of {owner} have {classes:,} columns, and max_classes is"
+            f" {options.max_classes:,}: learn fewer labels, {way_past}.",
+            code="too-large",
+        )
+    different = len(np.unique(labels[labels >= 0]))
+    raise PenstockError(
+        f"Label {options.label!r} of {owner} is {int(labels.max())} in row {int(labels.argmax())}, which asks for"
+        f" {classes:,} classes where {different:,} different labels occur and max_classes is {options.max_classes:,}:"
+        f" number the labels from 0 without gaps, {way_past}.",
+        code="too-large",
+    )
+
+
+def check_learned(learned: LearnedLabels, options: DataOptions) -> None:
+    """The same for the classes that a run folder says its model has."""
+    if not 0 <= learned.classes <= options.max_classes:
+        raise PenstockError(
+            f"The run says that it learned {learned.classes:,} classes, and its max_classes is"
+            f" {options.max_classes:,}: copy the run again.",
+            code="damaged-file",
+        )
+
+
+def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> tuple[Array, str | None]:
+    """A graph's labels in the run's codes, -1 where the run does not know the word; and why they are of no use."""
+    field = f"Labels {learned.field!r}"
+    if learned.classes == 0:
+        return labels, None if labels.ndim == 1 else f"{field} are {labels.shape[1]} numbers, and the run learned one."
+    if learned.multi_label or labels.ndim > 1:
+        width, taught = labels.shape[1:] or (1,), (learned.classes,) if learned.multi_label else (1,)
+        same = width == taught
+        return labels, None if same else f"{field} have {width[0]} columns, and the run learned {taught[0]}."
+    if (words is None) != (learned.words is None):
+        here, there = ("numbers", "words") if words is None else ("words", "numbers")
+        return labels, f"{field} are {here}, and the run learned {there}: nobody can say which is which."
+    if words is None or learned.words is None:
+        top = int(labels.max()) if len(labels) else -1
+        known = top < learned.classes
+        return labels, None if known else f"{field} go up to {top}, and the run learned {learned.classes} classes."
+    places = {word: code for code, word in enumerate(learned.words) if code < learned.classes}
+    # One more place at the end, for -1.
+    table = np.array([*(places.get(word, -1) for word in words), -1], np.int64)
+    return table[np.where((labels >= 0) & (labels < len(words)), labels, -1).astype(np.int64)], None
+
+
+# Labels of vertices and which of them are for training: found, drawn where the graph has none, checked.
 
 
 @dataclass(eq=False)
@@ -230,3 +315,79 @@ def _known(found: Labelled) -> Array:
         return np.ones(len(found.labels), bool)
     known: Array = found.labels != -1 if found.task == "node-regression" else found.labels >= 0
     return known
+
+
+# Labels and splits as some published figures have them: in the largest component alone, or validation trained on.
+
+_CHANGES = ("largest_component", "train_on_validation")
+
+
+def changed_labels(graph: Graph, options: DataOptions) -> Graph:
+    """The graph with the labels and splits that the job asks for."""
+    nodes = dict(graph.nodes)
+    if options.largest_component:
+        nodes = {name: _within(each, largest_component(graph), options.label) for name, each in nodes.items()}
+    if options.train_on_validation:
+        nodes = {name: _joined(each) for name, each in nodes.items()}
+        if all(nodes[name] is graph.nodes[name] for name in nodes):
+            raise PenstockError(
+                "train_on_validation is for graphs with training and validation splits of their own, and the graph"
+                " has none: leave it out.",
+                code="split-missing",
+            )
+    if nodes == graph.nodes:
+        return graph
+    return Graph(nodes, graph.edges, graph.name, graph.path, graph.origin)
+
+
+def check_uncut(options: DataOptions, path: str) -> None:
+    """Refuse such changes for a graph that was cut before: its parts have their labels and splits already."""
+    for field in _CHANGES:
+        if getattr(options, field):
+            raise PenstockError(
+                f"{field} changes a graph before it is cut, and {path} is cut already: leave `partition` out of the"
+                " cluster file.",
+                code="unsupported-combination",
+            )
+
+
+def largest_component(graph: Graph) -> Array:
+    """Whether each vertex of a graph with one type is in its largest connected component."""
+    if not graph.is_homogeneous:
+        raise PenstockError(
+            "largest_component is for graphs with one node type and one edge type: leave it out.",
+            code="unsupported-combination",
+        )
+    # Few jobs need SciPy, and it takes a while to import.
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    shape = (graph.num_nodes, graph.num_nodes)
+    lists = csr_array((np.ones(len(graph.indices), np.int8), graph.indices, graph.indptr), shape=shape)
+    _, component = connected_components(lists, directed=False)
+    mask: Array = component == np.bincount(component).argmax()
+    return mask
+
+
+def _within(nodes: NodeSet, mask: Array, label: str) -> NodeSet:
+    """Vertices outside the mask without label, and in no split."""
+    fields = dict(nodes.fields)
+    if label in fields:
+        labels = np.asarray(fields[label])
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise PenstockError(
+                f"largest_component needs one class for each vertex, and {label!r} is {labels.dtype}"
+                f" {labels.shape}: leave it out.",
+                code="unsupported-combination",
+            )
+        fields[label] = np.where(mask, labels.astype(np.int64), -1)
+    splits = {name: rows[mask[rows]] for name, rows in nodes.splits.items()}
+    return replace(nodes, fields=fields, splits=splits)
+
+
+def _joined(nodes: NodeSet) -> NodeSet:
+    """Validation vertices among those for training; the same nodes where there are none."""
+    if "train" not in nodes.splits or "val" not in nodes.splits:
+        return nodes
+    others = {name: rows for name, rows in nodes.splits.items() if name != "val"}
+    return replace(nodes, splits={**others, "train": np.union1d(nodes.splits["train"], nodes.splits["val"])})

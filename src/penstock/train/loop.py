@@ -8,19 +8,18 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.memory import resident_mb
-from penstock.pipeline.clock import StageTime, limit_words
 from penstock.pipeline.schedule import Position, Schedule
+from penstock.pipeline.stages import StageTime, limit_words
 from penstock.progress import Progress
+from penstock.train.assembly import epochs_note
 from penstock.train.callbacks.calls import EpochResult
-from penstock.train.device_full import STEPS, DeviceFull, device_memory
+from penstock.train.checkpoints import TrainState
+from penstock.train.compute_device import STEPS, DeviceFull, device_memory
+from penstock.train.job_options import SHUFFLINGS, past_elbow
 from penstock.train.optimisers import step_schedule
 from penstock.train.records import Events, FolderRecords, Records
 from penstock.train.run_folder import RunFolder
-from penstock.train.run_length import epochs_note
-from penstock.train.session import Session
-from penstock.train.shuffling import SHUFFLINGS, past_elbow
-from penstock.train.steps import Step, Steps
-from penstock.train.train_state import TrainState
+from penstock.train.session import Session, Step, Steps
 
 _SOON = 2.0
 """Seconds before its end in which an epoch is not told about any more: its own line follows, and stands alone."""

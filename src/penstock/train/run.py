@@ -11,30 +11,26 @@ from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
-from penstock.interruption import polite_interrupt
 from penstock.memory import HOST_PEAK
 from penstock.nn.options import ModelOptions
 from penstock.nn.user_module import user_module_location
-from penstock.pipeline.clock import StageTime, limiting
-from penstock.pipeline.stages import StageError
+from penstock.pipeline.stages import StageError, StageTime, limiting
+from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
+from penstock.train.assembly import few_steps_note
+from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
-from penstock.train.checkpoints import read_best, take_newest
+from penstock.train.checkpoints import TrainState, checked_train_state, read_best, take_newest
 from penstock.train.checks import check_job
 from penstock.train.data_notes import data_notes
-from penstock.train.facts import device_facts, run_facts
-from penstock.train.finalists.settlement import settle
+from penstock.train.finalists import settle
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
-from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
-from penstock.train.run_folder import JOB, RunFolder
-from penstock.train.run_length import few_steps_note
-from penstock.train.session import Session
+from penstock.train.run_folder import FUNCTIONS, JOB, RunFolder, check_code
+from penstock.train.session import Session, device_facts, run_facts
 from penstock.train.tasks import Task
-from penstock.train.train_state import TrainState, checked_train_state
-from penstock.train.trusted_code import FUNCTIONS, check_code
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, check_given_again
 
 

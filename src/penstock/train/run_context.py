@@ -24,8 +24,8 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.memory import Peak, PeakCounter, freed_memory_kept
+from penstock.train.compute_device import chosen_device
 from penstock.train.job import Job
-from penstock.train.processor import chosen_device
 
 
 @contextmanager

@@ -12,22 +12,68 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.atomic import (
+from penstock.graph.documents import read_yaml
+from penstock.graph.files import (
     check_target,
     claimed,
+    make_private_folder,
+    open_bytes,
+    open_lines,
+    open_lock,
+    open_text,
+    read_document,
+    refuse_links,
     remove_unfinished,
     remove_unfinished_below,
     replace_folder,
     unfinished,
     write_whole,
+    writing,
 )
-from penstock.graph.documents import read_yaml
-from penstock.graph.input_files import open_lines, read_document
-from penstock.graph.output_files import make_private_folder, open_bytes, open_lock, open_text, refuse_links, writing
+from penstock.nn.user_module import user_module_location
 from penstock.store.files import take_blocks
 from penstock.train.job import Job, make_job, write_job
-from penstock.train.metrics_table import append_epoch, write_table_of
-from penstock.train.trusted_code import remember_code
+from penstock.train.table_file import append_epoch, write_table_of
+
+# Code that a run folder or a plan names: it is run only when the user has said so, as both may come from others.
+
+_started_here: set[tuple[Path, str]] = set()
+"""Runs that this process has started itself, with the code that it was told to run."""
+FUNCTIONS = ("loss", "metrics", "callbacks")
+"""Fields whose code is run where the model is given as an object."""
+
+
+def remember_code(run: Path, job: Job) -> None:
+    """A run that this process starts may be used by it without asking again."""
+    _started_here.update((run.resolve(), name) for names in job.own_code.values() for name in names)
+
+
+def check_code(
+    job: Job, source: Path, trusted: bool, named: str | None = None, fields: Iterable[str] | None = None
+) -> None:
+    """Refuse a job from a run folder or a plan that names code which nobody has vouched for.
+
+    The user does so with `--trust-module`, or by naming the same module again (`named`). `fields` are those whose code
+    is about to be run; None: all.
+    """
+    if named is not None and (job.module is None or user_module_location(named) != user_module_location(job.module)):
+        raise PenstockError(
+            f"{source} has the module {job.module!r}, not {named!r}: name that one, or leave it out.",
+            code="mismatched-inputs",
+        )
+    if trusted:
+        return
+    code = {field: names for field, names in job.own_code.items() if fields is None or field in fields}
+    if named is not None:
+        code.pop("module", None)
+    unknown = [name for names in code.values() for name in names if (source.resolve(), name) not in _started_here]
+    if unknown:
+        raise PenstockError(
+            f"{source} names code that would be run, {', '.join(unknown)}, and it may come from somebody else: read"
+            " that code, then add --trust-module (in Python trust_module=True).",
+            code="untrusted-code",
+        )
+
 
 FORMAT, VERSION = "penstock-run", 1
 RUN, JOB, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (

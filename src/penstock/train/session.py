@@ -1,34 +1,112 @@
-"""A job made ready to run: its graph, task, model and optimiser, and how they are executed."""
+"""A job made ready to run: its graph, task, model and optimiser, what executes them, and facts for run.json."""
 
+import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from penstock.cost.machine import processor_name
 from penstock.errors import NotFinite, PenstockError
+from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
+from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK, Peak
 from penstock.pipeline.loader import Batch
+from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.pipeline.stages import Recorder, StageTime
 from penstock.progress import SILENT, Progress
 from penstock.traced import is_gpu, is_traced
 from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.callbacks.calls import Callbacks
+from penstock.train.checkpoints import TrainState
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
-from penstock.train.layerwise.host import HostPlan
+from penstock.train.layerwise.host import HostPlan, Reach, followed_relations
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
-from penstock.train.layerwise.reach import Reach, followed_relations
-from penstock.train.run_context import seed_generators, seeded
-from penstock.train.steps import Execution
+from penstock.train.run_context import generators_kept, seed_generators, seeded
 from penstock.train.tasks import Scores, Task
-from penstock.train.train_state import TrainState
+from penstock.version import __version__
+
+# What an execution mode does for the loop: draw batches, do steps, infer, and say what a checkpoint keeps of it.
+
+Pause = Callable[[Position], int]
+"""How many steps may be done from a position on before the loop must see the weights."""
+
+
+class Step(NamedTuple):
+    """A step that is done."""
+
+    position: Position
+    examples: int
+    loss: float
+    last: bool
+    """Whether its epoch ends with it."""
+
+
+class Steps(Protocol):
+    """Iterate to do steps: each item is the list of those done since the last one, in order.
+
+    Between two items the weights are those of the last step.
+    """
+
+    def __iter__(self) -> Iterator[list[Step]]:
+        """Do steps until the schedule ends."""
+
+    def __enter__(self) -> Self:
+        """Get ready."""
+
+    def __exit__(self, *_: object) -> None:
+        """End every thread, whatever has happened."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Around what is no part of a step: validation, checkpoints."""
+
+    def times(self) -> dict[str, StageTime]:
+        """Busy and waiting seconds of the stages so far."""
+
+
+class Execution(Protocol):
+    """How one session is executed. It belongs to that session for as long as the session lives."""
+
+    name: str
+    """Of its mode in the registry."""
+
+    def sample(self, planned: Planned) -> Batch:
+        """A planned batch, drawn by the host or the device."""
+
+    def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
+        """The steps of a schedule from a position on."""
+
+    def inference(self) -> Inference:
+        """Exact outputs with the weights of this moment."""
+
+    def is_stopped(self, own: bool) -> bool:
+        """Whether this process, or another worker, wants the run to end with this epoch; all workers ask together."""
+
+    def prepare_checkpoint(self) -> None:
+        """Bring to this process what a checkpoint needs and others keep."""
+
+    def state(self) -> Any:
+        """What a checkpoint keeps of the execution, or None."""
+
+    def restore(self, state: Any) -> None:
+        """Take what a checkpoint has kept."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a result says of the processor: where the graph lies, and the device's memory."""
+
+
+# A job made ready to run: its graph, task, model and optimiser, and how they are executed.
 
 _ENLARGED = 1024.0
 """By how much gradients of float16 are computed larger."""
@@ -226,3 +304,77 @@ def model_at_fault() -> Iterator[None]:
             " own is called as forward(x, edge_index).",
             code="user-code-failed",
         ) from error
+
+
+# What run.json says of a run from its first moment: the graph, the task, the machine.
+
+_MB = 1 << 20
+
+
+def run_facts(session: Session) -> dict[str, Any]:
+    """Everything known before the first step."""
+    graph, task = session.graph, session.task
+    return {
+        "graph": {
+            "name": graph.name,
+            "nodes": {name: nodes.count for name, nodes in graph.nodes.items()},
+            "edges": {edge_key(kind): edges.count for kind, edges in graph.edges.items()},
+            "bytes": graph.nbytes,
+            "features": session.inputs.widths,
+            "learned": sorted(session.inputs.tables),
+            "classes": task.out,
+        },
+        "decided": session.decided,
+        "decided_by": session.decided_by,
+        "settled": session.settled,
+        "task": task.name,
+        "labels": session.label_facts(),
+        "metric": {"name": task.metric.name, "better": task.metric.better},
+        "parameters": session.parameters,
+        "machine": {
+            "cpu": processor_name(),
+            "gpu": torch.cuda.get_device_name(session.inputs.device) if session.inputs.device.type == "cuda" else None,
+            "cores": default_threads(),
+            "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "penstock": __version__,
+        },
+    }
+
+
+def device_facts(session: Session, train_state: TrainState) -> dict[str, Any]:
+    """What a result says of the processor that trained: what lay where, how fast, its memory."""
+    spent = sum(train_state.epoch_seconds) + train_state.epoch_elapsed
+    return {
+        "device": str(session.inputs.device),
+        "batches_per_second": round(train_state.step / spent, 2) if spent else 0.0,
+        **session.execution.facts(),
+    }
+
+
+# Steps that are only tried: afterwards a session is as it was before.
+
+
+@contextmanager
+def state_kept(session: Session) -> Iterator[None]:
+    """Weights, running figures, the optimiser and torch's generators are afterwards as before; gradients are gone."""
+    weights = {name: values.clone() for name, values in session.learned.state_dict().items()}
+    optimiser = deepcopy(session.optimiser.state_dict())
+    try:
+        with generators_kept(session.inputs.device):
+            yield
+    finally:
+        session.learned.load_state_dict(weights)
+        session.optimiser.load_state_dict(optimiser)
+        session.optimiser.zero_grad(set_to_none=True)
+
+
+# What decided a field that a job leaves open: run.json and the result say it (`decided_by`).
+
+OPERATOR_PROFILE = "operator profile"
+"""Predictions from this machine's measured operators (`penstock profile --operators`)."""
+RULE = "rule"
+"""A rule that asks for no measurement."""
+TIMED = "timed"
+"""Training steps under each finalist, before the run began (`train.finalists`)."""

@@ -1,17 +1,22 @@
-"""Tables of predictions and embeddings as files: the extension says which format is written."""
+"""Tables as files: predictions and embeddings by the extension's format, and a run's epochs as metrics.csv."""
 
+import csv
+import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.atomic import replace_whole
+from penstock.graph.files import open_lines, open_text, replace_whole, write_whole, writing
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# Tables of predictions and embeddings as files: the extension says which format is written.
 
 _ROWS = 65_536
 """Rows written at a time."""
@@ -122,3 +127,65 @@ WRITERS: dict[str, Callable[["pa.Table", IO[bytes]], None]] = {
     ".jsonl": _write_jsonl,
 }
 """By extension. Adding a format is a function and a line here."""
+
+
+# The epochs of metrics.jsonl as a table, metrics.csv: for spreadsheets and for people.
+
+
+def append_epoch(table: Path, log: Path, record: dict[str, Any], advice: str) -> None:
+    """One more row. Where the epoch has a column that the table lacks, the table is written anew from the log."""
+    row = _row(record)
+    header = _header(table)
+    if not set(row) <= set(header):
+        write_table_of(table, log)
+        return
+    with writing(table, advice), open_text(table, "a") as file:
+        csv.DictWriter(file, header, lineterminator="\n").writerow(row)
+
+
+def write_table_of(table: Path, log: Path) -> None:
+    """The table of all epochs in a log; without any there is none."""
+    rows = [_row(record) for record in _epochs(log)]
+    if not rows:
+        table.unlink(missing_ok=True)
+        return
+    longest = max(rows, key=len)
+    names = list(dict.fromkeys([*longest, *(name for row in rows for name in row)]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(table, text.getvalue())
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    """Epochs count from 1, as people count them."""
+    row: dict[str, Any] = {"epoch": record["epoch"] + 1} if "epoch" in record else {}
+    for name in ("step", "loss", "val_loss", "val", "lr", "seconds"):
+        value = record.get(name)
+        if name == "val" and isinstance(value, dict):
+            row |= {f"val_{metric}": number for metric, number in value.items()}
+        elif value is not None:
+            row[name] = value
+    return row
+
+
+def _epochs(log: Path) -> Iterable[dict[str, Any]]:
+    if not log.exists():
+        return
+    with open_lines(log) as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                # A process that was killed may have left half a line.
+                continue
+            if record.get("kind") == "epoch":
+                yield record
+
+
+def _header(table: Path) -> list[str]:
+    if not table.exists():
+        return []
+    with open_lines(table) as file:
+        return next(csv.reader(file), [])

@@ -18,13 +18,12 @@ from penstock.progress import SILENT, Progress
 from penstock.train.build import make_session
 from penstock.train.checkpoints import read_best
 from penstock.train.data import IN_MEMORY
-from penstock.train.learned_labels import learned_labels
+from penstock.train.labels import learned_labels
 from penstock.train.run_context import generators_kept
-from penstock.train.run_folder import PARTS, RUN, RunFolder
+from penstock.train.run_folder import PARTS, RUN, RunFolder, check_code
 from penstock.train.session import Session
 from penstock.train.table_file import check_table_file, write_table
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores, TripleTask
-from penstock.train.trusted_code import check_code
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, without_given_metric
 
 

@@ -10,17 +10,16 @@ how long transfers that belong together took. What is sent, by whom and when, is
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.wire.channel import Channel
+    from penstock.wire.channel import Channel, PeerLost, PendingCall, RemoteError, own_meter
     from penstock.wire.coflows import coflow_figures, read_tallies
     from penstock.wire.egress import FlowCount
     from penstock.wire.endpoint import Endpoint
-    from penstock.wire.keys import Credentials, make_credentials
     from penstock.wire.message import Limits, Malformed, Message
     from penstock.wire.options import WireOptions
-    from penstock.wire.pending_call import PeerLost, PendingCall, RemoteError, own_meter
+    from penstock.wire.transport.tls import Credentials, make_credentials
 
 __all__ = [
     "Channel",
@@ -44,13 +43,28 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.wire.channel": ("Channel",),
-        "penstock.wire.coflows": ("coflow_figures", "read_tallies"),
+        "penstock.wire.channel": (
+            "Channel",
+            "PeerLost",
+            "PendingCall",
+            "RemoteError",
+            "own_meter",
+        ),
+        "penstock.wire.coflows": (
+            "coflow_figures",
+            "read_tallies",
+        ),
         "penstock.wire.egress": ("FlowCount",),
-        "penstock.wire.keys": ("Credentials", "make_credentials"),
-        "penstock.wire.message": ("Limits", "Malformed", "Message"),
+        "penstock.wire.transport.tls": (
+            "Credentials",
+            "make_credentials",
+        ),
+        "penstock.wire.message": (
+            "Limits",
+            "Malformed",
+            "Message",
+        ),
         "penstock.wire.options": ("WireOptions",),
-        "penstock.wire.pending_call": ("PeerLost", "PendingCall", "RemoteError", "own_meter"),
         "penstock.wire.endpoint": ("Endpoint",),
     },
 )

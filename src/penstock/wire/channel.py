@@ -1,15 +1,189 @@
-"""A channel: calls from this task to another, over a connection of their own."""
+"""Channels: calls from this task to another, in progress and answered, over a connection that is reopened."""
 
 import itertools
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from penstock.errors import PenstockError
-from penstock.wire.coflows import Coflows
+from penstock.errors import Code, PenstockError, known_code
+from penstock.wire.coflows import NO_COFLOW, Coflow, Coflows
 from penstock.wire.egress import Egress, Flow, Outgoing
-from penstock.wire.message import Message, Received, encode, frame_bytes
-from penstock.wire.pending_call import PendingCall
+from penstock.wire.message import Joining, Loan, Message, Received, encode, frame_bytes
+from penstock.wire.options import WireOptions
+from penstock.wire.sockets import EventLoop, connecting_socket, endpoint, is_numeric, split_address
+from penstock.wire.transport import Connection, Group, Owner
+from penstock.wire.transport.connection import new_group
+from penstock.wire.transport.frames import Frames
+
+# A call in progress: its answer or the parts of it as they arrive, how it can fail, and the bytes it received.
+
+
+class PeerLost(PenstockError):  # noqa: N818
+    """A peer gave no sign for as long as the call would wait."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="peer-lost")
+
+
+class RemoteError(PenstockError):
+    """The peer's handler raised. `type` is the name of what it raised."""
+
+    def __init__(self, sentence: str, type: str = "PenstockError", code: Code = "unexpected-failure") -> None:
+        super().__init__(sentence, code=code)
+        self.type = type
+
+
+class PendingCall:
+    """Waited for by the caller's thread, filled by the wire's. Its time runs anew with every sign of the peer."""
+
+    def __init__(
+        self,
+        message: Message,
+        call: int,
+        peer: str,
+        timeout: float,
+        explain: Callable[[], str],
+        coflow: Coflow = NO_COFLOW,
+    ) -> None:
+        """`timeout` in seconds; `explain` says how the connection stands, for the error."""
+        self.message, self.call, self.timeout, self.loan = message, call, timeout, Loan(message.done)
+        self.outgoing: Outgoing | None = None
+        """The request while it waits to be sent."""
+        self.coflow, self.meter = coflow, own_meter()
+        """Of whoever made the call."""
+        self.last_sent = self.last_sign = time.monotonic()
+        self._peer, self._explain = peer, explain
+        self._parts: dict[int, Message] = {}
+        self._seen: set[int] = set()
+        self._slices = Joining()
+        self._total, self._single = -1, False
+        self._answer: Message | None = None
+        self._error: PenstockError | None = None
+        self._changed = threading.Condition()
+
+    def result(self) -> Message:
+        """Wait for the one answer. Raises PeerLost, or RemoteError if the handler raised."""
+        if self._answer is None:
+            self._answer = next(self.parts(), None)
+        if self._answer is None or not self._single:
+            raise PenstockError(
+                f"{self._peer} answers {self.message.kind!r} in parts: take them from parts().",
+                code="malformed-message",
+            )
+        return self._answer
+
+    def parts(self) -> Iterator[Message]:
+        """The parts of the answer, in order, each as soon as it is there; an answer in one piece is its only part."""
+        number = 0
+        while (part := self._part(number)) is not None:
+            yield part
+            number += 1
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to come."""
+        with self._changed:
+            return self._over()
+
+    @property
+    def deadline(self) -> float:
+        """When the call has failed unless there is a sign before, in seconds of `time.monotonic`."""
+        return self.last_sign + self.timeout
+
+    def accept(self, received: Received) -> None:
+        """What the peer sent. A part that is there already is not taken twice."""
+        with self._changed:
+            if self._over():
+                return
+            self.last_sign = time.monotonic()
+            if received.sign == "slice":
+                whole = self._slices.take(received)
+                if whole is None:
+                    return
+                received = whole
+            if received.sign == "error":
+                self._error = _remote_error(received.message)
+            elif received.sign == "end":
+                self._total = received.number
+            elif received.number not in self._seen:
+                self._seen.add(received.number)
+                self._parts[received.number] = received.message
+                if received.sign == "answer":
+                    self._total, self._single = 1, True
+            if self._over():
+                self._slices.clear()
+            self._changed.notify_all()
+
+    def lose(self) -> None:
+        """The call's time is over."""
+        self.fail(self._lost())
+
+    def fail(self, error: PenstockError) -> None:
+        """End the call, unless it has ended."""
+        with self._changed:
+            if not self._over():
+                self._error = error
+                self._slices.clear()
+                self._changed.notify_all()
+
+    def _over(self) -> bool:
+        return self._error is not None or len(self._seen) == self._total
+
+    def _lost(self) -> PeerLost:
+        kind, seconds = self.message.kind, self.timeout
+        return PeerLost(f"{self._peer} did not answer {kind!r} within {seconds:g} s: {self._explain()}.")
+
+    def _part(self, number: int) -> Message | None:
+        with self._changed:
+            while number not in self._parts:
+                if self._error is not None:
+                    raise self._error
+                if number == self._total:
+                    return None
+                rest = self.deadline - time.monotonic()
+                if rest <= 0:
+                    # Also where a peer numbered its parts wrongly, so that this one will never come.
+                    self._error = self._lost()
+                else:
+                    self._changed.wait(rest)
+            return self._parts.pop(number)
+
+
+def _remote_error(message: Message) -> RemoteError:
+    body = message.body
+    return RemoteError(str(body.get("sentence", "")), str(body.get("type", "")), known_code(body.get("code")))
+
+
+_THREAD = threading.local()
+
+
+class Meter:
+    """Bytes received in answers to the calls of one thread."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[tuple[str, str], int] = {}
+
+    def count(self, peer: str, flow: str, size: int) -> None:
+        """More has arrived from a peer, over a flow of that name."""
+        self._bytes[peer, flow] = self._bytes.get((peer, flow), 0) + size
+
+    def take(self) -> dict[tuple[str, str], int]:
+        """What arrived since the last time, by (peer, flow)."""
+        found, self._bytes = self._bytes, {}
+        return found
+
+
+def own_meter() -> Meter:
+    """The meter of the calling thread."""
+    meter: Meter | None = getattr(_THREAD, "meter", None)
+    if meter is None:
+        meter = _THREAD.meter = Meter()
+    return meter
+
+
+# A channel: calls from this task to another, over a connection of their own.
 
 _CALLS = itertools.count(1)
 """Numbers of calls: no two of a process have the same."""
@@ -128,3 +302,187 @@ class Channel:
             out.sent(False)
             out.left()
         pending.loan.release()
+
+
+# The connection behind a channel; it is reopened when it was lost or the peer has moved.
+
+_SOONEST, _LATEST = 0.05, 1.0
+"""Seconds between two attempts to connect: at first, doubled every time up to the last."""
+
+Call = Callable[[socket.socket, str, bytes, int, Owner], Connection]
+"""Makes the connection of a socket that is being connected to a peer: one of a group, with its number there."""
+
+
+class Answers(Protocol):
+    """Receives the answers that arrive on a link, and its loss."""
+
+    def connected(self, link: "Link") -> None:
+        """There is a connection to the peer, which has proven to be the peer."""
+
+    def answered(self, link: "Link", frames: Frames) -> None:
+        """Something has come. May raise Malformed."""
+
+
+class Link:
+    """Belongs to the loop's thread."""
+
+    def __init__(
+        self, channel: Channel, loop: EventLoop, options: WireOptions, call: Call, answers: Answers, more: int
+    ) -> None:
+        """`more`: connections for large messages, beside the first."""
+        self.channel = channel
+        self.group: Group | None = None
+        """Its connections, when the peer has proven to be the peer."""
+        self._loop, self._options, self._call, self._answers = loop, options, call, answers
+        self._more, self._is_wide = more, False
+        self._name, self._dialled = b"", set[Connection]()
+        """Of the group, and its connections that are not open yet."""
+        self._address, self._numeric = "", ("", 0)
+        self._attempt = 0
+        """Counts addresses and attempts, so that what was looked up for an earlier one is not used."""
+        self._wait, self._next = _SOONEST, float("inf")
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a peer at the other end that has proven to be one."""
+        return self.group is not None
+
+    def connect(self, address: str) -> None:
+        """To the peer, where it is now; what was asked where it was before is asked again."""
+        if address == self._address:
+            return
+        self.close()
+        self._address, self._wait = address, _SOONEST
+        self.channel.state = f"there is no connection to {address}"
+        self.channel.repeat()
+        self._try()
+
+    def tick(self, now: float) -> None:
+        """Keep the connection to its time; try again when it is time to."""
+        for connection in self._all():
+            connection.tick(now)
+        if self.group is not None:
+            for connection in self.group.worn():
+                self._replace(connection.stripe)
+        if now >= self._next:
+            self._try()
+
+    def soonest(self) -> float:
+        """When `tick` should be called, in seconds of `time.monotonic`."""
+        return self._next
+
+    def close(self) -> None:
+        """Close the connection and drop what waits."""
+        self._attempt += 1
+        self._next, self._address = float("inf"), ""
+        self._drop()
+
+    def widen(self) -> None:
+        """Large messages travel here: have connections for them, unless there are."""
+        if not self._is_wide and self.group is not None:
+            self._is_wide = True
+            for stripe in range(1, self._more + 1):
+                self._dial(stripe)
+
+    def opened(self, connection: Connection) -> None:
+        """See `Owner`."""
+        self._dialled.discard(connection)
+        if self.group is not None:
+            self.group.add(connection)
+            return
+        self.group = Group(connection)
+        self.channel.state = f"it is connected at {self._address} but gave no sign"
+        self._wait = _SOONEST
+        self._answers.connected(self)
+
+    def received(self, connection: Connection, frames: Frames) -> None:
+        """See `Owner`."""
+        self._answers.answered(self, frames)
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """What was asked over it may not have left: it is asked again over the next one."""
+        if self.group is not None:
+            # One more that could not be had is not missed, and one that was replaced has done its work.
+            self._dialled.discard(connection)
+            if not self.group.ends_with(connection, reason):
+                return
+        self._drop()
+        if connection.peer:
+            self.channel.state = f"there is no connection to {self._address}"
+            self.channel.repeat()
+            self._try()
+        elif connection.reached:
+            self._failed(f"{self._address} refuses this task, or is not {self.channel.peer} ({reason})")
+        else:
+            self._failed(f"there is no connection to {self._address}")
+
+    def _failed(self, state: str) -> None:
+        self.channel.state = state
+        self._next = time.monotonic() + self._wait
+        self._wait = min(2 * self._wait, _LATEST)
+
+    def _try(self) -> None:
+        self._attempt += 1
+        self._next = float("inf")
+        try:
+            host, port = split_address(endpoint(self._address, self._place))
+        except ValueError:
+            self._failed(f"there is no connection to {self._address}, which has no port between 1 and 65535")
+            return
+        if is_numeric(host):
+            self._begin(host, port)
+        else:
+            given = host, port, self._attempt
+            threading.Thread(target=self._look_up, args=given, name="wire-looks-up", daemon=True).start()
+
+    @property
+    def _place(self) -> int:
+        return self._options.class_of(self.channel.flow.priority)
+
+    def _look_up(self, host: str, port: int, attempt: int) -> None:
+        """In a thread of its own: the system may take long to know a host's address."""
+        try:
+            found = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError:
+            found = ""
+
+        def dial() -> None:
+            if attempt != self._attempt:
+                return
+            if found:
+                self._begin(found, port)
+            else:
+                self._failed(f"there is no connection to {self._address}, a host that nobody knows")
+
+        self._loop.soon(dial)
+
+    def _begin(self, host: str, port: int) -> None:
+        self._numeric, self._name = (host, port), new_group()
+        self._dial(0)
+
+    def _replace(self, stripe: int) -> None:
+        """Have a connection with fresh keys, unless one is being made."""
+        if all(each.stripe != stripe for each in self._dialled):
+            self._dial(stripe)
+
+    def _dial(self, stripe: int) -> None:
+        options = self._options
+        try:
+            made = connecting_socket(*self._numeric, options.marks[self._place], options.send_buffer_bytes)
+        except OSError as error:
+            if self.group is None:
+                self._failed(f"there is no connection to {self._address} ({error.strerror})")
+            return
+        connection = self._call(made, self.channel.peer, self._name, stripe, self)
+        self._dialled.add(connection)
+        connection.start()
+
+    def _all(self) -> list[Connection]:
+        return [*self._dialled, *(self.group.connections() if self.group is not None else ())]
+
+    def _drop(self) -> None:
+        """Close all connections."""
+        for connection in self._all():
+            connection.close()
+        self.group, self._is_wide = None, False
+        self._dialled.clear()

@@ -2,20 +2,233 @@
 
 import socket
 import threading
+import time
 from typing import Any
 
 from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError, nearest
-from penstock.wire.channel import Channel
+from penstock.wire.channel import Channel, Link
 from penstock.wire.coflows import Coflows
-from penstock.wire.egress import POLICIES, Egress, FlowCount, Outgoing
-from penstock.wire.exchange import CallExchange, flow_name
-from penstock.wire.keys import Credentials
-from penstock.wire.link import Link
+from penstock.wire.egress import POLICIES, Egress, FlowCount, Outgoing, Route
+from penstock.wire.message import LIMITS, Malformed, decode, frame_bytes
 from penstock.wire.options import WireOptions
-from penstock.wire.request_server import Handler, RequestServer
-from penstock.wire.transport import Lane, Tls, default_lanes
-from penstock.wire.transport.tcp import ADDRESS, joined, listening_socket
+from penstock.wire.request_server import Handler, ReceivedRequest, RequestServer
+from penstock.wire.sockets import ADDRESS, EventLoop, joined, listening_socket, set_options
+from penstock.wire.transport import (
+    LARGE_BYTES,
+    CallerSide,
+    Connection,
+    Lane,
+    Listener,
+    Owner,
+    ServerSide,
+    Side,
+    Tls,
+    default_lanes,
+)
+from penstock.wire.transport.frames import Frames
+from penstock.wire.transport.tls import Credentials
+
+# The work of the wire's thread: reads, sends, and timeouts of calls.
+
+_AT_ONCE = 64
+"""Messages sent before what has come is read."""
+_TICK, _IDLE = 0.1, 1.0
+"""Seconds between looks at the clock: with something under way, and without."""
+_DRAIN = 0.5
+"""Seconds that answers on their way are given at the end."""
+_LABELS = 256
+"""Flows that one peer may open."""
+
+
+class CallExchange:
+    """Belongs to the loop's thread, but for `stop` and the counters."""
+
+    def __init__(
+        self,
+        tls: Tls,
+        options: WireOptions,
+        egress: Egress,
+        serving: RequestServer,
+        lanes: list[Lane],
+        sockets: list[socket.socket],
+    ) -> None:
+        """`lanes` are threads for large messages; `sockets` are where peers ask, one for each class of packets."""
+        self.malformed = 0
+        self._name, self._egress, self._serving = tls.credentials.name, egress, serving
+        self.loop = EventLoop(self._name, self._turn, self._close)
+        self._tls, self._options, self._lanes = tls, options, lanes
+        self._links: dict[int, Link] = {}
+        """By the identity of their flow."""
+        self._labels: dict[str, set[str]] = {}
+        self._next_tick, self._end = 0.0, float("inf")
+        self._hears, self._leaving = True, 0
+        # Signs of life must be given, and missed, in time.
+        self._tick, self._idle = (min(each, options.heartbeat / 8) for each in (_TICK, _IDLE))
+        self.listeners = [
+            Listener(self.loop, each, port_index, self._accepted, self) for port_index, each in enumerate(sockets)
+        ]
+
+    @property
+    def refused(self) -> int:
+        """Connections that did not prove to be a peer's."""
+        return sum(listener.refused for listener in self.listeners)
+
+    def stop(self) -> None:
+        """End soon, when what is on its way has left."""
+        self._end = time.monotonic() + _DRAIN
+        self.loop.soon()
+
+    def add(self, link: Link) -> None:
+        """Keep its calls to their time, also while nobody knows where the peer is."""
+        self._links[id(link.channel.flow)] = link
+        self._egress.unblock(link.channel.flow)
+
+    def calling(self, own: socket.socket, peer: str, group: bytes, stripe: int, owner: Owner) -> Connection:
+        """The connection of a socket that is being connected to a peer."""
+        return self._connection(own, CallerSide(self._tls, peer, group, stripe), owner, True)
+
+    def connected(self, link: Link) -> None:
+        """See `Answers`: what waits can be sent."""
+        self._egress.unblock(link.channel.flow)
+
+    def answered(self, link: Link, frames: Frames) -> None:
+        """See `Answers`."""
+        try:
+            received = decode(frames)
+            if received.sign == "ask":
+                raise Malformed("it sends a request over a connection for answers.")
+            size = frame_bytes(frames)
+            if size >= LARGE_BYTES:
+                link.widen()
+            link.channel.receive(received, size)
+        except Malformed:
+            self.malformed += 1
+
+    def asked(self, port_index: int, connection: Connection, frames: Frames) -> None:
+        """See `Requests`."""
+        try:
+            self._request(port_index, connection, frames)
+        except Malformed:
+            self.malformed += 1
+        self._mind_inbox()
+
+    def _accepted(self, own: socket.socket, port_index: int, owner: Owner) -> Connection:
+        # Answers leave with the mark of the port that they were asked at.
+        set_options(own, self._options.marks[port_index], self._options.send_buffer_bytes)
+        return self._connection(own, ServerSide(self._tls), owner, False)
+
+    def _connection(self, own: socket.socket, side: Side, owner: Owner, connecting: bool) -> Connection:
+        heartbeat = self._options.heartbeat
+        return Connection(self.loop, own, side, owner, LIMITS, heartbeat, self._lanes, connecting=connecting)
+
+    def _turn(self) -> float | None:
+        more = self._send()
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + self._tick
+            for link in list(self._links.values()):
+                link.channel.tick(now)
+                link.tick(now)
+            for listener in self.listeners:
+                listener.tick(now)
+            self._mind_inbox()
+        leaving = self._leaving > 0 or self._egress.waiting() > 0
+        if now >= self._end or (self._end < float("inf") and not leaving):
+            return None
+        if more:
+            return 0.0
+        busy = leaving or not self._hears or any(link.channel.busy for link in self._links.values())
+        # A lost connection is tried again in its time, not at the next tick.
+        soonest = min((link.soonest() for link in self._links.values()), default=float("inf"))
+        self._next_tick = min(self._next_tick, soonest)
+        return min(self._tick if busy else self._idle, max(0.0, soonest - now))
+
+    def _send(self) -> bool:
+        """Send what may go; whether there is more."""
+        for _ in range(_AT_ONCE):
+            out = self._egress.take(time.monotonic())
+            if out is None:
+                return False
+            self._hand_over(out)
+        return True
+
+    def _hand_over(self, out: Outgoing) -> None:
+        if out.route is None:
+            link = self._links.get(id(out.flow))
+            if link is None or link.group is None:
+                # Nobody has met the peer, or it is not there; or the channel was faster than its link, on its way here.
+                self._egress.put_back(out)
+            else:
+                if out.size >= LARGE_BYTES:
+                    link.widen()
+                self._give(link.group.choose(out.size), out)
+            return
+        group = self.listeners[out.route.port_index].groups.get(out.route.identity)
+        if group is None:
+            # Who asked is gone.
+            out.frames.clear()
+            out.sent(False)
+            self._left(out)
+        else:
+            self._give(group.choose(out.size), out)
+
+    def _give(self, connection: Connection, out: Outgoing) -> None:
+        self._leaving += 1
+        self._egress.handed_over(out)
+        out.sent(True)
+
+        def left() -> None:
+            self._leaving -= 1
+            self._left(out)
+
+        frames, out.frames = out.frames, []
+        connection.send(frames, out.size, left)
+
+    def _left(self, out: Outgoing) -> None:
+        self._egress.left(out, time.monotonic())
+        out.left()
+
+    def _request(self, port_index: int, connection: Connection, frames: Frames) -> None:
+        route = Route(port_index, self.listeners[port_index].number_of(connection))
+        # The name that was proven by the handshake; what a message says of its sender is worth nothing.
+        sender = connection.peer
+        received = decode(frames)
+        if received.sign != "ask":
+            raise Malformed("it answers no request.")
+        labels = self._labels.setdefault(sender, set())
+        labels.add(received.flow)
+        if len(labels) > _LABELS:
+            labels.discard(received.flow)
+            raise Malformed("its sender has too many flows.")
+        flow = self._egress.flow(flow_name(sender, self._name, received.flow), received.priority, serving=True)
+        size = frame_bytes(frames)
+        self._egress.received(flow, size)
+        self._serving.request(ReceivedRequest(received, sender, route, flow, size))
+
+    def _mind_inbox(self) -> None:
+        """Read requests only while they can be held."""
+        hears = not self._serving.full()
+        if hears != self._hears:
+            self._hears = hears
+            for listener in self.listeners:
+                listener.pause(not hears)
+
+    def _close(self) -> None:
+        for link in self._links.values():
+            link.channel.close()
+            link.close()
+        for flow in self._egress.flows():
+            for out in self._egress.withdraw(flow, everything=True):
+                out.sent(False)
+                out.left()
+        for listener in self.listeners:
+            listener.close()
+
+
+def flow_name(caller: str, server: str, label: str) -> str:
+    """How a flow is called everywhere."""
+    return f"{caller}>{server}/{label}" if label else f"{caller}>{server}"
 
 
 class Endpoint(ClosedOnExit):

@@ -3,20 +3,166 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from queue import SimpleQueue
+from typing import NamedTuple
 
-from penstock.coflow_context import within_coflow
 from penstock.errors import PenstockError, nearest
-from penstock.wire.answer import Answer, ReceivedRequest
-from penstock.wire.egress import Outgoing, Route
-from penstock.wire.message import Message
+from penstock.graph.arrays import Array
+from penstock.wire.coflows import within_coflow
+from penstock.wire.egress import Flow, Outgoing, Route
+from penstock.wire.message import SLICE_BYTES, Loan, Message, Received, cut, encode, frame_bytes
+
+# One answer: whole, or in parts that are produced no faster than they are sent.
+
+log = logging.getLogger("penstock.wire")
+
+_AHEAD, _RESUMED = 8, 2
+"""Parts that wait in the egress queue at most, and so few that more are made: several for one waking of a thread."""
+_SENTENCE = 4096
+"""Characters of an error that travel."""
+
+Step = Callable[[], None]
+
+
+class ReceivedRequest(NamedTuple):
+    """A request and where it came from."""
+
+    received: Received
+    sender: str
+    route: Route
+    flow: Flow
+    size: int
+    """Bytes."""
+
+
+class Answer:
+    """Between two parts it holds no thread: `again` gets the next step when there is room for one."""
+
+    def __init__(
+        self,
+        asked: ReceivedRequest,
+        name: str,
+        put: Callable[[Outgoing], None],
+        again: Callable[[Step], None],
+        wanted: Callable[[], bool],
+        ended: Callable[[ReceivedRequest], None],
+        cuts: bool = False,
+    ) -> None:
+        """`put` lets a message leave, `wanted` says whether others wait for the thread, `ended` is told when nothing
+        more will leave. With `cuts` what is large leaves in slices."""
+        self._cuts = cuts
+        self._asked, self._name, self._put, self._ended = asked, name, put, ended
+        self._again, self._wanted = again, wanted
+        self._parts: Iterator[Message] = iter(())
+        self._number = self._waiting = 0
+        self._parked = self._gone = False
+        self._lock = threading.Lock()
+
+    def whole(self, message: Message) -> None:
+        """Send it in one piece."""
+        self._send(message, "answer", 0)
+
+    def stream(self, parts: Iterator[Message]) -> None:
+        """Send it part by part."""
+        self._parts = parts
+        self._steps()
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller: of a PenstockError its sentence; anything else is a fault, and its traceback logged."""
+        kind, sentence = self._asked.received.message.kind, str(error)
+        if not isinstance(error, PenstockError):
+            log.error("%s failed at %r.", self._name, kind, exc_info=error)
+            sentence = f"{self._name} failed at {kind!r} ({type(error).__name__}: {error}): its log has the traceback."
+        # A sentence may quote what the caller sent, or a file's name: what is no text cannot be sent.
+        said = sentence[:_SENTENCE].encode(errors="backslashreplace").decode()
+        code = error.code if isinstance(error, PenstockError) else "unexpected-failure"
+        self._send(Message("error", {"sentence": said, "type": type(error).__name__, "code": code}), "error", 0)
+
+    def _steps(self) -> None:
+        """Make and send parts for as long as there is room for them and nobody else needs the thread."""
+        while self._step():
+            if self._wanted():
+                self._again(self._steps)
+                return
+
+    def _step(self) -> bool:
+        """Make and send the next part; whether there is room for another."""
+        try:
+            part = None if self._gone else next(self._parts, None)
+            if part is None:
+                self._finish()
+                return False
+            with self._lock:
+                self._waiting += 1
+            self._send(part, "part", self._number)
+        except Exception as error:
+            self._close()
+            self.fail(error)
+            return False
+        self._number += 1
+        with self._lock:
+            self._parked = self._waiting >= _AHEAD and not self._gone
+            return not self._parked
+
+    def _finish(self) -> None:
+        if self._gone:
+            self._close()
+            self._ended(self._asked)
+        else:
+            self._send(Message("end"), "end", self._number)
+
+    def _close(self) -> None:
+        """Let a generator clean up after itself."""
+        close = getattr(self._parts, "close", None)
+        if close is not None:
+            close()
+
+    def _send(self, message: Message, sign: str, number: int) -> None:
+        loan = Loan(message.done)
+        try:
+            frames = self._frames(message, sign, number)
+            pieces = [frames]
+            if self._cuts and sign in ("answer", "part") and frame_bytes(frames) > SLICE_BYTES:
+                pieces = [self._frames(piece, "slice", place) for place, piece in enumerate(cut(frames))]
+        except PenstockError:
+            loan.release()
+            raise
+        sent = self._part_sent if sign == "part" else self._last_sent
+        asked = self._asked
+        for place, piece in enumerate(pieces, 1):
+            last = place == len(pieces)
+            if not last:
+                loan.hold()
+            told = sent if last else _nothing
+            turn = asked.received.coflow.turn
+            self._put(Outgoing(asked.flow, asked.route, piece, frame_bytes(piece), told, loan.release, turn))
+
+    def _frames(self, message: Message, sign: str, number: int) -> list[bytes | Array]:
+        """Answers have the priority of what they answer, and belong to what it belongs to."""
+        asked = self._asked.received
+        return encode(message, asked.call, sign, number, "", asked.priority, asked.coflow)
+
+    def _part_sent(self, handed_over: bool) -> None:
+        with self._lock:
+            self._waiting -= 1
+            self._gone = self._gone or not handed_over
+            resumed = self._parked and (self._gone or self._waiting <= _RESUMED)
+            self._parked = self._parked and not resumed
+        if resumed:
+            self._again(self._steps)
+
+    def _last_sent(self, handed_over: bool) -> None:
+        self._ended(self._asked)
+
+
+def _nothing(handed_over: bool) -> None:
+    """Do nothing: only the last slice of a message is reported."""
+
 
 Handler = Callable[[Message, str], Message | Iterable[Message]]
 """(the request, the sender's proven name) -> the answer, or its parts one by one."""
-
-log = logging.getLogger("penstock.wire")
 
 _INBOX_BYTES = 256 << 20
 """Bytes of requests that wait for a thread; beyond, peers' requests stay with them."""

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from penstock.cluster.worker.explained.schedule import ExplanationSchedule
+from penstock.cluster.worker.explained.explanations import ExplanationSchedule
 from penstock.errors import PenstockError
 from penstock.sampling.explanation import Explanation
 from refusals import refused

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from penstock.cluster.worker.explained.masked_rows import masked_rows
+from penstock.cluster.worker.explained.explanation_graph import masked_rows
 
 
 def test_rows_and_gradients_are_those_of_the_formula():

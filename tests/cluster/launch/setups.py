@@ -9,8 +9,7 @@ from pathlib import Path
 
 from cluster_runs import MARK, marked_processes
 from forks import forking_process
-from penstock.cluster.layout import lay_out
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import Setup, lay_out
 from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
 from penstock.wire import make_credentials
 

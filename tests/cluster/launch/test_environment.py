@@ -11,9 +11,8 @@ import pytest
 from setups import cluster_of, nothing_left, setup_of
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
-from penstock.cluster.launch.environment.agent import Agent, AgentRegistry
-from penstock.cluster.launch.environment.launcher import AgentTask
-from penstock.cluster.launch.environment.place import Place
+from penstock.cluster.launch.environment import Agent, AgentRegistry, AgentTask
+from penstock.cluster.launch.job_processes import Place
 from penstock.hardware.cluster import FailureOptions, Machine
 from refusals import refused
 from training_graphs import community_graph

@@ -5,8 +5,13 @@ from setups import cluster_of
 
 from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.launch import take_part
-from penstock.cluster.launch.environment.place import machines_of_job, read_place
-from penstock.cluster.launch.environment.rendezvous import LAUNCHER, derived_credentials, read_secret
+from penstock.cluster.launch.job_processes import (
+    LAUNCHER,
+    derived_credentials,
+    machines_of_job,
+    read_place,
+    read_secret,
+)
 from penstock.hardware.cluster import Machine
 from penstock.wire import Credentials
 from refusals import refused

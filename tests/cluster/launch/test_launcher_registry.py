@@ -4,8 +4,7 @@ import sys
 from types import SimpleNamespace
 
 from penstock.cluster.launch import LauncherEntry, launcher_entry, make_launcher, take_part
-from penstock.hardware.cluster import ClusterDocument, Machine
-from penstock.hardware.launcher_table import LAUNCHERS, LauncherFacts
+from penstock.hardware.cluster import LAUNCHERS, ClusterDocument, LauncherFacts, Machine
 
 
 class NotingLauncher:

@@ -7,8 +7,7 @@ import pytest
 from setups import cluster_of, setup_of
 
 from penstock.cluster.cluster_file import read_cluster
-from penstock.cluster.launch.ray.cluster import connect, join
-from penstock.cluster.launch.ray.task_actor import TaskActor
+from penstock.cluster.launch.ray_cluster import TaskActor, connect, join
 from penstock.hardware.cluster import Machine, RayOptions
 from refusals import refused
 

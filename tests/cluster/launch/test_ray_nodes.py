@@ -3,7 +3,7 @@
 import pytest
 from setups import cluster_of
 
-from penstock.cluster.launch.ray.nodes import Node, NodeAssignment, Share, lacking, share_of
+from penstock.cluster.launch.ray_cluster import Node, NodeAssignment, Share, lacking, share_of
 from penstock.cluster.layout import lay_out
 from penstock.hardware.cluster import Machine
 from refusals import refused

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.cluster.launch.ray import cluster as ray_cluster
-from penstock.cluster.launch.ray.time_limit import TimeLimit, time_limit
+from penstock.cluster.launch import ray_cluster
+from penstock.cluster.launch.ray_cluster import TimeLimit, time_limit
 from penstock.hardware.cluster import ClusterDocument, Machine, RayOptions
 from refusals import refused
 

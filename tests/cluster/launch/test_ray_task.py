@@ -3,9 +3,9 @@
 import pytest
 from setups import cluster_of, setup_of
 
-from penstock.cluster.launch.ray import task as module
-from penstock.cluster.launch.ray.cluster import TaskEnd
-from penstock.cluster.launch.ray.task import RayTask
+from penstock.cluster.launch import ray as module
+from penstock.cluster.launch.ray import RayTask
+from penstock.cluster.launch.ray_cluster import TaskEnd
 from penstock.hardware.cluster import Machine
 
 HERE = "10.0.0.1"

@@ -12,11 +12,11 @@ from penstock.cluster.shaping import (
     default_groups,
     machine_of,
     own_address,
+    parse_classes,
     peers_of,
     read_groups,
     set_commands,
 )
-from penstock.cluster.shaping.interface import parse_classes
 from penstock.hardware.cluster import ClusterDocument, Machine
 from refusals import refused
 

@@ -123,7 +123,7 @@ def test_creation_does_not_depend_on_chunks(bench: Workbench, monkeypatch: pytes
     nodes, edges = [{"type": "user"}], [{**FOLLOWS}]
     whole = bench.graph(nodes, edges)
     expected = whole.nodes["user"].ids.tolist()
-    monkeypatch.setattr("penstock.graph.tables.parquet_files._BATCH_ROWS", 257)
+    monkeypatch.setattr("penstock.graph.tables.reader._BATCH_ROWS", 257)
     again = bench.graph(nodes, edges, force=True)
     assert again.nodes["user"].ids.tolist() == expected
     assert _pairs(again.edges[KEY]) == _pairs(whole.edges[KEY])

@@ -25,7 +25,7 @@ def test_features_stand_in_the_order_of_the_spec(bench: Workbench) -> None:
 
 
 def test_standardised_over_all_chunks(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.graph.tables.parquet_files._BATCH_BYTES", 1)
+    monkeypatch.setattr("penstock.graph.tables.reader._BATCH_BYTES", 1)
     values = 1e6 + np.random.default_rng(0).standard_normal(1000) * 3
     pairs = np.stack([values, np.full(1000, 5.0)], axis=1)
     bench.table("users.parquet", {"id": np.arange(1000), "v": values, "p": list(pairs)})

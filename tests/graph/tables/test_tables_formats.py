@@ -93,7 +93,7 @@ def test_glob_and_list_in_order(bench: Workbench) -> None:
 
 def test_types_hold_beyond_the_first_block(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first block looks like integers; later ones have fractions, words and labels."""
-    monkeypatch.setattr("penstock.graph.tables.csv_files._BLOCK_BYTES", 64)
+    monkeypatch.setattr("penstock.graph.tables.reader._BLOCK_BYTES", 64)
     rows = [f"u{i},{i}.5,w,,{i % 2}" if i > 40 else f"u{i},{i},7,," for i in range(100)]
     bench.text("users.csv", "\n".join(["id,age,word,nothing,label", *rows]) + "\n")
     graph = bench.graph(
@@ -143,7 +143,7 @@ def test_parquet_dictionaries_are_mapped_once(bench: Workbench) -> None:
 
 
 def test_json_columns_may_be_late_and_others_messy(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.graph.tables.json_lines._HEAD_LINES", 2)
+    monkeypatch.setattr("penstock.graph.tables.reader._HEAD_LINES", 2)
     lines = ['{"id": 1, "l": null, "z": 1}', '{"id": 2, "l": null, "z": "?"}', '{"id": 3, "l": 4, "z": [1]}']
     bench.text("users.jsonl", "\n".join(lines))
     graph = bench.graph([{"type": "user", "files": "users.jsonl", "id": "id", "label": "l"}])

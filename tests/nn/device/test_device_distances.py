@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from penstock.nn.device.distances import device_distances
-from penstock.nn.scorers.relations import complex_magnitudes
+from penstock.nn.scorers.distances import device_distances
+from penstock.nn.scorers.products import complex_magnitudes
 
 pytestmark = pytest.mark.gpu
 

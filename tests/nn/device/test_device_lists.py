@@ -7,7 +7,7 @@ from device_blocks import hub_block, padded
 from random_blocks import random_block
 
 from penstock.nn.derived import transposed, with_self_loops
-from penstock.nn.device.lists import source_lists
+from penstock.nn.device.gather import source_lists
 from penstock.sampling.device.block import device_block
 
 pytestmark = pytest.mark.gpu

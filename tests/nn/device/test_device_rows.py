@@ -7,7 +7,7 @@ from random_blocks import random_block, rows
 
 from penstock.nn import GraphModel, SAGELayer, model_options
 from penstock.nn.aggregation import aggregate_beside, aggregate_joined, check_rows
-from penstock.nn.device.rows import TableRows
+from penstock.nn.device.gather import TableRows
 from penstock.sampling.device.block import device_block
 from refusals import refused
 

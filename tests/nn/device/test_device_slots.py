@@ -7,8 +7,7 @@ import torch
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.nn import build_model
-from penstock.nn.device.lists import _turn_round
-from penstock.nn.device.rows import TableRows
+from penstock.nn.device.gather import TableRows, _turn_round
 from penstock.nn.drop import dropping
 from penstock.nn.options import model_options
 from penstock.sampling import BatchKey, NeighbourSampler
@@ -30,9 +29,8 @@ def graph_of(vertices, hub=True):
 
 
 def filled_slot(graph, seeds, key, device, **options):
-    from penstock.sampling.device.hops import DeviceEpoch, Slot, Topology
-    from penstock.sampling.device.order import batch_keys
-    from penstock.sampling.device.room import Room, largest_room
+    from penstock.sampling.device.block import Room, largest_room
+    from penstock.sampling.device.hops import DeviceEpoch, Slot, Topology, batch_keys
 
     (edges,) = graph.edges.values()
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))

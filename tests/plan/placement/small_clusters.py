@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from penstock.graph.arrays import Array
-from penstock.hardware.network import star
+from penstock.hardware.machines import star
 from penstock.plan.placement import PlacementProblem, placement_problem
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.workload import Workload

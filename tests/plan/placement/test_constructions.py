@@ -7,12 +7,14 @@ from small_clusters import ROOMY, all_feasible, job, loads_and_clusters, posed
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.plan.placement.distdgl import colocated_placement
-from penstock.plan.placement.greedy import least_busy_placement
-from penstock.plan.placement.ifs import initial_placement
+from penstock.plan.placement.constructions import (
+    colocated_placement,
+    even_placement,
+    initial_placement,
+    least_busy_placement,
+)
 from penstock.plan.placement.problem import PlacementProblem
 from penstock.plan.placement.search import constructions
-from penstock.plan.placement.spread import even_placement
 from penstock.simulate.workload import Workload
 
 Cluster = tuple[Workload, list[float], list[float], list[float]]

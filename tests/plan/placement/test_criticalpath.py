@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from small_clusters import ROOMY, job, posed
 
-from penstock.hardware.network import star
+from penstock.hardware.machines import star
 from penstock.plan.placement import Evaluator
+from penstock.plan.placement.problem import move, over_use, walk_from
 from penstock.plan.placement.search import constructions
-from penstock.plan.placement.tables import move, over_use, walk_from
 from penstock.simulate.amounts import PeakToMean, draw_amounts
-from penstock.simulate.bound import chain_crowded
+from penstock.simulate.levels import chain_crowded
 from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload_builder import WorkloadBuilder
 

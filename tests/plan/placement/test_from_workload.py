@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from small_clusters import job, posed
 
-from penstock.hardware.network import star
+from penstock.hardware.machines import star
 from penstock.plan.placement import placement_problem
 from penstock.simulate.workload import merge
 from refusals import refused

@@ -88,8 +88,8 @@ def test_what_a_device_does_not_draw_is_refused(device):
 
 
 def test_a_failed_batch_stops_those_behind_it(device):
+    from penstock.sampling.device.block import Room
     from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, Topology
-    from penstock.sampling.device.room import Room
 
     graph = lists_of(np.full(64, 6), 64, 5)
     (edges,) = graph.edges.values()
@@ -110,7 +110,7 @@ def test_a_failed_batch_stops_those_behind_it(device):
 def test_an_epochs_order_and_keys_are_the_schedules(device):
     from penstock.graph.hashing import key_of
     from penstock.pipeline import Schedule
-    from penstock.sampling.device.order import batch_keys, shuffled
+    from penstock.sampling.device.hops import batch_keys, shuffled
 
     items = np.arange(5, 3005, 3)
     planned = list(Schedule(items, 64, 9, epochs=1).from_position())

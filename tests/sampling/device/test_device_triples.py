@@ -7,7 +7,7 @@ import torch
 from interpreted_kernels import overflow_unchecked
 from knowledge_graph import family_graph
 from penstock.graph.hashing import key_of
-from penstock.sampling.key import BatchKey
+from penstock.sampling.block import BatchKey
 from penstock.sampling.triples import (
     Entities,
     KnownTriples,
@@ -16,7 +16,7 @@ from penstock.sampling.triples import (
     training_triples,
     triple_negatives,
 )
-from penstock.sampling.triples.negatives import weight_sums
+from penstock.sampling.triples.batcher import weight_sums
 
 pytestmark = pytest.mark.gpu
 SIZE, SEED = 40, 5

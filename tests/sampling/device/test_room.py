@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sampling.device.room import Room, largest_room, room_for
+from penstock.sampling.device.block import Room, largest_room, room_for
 
 fanout_lists = st.lists(st.integers(1, 32), min_size=1, max_size=4)
 

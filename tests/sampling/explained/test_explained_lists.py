@@ -11,12 +11,11 @@ from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
 from penstock.partition import Cut, cut
 from penstock.sampling import BatchKey
-from penstock.sampling.explained.explained_lists import ExplainedLists, ReachedParts
-from penstock.sampling.explained.part_draw import SCORES, serve_explained_draws
+from penstock.sampling.explained import SCORES, ExplainedLists, ReachedParts, serve_explained_draws
 from penstock.sampling.explanation import FLOOR, Explanation, largest_columns, scores_of
 from penstock.sampling.parts import OwnedPart, parted_lists, parted_sampler, serve_lists
+from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
-from penstock.wire.pending_call import RemoteError
 from refusals import refused
 
 COUNT, PARTS, KIND = 200, 4, ("node", "to", "node")

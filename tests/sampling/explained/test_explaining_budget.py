@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.sampling.explained.budget import SHARE, steps_between
+from penstock.sampling.explanation import SHARE, steps_between
 
 CASE = {"seeds": 256, "fanouts": [10, 10], "relations": 1, "degree": 7.0, "vertices": 34_000, "rows": 256, "passes": 50}
 

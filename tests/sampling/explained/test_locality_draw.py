@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.graph.hashing import key_of
-from penstock.sampling.explained.locality_draw import (
-    LEAST_REMOTE,
-    draw_by_locality,
-    expected_remote,
-    inclusion_probabilities,
-)
+from penstock.sampling.explained import LEAST_REMOTE, draw_by_locality, expected_remote, inclusion_probabilities
 
 NONE = np.empty(0, np.int64)
 VERTICES, LIST, HOME = 60, 24, np.array([[0, 30], [50, 55]])

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from penstock.graph.generate import make_graph
-from penstock.graph.generate.presets import DATASETS
+from penstock.graph.generate.make import DATASETS
 
 PAGE = Path(__file__).parents[3] / "docs" / "links.md"
 

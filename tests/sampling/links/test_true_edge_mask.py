@@ -7,7 +7,7 @@ from link_graphs import true_pairs
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.sampling.links import Positives, known_edges
-from penstock.sampling.links.true_edge_mask import mask_true_edges
+from penstock.sampling.links.negatives import mask_true_edges
 from random_graphs import graphs
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sampling.parts.answers import PartAnswer, group_by_owner, stitch_draws, stitch_rows
+from penstock.sampling.parts.remote import PartAnswer, group_by_owner, stitch_draws, stitch_rows
 
 
 @st.composite

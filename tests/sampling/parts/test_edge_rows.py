@@ -13,8 +13,8 @@ from penstock.partition import open_partition
 from penstock.sampling import NeighbourSampler
 from penstock.sampling.block import TypedBlock
 from penstock.sampling.cluster import ClusterSampler
-from penstock.sampling.fastgcn import FastGCN
 from penstock.sampling.labor import Labor
+from penstock.sampling.layerwise import FastGCN
 from penstock.sampling.links.edge_split import split_and_tell
 from penstock.sampling.parts import (
     OwnedPart,

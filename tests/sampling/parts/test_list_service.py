@@ -7,8 +7,8 @@ from cut_and_sampled import KEY, cut_at_random, plain_graph, typed_graph
 from penstock.sampling.parts import OwnedPart, parted_sampler, service
 from penstock.sampling.parts.graph import edge_types_of
 from penstock.sampling.parts.service import serve_lists
+from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
-from penstock.wire.pending_call import RemoteError
 from refusals import refused
 
 DRAW = {"part": 0, "relation": "node__to__node", "weight": None, "key": 5, "fanout": 3, "replace": False}

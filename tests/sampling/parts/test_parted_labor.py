@@ -6,7 +6,7 @@ from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, pla
 
 from penstock.sampling.labor import Labor
 from penstock.sampling.parts import OwnedPart, RemoteSampler, parted_labor, serve_batches
-from penstock.wire.pending_call import RemoteError
+from penstock.wire.channel import RemoteError
 from refusals import refused
 
 SEEDS = np.array([7, 0, 299, 31, 150, 12])

@@ -7,8 +7,8 @@ from cut_and_sampled import KEY, assert_same_but_for_numbers, cut_at_random, pla
 from penstock.sampling import NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import HoldoutSampler, OwnedPart, RemoteSampler, parted_sampler, serve_batches
+from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
-from penstock.wire.pending_call import RemoteError
 from refusals import refused
 
 SEEDS = np.array([7, 0, 299, 31, 150, 12, 7])

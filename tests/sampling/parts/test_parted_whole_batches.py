@@ -11,12 +11,11 @@ from cut_and_sampled import KEY, cut_at_random, plain_graph, typed_graph
 from neighbourhoods import same_batch
 from penstock.sampling import BatchKey
 from penstock.sampling.cluster import ClusterSampler
-from penstock.sampling.fastgcn import FastGCN
-from penstock.sampling.ladies import Ladies
+from penstock.sampling.layerwise import FastGCN, Ladies
 from penstock.sampling.parts import OwnedPart, RemoteSampler, SharedSampler, homogeneous, parted_graph, serve_batches
 from penstock.sampling.saint import Saint
+from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
-from penstock.wire.pending_call import RemoteError
 from refusals import refused
 
 TRAIN = np.arange(0, 300, 4)

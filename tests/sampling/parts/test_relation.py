@@ -8,8 +8,8 @@ from penstock.sampling.links import split_and_tell, split_edges
 from penstock.sampling.parts import HoldoutSampler, OwnedPart, RelationReader, RemoteSampler, parted_sampler
 from penstock.sampling.parts.batches import serve_batches
 from penstock.sampling.parts.graph import edge_types_in
+from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
-from penstock.wire.pending_call import RemoteError
 from refusals import refused
 from training_graphs import community_graph
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from neighbourhoods import same_arrays, same_batch
 from penstock.sampling import BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.parts import RemoteSampler, parted_sampler, serve_batches
-from penstock.sampling.parts.batch_codec import batch_messages, batch_received
+from penstock.sampling.parts.requests import batch_messages, batch_received
+from penstock.wire.channel import RemoteError
 from penstock.wire.message import LIMITS, Message, decode, encode
-from penstock.wire.pending_call import RemoteError
 from random_graphs import graphs
 from refusals import refused
 

@@ -15,7 +15,7 @@ from penstock.sampling.triples import (
     training_triples,
     triple_negatives,
 )
-from penstock.sampling.triples.negatives import weight_sums
+from penstock.sampling.triples.batcher import weight_sums
 from penstock.train.data import with_reverses
 from refusals import refused
 

@@ -1,6 +1,6 @@
 """Paths between devices: inside a server, over NICs, and through switches that can limit."""
 
-from penstock.hardware.network import Network
+from penstock.hardware.machines import Network
 from penstock.simulate.llm.fabric import Fabric, Image, Seat, Servers
 from refusals import refused
 

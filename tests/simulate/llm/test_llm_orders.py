@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from penstock.hardware.network import star
+from penstock.hardware.machines import star
 from penstock.simulate.amounts import draw_amounts
 from penstock.simulate.llm import (
     Compute,
@@ -18,9 +18,8 @@ from penstock.simulate.llm import (
     Servers,
     build_step,
 )
+from penstock.simulate.rates.coflow_policies import model_ranks, slack_orders
 from penstock.simulate.rates.compression import compressed
-from penstock.simulate.rates.hermod import model_ranks
-from penstock.simulate.rates.slack import slack_orders
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.simulation import Simulator, with_queues
 from penstock.simulate.timeline import exposed_seconds, step_seconds

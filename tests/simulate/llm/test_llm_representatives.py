@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.simulate import Timeline, simulate
 from penstock.simulate.llm import Compute, ExpertExchange, LlmJob, LlmStep, Model, Parallelism, Servers, build_step
-from penstock.simulate.llm.parallelism import order_of
+from penstock.simulate.llm.model import order_of
 from penstock.simulate.timeline import step_seconds
 from refusals import refused
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.simulate import simulate
 from penstock.simulate.llm import Compute, LlmJob, Model, Parallelism, Servers, build_step
-from penstock.simulate.llm.parallelism import order_of
+from penstock.simulate.llm.model import order_of
 from penstock.simulate.timeline import bubble_fraction, step_seconds
 
 _MODEL = Model(layers=16, hidden=64, heads=4, sequence=64, feed_forward=256)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.hardware.network import Network, star
+from penstock.hardware.machines import Network, star
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, rates_of
 from penstock.simulate.traces.trace import Trace
 from penstock.simulate.workload import Workload

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from penstock.progress import Progress
-from penstock.store.device import page_locked, pinned_memory, to_device, to_pinned
+from penstock.store.device import copies, page_locked, to_device, to_pinned
 from refusals import refused
 
 pytestmark = pytest.mark.gpu
@@ -141,8 +141,8 @@ def test_memory_that_cannot_be_locked_is_one_sentence(monkeypatch):
 
 
 def test_page_locked_memory_is_pinned_and_unlocked_when_it_dies(cuda_device, monkeypatch):
-    unlock, unlocked = pinned_memory._unlock, []
-    monkeypatch.setattr(pinned_memory, "_unlock", lambda address: (unlock(address), unlocked.append(address)))
+    unlock, unlocked = copies._unlock, []
+    monkeypatch.setattr(copies, "_unlock", lambda address: (unlock(address), unlocked.append(address)))
     room = page_locked((3000, 1000), torch.float32, cuda_device)
     address, view = room.data_ptr(), room[5]
     assert room.is_pinned() and view.is_pinned()

@@ -7,8 +7,7 @@ import torch
 from penstock.sampling.device.streams import stream_maker
 from penstock.store.device import CachedTable, PinnedTable, page_locked
 from penstock.store.device.divided import DividedTable
-from penstock.store.device.host_paths import HostPaths
-from penstock.store.device.path_division import FastestDivision, FixedDivision
+from penstock.store.device.host_paths import FastestDivision, FixedDivision, HostPaths
 from penstock.store.rows import shared_gather
 from refusals import refused
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.store.device import by_device_counts
-from penstock.store.hot_rows import by_counts
+from penstock.store.rows import by_counts
 
 pytestmark = pytest.mark.gpu
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.store.device.path_division import GATHERED, PINNED, SHARES, FastestDivision, FixedDivision
+from penstock.store.device.host_paths import GATHERED, PINNED, SHARES, FastestDivision, FixedDivision
 
 CHUNKS = 400
 SWEEP = 24 * 7

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
 @pytest.mark.parametrize("width", [3, 1030])
 def test_gradients_of_equal_rows_are_added_up(device, optimiser, dense, width):
-    from penstock.store.device.row_steps import launch_row_steps
+    from penstock.store.device.kernels import launch_row_steps
 
     count, rng = 9, np.random.default_rng(0)
     host = EmbeddingTable("t", count, width, optimiser, 0.1, seed=1)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
 from penstock.store import EmbeddingTable
-from penstock.store.parts import OwnedEmbedding, Push, PushMissing, StepPast, staged_gradients
-from penstock.store.parts.journal import Journal, _record, read_records
+from penstock.store.parts import OwnedEmbedding, Push, PushMissing, StepPast
+from penstock.store.parts import owned as staged_gradients
+from penstock.store.parts.embedding_files import Journal, _record, read_records
 from penstock.wire import Message
 from penstock.wire.message import encode
 from refusals import refused
@@ -250,7 +251,7 @@ def _record_ends(path):
 
 
 def test_a_full_disk_is_reported_and_the_journal_stays_whole(tmp_path, monkeypatch):
-    import penstock.store.parts.journal as journal
+    import penstock.store.parts.embedding_files as journal
 
     own = owned(tmp_path)
     own.push(pushes(0)[0])
@@ -386,7 +387,7 @@ def test_a_start_that_was_killed_begins_again(tmp_path):
     st.binary(max_size=60),
 )
 def test_journals_give_back_whole_records_and_drop_the_rest(tmp_path_factory, records, tail):
-    import penstock.store.parts.journal as journal
+    import penstock.store.parts.embedding_files as journal
 
     path = tmp_path_factory.mktemp("journal") / "journal"
     journal.write_journal(path, [])
@@ -410,7 +411,7 @@ def test_a_run_that_was_begun_before_there_were_coflows_goes_on(tmp_path, monkey
         return [msgpack.packb([1, sign, call, number, flow, priority, *rest]), *frames]
 
     with monkeypatch.context() as then:
-        then.setattr("penstock.store.parts.journal.encode", encoded_then)
+        then.setattr("penstock.store.parts.embedding_files.encode", encoded_then)
         own = owned(tmp_path)
         for step in range(2):
             for push in pushes(step):

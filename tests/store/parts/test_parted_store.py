@@ -7,7 +7,7 @@ from penstock import Graph, NodeSet
 from penstock.errors import PenstockError
 from penstock.partition import Book
 from penstock.store import LocalStore
-from penstock.store.parts import PartedStore, StoreService, send_buffers
+from penstock.store.parts import PartedStore, StoreService, requests
 from penstock.wire import RemoteError
 from refusals import refused
 
@@ -59,7 +59,7 @@ def test_every_field_is_the_whole_graphs(whole, cuts, posts, parts, local):
 
 
 def test_answers_in_many_parts_are_put_together_and_buffers_come_back(cuts, posts, whole, monkeypatch):
-    monkeypatch.setattr(send_buffers, "PART_BYTES", 256)
+    monkeypatch.setattr(requests, "PART_BYTES", 256)
     partition = cuts(2)
     store, services = open_store(partition, posts, [])
     ids = np.random.default_rng(0).permutation(1200) % 600

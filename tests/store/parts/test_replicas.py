@@ -5,9 +5,8 @@ import pytest
 
 from penstock.store import LocalStore
 from penstock.store.parts import PartedStore, StochasticRounding, StoreService
-from penstock.store.parts.replicas import HeldRows, ReplicaCopy, ReplicaReader, ReplicaService
-from penstock.store.parts.row_paths import CHUNK_BYTES, RowPaths
-from penstock.store.parts.send_buffers import FarRows
+from penstock.store.parts.replicas import CHUNK_BYTES, HeldRows, ReplicaCopy, ReplicaReader, ReplicaService, RowPaths
+from penstock.store.parts.requests import FarRows
 from penstock.wire import Message
 from refusals import refused
 
@@ -68,7 +67,7 @@ class Bed:
     ids=lambda how: " ".join(how) or "full",
 )
 def test_rows_have_the_same_bits_along_every_path(cuts, posts, monkeypatch, parts, wire_type, how):
-    monkeypatch.setattr("penstock.store.parts.row_paths.CHUNK_BYTES", 200)
+    monkeypatch.setattr("penstock.store.parts.replicas.CHUNK_BYTES", 200)
     bed = Bed(cuts(parts), posts, wire_type, **how)
     use = bed.same()
     all_rows, came = bed.plain.traffic().get(FIELD), bed.reader.traffic().get(FIELD)

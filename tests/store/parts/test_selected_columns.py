@@ -5,8 +5,8 @@ import pytest
 
 from penstock.store import LocalStore
 from penstock.store.parts import ColumnSelection, PartedStore, StoreService
+from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
-from penstock.wire.pending_call import RemoteError
 from refusals import refused
 
 COLUMNS = np.array([0, 2, 3])

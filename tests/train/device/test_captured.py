@@ -67,7 +67,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_interrupted(cap
 
 
 def test_a_batch_that_lacks_room_is_learned_from_all_the_same(tmp_path, monkeypatch):
-    from penstock.sampling.device.room import Room
+    from penstock.sampling.device.block import Room
     from penstock.train.device import decision
 
     graph = community_graph(400)

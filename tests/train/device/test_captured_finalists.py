@@ -12,12 +12,10 @@ from operator_profiles import gpu_profile
 from penstock.cost.model import CostModel
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution.first_layer import rows_aggregated, rows_read_by_device
-from penstock.train.decided_by import TIMED
-from penstock.train.finalists import settlement, trial
-from penstock.train.finalists.predicted_steps import PredictedSteps
-from penstock.train.finalists.settlement import settle
-from penstock.train.finalists.trial import seconds_of_batches
-from penstock.train.kept_state import state_kept
+from penstock.train import finalists as settlement
+from penstock.train import finalists as trial
+from penstock.train.finalists import PredictedSteps, seconds_of_batches, settle
+from penstock.train.session import TIMED, state_kept
 from training_graphs import community_graph, stored_as
 
 pytestmark = [
@@ -167,7 +165,7 @@ def test_a_trial_of_captured_steps_times_bursts(monkeypatch):
 
 def test_a_way_that_has_no_room_on_the_device_is_no_finalist(monkeypatch):
     session = session_of(community_graph(100), placement=PINNED)
-    monkeypatch.setattr("penstock.train.device.other_ways.device_memory_of", lambda _: (1 << 10, 1 << 10))
+    monkeypatch.setattr("penstock.train.device.placement.device_memory_of", lambda _: (1 << 10, 1 << 10))
     tried = timed_by(monkeypatch, {"auto": 1.0})
     settle(session)
     assert not tried and session.job.first_layer == "auto"

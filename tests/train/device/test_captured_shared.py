@@ -11,9 +11,9 @@ from test_captured_steps import learned, session_of
 
 from device_steps import bursts, schedule_of, weights
 from interpreted_kernels import one_launch_at_a_time
-from penstock.cluster.worker.split import SeedSplit
+from penstock.cluster.worker.batch_source import SeedSplit
 from penstock.pipeline.schedule import START
-from penstock.train.execution.worker_group import RegroupError
+from penstock.train.execution.shared import RegroupError
 from penstock.train.execution_modes import choose_execution
 from training_graphs import assert_same_state, community_graph
 
@@ -149,7 +149,7 @@ def shared(graph, shares, rooms=(None, None), pause=3, asked=None, **fields):
 
 def sized(graph, seeds):
     """Room for a worker's share: as much as any batch needs."""
-    from penstock.sampling.device.room import largest_room
+    from penstock.sampling.device.block import largest_room
 
     return largest_room(seeds, [3, 2], graph.num_nodes)
 
@@ -195,7 +195,7 @@ def test_bursts_of_sums_change_nothing(graph, learned_with_room):
 @pytest.mark.parametrize("sums, tight", [(True, 0), pytest.param(True, 1, marks=pytest.mark.long), (False, 1)])
 def test_a_share_that_lacks_room_is_drawn_again(graph, learned_with_room, sums, tight):
     """By its own worker; the other one goes back with it."""
-    from penstock.sampling.device.room import Room
+    from penstock.sampling.device.block import Room
 
     rooms = [sized(graph, 8)] * 2
     roomy = learned_with_room(sums)

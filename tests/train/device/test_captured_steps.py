@@ -114,7 +114,7 @@ def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
 
 
 def test_a_batch_that_lacks_room_is_drawn_again_and_nothing_is_learned_twice(graph, usual):
-    from penstock.sampling.device.room import Room
+    from penstock.sampling.device.block import Room
 
     for room in (Room((16, 20, 40), (16, 30)), Room((16, 61, 110), (48, 96))):
         tight = session_of(graph, room)

@@ -12,8 +12,7 @@ from penstock.sampling.block import Block
 from penstock.store.device.moments import Moment
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
-from penstock.train.first_layer.divided import DividedReading
-from penstock.train.first_layer.share import HostShare
+from penstock.train.first_layer.aggregated import DividedReading, HostShare
 from penstock.train.job import make_job
 from refusals import refused
 from training_graphs import carrying_graph, community_graph

@@ -96,7 +96,7 @@ def assert_nothing_is_under_way(session):
 
 
 def test_a_batch_that_lacks_room_is_drawn_and_read_again(graph, learned_along_any, monkeypatch):
-    from penstock.sampling.device.room import Room
+    from penstock.sampling.device.block import Room
     from penstock.train.device import decision
 
     right = learned_along_any()

@@ -12,8 +12,8 @@ import torch
 
 import penstock as ps
 from interpreted_kernels import device_with_free_memory
-from penstock.sampling.device.room import Room
-from penstock.train.device.drawn_ahead import DrawnAhead
+from penstock.sampling.device.block import Room
+from penstock.train.device.batch_placement import DrawnAhead
 from penstock.train.loading import batch_loader
 from training_graphs import carrying_graph, community_graph, stage_threads
 

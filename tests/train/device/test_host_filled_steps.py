@@ -73,7 +73,7 @@ def test_they_learn_what_steps_learn_that_are_launched_one_by_one(way, fields, d
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["gather", "aggregate"])
 def test_a_batch_that_lacks_room_is_drawn_and_filled_again(way, monkeypatch):
-    from penstock.sampling.device.room import Room
+    from penstock.sampling.device.block import Room
     from penstock.train.device import decision
 
     graph = community_graph(100)
@@ -103,7 +103,7 @@ def test_batches_that_threads_of_the_host_draw_are_learned_from_in_captured_step
 
 
 def test_a_batch_of_the_host_that_lacks_room_is_drawn_again(monkeypatch):
-    from penstock.sampling.device.room import Room
+    from penstock.sampling.device.block import Room
     from penstock.train.device import decision
 
     graph, job = community_graph(100), {"first_layer": "aggregate", "sample_on": "host", "sample_threads": 2}

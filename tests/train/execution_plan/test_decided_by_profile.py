@@ -7,22 +7,20 @@ import pytest
 import torch
 
 from operator_profiles import gpu_profile, operator_profile
-from penstock.cost.machine_model import VARIABLE
-from penstock.cost.model import CostModel
+from penstock.cost.model import VARIABLE, CostModel
 from penstock.cost.profile import write_profile
 from penstock.pipeline.schedule import Schedule
-from penstock.plan.execution.feature_place import fastest_place, knows_transfers
-from penstock.sampling.device.room import Room
+from penstock.plan.execution.search import fastest_place, knows_transfers
+from penstock.sampling.device.block import Room
 from penstock.train import job_batches
 from penstock.train.assembly import session_of
-from penstock.train.decided_by import OPERATOR_PROFILE, RULE
+from penstock.train.auto_values import decide_groups
+from penstock.train.compute_device import assumed_memory
 from penstock.train.device.decision import decide, presampled_room
-from penstock.train.device.memory import loaded_working
-from penstock.train.device.trial import NOTHING
-from penstock.train.device_memory import assumed_memory
-from penstock.train.group_size import decide_groups
+from penstock.train.device.memory import NOTHING, loaded_working
 from penstock.train.job import make_job
 from penstock.train.job_batches import kind_of_batches
+from penstock.train.session import OPERATOR_PROFILE, RULE
 from training_graphs import community_graph, facts_of, trained
 
 FIELDS = {"batch_size": 16, "fanouts": [4, 3], "hidden": 8, "device": "cpu", "threads": 2}

@@ -7,7 +7,7 @@ from operator_profiles import gpu_profile, operator_profile
 from penstock.cost.model import CostModel
 from penstock.cost.profile import FittedOperator, write_profile
 from penstock.graph.folder import write_graph
-from penstock.train.execution_plan import batch_fit as batch_fit_module
+from penstock.train import execution_plan
 from penstock.train.execution_plan import fields_of, fit_batches, plan_execution, seconds_of_batch
 from penstock.train.job import Job, make_job
 from refusals import check_refusal, refused
@@ -197,8 +197,8 @@ def test_batches_of_runs_are_fitted(monkeypatch):
         ran.append(job)
         return 0.004 + 0.001 * len(ran)
 
-    monkeypatch.setattr(batch_fit_module, "_SCALES", {"small": 0.005, "large": 0.01})
-    monkeypatch.setattr(batch_fit_module, "seconds_of_batch", seconds)
+    monkeypatch.setattr(execution_plan, "_SCALES", {"small": 0.005, "large": 0.01})
+    monkeypatch.setattr(execution_plan, "seconds_of_batch", seconds)
     (fit,) = fit_batches(CostModel(operator_profile()), "cpu")
     assert (fit.name, fit.device) == ("batch", "cpu") and fit.fitted + fit.held_out == len(ran) / 2
     assert {job.first_layer for job in ran} == {"gather", "aggregate"} and {job.model for job in ran} >= {"gat"}

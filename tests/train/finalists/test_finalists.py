@@ -6,22 +6,17 @@ import yaml
 
 from operator_profiles import operator_profile
 from penstock.api import train
-from penstock.cost.machine_model import VARIABLE
+from penstock.cost.model import VARIABLE
 from penstock.cost.profile import write_profile
+from penstock.train import finalists
 from penstock.train.assembly import session_of
+from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
-from penstock.train.decided_by import OPERATOR_PROFILE, RULE, TIMED
-from penstock.train.finalists import settlement
-from penstock.train.finalists.finalist import Finalist
-from penstock.train.finalists.open_fields import OPEN_FIELDS
-from penstock.train.finalists.predicted_steps import closest
-from penstock.train.finalists.settlement import settle
-from penstock.train.finalists.trial import seconds_of_batches, turns_of
+from penstock.train.finalists import OPEN_FIELDS, Finalist, closest, seconds_of_batches, settle, turns_of
 from penstock.train.first_layer.aggregated import AggregatedReading
 from penstock.train.job import make_job
-from penstock.train.kept_state import state_kept
-from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
+from penstock.train.session import OPERATOR_PROFILE, RULE, TIMED, state_kept
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, facts_of, newest_checkpoint, trained
 
@@ -37,7 +32,7 @@ def unmeasured(monkeypatch):
 @pytest.fixture
 def long_runs(monkeypatch):
     """Every run is long enough for trials."""
-    monkeypatch.setattr(settlement, "_SHARE", 1)
+    monkeypatch.setattr(finalists, "_SHARE", 1)
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def clock(monkeypatch):
             tried.append(session.job)
             return seconds(session.job)
 
-        monkeypatch.setattr(settlement, "seconds_of_batches", timed)
+        monkeypatch.setattr(finalists, "seconds_of_batches", timed)
         return tried
 
     return let

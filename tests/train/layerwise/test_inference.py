@@ -12,9 +12,10 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.train.build import make_session
 from penstock.train.job import make_job
-from penstock.train.layerwise import host, levels
-from penstock.train.layerwise.chunks import GrowingChunks
-from penstock.train.layerwise.reach import frontiers
+from penstock.train.layerwise import host
+from penstock.train.layerwise import plan as levels
+from penstock.train.layerwise.host import frontiers
+from penstock.train.layerwise.plan import GrowingChunks
 from refusals import refused
 from training_graphs import community_graph, lists_of, stage_threads, typed_graph
 

@@ -10,8 +10,8 @@ from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSam
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise import host
-from penstock.train.layerwise.engine import LayerEngine
-from penstock.train.layerwise.reach import frontiers
+from penstock.train.layerwise.host import frontiers
+from penstock.train.layerwise.inference import LayerEngine
 from training_graphs import community_graph, stage_threads, typed_graph
 
 ANY = BatchKey(0, 0, 0)

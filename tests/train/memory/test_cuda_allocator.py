@@ -4,7 +4,7 @@ import pytest
 
 from penstock.traced import MemoryPlace
 from penstock.train.trace.allocations import Event
-from penstock.train.trace.cuda_allocator import CachingAllocator, device_peak, segment_bytes
+from penstock.train.trace.allocators import CachingAllocator, device_peak, segment_bytes
 
 MB = 1 << 20
 

@@ -10,17 +10,15 @@ from torch import nn
 import penstock as ps
 from in_process import command
 from knowledge_graph import TRIPLES, family_graph
+from penstock.formatting import parsed_bytes
 from penstock.pipeline.schedule import START, Schedule
-from penstock.quantities import parsed_bytes
-from penstock.sampling.sampler_table import SAMPLERS
+from penstock.sampling.registry import SAMPLERS
 from penstock.train.build import make_session
 from penstock.train.job import make_job
-from penstock.train.memory import process
-from penstock.train.memory.document import bar_of, forecast_fields, size_text
-from penstock.train.memory.forecast import forecast
-from penstock.train.memory.remedies import fitting_forecast
+from penstock.train.memory import host_forecast
+from penstock.train.memory.forecast import bar_of, fitting_forecast, forecast, forecast_fields, size_text
 from penstock.train.tasks import triples
-from penstock.train.trace.batch_sizes import LargestBatch, enlarged, largest_batch, load_of
+from penstock.train.trace.batches import LargestBatch, enlarged, largest_batch, load_of
 from refusals import refused
 from training_graphs import carrying_graph, community_graph, labelled_edges, typed_graph
 
@@ -31,7 +29,7 @@ SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "cluste
 @pytest.fixture(autouse=True)
 def stated_process(monkeypatch):
     """What a process takes by itself is not measured in tests: that starts two of them."""
-    monkeypatch.setattr(process, "_known", lambda: process.ProcessMemory(resident=400 * MB, files=0))
+    monkeypatch.setattr(host_forecast, "_known", lambda: host_forecast.ProcessMemory(resident=400 * MB, files=0))
 
 
 def forecast_of(graph, device="cuda", **fields):
@@ -205,10 +203,10 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
     """The traced tensors of a step are those of a real one, batch for batch."""
     from penstock.pipeline.loader import Loaded
     from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
-    from penstock.train.memory.host_steps import _carried
-    from penstock.train.memory.host_trial import _Noted
+    from penstock.train.memory.device_forecast import _Noted
+    from penstock.train.memory.host_forecast import _carried
     from penstock.train.trace.allocations import peak_of
-    from penstock.train.trace.batch_sizes import LargestBatch
+    from penstock.train.trace.batches import LargestBatch
     from penstock.train.trace.fake_session import traced_session
 
     for fields in ({"model": "sage"}, {"model": "gcn"}, {"model": "gin"}):

@@ -5,16 +5,15 @@ import itertools
 import pytest
 import torch
 
-from penstock.train.trace import inside, libraries
+from penstock.train.trace import libraries
 from penstock.train.trace.allocations import Allocations
-from penstock.train.trace.inside import column_sums_bytes, memory_inside
-from penstock.train.trace.libraries import LibraryMemory
+from penstock.train.trace.libraries import LibraryMemory, column_sums_bytes, memory_inside
 
 
 @pytest.fixture(autouse=True)
 def _stated(monkeypatch):
     """The numbers of an H200, whatever was measured on this machine."""
-    monkeypatch.setattr(inside, "library_memory", lambda: LibraryMemory.model_validate({}))
+    monkeypatch.setattr(libraries, "library_memory", lambda: LibraryMemory.model_validate({}))
 
 
 @pytest.mark.parametrize(

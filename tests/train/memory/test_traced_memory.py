@@ -12,16 +12,14 @@ from penstock.pipeline.schedule import START, Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.build import make_session
 from penstock.train.job import make_job
-from penstock.train.layerwise.reach import Reach, frontiers
+from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.run_context import run_context
 from penstock.train.trace.allocations import Allocations, Event, peak_of
-from penstock.train.trace.cuda_allocator import DevicePeak
-from penstock.train.trace.heap import Heap, heap_peak
+from penstock.train.trace.allocators import DevicePeak, Heap, heap_peak
 from penstock.train.whole import traced
-from penstock.train.whole.bin_sizes import bin_sizes, decided_sizes
-from penstock.train.whole.memory import Decision
+from penstock.train.whole.memory import Decision, bin_sizes, decided_sizes
 from penstock.train.whole.plan import make_plan, vertices_by_level
-from penstock.train.whole.schedule import first_epoch
+from penstock.train.whole.steps import first_epoch
 from training_graphs import community_graph, typed_graph
 
 WHOLE = {"sampler": "whole", "epochs": 3, "hidden": 48, "layers": 2, "device": "cpu", "keep": "host"}

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.nn.order_costs import shipped_order_costs
 from penstock.train.whole.memory import LayerSize
-from penstock.train.whole.shared.bin_choice import RATES, best_number, bins_by_cost
+from penstock.train.whole.shared.execution import RATES, best_number, bins_by_cost
 from training_graphs import community_graph
 from whole_threads import train_in_threads
 

@@ -10,12 +10,11 @@ from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.sampling.device.block import device_block
 from penstock.train.build import make_session
 from penstock.train.job import make_job
-from penstock.train.layerwise.reach import Reach
-from penstock.train.whole import in_place, neighbour_lists, plan
-from penstock.train.whole.in_place_plan import reads_in_place
+from penstock.train.layerwise.host import Reach
+from penstock.train.whole import in_place, plan
+from penstock.train.whole import plan as neighbour_lists
 from penstock.train.whole.memory import Decision, LayerSize, decide
-from penstock.train.whole.neighbour_lists import list_offsets, placed_lists, turned_round
-from penstock.train.whole.plan import vertices_by_level
+from penstock.train.whole.plan import list_offsets, placed_lists, reads_in_place, turned_round, vertices_by_level
 from refusals import refused
 from training_graphs import community_graph, typed_graph
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock import Graph, NodeSet
-from penstock.train.whole.support import WHOLE as SUPPORT
+from penstock.train.whole.steps import WHOLE as SUPPORT
 from refusals import refused
 from training_graphs import community_graph, facts_of, lines_of, lists_of, trained, typed_graph
 

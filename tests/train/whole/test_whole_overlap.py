@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 import whole_threads
-from penstock.train.whole.passes import LayerPasses
+from penstock.train.whole.steps import LayerPasses
 from training_graphs import community_graph
 
 ROW = 2e-4

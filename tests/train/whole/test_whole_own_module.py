@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from penstock.train.execution_modes import EXECUTION_MODES
-from penstock.train.layerwise.reach import Reach
+from penstock.train.layerwise.host import Reach
 from penstock.train.whole import own_module
 from refusals import refused
 from training_graphs import community_graph, lines_of, trained, typed_graph

@@ -5,7 +5,7 @@ import pytest
 from penstock.progress import Progress
 from penstock.train.job import make_job
 from penstock.train.run import start_run
-from penstock.train.whole import step_progress
+from penstock.train.whole import steps
 from training_graphs import SMALL, community_graph
 from whole_threads import train_in_threads
 
@@ -23,8 +23,8 @@ class Told(Progress):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(step_progress, "_SOON", 0.0)
-    monkeypatch.setattr(step_progress, "_OFTEN", 0.0)
+    monkeypatch.setattr(steps, "_SOON", 0.0)
+    monkeypatch.setattr(steps, "_OFTEN", 0.0)
 
 
 def every_bin(epoch, step=""):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.train.whole.shared import execution
-from penstock.train.whole.shared.row_order import in_wanted_order
+from penstock.train.whole.shared.levels import in_wanted_order
 from training_graphs import community_graph, scattered_ring
 from whole_threads import train_in_threads
 

@@ -7,9 +7,8 @@ from test_whole_exact import EPOCHS, graph_for, in_float64
 
 from penstock.nn.aggregation import add_to_rows
 from penstock.sampling.block import Block
-from penstock.train.whole import rows_in_place
-from penstock.train.whole.levels import LevelGradients
-from penstock.train.whole.rows_in_place import RowsInPlace
+from penstock.train.whole import levels
+from penstock.train.whole.levels import LevelGradients, RowsInPlace
 from whole_threads import train_in_threads
 
 WHOLE = {"sampler": "whole", "layers": 3, "hidden": 16, "dropout": 0.2, "lr": 0.01, "threads": 1}
@@ -37,18 +36,18 @@ def test_losses_of_bins_that_copy_rows(monkeypatch, fields):
     graph, made = graph_for(fields["model"]), []
     # Statistics of batches are kept in float32.
     exact = {} if "norm" in fields else {"prepare": in_float64}
-    real = rows_in_place.RowsInPlace
+    real = levels.RowsInPlace
 
     def counted(*given):
         made.append(real(*given))
         return made[-1]
 
     def losses(in_place):
-        monkeypatch.setattr(rows_in_place, "is_cheaper_in_place", lambda *given: in_place)
+        monkeypatch.setattr(levels, "is_cheaper_in_place", lambda *given: in_place)
         workers, _ = train_in_threads(graph, 3, EPOCHS, **exact, bins=3, **WHOLE, **fields)
         return workers[0][0]
 
-    monkeypatch.setattr(rows_in_place, "RowsInPlace", counted)
+    monkeypatch.setattr(levels, "RowsInPlace", counted)
     copied = losses(False)
     assert not made
     np.testing.assert_allclose(losses(True), copied, rtol=1e-9 if exact else 1e-4)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from penstock.train.tasks import NodeTask
-from penstock.train.whole.shared import backward, execution
-from penstock.train.whole.shared.exchanges import EXCHANGES
-from penstock.train.whole.shared.replication import cheaper_than
+from penstock.train.whole.shared import execution, passes
+from penstock.train.whole.shared.execution import cheaper_than
+from penstock.train.whole.shared.steps import EXCHANGES
 from refusals import refused
 from training_graphs import assert_same_state, community_graph
 from whole_threads import ThreadWorkers, train_in_threads
@@ -204,7 +204,7 @@ def test_gradients_of_layers_may_be_summed_while_earlier_ones_run(monkeypatch, n
     """To the bit, where workers' gradients are added in the order of ranks."""
     graph, fields = community_graph(120), {"model": "gcn", "layers": 3, "bins": 3, "norm": norm, "idle": idle}
     expected, begun, start = losses_of(graph, 3, **fields), [], ThreadWorkers.start_sum
-    monkeypatch.setattr(backward, "_WORTH", 0)
+    monkeypatch.setattr(passes, "_WORTH", 0)
     monkeypatch.setattr(ThreadWorkers, "start_sum", lambda *given: (begun.append(len(given[1])), start(*given)))
     assert losses_of(graph, 3, **fields) == expected
     # Of the last two layers, whose weights and biases come with two numbers for each column where rows are normalised.

@@ -7,7 +7,7 @@ import pytest
 from test_whole_exact import in_float64
 
 from penstock import Graph
-from penstock.train.whole.shared.exchanges import EXCHANGES
+from penstock.train.whole.shared.steps import EXCHANGES
 from training_graphs import assert_same_state, community_graph, lists_of
 from whole_threads import train_in_threads
 

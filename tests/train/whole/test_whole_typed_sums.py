@@ -7,9 +7,9 @@ import pytest
 from test_whole_exact import in_float64
 
 from penstock import Graph, NodeSet
-from penstock.partition.bin_counts import count_bins, levels_reached
-from penstock.partition.whole import merged_relations, whole_of
-from penstock.train.whole.shared.exchanges import EXCHANGES
+from penstock.partition.bins import count_bins, levels_reached
+from penstock.partition.problem import merged_relations, whole_of
+from penstock.train.whole.shared.steps import EXCHANGES
 from training_graphs import assert_same_state, lists_of
 from whole_threads import train_in_threads
 

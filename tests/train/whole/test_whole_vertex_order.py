@@ -3,11 +3,10 @@
 import numpy as np
 
 from penstock import Graph, NodeSet
-from penstock.train.layerwise.reach import Reach
+from penstock.train.layerwise.host import Reach
 from penstock.train.whole.shared import execution
 from penstock.train.whole.shared.cut_plan import make_cut_plan
-from penstock.train.whole.shared.levels import find_levels
-from penstock.train.whole.shared.vertex_order import search_order
+from penstock.train.whole.shared.levels import find_levels, search_order
 from training_graphs import community_graph, lists_of, typed_graph
 from whole_threads import train_in_threads
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.cluster.launch.registry import LauncherEntry
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import Setup
 from penstock.errors import PenstockError
-from penstock.graph.output_files import make_private_folder, open_bytes
-from penstock.python_program import start_python
+from penstock.graph.files import make_private_folder, open_bytes
+from penstock.processes import start_python
 
 _ENDING = 10.0
 """Seconds for a killed process to be gone."""

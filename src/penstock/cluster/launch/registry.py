@@ -9,9 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.cluster.setup import Setup
-from penstock.hardware.cluster import ClusterDocument
-from penstock.hardware.launcher_table import LAUNCHERS
+from penstock.cluster.layout import Setup
+from penstock.hardware.cluster import LAUNCHERS, ClusterDocument
 
 
 class Handle(Protocol):

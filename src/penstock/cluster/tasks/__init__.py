@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from penstock.cluster.setup import Setup
+from penstock.cluster.layout import Setup
 
 
 def run_task(setup: Setup) -> int:

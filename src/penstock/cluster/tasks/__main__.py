@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 
-from penstock.cluster.setup import read_setup
+from penstock.cluster.layout import read_setup
 from penstock.cluster.tasks import run_task
 from penstock.errors import PenstockError
 from penstock.memory import keep_freed_memory

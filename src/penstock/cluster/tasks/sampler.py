@@ -5,12 +5,12 @@ It answers from its start: what a sampler needs of the whole graph may take minu
 
 from typing import Any
 
+from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member
-from penstock.cluster.setup import Setup
 from penstock.cluster.worker.batch_source import SAMPLER, job_sampler
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.sampling.parts import serve_batches
-from penstock.train.edge_fields import with_edge_fields
+from penstock.train.inputs import with_edge_fields
 from penstock.train.job import make_job
 
 _THREADS = 2

@@ -4,23 +4,14 @@ from pathlib import Path
 
 import torch
 
+from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member
-from penstock.cluster.server.requests import (
-    Begin,
-    Gradients,
-    ShrinkShard,
-    StepRequest,
-    begun_with,
-    gradients_in,
-    rank_of,
-)
-from penstock.cluster.server.shard import Shard
-from penstock.cluster.setup import Setup
+from penstock.cluster.server import Begin, Gradients, Shard, ShrinkShard, StepRequest, begun_with, gradients_in, rank_of
 from penstock.errors import PenstockError
-from penstock.graph.output_files import make_private_folder
+from penstock.graph.files import make_private_folder
 from penstock.store.parts.requests import checked
+from penstock.train.checkpoints import DamagedState
 from penstock.train.job import make_job
-from penstock.train.state_file import DamagedState
 from penstock.wire import Endpoint, Message
 
 _PATIENCE = 0.25

@@ -1,46 +1,205 @@
 """The worker: trains its share of every batch with the others, and regroups with them when one is lost."""
 
 import copy
+import io
+import json
 import logging
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock.cluster.gpus import claim_gpu
+from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member, raised_by
 from penstock.cluster.reports import CACHED, FEATURE_PATH, WAITED
-from penstock.cluster.setup import Setup
-from penstock.cluster.worker.all_reduce import AllReduce
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.forwarded_progress import ForwardedProgress
+from penstock.cluster.worker.gradients import AllReduce, ParameterServers
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.observer import Observer
-from penstock.cluster.worker.records import LastRecords, mend_metrics, stands_at_best
-from penstock.cluster.worker.served import ParameterServers
 from penstock.cluster.worker.session import make_parted_session
-from penstock.cluster.worker.states import name_of, serve_state, state_of
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
+from penstock.graph.files import open_lines
 from penstock.memory import HOST_PEAK
 from penstock.pipeline.stages import StageError
-from penstock.progress import SILENT
+from penstock.progress import SILENT, Progress
 from penstock.store.parts import PushMissing, StepPast
-from penstock.train.checkpoints import read_best, take_newest
-from penstock.train.device_full import DeviceFull, is_host_full
-from penstock.train.execution.worker_group import RegroupError
-from penstock.train.facts import run_facts
+from penstock.train.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
+from penstock.train.compute_device import DeviceFull, is_host_full
+from penstock.train.events import KeptEvents
+from penstock.train.execution.shared import RegroupError
 from penstock.train.job import Job, make_job
 from penstock.train.loop import Loop
-from penstock.train.records import FolderRecords, Records
+from penstock.train.records import Events, FolderRecords, NoRecords, Records
 from penstock.train.run import finish, result_of, take_state
 from penstock.train.run_context import run_context
-from penstock.train.run_folder import RunFolder
-from penstock.train.session import Session
-from penstock.train.train_state import TrainState
+from penstock.train.run_folder import METRICS, RunFolder
+from penstock.train.session import Session, run_facts
 from penstock.wire import Message, PeerLost
+
+# Progress of a worker, shown by the controller.
+
+_OFTEN = 0.2
+"""Seconds between two messages about how far a piece of work is."""
+
+
+class ForwardedProgress(Progress):
+    """Sends everything on in order, many small advances as one.
+
+    Training does not wait for the controller, which may be behind a slow link; only the end of a piece of work and
+    notes return when all that was said has been heard.
+    """
+
+    def __init__(self, member: Member) -> None:
+        super().__init__()
+        self._member, self._changed = member, threading.Condition()
+        self._untold: deque[dict[str, object]] = deque()
+        self._telling = False
+        self._advanced, self._told = 0, 0.0
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        """A piece of work begins."""
+        self._tell(what="start", text=what, amount=total, unit=unit)
+
+    def advance(self, amount: int) -> None:
+        """Forward that some of the work is done."""
+        with self._changed:
+            self._advanced += amount
+            if self._untold or time.monotonic() - self._told < _OFTEN:
+                return
+            amount, self._advanced, self._told = self._advanced, 0, time.monotonic()
+        self._tell(what="advance", amount=amount)
+
+    def finish(self) -> None:
+        """Forward that the work is done."""
+        with self._changed:
+            amount, self._advanced = self._advanced, 0
+        if amount:
+            self._tell(what="advance", amount=amount)
+        self._tell(what="finish")
+        self._wait()
+
+    def status(self, line: str) -> None:
+        """Forward a line of text about the current state."""
+        self._tell(what="status", text=line)
+
+    def note(self, sentence: str) -> None:
+        """Something the user should know."""
+        self.notes.append(sentence)
+        self._tell(what="note", text=sentence)
+        self._wait()
+
+    def _tell(self, **body: object) -> None:
+        with self._changed:
+            self._untold.append(body)
+            if not self._telling:
+                self._telling = True
+                threading.Thread(target=self._tell_all, name="progress", daemon=True).start()
+
+    def _tell_all(self) -> None:
+        """One message after the other: the controller's threads would change the order of several."""
+        while True:
+            with self._changed:
+                if not self._untold:
+                    self._telling = False
+                    self._changed.notify_all()
+                    return
+                body = self._untold.popleft()
+            # What is shown is not worth a failure.
+            with suppress(PenstockError):
+                self._member.ask("progress", **body)
+
+    def _wait(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._telling)
+
+
+# What a worker without records remembers of the last step, in case the worker that writes them is lost.
+
+
+class LastRecords(NoRecords):
+    """The first worker takes part in a step when it has written what the one before gave: that one is enough."""
+
+    def __init__(self, traced: int = 0) -> None:
+        """Keep the stages' work on so many batches, as far as there is room."""
+        self.metrics: list[dict[str, Any]] = []
+        self._traced, self._events = traced, KeptEvents(traced, 0.0)
+
+    def events(self, batches: int, began: float) -> Events:
+        """What the stages do in the first batches of this round; a new round begins anew."""
+        self._events = KeptEvents(self._traced, began)
+        return self._events
+
+    def spans(self) -> list[list[int]]:
+        """What was kept of the stages' work; see `KeptEvents.spans`."""
+        return self._events.spans
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        """Instead of those of earlier steps."""
+        self.metrics = [*(each for each in self.metrics if each["step"] == record["step"]), record]
+
+
+def mend_metrics(records: Records, folder: RunFolder, train_state: TrainState, last: list[dict[str, Any]]) -> None:
+    """Let the folder have what belongs to a train state: not what will happen again, but what another remembers."""
+    folder.forget_metrics_after(train_state.step)
+    path = folder.path / METRICS
+    lines = list[str]()
+    if path.exists():
+        with open_lines(path) as file:
+            lines = file.read().splitlines()
+    known = [(record.get("kind"), record.get("step")) for record in map(json.loads, lines)]
+    if train_state.ending:
+        # The lost worker may have ended the epoch that the others have not.
+        ended = "epoch", train_state.step
+        folder.replace_metrics(line for line, name in zip(lines, known, strict=True) if name != ended)
+    for record in last:
+        if (record["kind"], record["step"]) not in known:
+            records.append_metrics(record)
+
+
+def stands_at_best(train_state: TrainState) -> bool:
+    """Whether no step was done since the best model: the lost worker may not have kept it yet."""
+    return train_state.best_epoch == train_state.epoch and train_state.batch == 0 and not train_state.ending
+
+
+# A worker's whole state, sent to another worker that lost its own.
+
+_PIECE = 16 << 20
+
+
+def serve_state(member: Member, kind: str, state: Callable[[], dict[str, Any]]) -> None:
+    """Answer requests of a kind with what `state` gives at that moment."""
+
+    def answer(message: Message, sender: str) -> Iterator[Message]:
+        file = io.BytesIO()
+        pack_state(file, state())
+        whole = np.frombuffer(file.getbuffer(), np.uint8)
+        for start in range(0, len(whole), _PIECE):
+            yield Message("piece", arrays=(whole[start : start + _PIECE],))
+
+    member.endpoint.serve(kind, answer)
+
+
+def state_of(member: Member, rank: int, kind: str = "state") -> dict[str, Any]:
+    """A state of another worker."""
+    channel = member.endpoint.channel(f"worker-{rank}", "state")
+    pending = channel.start(Message(kind), member.setup.cluster.failure.patience)
+    pieces = [np.array(part.arrays[0]) for part in pending.parts()]
+    file = io.BytesIO(np.concatenate(pieces).tobytes())
+    return unpack_state(file, file.getbuffer().nbytes, f"The state of worker-{rank}")
+
+
+def name_of(rank: int) -> Path:
+    """How errors name a state that came from another worker."""
+    return Path(f"worker-{rank}")
+
 
 WARMING = 3
 """Iterations before those that are measured: kernels are compiled, buffers made."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.cluster.worker.collective_group import CollectiveGroup
+from penstock.cluster.worker.collectives import CollectiveGroup
 from penstock.graph.arrays import Array
 from penstock.nn.norm import RowShares, SharedBatch
 from penstock.pipeline.loader import Batch

@@ -1,23 +1,317 @@
 """Batches of a cut graph: drawn by this process or by sampler tasks, for seeds by their original numbers."""
 
-from collections.abc import Mapping
-from typing import Any
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
-from penstock.cluster.worker.clusters import is_first_worker, offer_clusters
-from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.parted_source import PartedSource
-from penstock.cluster.worker.split import SeedSplit, vertex_share
-from penstock.coflow_context import PREPARATION, Coflow, within_coflow
-from penstock.graph.arrays import Array
+from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array, open_array
+from penstock.graph.data import NodeSet
+from penstock.graph.files import replace_whole
+from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType
+from penstock.partition import open_partition
 from penstock.pipeline.loader import Batch
-from penstock.pipeline.schedule import Planned
-from penstock.sampling.links import Exclude
-from penstock.sampling.parts import HoldoutSampler, RemoteSampler, SharedSampler
-from penstock.sampling.registry import sampler_entry
+from penstock.pipeline.schedule import Planned, Schedule
+from penstock.sampling.block import BatchKey
+from penstock.sampling.cluster import clusters_from, clusters_of
+from penstock.sampling.explained import ExplainedLists, ReachedParts
+from penstock.sampling.explanation import Explanation
+from penstock.sampling.links import EdgeBatch, Exclude
+from penstock.sampling.links.edge_split import HeldOutRule
+from penstock.sampling.lists import ListSource
+from penstock.sampling.parts import (
+    HoldoutSampler,
+    PartedGraph,
+    RemoteSampler,
+    SharedSampler,
+    parted_graph,
+    parted_lists,
+)
+from penstock.sampling.registry import ReadableLists, SamplerOptions, sampler_entry
+from penstock.sampling.triples import TripleBatch
 from penstock.train.batch_source import BatchSource, batch_size_of, settings_of
+from penstock.train.data import choose_task
 from penstock.train.job import Job
+from penstock.train.labels import labelled_vertices
+from penstock.train.session import Session
+from penstock.wire import Message
+from penstock.wire.coflows import PREPARATION, Coflow, within_coflow
+
+# Cluster-GCN's clusters on several machines: the first worker computes them and sends them to the others.
+#
+# METIS wants the graph in one place: for the time that it takes, the first worker has all lists in the numbers before
+# the cut (4 bytes an edge, 8 a vertex) and what METIS makes of them, as a single machine has. It keeps the result in
+# the run's folder, so that a worker started again need not find it anew, and all tasks have the same whatever library
+# each has.
+
+_FILE = "clusters.npy"
+_PIECE = 1 << 20
+"""Vertices whose clusters are given at a time: 8 MiB."""
+_AGAIN = 0.1
+"""Seconds before the first worker is asked again."""
+
+
+def clusters_for(parts: Parts, job: Job) -> Array:
+    """The cluster (int64) of every vertex, by its number before the cut."""
+    return offer_clusters(parts, job) if is_first_worker(parts) else _ask(parts)
+
+
+def is_first_worker(parts: Parts) -> bool:
+    """Whether this task finds the clusters for all."""
+    task = parts.member.setup.task
+    return task.kind == "worker" and task.rank == 0
+
+
+def offer_clusters(parts: Parts, job: Job) -> Array:
+    """Compute the clusters, and from then on send them to workers that ask."""
+    found: list[Array] = []
+
+    def give(message: Message, sender: str) -> Message:
+        first = message.body.get("first")
+        if not isinstance(first, int) or first < 0:
+            raise PenstockError(
+                f"Clusters were asked for from vertex {first!r} on: ask from 0 or more.", code="value-out-of-range"
+            )
+        # Without an array: not yet.
+        return Message("clusters", {}, tuple(clusters[first : first + _PIECE] for clusters in found))
+
+    parts.member.endpoint.serve("clusters", give)
+    found.append(_kept(parts, job))
+    return found[0]
+
+
+def _kept(parts: Parts, job: Job) -> Array:
+    """From the run's folder, or found and put there."""
+    path, count = Path(parts.member.setup.run) / _FILE, parts.partition.book.count()
+    if path.exists():
+        try:
+            return np.array(open_array(path, "int64", (count,)))
+        except PenstockError:
+            raise PenstockError(
+                f"{path} does not hold the clusters of {count:,} vertices: delete it, and they are computed again.",
+                code="damaged-file",
+            ) from None
+    clusters = _found(parts, job)
+    replace_whole(path, lambda file: np.save(file, clusters, allow_pickle=False))
+    return clusters
+
+
+def _found(parts: Parts, job: Job) -> Array:
+    """Compute the clusters as a run on one machine does."""
+    if job.partition is not None:
+        clusters = clusters_from(open_partition(Path(job.partition), job.unchecked))
+        count = parts.partition.book.count()
+        if len(clusters) != count:
+            raise PenstockError(
+                f"There are {len(clusters):,} cluster numbers ({clusters.dtype}) for {count:,} vertices: give one"
+                " integer for each vertex.",
+                code="shape-mismatch",
+            )
+    else:
+        (kind,) = parts.edge_types
+        nodes = {kind[2]: NodeSet(parts.partition.book.count())}
+        graph = Graph(nodes, {kind: parts.reader.lists(kind)}, str(parts.partition.document.graph))
+        clusters = clusters_of(graph, job.clusters, job.seed)
+    return np.ascontiguousarray(clusters, np.int64)
+
+
+def _ask(parts: Parts) -> Array:
+    """Of the first worker, for as long as the run goes on: the controller brings it back, or ends the run."""
+    channel = parts.member.endpoint.channel("worker-0", "state")
+    clusters, known = np.empty(parts.partition.book.count(), np.int64), 0
+    while known < len(clusters):
+        try:
+            arrays = channel.call(Message("clusters", {"first": known})).arrays
+        except PenstockError:
+            # It is not there, or has not come to where it answers.
+            arrays = ()
+        if arrays:
+            (piece,) = arrays
+            if piece.ndim != 1 or piece.dtype != np.int64 or not 0 < len(piece) <= len(clusters) - known:
+                raise PenstockError(
+                    "The first worker sent an answer without valid clusters: run the same release on all machines.",
+                    code="malformed-message",
+                )
+            clusters[known : known + len(piece)] = piece
+            known += len(piece)
+        elif parts.member.stopped.wait(_AGAIN):
+            raise PenstockError("The controller ended the run.", code="closed")
+    return clusters
+
+
+# A cut graph as the source of samplers (see `sampling.registry.GraphSource`): lists are asked of the parts' owners.
+#
+# Samplers that read whole lists (`whole_lists`) keep, in every process that draws, the offsets of all lists (8 bytes
+# for each vertex), and what they compute beforehand:
+#
+# - fastgcn, saint-vertex, saint-edge, saint-walk of one step: chances of all vertices (16 to 32 bytes each), for
+#   which all lists pass through once, 16 MiB at a time. They are summed in the order in which one machine sums,
+#   because sums at the owners would round differently; a draw is a search in them.
+# - saint-walk of more steps: all lists and a count of walks for each edge, 8 bytes each. Counting walk by walk over
+#   the wire would move more than the lists.
+# - cluster: the vertices cluster by cluster (5 bytes each); the first worker computes the clusters.
+
+
+class PartedSource:
+    """The parts of a run's graph. `train` are the training vertices in the cut graph's numbers.
+
+    A sampler task, which does not know them, leaves them out: they are then read from the graph when needed.
+    """
+
+    def __init__(self, parts: Parts, job: Job, train: Array | None = None) -> None:
+        self._parts, self._job, self._train = parts, job, train
+        self._absent: Mapping[EdgeType, HeldOutRule] = {}
+        self._graph: PartedGraph | None = None
+
+    @property
+    def typed(self) -> bool:
+        """Whether the graph has several node or edge types."""
+        return len(self._parts.partition.book.node_types) > 1 or len(self._parts.edge_types) > 1
+
+    def lists(self, options: SamplerOptions, *, shared: bool = False) -> ReadableLists:
+        """Lists at their owners, who draw from them; those of local parts are read through their mappings."""
+        parts = self._parts
+        return parted_lists(
+            parts.partition,
+            options.replace,
+            options.list_weight,
+            options.time,
+            shared,
+            local=parts.owned,
+            channels=parts.lists,
+            absent=self._absent,
+            vertex_times=parts.vertex_times(options.time),
+            edge_times=parts.edge_times(options.time),
+            uniform=options.weight is None,
+        )
+
+    def whole_lists(self, sampler: str) -> PartedGraph:
+        """The graph for samplers that read whole lists, batch by batch."""
+        if self._graph is None:
+            parts = self._parts
+            self._graph = parted_graph(parts.partition, sampler, parts.owned, parts.lists)
+        return self._graph
+
+    def training_vertices(self) -> Array:
+        """In the cut graph's numbers."""
+        if self._train is None:
+            graph = open_cut_graph(self._parts, self._job.label)
+            data = labelled_vertices(graph, self._job, choose_task(graph, self._job))
+            self._train = self._parts.partition.new_ids(data.splits["train"], data.node_type)
+        return self._train
+
+    def clusters(self, options: SamplerOptions) -> Array:
+        """The clusters that the first worker computed, in the cut graph's numbering."""
+        clusters: Array = clusters_for(self._parts, self._job)[self.whole_lists(options.sampler).names]
+        return clusters
+
+    def locality(self, options: SamplerOptions) -> "PartedLocality":
+        """What is in this machine's parts is local."""
+        return PartedLocality(self._parts, self._job, self.lists(options))
+
+    def without(self, absent: Mapping[EdgeType, HeldOutRule]) -> Self:
+        """The owners leave out the edges that are held out."""
+        other = copy.copy(self)
+        other._absent = absent
+        return other
+
+
+class PartedLocality:
+    """A worker's machine among the parts (see `sampling.registry.Locality`)."""
+
+    def __init__(self, parts: Parts, job: Job, plain: ReadableLists) -> None:
+        self._parts, self._job, self._plain = parts, job, plain
+
+    def explanation(self, key: BatchKey) -> Explanation | None:
+        """What is in force for a batch."""
+        return self._parts.explanation_at(key)
+
+    def lists(self, explanation: Explanation) -> dict[EdgeType, ListSource]:
+        """Lists by relation that are drawn from as an explanation says."""
+        parts, bias = self._parts, self._job.remote_bias
+        reached = ReachedParts(parts.partition.book, parts.owned, parts.lists, self._count)
+        plain = self._plain.readable.relations
+        return {kind: ExplainedLists(kind, reached, plain[kind], explanation, bias) for kind in plain}
+
+    def _count(self, sent: int) -> None:
+        self._parts.score_bytes += sent
+
+
+# How the seeds of a batch are split among workers: equal shares, each as close to the worker's parts as possible.
+
+
+class SeedSplit:
+    """Splits batches of `items` (ascending). `new` are their numbers in the cut graph, where parts are ranges.
+
+    The seeds of a batch, ordered by these, are cut into ranges of the workers' shares, in the order of their ranks,
+    which is that of their machines' parts. Every worker can tell its share without asking another.
+    """
+
+    def __init__(self, items: Array, new: Array, shares: Sequence[float], rank: int) -> None:
+        self._items, self._new, self._alone = items, new, len(shares) == 1
+        self._range = _range_of(shares, rank)
+
+    @property
+    def part(self) -> float:
+        """How much of a batch `share` leaves."""
+        return 1.0 if self._alone else self._range[1] - self._range[0]
+
+    def share(self, planned: Planned) -> Planned:
+        """One worker's part of a batch."""
+        count = len(planned.seeds)
+        if self._alone:
+            return planned._replace(whole=count)
+        return planned._replace(seeds=planned.seeds[self.places(planned)], whole=count)
+
+    def places(self, planned: Planned) -> Array:
+        """Where one worker's seeds stand in a batch, in the order of its share."""
+        if self._alone:
+            return np.arange(len(planned.seeds))
+        return _within(self._new[np.searchsorted(self._items, planned.seeds)], self._range)
+
+
+def whole_batches(items: Array) -> SeedSplit:
+    """Leaves batches as they are, for those who take their share when they draw: on edges, with the negatives; by time,
+    with the seeds' places, by which they draw apart; and those who draw a batch as a whole."""
+    return SeedSplit(items, items, [1.0], 0)
+
+
+def vertex_share(shares: Sequence[float], rank: int) -> Callable[[Array], Array] | None:
+    """Of vertices by their numbers in the cut graph, the places of one worker's, as `SeedSplit` has it; None: of all.
+
+    For batches that are drawn as a whole, and are known to have these vertices only then.
+    """
+    return None if len(shares) == 1 else partial(_within, share=_range_of(shares, rank))
+
+
+class EdgeSplit:
+    """Splits batches of edges by their destinations, whose numbers in the cut graph are `new`, as `SeedSplit` does."""
+
+    def __init__(self, new: Array, shares: Sequence[float], rank: int) -> None:
+        self._new, self._range = new, _range_of(shares, rank)
+
+    def __call__(self, links: EdgeBatch | TripleBatch) -> Array:
+        """The places of one worker's positives, ascending."""
+        return np.sort(_within(self._new[links.destination], self._range))
+
+
+def _range_of(shares: Sequence[float], rank: int) -> tuple[float, float]:
+    """From where to where a worker's share goes, where all shares are 1."""
+    ends = np.cumsum([0.0, *shares])
+    return float(ends[rank]), 1.0 if rank == len(shares) - 1 else float(ends[rank + 1])
+
+
+def _within(new: Array, share: tuple[float, float]) -> Array:
+    """The places of what lies within a share, in ascending order of the numbers."""
+    order = np.argsort(new, kind="stable")
+    return order[round(share[0] * len(new)) : round(share[1] * len(new))]
+
 
 SAMPLER = "train"
 """The name under which sampler tasks serve the job's sampler."""
@@ -175,3 +469,22 @@ def _sampling_tasks(parts: Parts) -> RemoteSampler | None:
     names = {name: parts.partition.original(name) for name in book.node_types}
     channels = [parts.member.endpoint.channel(task, "batches", 1) for task in helpers]
     return RemoteSampler(channels, SAMPLER, counts, names)
+
+
+# How often a worker reads each row, counted in batches that are drawn ahead.
+
+_COUNTED = 16
+"""Batches drawn ahead."""
+
+
+def read_counts(session: Session, share: Callable[[Planned], Planned]) -> dict[str, tuple[Array, Array]]:
+    """(rows, how often each is read) in a worker's shares of the first batches, by node type with features."""
+    drawn: dict[str, list[Array]] = {name: [np.empty(0, np.int64)] for name in session.inputs.sources}
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
+    for planned, _ in zip(schedule.from_position(), range(_COUNTED), strict=False):
+        vertices = session.task.sample(share(planned)).vertices
+        for name, rows in drawn.items():
+            if name in vertices:
+                rows.append(np.asarray(vertices[name], np.int64))
+    found = {name: np.unique(np.concatenate(rows), return_counts=True) for name, rows in drawn.items()}
+    return {name: (ids, counts) for name, (ids, counts) in found.items()}

@@ -1,6 +1,6 @@
 """A cut graph as a worker sees it: vertices in the original numbering, lists and features in the stores."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -8,28 +8,127 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.cluster.checked_parts import checked_part
 from penstock.cluster.member import Member
-from penstock.cluster.worker.exchange import RowExchange
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
+from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS, EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import seed_of
-from penstock.graph.integrity.scan import nan_rows
+from penstock.graph.integrity import check_graph, nan_rows, require_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition import Partition, open_partition
+from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.explanation import Explanation
-from penstock.sampling.key import BatchKey
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
-from penstock.sampling.parts.answers import place_lists
+from penstock.sampling.parts.remote import place_lists
 from penstock.sampling.temporal import OF_NODES
-from penstock.store.local import LocalStore
 from penstock.store.parts import PartedStore, StochasticRounding
-from penstock.wire import Channel, Message
+from penstock.store.source import LocalStore, RowSource
+from penstock.wire import Channel, Message, PendingCall
+
+# The parts that the tasks of a run map, checked before kernels read them.
+
+
+def checked_part(partition: Partition, index: int, features: str) -> Graph:
+    """A part, mapped, with lists that kernels may follow and features that are numbers. Remembered on this machine."""
+    graph = partition.part(index)
+    check_graph(graph)
+    for name, nodes in graph.nodes.items():
+        if features in nodes.fields:
+            require_finite(nodes, name, features, "features")
+    return graph
+
+
+def check_parts(partition: Partition, features: str) -> None:
+    """All parts, before anything is started for them: the tasks of this machine then find them checked."""
+    for index in range(partition.parts):
+        checked_part(partition, index, features)
+    for name in partition.book.node_types:
+        partition.original(name)
+
+
+# All-gather of large arrays: each worker computes a part and keeps it until the others have received it.
+
+_PIECE = 16 << 20
+"""Bytes of a part that are sent at a time."""
+
+
+class RowExchange:
+    """Sends this worker's parts of named arrays to the other workers."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._kept: dict[str, Array] = {}
+        member.endpoint.serve("part-of", self._give)
+
+    def keep(self, name: str, part: Array) -> None:
+        """From now on others may ask for it."""
+        self._kept[name] = np.ascontiguousarray(part)
+
+    def joined(self, name: str, rows: Sequence[int]) -> Array:
+        """All workers' parts, of so many rows each, by rank; every worker must have kept its own."""
+        setup, own = self._member.setup, self._kept[name]
+        asked = {
+            rank: self._member.endpoint.channel(f"worker-{rank}", "state").start(
+                Message("part-of", {"name": name}), setup.cluster.failure.patience
+            )
+            for rank in range(setup.layout.world)
+            if rank != setup.task.rank
+        }
+        found = np.empty((sum(rows), *own.shape[1:]), own.dtype)
+        bounds = np.cumsum([0, *rows])
+        for rank, count in enumerate(rows):
+            place = found[bounds[rank] : bounds[rank] + count]
+            if rank == setup.task.rank:
+                place[...] = own
+            else:
+                _receive(asked[rank], place, f"Worker-{rank}")
+        return found
+
+    def forget(self, name: str) -> None:
+        """Drop an array that all workers have received."""
+        self._kept.pop(name, None)
+
+    def forget_all(self) -> None:
+        """Nobody will ask for what was kept in a round that is over."""
+        self._kept.clear()
+
+    def _give(self, message: Message, sender: str) -> Iterator[Message]:
+        name = str(message.body.get("name"))
+        if name not in self._kept:
+            raise PenstockError(
+                f"{self._member.setup.task.id} holds no rows of {name!r}: it may have been started again.",
+                code="not-available",
+            )
+        return _pieces(self._kept[name])
+
+
+def _pieces(part: Array) -> Iterator[Message]:
+    step = max(1, _PIECE // max(1, part[:1].nbytes))
+    return (Message("part-of", {}, (part[start : start + step],)) for start in range(0, len(part), step))
+
+
+def _receive(call: PendingCall, place: Array, who: str) -> None:
+    """Put the rows where they belong as they arrive; what differs from one's own part is refused."""
+    start = 0
+    for message in call.parts():
+        for piece in message.arrays:
+            stop = start + len(piece) if piece.ndim else start
+            if piece.shape[1:] != place.shape[1:] or piece.dtype != place.dtype or not start < stop <= len(place):
+                raise PenstockError(
+                    f"{who} sent rows of {piece.dtype} {piece.shape} where {len(place) - start} of {place.dtype}"
+                    f" {place.shape[1:]} were expected: run the same release on all machines.",
+                    code="malformed-message",
+                )
+            place[start:stop] = piece
+            start = stop
+    if start != len(place):
+        raise PenstockError(f"{who} sent only {start:,} of {len(place):,} rows: ask again.", code="malformed-message")
+
 
 _COLUMN = 1 << 22
 """Rows of a column that are read at a time."""
@@ -248,3 +347,67 @@ def _splits(parts: Parts, node_type: str) -> dict[str, Array]:
                 )
             found.setdefault(name, []).append(original[rows])
     return {name: np.sort(np.concatenate(rows)) for name, rows in found.items()}
+
+
+# A whole cut graph for one worker's GPU, in the original numbering.
+#
+# Lists are read at once, rows while they are copied. A worker that has the graph there draws and learns as a machine
+# with one GPU does, batch for batch.
+
+
+class PartedColumn:
+    """A field of the vertices in the order before the cut, pulled from the parts a slice at a time.
+
+    It has as much of an array's interface as copying it to a device needs.
+    """
+
+    base = None
+
+    def __init__(self, source: RowSource, new_ids: Array) -> None:
+        self._source, self._new_ids = source, new_ids
+        self.dtype, self.shape = source.dtype, (len(new_ids), *source.row_shape())
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Array:
+        """Some rows, one after the other."""
+        found: Array = self._source.read(self._new_ids[rows])
+        return found
+
+    @property
+    def size(self) -> int:
+        """Numbers in all rows."""
+        return int(np.prod(self.shape))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number."""
+        return int(self.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.size * self.itemsize
+
+
+def list_bytes(graph: CutGraph) -> int:
+    """Bytes that the lists of a graph of one node and edge type take, known before any of them is read."""
+    (edges,), (nodes,) = graph.edges.values(), graph.nodes.values()
+    return 8 * (nodes.count + 1) + edges.count * index_dtype(nodes.count).itemsize
+
+
+def gathered_graph(parts: Parts, graph: CutGraph, fields: dict[str, str]) -> Graph:
+    """The graph of one node and edge type with its lists, and its feature field as a `PartedColumn`."""
+    (kind,) = graph.edges
+    (node_type,) = graph.nodes
+    partition = parts.partition
+    count = partition.book.count(node_type)
+    new_ids = partition.new_ids(np.arange(count), node_type)
+    columns = {name: PartedColumn(parts.store.source(f"{node_type}/{name}"), new_ids) for name in fields.values()}
+    lists = parts.reader.lists(kind)
+    whole = Graph({node_type: NodeSet(count)}, {kind: lists}, graph.name)
+    # After the checks of a graph in memory, which would read every row.
+    fields_of: dict[str, Any] = whole.nodes[node_type].fields
+    fields_of.update(columns)
+    return whole

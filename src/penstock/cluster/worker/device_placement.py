@@ -1,28 +1,176 @@
 """A worker's session on its GPU: with the whole graph there where it may be, else with the model alone."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import torch
 
-from penstock.cluster.worker.cut_graph import CutGraph, Parts
-from penstock.cluster.worker.device_prediction import WorkerPrediction
-from penstock.cluster.worker.gathered_graph import gathered_graph, list_bytes
-from penstock.cluster.worker.row_cache import cache_bytes, row_bytes, with_cached_rows
+from penstock.cluster.worker.batch_source import read_counts
+from penstock.cluster.worker.cut_graph import CutGraph, PartedColumn, Parts, gathered_graph, list_bytes
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
-from penstock.plan.residence import usable
+from penstock.plan.residence import Place, usable
+from penstock.sampling.device.block import Room
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
-from penstock.train.device.decision import Decision, decide, untraced_sentence
+from penstock.store import CachedSource, RowSource, cached_source
+from penstock.store.device.copies import to_device
+from penstock.store.device.tables import ResidentTable
+from penstock.store.rows import by_counts
+from penstock.train.compute_device import device_memory_of
+from penstock.train.device.decision import Decision, MemoryModel, decide, untraced_sentence
+from penstock.train.device.memory import (
+    NOTHING,
+    Load,
+    StepMemory,
+    TrialMemory,
+    Working,
+    loaded_working,
+    row_type,
+    tried_steps,
+)
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
-from penstock.train.device.share_supply import Share, ShareOfSchedule
-from penstock.train.device_memory import device_memory_of
+from penstock.train.device.supply import Share, ShareOfSchedule
+from penstock.train.device.traced import TracedMemory
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
+from penstock.train.trace.allocations import UntraceableError
+
+# What a worker's steps take of its GPU, before anything is there: traced, or tried where that is not possible.
+#
+# A worker that has the whole graph computes as a GPU alone does whose batches are the worker's shares, so that is what
+# is traced. One whose graph stays with the stores launches steps on batches that the host draws and gathers.
+
+_SUMMED_BYTES = 16
+"""For each parameter: its place in the row that workers sum, and copies of it and of two moments."""
+_EMBEDDINGS = "embeddings are at their owners, who answer real steps only"
+
+
+class WorkerPrediction:
+    """Predicts the memory of one worker.
+
+    `part` is how much of the batches that its task samples the worker gets, and `fresh` whether the run has not begun.
+    """
+
+    def __init__(self, session: Session, shares: ShareOfSchedule, part: float, fresh: bool) -> None:
+        self._session, self._shares, self._part, self._fresh = session, shares, part, fresh
+        parameters = sum(each.numel() for each in session.learned.parameters())
+        self._parameters, self._summed = parameters, _SUMMED_BYTES * parameters if part < 1 else 0
+
+    def with_whole_graph(self, whole: Session, decide: Callable[[MemoryModel], Decision]) -> Decision:
+        """The decision for a session that has the whole graph."""
+        try:
+            return decide(self._traced(whole))
+        except UntraceableError as error:
+            return decide(TrialMemory(whole, self._tried(), str(error)))
+
+    def at_the_stores(self) -> tuple[Working, str, str]:
+        """What steps take where the graph is elsewhere, by what that was found, and why not by a trace."""
+        job, as_rows = self._session.job, row_type(self._session.job)
+        nowhere = Residence("host", "host", 0, 0, 0, [])
+        try:
+            traced = self._traced(self._session)
+            peak = traced.traced(Decision(nowhere, Working(0, as_rows, {}), None, False, False, []))
+            return Working(peak.reserved + self._summed, as_rows, peak.categories), traced.method, ""
+        except UntraceableError as error:
+            step, ahead = self._tried(), job.transfer_depth + 1
+            return loaded_working(step, None, 0, ahead, self._parameters, as_rows), TrialMemory.method, str(error)
+
+    def _traced(self, session: Session) -> "_SharedTrace":
+        if self._session.inputs.tables:
+            raise UntraceableError(_EMBEDDINGS)
+        alone = Schedule(session.task.items, self._shares.batch_size, session.job.draw_seed)
+        # Without the graph a worker has a chunk of a validation at a time, which is less than a step.
+        return _SharedTrace(session, alone, self._shares, self._summed, validated=session is not self._session)
+
+    def _tried(self) -> StepMemory:
+        """A worker's share of a step that is tried."""
+        session, step = self._session, NOTHING
+        if self._fresh:
+            step = tried_steps(session, row_type(session.job))
+        # Once a run has begun, learnable rows are past the step that a trial would read.
+        elif not session.inputs.tables:
+            # Whoever comes back does not wait for a store that is lost too: it only predicts less.
+            with suppress(PenstockError):
+                step = tried_steps(session, row_type(session.job))
+        whole = Load(*(round(self._part * amount) for amount in step.whole))
+        return step._replace(fixed=step.fixed + self._summed, whole=whole)
+
+
+class _SharedTrace(TracedMemory):
+    """A trace of a GPU alone, with the row that workers sum and the copies that a failed burst goes back to."""
+
+    def __init__(
+        self, session: Session, alone: Schedule, shares: ShareOfSchedule, summed: int, validated: bool
+    ) -> None:
+        super().__init__(session, alone, shares)
+        self._summed, self.validated = summed, validated
+
+    def working(
+        self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
+    ) -> Working:
+        """See `decision.MemoryModel`."""
+        found = super().working(room, captured, in_place, features, gathers)
+        return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
+
+    def predicted(self, decision: Decision) -> int:
+        """See `decision.MemoryModel`."""
+        return super().predicted(decision) + self._summed
+
+
+# The rows of a cut graph that a worker reads most, on its GPU; all others are asked of their owners.
+
+
+def cache_bytes(session: Session) -> int:
+    """What the job's `cache_rows` take on the GPU; refused where the graph has no such rows."""
+    rows, source = session.job.placed.cache_rows or 0, _only_source(session)
+    if rows > source.shape[0]:
+        raise PenstockError(
+            f"cache_rows is {rows:,} of {source.shape[0]:,} rows: give 0 to {source.shape[0]:,}.",
+            code="value-out-of-range",
+        )
+    return rows * row_bytes(session)
+
+
+def row_bytes(session: Session) -> int:
+    """What one cached row takes."""
+    source = _only_source(session)
+    return int(np.prod(source.row_shape())) * int(np.dtype(source.dtype).itemsize)
+
+
+def with_cached_rows(session: Session, share: Share) -> CachedSource:
+    """The session's features with the job's `cache_rows` on the GPU: those that the worker's first shares read most."""
+    below = _only_source(session)
+    ids = by_counts(_reads(session, share, below.shape[0]), session.job.placed.cache_rows or 0)
+    near = ResidentTable(to_device(PartedColumn(below, ids), session.inputs.device, what="cached rows"))  # type: ignore[arg-type]
+    return cached_source(below, ids, near)
+
+
+def _reads(session: Session, share: Share, rows: int) -> Array:
+    """How often each row is read in the first batches."""
+    ((ids, reads),) = read_counts(session, share).values()
+    counts = np.zeros(rows, np.int64)
+    counts[ids] = reads
+    return counts
+
+
+def _only_source(session: Session) -> RowSource:
+    sources = session.inputs.sources
+    if len(sources) != 1 or not session.graph.is_homogeneous:
+        raise PenstockError(
+            "cache_rows is for graphs with one node type and one edge type: leave it out of `placement`.",
+            code="unsupported-combination",
+        )
+    (only,) = sources.values()
+    return only
+
 
 _ON_DEVICE = ("auto", "device")
 _ONE_BY_ONE = "Steps are launched one by one: between two the workers sum their gradients."

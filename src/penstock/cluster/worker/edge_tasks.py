@@ -1,35 +1,58 @@
-"""Tasks on the edges of a cut graph. A worker reads the lists of one relation, in the original numbering.
-
-They take 4 bytes an edge (8 where vertices are many), a quarter of what the order of an epoch over them takes; with
-them positives, negatives and ranks are found by the code of one machine. Neighbourhoods are drawn by the owners.
-"""
+"""Tasks on the edges and triples of a cut graph, whose lists a worker reads in the original numbering."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from penstock.cluster.worker.batch_source import make_parted_edge_batches
+from penstock.cluster.worker.batch_source import EdgeSplit, SeedSplit, make_parted_edge_batches, whole_batches
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, RemoteEdges, SupervisedEdges, edge_column
-from penstock.cluster.worker.split import EdgeSplit, SeedSplit, whole_batches
-from penstock.cluster.worker.time_checks import check_parted_times
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import exclusion_of
-from penstock.sampling.key import BatchKey
 from penstock.sampling.links import EdgeBatcher, Reverse, find_reverse, split_and_tell, supervise
 from penstock.sampling.registry import sampler_entry
-from penstock.train.batch_source import check_sampler_supports
+from penstock.sampling.temporal import OF_NODES
+from penstock.sampling.triples import Entities, relations_of
+from penstock.train.batch_source import EdgeTimes, check_sampler_supports, edge_times, seed_field
 from penstock.train.data import choose_edge_type, task_of_edges
-from penstock.train.data_options import Task as TaskName
-from penstock.train.edge_times import EdgeTimes, edge_times, seed_field
 from penstock.train.job import Job
-from penstock.train.tasks import EdgeTask, LinkTask, Task
-from penstock.train.tasks.edge_labels import labelled_edges
-from penstock.train.tasks.timed_links import TimedLinkTask, check_no_held_out, time_splits
+from penstock.train.job_options import Task as TaskName
+from penstock.train.tasks import EdgeTask, LinkTask, Task, TripleTask
+from penstock.train.tasks.edges import labelled_edges
+from penstock.train.tasks.links import TimedLinkTask, check_no_held_out, time_splits
+from penstock.train.tasks.triples import check_triple_job
 from penstock.train.user_functions import UserFunctions
+
+# Refuses jobs by time that parts of a cut graph cannot be sampled for.
+
+
+def check_parted_times(job: Job, graph: Graph, on_edges: bool = False) -> None:
+    """`on_edges`: whether the job learns edges."""
+    if job.time is None:
+        return
+    if not graph.is_homogeneous and job.time.startswith(OF_NODES):
+        raise PenstockError(
+            "A cut graph is sampled by times of vertices only if it has one node type and one edge type: name a field"
+            " of the edges as `time`, or train on one machine.",
+            code="unsupported-combination",
+        )
+    if on_edges and job.time.startswith(OF_NODES):
+        raise PenstockError(
+            f"Tasks on the edges of a cut graph go by times of the edges, and `time` ({job.time!r}) names times of"
+            " vertices: name a field of the edges, or train on one machine.",
+            code="unsupported-combination",
+        )
+
+
+# Tasks on the edges of a cut graph. A worker reads the lists of one relation, in the original numbering.
+#
+# They take 4 bytes an edge (8 where vertices are many), a quarter of what the order of an epoch over them takes; with
+# them positives, negatives and ranks are found by the code of one machine. Neighbourhoods are drawn by the owners.
 
 
 def make_parted_edge_task(
@@ -165,3 +188,36 @@ def new_numbers(parts: Parts, node_type: str) -> Array:
     new = np.empty(len(original), index_dtype(len(original)))
     new[original] = np.arange(len(original))
     return new
+
+
+# Knowledge graph completion on a cut graph. A worker reads the triples of all relations, in the original numbering.
+#
+# They take 24 bytes a triple. Relations' vectors are parameters like any others, which all workers have; entities' rows
+# are at their owners, and each worker's share of a batch are the triples whose tails it is close to.
+
+
+def make_parted_triple_task(
+    parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions
+) -> tuple[Task, CutGraph, SeedSplit]:
+    """The task, the graph it trains on, and how its batches are split."""
+    check_triple_job(job)
+    check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
+    relations = relations_of(graph.edges)
+    lists = {kind: parts.reader.lists(kind) for kind in relations}
+    if not any(len(pairs) for edges in lists.values() for pairs in edges.held_out.values()):
+        raise PenstockError(
+            "The graph holds no triples out, and a cluster cannot choose some: give it validation and test triples"
+            " before it is cut (docs/knowledge-graphs.md).",
+            code="missing-data",
+        )
+    graph = CutGraph(graph.nodes, {**graph.edges, **lists}, graph.field_names, graph.name, graph.nbytes)
+    entities = Entities({name: nodes.count for name, nodes in graph.nodes.items()}, relations)
+    new = {name: new_numbers(parts, name) for name in entities.types}
+    setup, share = parts.member.setup, None
+    if setup.layout.world > 1:
+        every = np.concatenate([new[name].astype(np.int64) + entities.start(name) for name in entities.types])
+        share = EdgeSplit(every, setup.layout.shares, setup.task.rank)
+    count = sum(edges.count for edges in lists.values())
+    training = np.arange(count, dtype=index_dtype(count))
+    batches = make_parted_edge_batches(parts, job, new, training)
+    return TripleTask(graph, batches, job, share, functions), graph, whole_batches(training)

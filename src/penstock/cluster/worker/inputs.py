@@ -7,19 +7,18 @@ import numpy as np
 import torch
 
 from penstock.cluster.worker.cut_graph import CutGraph, Parts
-from penstock.coflow_context import EMBEDDINGS, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
+from penstock.pipeline.batch_rows import PLAIN_ROWS
 from penstock.pipeline.loader import Batch
-from penstock.pipeline.row_reader import PLAIN_ROWS
 from penstock.store.embedding import row_optimiser
 from penstock.store.parts import RemoteEmbedding
-from penstock.train.edge_fields import edge_rows
-from penstock.train.inputs import CPU, Inputs, divide_by_sum, types_with
+from penstock.train.inputs import CPU, Inputs, divide_by_sum, edge_rows, types_with
 from penstock.train.job import Job
 from penstock.wire import Message
+from penstock.wire.coflows import EMBEDDINGS, within_kind
 
 
 class AgreedTable:

@@ -11,22 +11,38 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from penstock.cluster.layout import Layout
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.inputs import PartedInputs
-from penstock.cluster.worker.vertex_ranges import worker_ranges
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
+from penstock.partition.owners import Book
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.parts import parted_sampler
 from penstock.store.parts import PartedStore
 from penstock.train.batch_source import clock_for, layers_of
-from penstock.train.execution.worker_group import RegroupError
-from penstock.train.layerwise.chunks import Chunk, GrowingChunks, Sampled
-from penstock.train.layerwise.host import SHARE
-from penstock.train.layerwise.levels import Level
-from penstock.train.layerwise.reach import followed_relations
+from penstock.train.execution.shared import RegroupError
+from penstock.train.layerwise.host import SHARE, followed_relations
+from penstock.train.layerwise.plan import Chunk, GrowingChunks, Level, Sampled
 from penstock.train.session import Session
+
+# Which vertices each worker computes where rows of all vertices are computed: its share of its machine's parts.
+
+
+def worker_ranges(layout: Layout, book: Book, node_type: str) -> Iterator[tuple[int, int, int]]:
+    """(first, last, rank) of ranges of new numbers, ascending.
+
+    A part is shared by the workers of its machine, or by all workers where its machine has none.
+    """
+    workers = layout.of_kind("worker")
+    for part in range(book.parts):
+        near = [task.rank for task in workers if part in task.parts] or [task.rank for task in workers]
+        first, last = book.range(part, node_type)
+        for place, rank in enumerate(near):
+            count = last - first
+            yield first + count * place // len(near), first + count * (place + 1) // len(near), rank
+
 
 _FIRST = 256
 """Vertices of the first chunk; later ones are as large as the working memory allows."""

@@ -11,8 +11,8 @@ from torch.nn import Parameter
 
 from penstock.cluster.worker.worker_group import ReductionMethod
 from penstock.pipeline.loader import Loaded
-from penstock.sampling.parts.batch_codec import batch_messages
-from penstock.train.execution.worker_group import DeviceSums
+from penstock.sampling.parts.requests import batch_messages
+from penstock.train.execution.shared import DeviceSums
 from penstock.train.records import Events, NoRecords
 from penstock.train.session import Session
 from penstock.wire import own_meter

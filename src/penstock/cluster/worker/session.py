@@ -1,32 +1,47 @@
 """The session of a job on one of several workers."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.server import check_served
-from penstock.cluster.worker.batch_source import make_joint_batches, make_parted_batches, make_timed_batches
+from penstock.cluster.worker.batch_source import (
+    SeedSplit,
+    make_joint_batches,
+    make_parted_batches,
+    make_timed_batches,
+    read_counts,
+    whole_batches,
+)
 from penstock.cluster.worker.cut_graph import CutGraph, Parts, open_cut_graph
-from penstock.cluster.worker.edge_tasks import learn_held_out_names, make_parted_edge_task
+from penstock.cluster.worker.edge_tasks import (
+    check_parted_times,
+    learn_held_out_names,
+    make_parted_edge_task,
+    make_parted_triple_task,
+)
 from penstock.cluster.worker.inputs import PartedInputs
-from penstock.cluster.worker.read_counts import read_counts
-from penstock.cluster.worker.replica_paths import use_replicas
-from penstock.cluster.worker.rounded_rows import RowsOfEpoch
-from penstock.cluster.worker.split import SeedSplit, whole_batches
-from penstock.cluster.worker.time_checks import check_parted_times
-from penstock.cluster.worker.triple_tasks import make_parted_triple_task
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.hardware.cluster import Replica
+from penstock.pipeline.batch_rows import Reading, RowReader
+from penstock.sampling.block import MiniBatch
 from penstock.sampling.registry import sampler_entry
 from penstock.sampling.temporal import OF_NODES
+from penstock.store.parts import PartedRowSource
+from penstock.store.parts.replicas import ReplicaCopy, ReplicaReader, RowPaths
+from penstock.store.source import RowSource
 from penstock.train.assembly import assembled, try_out
 from penstock.train.batch_source import check_sampler_supports, clock_for
 from penstock.train.checks import check_job
 from penstock.train.data import choose_task
-from penstock.train.edge_fields import with_edge_fields
 from penstock.train.execution_modes import choose_execution, needs_placement, reads_rows_again
+from penstock.train.inputs import with_edge_fields
 from penstock.train.job import Job
 from penstock.train.labels import labelled_vertices
 from penstock.train.run import has_validation
@@ -34,6 +49,64 @@ from penstock.train.run_context import seeded
 from penstock.train.session import Session
 from penstock.train.tasks import NodeTask, Task
 from penstock.train.user_functions import UserFunctions, functions_of
+from penstock.wire import Message
+
+# A worker's paths to feature rows: the owners of parts, and the replicas that the cluster file places.
+
+_LOOK = 0.05
+"""Seconds before a replica that is still being copied is asked again."""
+
+
+def use_replicas(parts: Parts, features: str, types: Iterable[str]) -> None:
+    """Let the worker's store pull rows of these node types' features along all paths that the cluster file allows."""
+    setup = parts.member.setup
+    allowed = ("owner", "replica") if setup.cluster.feature_paths == "auto" else setup.cluster.feature_paths
+    if not setup.cluster.replicas or "replica" not in allowed:
+        return
+    by_part: dict[int, list[Replica]] = {}
+    for replica in setup.cluster.replicas:
+        by_part.setdefault(replica.part, []).append(replica)
+    copies = {
+        f"{name}/{features}": {
+            part: [_copy(parts, name, features, each) for each in replicas] for part, replicas in by_part.items()
+        }
+        for name in types
+    }
+    stores = {part: [f"store-{each.machine}" for each in replicas] for part, replicas in by_part.items()}
+    paths = RowPaths(setup.layout.owners, stores, with_owner="owner" in allowed)
+    endpoint = parts.member.endpoint
+    parts.store.replicas = ReplicaReader(copies, paths, lambda store: endpoint.channel(store, "features", 2))
+
+
+def _copy(parts: Parts, name: str, features: str, replica: Replica) -> ReplicaCopy:
+    """What a replica holds, as soon as it does; its rows, where this worker can map them."""
+    member, store = parts.member, f"store-{replica.machine}"
+    request = {"part": replica.part, "field": f"{name}/{features}"}
+    channel = member.endpoint.channel(store, "features", 2)
+    while not (said := channel.call(Message("replica-rows", dict(request)))).body.get("ready"):
+        if member.stopped.wait(_LOOK):
+            raise PenstockError("The controller ended the run.", code="closed")
+    numbers: Array | None = None if said.body.get("all") else np.asarray(said.arrays[0], np.int64)
+    mine = replica.machine == member.setup.task.machine and parts.partition.has_part(replica.part)
+    table = parts.partition.part(replica.part).nodes[name].fields[features] if mine else None
+    return ReplicaCopy(store, numbers, table)
+
+
+# Batches whose remote rows are rounded at random, anew in every epoch.
+
+
+class RowsOfEpoch:
+    """Batches read rows as another reader does, in the rounding of their own epoch."""
+
+    def __init__(self, reader: RowReader) -> None:
+        self._reader = reader
+
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+        """See `RowReader.reading`."""
+        if batch.key is not None and isinstance(source, PartedRowSource):
+            source = source.in_epoch(batch.key.epoch)
+        return self._reader.reading(batch, node_type, source)
+
 
 _ON_EDGES = ("link-prediction", "edge-classification", "edge-regression", "knowledge-graph-completion")
 

@@ -11,24 +11,22 @@ from torch.nn import Parameter
 from penstock.cluster.member import Member
 from penstock.cluster.rendezvous import Round
 from penstock.cluster.worker.batch_norm import shared_batch, summing
-from penstock.cluster.worker.collective_group import CollectiveGroup
+from penstock.cluster.worker.batch_source import SeedSplit
+from penstock.cluster.worker.collectives import CollectiveGroup, WireCollective
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.cluster.worker.explained.explanations import Explanations
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.layerwise import PartedPlan
-from penstock.cluster.worker.split import SeedSplit
-from penstock.cluster.worker.whole.row_mail import RowInbox
-from penstock.cluster.worker.whole.workers import ClusterWholeWorkers
-from penstock.cluster.worker.wire_collective import WireCollective
+from penstock.cluster.worker.whole import ClusterWholeWorkers, RowInbox
 from penstock.errors import PenstockError
 from penstock.nn.norm import SharedBatch, normalising
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.train.execution.worker_group import DeviceSums, PlaceWhole, RegroupError
+from penstock.train.checkpoints import TrainState
+from penstock.train.execution.shared import DeviceSums, PlaceWhole, RegroupError
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
-from penstock.train.train_state import TrainState
 
 _AGAIN = 0.01
 """Seconds before the controller is asked again."""

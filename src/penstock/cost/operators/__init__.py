@@ -4,17 +4,31 @@ An entry says which sizes an operator has, which work these make, and how it is 
 entry in a file of this folder and its line in `OPERATORS`.
 """
 
-from penstock.cost.operators.aggregation import AGGREGATE, AGGREGATE_BACKWARD, AGGREGATE_TABLE, TRANSPOSE
-from penstock.cost.operators.attention import ATTEND, ATTEND_BACKWARD, SCORES, SELF_LOOPS
-from penstock.cost.operators.elementwise import ADD, COLUMN_SUM, RELU_DROP, RELU_DROP_BACKWARD
+from penstock.cost.operators.dense import (
+    ADD,
+    COLUMN_SUM,
+    DENSE,
+    DENSE_INPUT_GRADIENT,
+    DENSE_WEIGHT_GRADIENT,
+    LOSS,
+    OPTIMISER,
+    RELU_DROP,
+    RELU_DROP_BACKWARD,
+)
 from penstock.cost.operators.entry import Operator, Rung
-from penstock.cost.operators.gather import GATHER
-from penstock.cost.operators.host_rows import HOST_AGGREGATE, HOST_GATHER
-from penstock.cost.operators.products import DENSE, DENSE_INPUT_GRADIENT, DENSE_WEIGHT_GRADIENT
+from penstock.cost.operators.neighbours import (
+    AGGREGATE,
+    AGGREGATE_BACKWARD,
+    AGGREGATE_TABLE,
+    ATTEND,
+    ATTEND_BACKWARD,
+    SCORES,
+    SELF_LOOPS,
+    TRANSPOSE,
+)
 from penstock.cost.operators.reduction import ALL_REDUCE
+from penstock.cost.operators.rows import COPY_DOWN, COPY_UP, GATHER, HOST_AGGREGATE, HOST_GATHER, PINNED_READ
 from penstock.cost.operators.sampling import SAMPLE
-from penstock.cost.operators.transfers import COPY_DOWN, COPY_UP, PINNED_READ
-from penstock.cost.operators.update import LOSS, OPTIMISER
 
 OPERATORS: dict[str, Operator] = {
     entry.name: entry

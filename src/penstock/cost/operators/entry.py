@@ -1,6 +1,6 @@
-"""What an operator of the cost model declares, and the workload that operators are measured on."""
+"""What an operator of the cost model declares, and the ladder of made graphs that operators are measured on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,15 @@ import numpy as np
 import torch
 
 from penstock.graph.arrays import Array
+from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.nn.derived import transposed
 from penstock.nn.operator_work import WINDOW, Amounts, Processor, Sizes
-from penstock.sampling import Block, MiniBatch
+from penstock.progress import Progress
+from penstock.sampling import BatchKey, Block, MiniBatch, NeighbourSampler
+from penstock.sampling.neighbours import ALL
+
+# What an operator of the cost model declares, and the workload that operators are measured on.
 
 Run = Callable[[], object]
 """One execution of an operator, which is timed."""
@@ -94,3 +99,89 @@ def block_sizes(block: Block) -> dict[str, float]:
 def _passes(lengths: Array) -> int:
     """Passes over the rows that a kernel writes: four edges of a list at a time, then one by one."""
     return int((lengths // 4 + lengths % 4).sum())
+
+
+# The ladder: made graphs of growing sizes with a batch of each, on which operators are measured.
+
+WHOLE = ALL
+"""As the number of seeds: all vertices with all of their neighbours, as one block."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    nodes: int
+    degree: int
+    seeds: int
+    fanouts: tuple[int, ...]
+    layer: int
+    """Which of the batch's blocks, the outermost first."""
+    width: int
+    out: int
+
+
+_STEPS = [
+    _Step(2_000, 4, 64, (5,), 0, 64, 16),
+    _Step(3_000, 6, WHOLE, (-1,), 0, 96, 16),
+    _Step(5_000, 10, 256, (10, 5), 1, 128, 40),
+    _Step(10_000, 8, 512, (10, 5), 0, 32, 64),
+    _Step(10_000, 12, WHOLE, (-1,), 0, 64, 32),
+    _Step(20_000, 20, 1024, (5, 5), 0, 48, 128),
+    _Step(20_000, 5, WHOLE, (-1,), 0, 300, 8),
+    _Step(30_000, 15, 512, (15, 10), 0, 100, 47),
+    _Step(50_000, 30, 256, (10, 10, 5), 0, 64, 256),
+    _Step(50_000, 10, WHOLE, (-1,), 0, 16, 64),
+    _Step(80_000, 25, 1024, (15, 10), 1, 256, 256),
+    _Step(100_000, 8, 1024, (10, 10), 0, 200, 100),
+    _Step(150_000, 20, 1024, (15, 10, 5), 0, 100, 64),
+    _Step(200_000, 12, 2048, (10, 5), 0, 128, 256),
+    _Step(300_000, 6, WHOLE, (-1,), 0, 32, 24),
+    _Step(400_000, 15, 2048, (15, 10), 0, 256, 128),
+]
+RUNGS = len(_STEPS)
+HELD_OUT = frozenset({1, 3, 6, 8, 11, 13})
+"""Places of the rungs that no rate is fitted to."""
+
+
+def made_ladder(progress: Progress) -> list[Rung]:
+    """The rungs, the smallest first; the same on every machine."""
+    graphs, made = dict[tuple[int, int], Graph](), list[Rung]()
+    for step in _STEPS:
+        key = step.nodes, step.degree
+        if key not in graphs:
+            graphs[key] = made_graph(*key)
+        made.append(rung_of(graphs[key], step.seeds, step.fanouts, step.layer, step.width, step.out))
+        progress.advance(1)
+    return made
+
+
+def rung_of(graph: Graph, seeds: int, fanouts: tuple[int, ...], layer: int, width: int, out: int) -> Rung:
+    """One rung on a graph; its seeds are drawn alike each time."""
+    rng = np.random.default_rng(1)
+    count = graph.num_nodes if seeds == WHOLE else min(seeds, graph.num_nodes)
+    chosen = np.arange(count) if seeds == WHOLE else rng.choice(graph.num_nodes, count, replace=False)
+    batch = NeighbourSampler(graph, list(fanouts)).sample(chosen, BatchKey(0, 0, 0))
+    return Rung(graph, chosen, fanouts, batch, batch.blocks[layer], width, out)
+
+
+def is_sampled(rung: Rung) -> bool:
+    """Whether a rung's batch was drawn, rather than the whole graph."""
+    return WHOLE not in rung.fanouts
+
+
+def rungs_on(graph: Graph) -> Iterator[Rung]:
+    """The ladder's kinds of batches on a given graph, where they are not larger than it."""
+    for step in _STEPS:
+        if step.seeds == WHOLE and graph.num_edges * step.width > 1 << 28:
+            continue
+        yield rung_of(graph, step.seeds, step.fanouts, step.layer, step.width, step.out)
+
+
+def made_graph(nodes: int, degree: int, seed: int = 0) -> Graph:
+    """A graph with a few long lists and many short ones, whose often-read vertices lie anywhere."""
+    rng = np.random.default_rng([seed, nodes, degree])
+    lengths = np.minimum((degree / 2 * (1 + rng.pareto(2.0, nodes))).astype(np.int64), nodes // 2)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    places = rng.permutation(nodes).astype(np.int32)
+    sources = places[(rng.random(int(indptr[-1])) ** 2 * nodes).astype(np.int64)]
+    edges = EdgeSet(indptr, sources)
+    return Graph({"node": NodeSet(nodes)}, {("node", "to", "node"): edges}, f"made-{nodes}-{degree}")

@@ -16,7 +16,7 @@ from torch import distributed
 from penstock.cost.operators.entry import Operator, Rung
 from penstock.errors import PenstockError
 from penstock.nn.operator_work import Amounts, Processor, Sizes
-from penstock.python_program import start_python
+from penstock.processes import start_python
 
 _REPEATS = 7
 _PATIENCE = 60.0

@@ -5,12 +5,10 @@ here: they need a description, see `penstock.graph.tables`. Optional libraries a
 """
 
 from penstock.graph.convert.detect import load
-from penstock.graph.convert.dgl import from_dgl
-from penstock.graph.convert.networkx_ import from_networkx
+from penstock.graph.convert.library_graphs import from_dgl, from_networkx, from_scipy
 from penstock.graph.convert.npz import from_npz
 from penstock.graph.convert.ogb import from_ogb
 from penstock.graph.convert.pyg import from_pyg
-from penstock.graph.convert.sparse import from_scipy
 from penstock.graph.convert.triple_files import from_triples
 
 __all__ = ["from_dgl", "from_networkx", "from_npz", "from_ogb", "from_pyg", "from_scipy", "from_triples", "load"]

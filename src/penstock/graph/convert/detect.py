@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.graph.convert.dgl import from_dgl
-from penstock.graph.convert.networkx_ import from_networkx
+from penstock.graph.convert.library_graphs import from_dgl, from_networkx, from_scipy
 from penstock.graph.convert.npz import from_npz
 from penstock.graph.convert.ogb import from_ogb, is_ogb_folder
 from penstock.graph.convert.pyg import from_pyg
-from penstock.graph.convert.sparse import from_scipy
 from penstock.graph.convert.triple_files import from_triples, is_triple_file, is_triple_folder
 from penstock.graph.graph import Graph
 

@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, to_array
 from penstock.graph.convert.edges import edge_set, pair_array
-from penstock.graph.convert.ids import array_ids, string_ids
-from penstock.graph.data import EdgeSet, NodeSet
-from penstock.graph.graph import Graph
-from penstock.graph.ids import Ids
-from penstock.graph.pyg_export import HELD_OUT
+from penstock.graph.data import EdgeSet, NodeSet, take_masks
+from penstock.graph.graph import HELD_OUT, Graph
+from penstock.graph.ids import Ids, array_ids, string_ids
 from penstock.graph.schema import EdgeType
-from penstock.graph.splits import take_masks
-from penstock.graph.tensors import to_array
 
 
 def from_pyg(data: Any, split: int = 0, number_edges: bool = False) -> Graph:

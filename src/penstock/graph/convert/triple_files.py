@@ -15,10 +15,10 @@ import pyarrow.csv as pacsv
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.convert.edges import Triples, relation_sets
-from penstock.graph.convert.ids import string_ids
 from penstock.graph.data import NodeSet
+from penstock.graph.files import check_regular
 from penstock.graph.graph import Graph
-from penstock.graph.input_files import check_regular
+from penstock.graph.ids import string_ids
 from penstock.graph.schema import relation_names
 
 _SUFFIXES = (".tsv", ".txt", ".csv")

@@ -3,8 +3,7 @@
 `recipe` and `presets` say what; `layout`, `rows`, `symmetry`, `vertices` draw it; `make` writes it.
 """
 
-from penstock.graph.generate.make import make_graph
-from penstock.graph.generate.presets import DATASETS, DEFAULT, make_cached, recipe_named
+from penstock.graph.generate.make import DATASETS, DEFAULT, make_cached, make_graph, recipe_named
 from penstock.graph.generate.recipe import EdgeRecipe, NodeRecipe, Recipe
 
 __all__ = [

@@ -1,16 +1,194 @@
-"""Features, labels and splits of synthetic vertices."""
+"""Synthetic vertices: their positions in communities, their features, labels and splits."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.generate.layout import VertexLayout, permuted, vertex_communities
 from penstock.graph.generate.recipe import Recipe
-from penstock.graph.hashing import below, document_key, draw, mix, unit
+from penstock.graph.hashing import below, document_key, draw, mix, unit, unit_draws
 from penstock.kernels import njit
 
+# Where vertices stand: communities as consecutive positions, scrambled into vertex numbers by a bijection.
+#
+# Choosing a neighbour in a community is then arithmetic on positions; no member lists are kept, and vertex numbers say
+# nothing about communities, as in real data.
+
+_ROUNDS = 2
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+_HIGH_HALF = np.uint64(32)
+
+
+class Numbering(NamedTuple):
+    """The bijection between positions and vertex numbers, as kernels see it."""
+
+    key: np.uint64
+    rows: int
+    columns: int
+    """rows * columns >= size: the bijection's two halves."""
+    size: int
+
+
+class VertexLayout(NamedTuple):
+    """The vertices of one type."""
+
+    numbering: Numbering
+    starts: Array
+    """First position of each community, and the count."""
+    classes: Array
+    """Class of each community."""
+    rank: Array
+    """Place of each community among those of its class."""
+    class_ptr: Array
+    class_communities: Array
+    """Communities grouped by class."""
+    class_ends: Array
+    """Running number of vertices inside a class, community by community."""
+
+    @property
+    def size(self) -> int:
+        """How many vertices there are."""
+        return self.numbering.size
+
+
+def lay_out(recipe: Recipe, node_type: str, seed: int) -> VertexLayout:
+    """Communities with power-law sizes and classes with Zipf-like shares, drawn from the seed."""
+    count = recipe.nodes[node_type].count
+    starts = _community_starts(document_key(seed, "sizes of {}", node_type), count, *recipe.community_sizes)
+    classes = _community_classes(document_key(seed, "classes of {}", node_type), len(starts) - 1, recipe.classes)
+    grouped = np.argsort(classes, kind="stable").astype(np.int32)
+    class_ptr = np.searchsorted(classes[grouped], np.arange(recipe.classes + 1)).astype(np.int64)
+    rank = np.empty(len(classes), np.int32)
+    rank[grouped] = np.arange(len(classes)) - class_ptr[classes[grouped]]
+    sizes = np.diff(starts)[grouped]
+    total = np.cumsum(sizes)
+    before = np.concatenate([[0], total])[class_ptr[classes[grouped]]]
+    rows = max(1, int(np.ceil(np.sqrt(count))))
+    columns = -(-count // rows)
+    numbering = Numbering(document_key(seed, "numbers of {}", node_type), rows, columns, count)
+    return VertexLayout(numbering, starts, classes, rank, class_ptr, grouped, total - before)
+
+
+def vertex_communities(layout: VertexLayout, start: int, stop: int) -> Array:
+    """The community of each vertex in [start, stop)."""
+    out = np.empty(stop - start, np.int32)
+    _communities(layout.numbering, layout.starts, start, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _communities(numbering: Numbering, starts: Array, start: int, out: Array) -> None:
+    for i in range(out.shape[0]):
+        position = unscramble(numbering, start + i)
+        out[i] = community_at(starts, position)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _half(key: np.uint64, turn: int, value: int, bound: int) -> int:
+    bits = mix(key + np.uint64(turn) * _STEP + np.uint64(value)) >> _HIGH_HALF
+    return int((bits * np.uint64(bound)) >> _HIGH_HALF)
+
+
+@njit(nogil=True, cache=True)
+def scramble(numbering: Numbering, position: int) -> int:
+    """The vertex number at a position: a Feistel network on Z_rows x Z_columns, walked until it lands inside."""
+    key, rows, columns = numbering.key, numbering.rows, numbering.columns
+    value = position
+    while True:
+        left = int(value / columns)  # exact, and faster than dividing integers
+        right = value - left * columns
+        for turn in range(_ROUNDS):
+            left += _half(key, 2 * turn, right, rows)
+            if left >= rows:
+                left -= rows
+            right += _half(key, 2 * turn + 1, left, columns)
+            if right >= columns:
+                right -= columns
+        value = left * columns + right
+        if value < numbering.size:
+            return value
+
+
+@njit(nogil=True, cache=True)
+def unscramble(numbering: Numbering, vertex: int) -> int:
+    """The position of a vertex number: `scramble` backwards."""
+    key, rows, columns = numbering.key, numbering.rows, numbering.columns
+    value = vertex
+    while True:
+        left = int(value / columns)  # exact, and faster than dividing integers
+        right = value - left * columns
+        for back in range(_ROUNDS):
+            turn = _ROUNDS - 1 - back
+            right -= _half(key, 2 * turn + 1, left, columns)
+            if right < 0:
+                right += columns
+            left -= _half(key, 2 * turn, right, rows)
+            if left < 0:
+                left += rows
+        value = left * columns + right
+        if value < numbering.size:
+            return value
+
+
+@njit(nogil=True, cache=True)
+def community_at(starts: Array, position: int) -> int:
+    """The community whose range holds a position."""
+    low, high = 0, starts.shape[0] - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if starts[middle] <= position:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def permuted(order: Numbering, start: int, out: Array) -> None:
+    """Places of start, start + 1, ... in a random order, without keeping the order."""
+    for i in range(out.shape[0]):
+        out[i] = scramble(order, start + i)
+
+
+def _community_starts(key: np.uint64, count: int, smallest: int, largest: int) -> Array:
+    # On a small graph no community may be more than a twentieth of it, or there would be none to tell apart.
+    largest = max(2, min(largest, count // 20))
+    smallest = max(1, min(smallest, largest // 2))
+    starts, counter = [0], 0
+    while starts[-1] < count:
+        draws = _power_draws(key, counter, 1024, smallest, largest)
+        counter += 1024
+        starts.extend((starts[-1] + np.cumsum(draws)).tolist())
+    bounds = np.array(starts, np.int64)
+    bounds = bounds[: int(np.searchsorted(bounds, count)) + 1]
+    bounds[-1] = count
+    return bounds
+
+
+@njit(cache=True)
+def _power_draws(key: np.uint64, counter: int, amount: int, smallest: int, largest: int) -> Array:
+    """Sizes with density ~ size^-2 between the bounds."""
+    out = np.empty(amount, np.int64)
+    for i in range(amount):
+        t = unit(draw(key, np.uint64(counter + i)))
+        out[i] = int(1.0 / (1.0 / smallest - t * (1.0 / smallest - 1.0 / largest)))
+    return out
+
+
+def _community_classes(key: np.uint64, communities: int, classes: int) -> Array:
+    """Shares falling like rank^-0.6. The first communities are dealt one a class so that every class exists."""
+    shares = np.arange(1, classes + 1) ** -0.6
+    ends = np.cumsum(shares) / shares.sum()
+    draws = np.empty(communities)
+    unit_draws(key, 0, draws)
+    chosen = np.minimum(np.searchsorted(ends, draws), classes - 1).astype(np.int32)
+    dealt = min(classes, communities)
+    chosen[:dealt] = np.arange(dealt)
+    return chosen
+
+
+# Features, labels and splits of synthetic vertices.
+
 _LOW = np.uint64(0xFFFF)
 _S16, _S32, _S48 = np.uint64(16), np.uint64(32), np.uint64(48)
 _ROOT_3 = 1.7320508075688772

@@ -7,17 +7,17 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array
 from penstock.graph.blocks import ranges
+from penstock.graph.data import SPLITS
 from penstock.graph.schema import edge_key, file_name
 from penstock.graph.tables.features import feature_fields
-from penstock.graph.tables.fields import Field, PlainField, TimeField, WeightField
-from penstock.graph.tables.labels import ClassLabel, FloatLabel, LabelField
-from penstock.graph.tables.multilabels import FlagLabel, MultiLabel
-from penstock.graph.tables.reader import Table, TableChunk
-from penstock.graph.tables.roles import Role
+from penstock.graph.tables.fields import Field, PlainField, TimeField, WeightField, as_text
+from penstock.graph.tables.labels import ClassLabel, FlagLabel, FloatLabel, LabelField, MultiLabel
+from penstock.graph.tables.reader import Role, Table, TableChunk
 from penstock.graph.tables.spec import EdgeSpec, LabelSpec, NodeSpec
 from penstock.progress import Progress
 
@@ -125,3 +125,26 @@ def _distinct(fields: list[Field], what: str) -> list[Field]:
                 code="duplicate",
             )
     return fields
+
+
+# Split columns: which rows are train, val and test.
+
+NO_SPLIT = -1
+_CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "": NO_SPLIT}
+
+
+def fold_codes(chunk: TableChunk, column: str) -> Array:
+    """int8 place of each row's split in train, val, test; -1 for none."""
+    encoded = pc.dictionary_encode(as_text(chunk.column(column)))
+    words = encoded.dictionary.to_pylist()
+    codes = np.array([_CODES.get(word.strip().lower(), -2) for word in words] + [NO_SPLIT], np.int8)
+    out: Array = codes[encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)]
+    wrong = np.flatnonzero(out == -2)
+    if len(wrong):
+        value = chunk.column(column)[int(wrong[0])].as_py()
+        raise PenstockError(
+            f"{chunk.place(wrong[0], column)}: {value!r} is not a split: use {', '.join(SPLITS)}, or leave it empty"
+            " for none.",
+            code="unknown-name",
+        )
+    return out

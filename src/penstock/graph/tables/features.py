@@ -4,12 +4,9 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.tables.fields import CodeField, Field
-from penstock.graph.tables.numbers import NumberColumn, refuse_infinite
-from penstock.graph.tables.reader import TableChunk
-from penstock.graph.tables.roles import Role
+from penstock.graph.tables.fields import CodeField, Field, NumberColumn, Vocabulary, refuse_infinite
+from penstock.graph.tables.reader import Role, TableChunk
 from penstock.graph.tables.spec import FeatureSpec
-from penstock.graph.tables.vocabulary import Vocabulary
 
 
 def feature_fields(specs: list[FeatureSpec]) -> list[Field]:

@@ -10,19 +10,17 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
-from penstock.graph.atomic import new_folder
 from penstock.graph.blocks import map_blocks
 from penstock.graph.csr import build_lists, deduplicate_lists
 from penstock.graph.data import EdgeSet
+from penstock.graph.files import new_folder
 from penstock.graph.folder import edges_folder, nodes_folder, write_document, write_held_out
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key, file_name
-from penstock.graph.tables.edges import EdgeTable
+from penstock.graph.tables.edges import EdgeTable, Spool, write_relations
 from penstock.graph.tables.features import standardised
 from penstock.graph.tables.nodes import NodeTable
-from penstock.graph.tables.relations import write_relations
 from penstock.graph.tables.spec import Spec, read_spec
-from penstock.graph.tables.spool import Spool
 from penstock.progress import SILENT, Progress
 
 

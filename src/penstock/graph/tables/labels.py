@@ -1,4 +1,6 @@
-"""The labels y: a class or a number."""
+"""The labels y: a class, a number, or several classes at once."""
+
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -7,10 +9,11 @@ from pyarrow import types as kinds
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.tables.fields import Field
+from penstock.graph.tables.fields import Field, NumberColumn, Vocabulary, refuse_nulls
 from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.spec import LabelSpec
-from penstock.graph.tables.vocabulary import Vocabulary
+
+# The labels y: a class or a number.
 
 
 class LabelField(Field):
@@ -133,3 +136,118 @@ def whole_numbers(values: pa.Array, chunk: TableChunk, column: str) -> Array:
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column holds words."""
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+# Labels of several classes at once, as a 0 or 1 for each.
+
+_MOST_CLASSES = 1_000_000
+
+
+class MultiLabel(LabelField):
+    """uint8 [n, classes] from lists of class numbers or words."""
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._column, self._classes = spec.column or "", spec.classes
+        self._vocabulary = Vocabulary(spec.categories)
+        self._has_words = self._vocabulary.is_given
+        self.learns = not self._has_words
+        self._highest = -1
+        self.roles = {self._column: "any"}
+
+    def learn(self, chunk: TableChunk) -> None:
+        """The words, or how high the class numbers go."""
+        _, values = self._flat(chunk)
+        if is_text(values.type):
+            self._has_words = True
+            self._vocabulary.learn(values)
+        elif len(values) and not kinds.is_null(values.type):
+            self._highest = max(self._highest, int(pc.max(values).as_py() or 0))
+            if self._classes is None and self._highest >= _MOST_CLASSES:
+                raise PenstockError(
+                    f"Column {self._column!r} of {chunk.file} has label {self._highest}: each row would need a column"
+                    " for every class up to it; number the classes from 0, or set 'classes'.",
+                    code="too-large",
+                )
+
+    def rows(self, chunk: TableChunk) -> Array:
+        """A 1 for every class in the list of a row; no list, no 1."""
+        owners, values = self._flat(chunk)
+        flat = replace(chunk, owners=owners)
+        if self._has_words:
+            classes, width = (
+                self._vocabulary.codes(values, flat, self._column).astype(np.int64),
+                len(self._vocabulary.words),
+            )
+        else:
+            width = self._classes or self._highest + 1
+            classes = whole_numbers(values, flat, self._column)
+        refuse_nulls(values, flat, self._column)
+        refuse_range(classes, self._classes, flat, self._column)
+        out = np.zeros((len(chunk), max(width, self._classes or 0)), np.uint8)
+        out[owners, classes] = 1
+        return out
+
+    def known(self, chunk: TableChunk) -> Array:
+        """Has a list, even an empty one."""
+        known: Array = chunk.column(self._column).is_valid().to_numpy(zero_copy_only=False)
+        return known
+
+    @property
+    def categories(self) -> list[str] | None:
+        """The words, if the classes were words."""
+        return self._vocabulary.words if self._has_words else None
+
+    def _flat(self, chunk: TableChunk) -> tuple[Array, pa.Array]:
+        """The row of every list entry, and the entries."""
+        lists = chunk.column(self._column)
+        if kinds.is_null(lists.type):
+            return np.empty(0, np.int64), pa.array([], pa.int64())
+        if (
+            not kinds.is_list(lists.type)
+            and not kinds.is_large_list(lists.type)
+            and not kinds.is_fixed_size_list(lists.type)
+        ):
+            raise PenstockError(
+                f"Column {self._column!r} of {chunk.file} is {lists.type}: a multi-label is a column of lists"
+                " or 'columns: [...]' of 0 and 1.",
+                code="wrong-type",
+            )
+        owners: Array = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = pc.list_flatten(lists)
+        return owners, values.dictionary_decode() if kinds.is_dictionary(values.type) else values
+
+
+class FlagLabel(LabelField):
+    """uint8 [n, classes] from one column of 0 and 1 per class."""
+
+    def __init__(self, spec: LabelSpec) -> None:
+        self._columns = [NumberColumn(column) for column in spec.columns or []]
+        self._categories = spec.categories or [column.column for column in self._columns]
+        self.roles = {column.column: "number" for column in self._columns}
+
+    def rows(self, chunk: TableChunk) -> Array:
+        """The columns side by side."""
+        out = np.empty((len(chunk), len(self._columns)), np.uint8)
+        for place, column in enumerate(self._columns):
+            values = column.read(chunk)
+            if values.ndim != 1:
+                raise PenstockError(
+                    f"{chunk.place(0, column.column)}: a flag is a 0 or 1, not a list.", code="wrong-type"
+                )
+            wrong = np.flatnonzero((values != 0) & (values != 1))
+            if len(wrong):
+                raise PenstockError(
+                    f"{chunk.place(wrong[0], column.column)}: {values[wrong[0]]} is neither 0 nor 1.",
+                    code="value-out-of-range",
+                )
+            out[:, place] = values
+        return out
+
+    def known(self, chunk: TableChunk) -> Array:
+        """All of them: a missing 0 or 1 is an error."""
+        return np.ones(len(chunk), np.bool_)
+
+    @property
+    def categories(self) -> list[str] | None:
+        """The names of the columns, or of the classes where the spec gives them."""
+        return self._categories

@@ -8,10 +8,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from penstock.errors import PenstockError
-from penstock.nn.device.gather import KeptRows, Own, Scale, gather, gather_largest
-from penstock.nn.device.lists import destination_lists, listed_by_source
-from penstock.nn.device.rectified import Rectified
-from penstock.nn.device.rows import TableRows
+from penstock.nn.device.drop import Rectified
+from penstock.nn.device.gather import (
+    KeptRows,
+    Own,
+    Scale,
+    TableRows,
+    destination_lists,
+    gather,
+    gather_largest,
+    listed_by_source,
+)
 from penstock.sampling.device.block import DeviceBlock
 
 BEHIND = 8

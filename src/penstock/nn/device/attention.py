@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from penstock.nn.device.lists import destination_lists, source_lists
+from penstock.nn.device.gather import destination_lists, source_lists
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import launches
 

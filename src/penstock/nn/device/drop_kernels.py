@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from penstock.nn.device.list_kernels import first_above
+from penstock.nn.device.gather_kernels import first_above
 from penstock.sampling.device.kernels import mix
 
 _STEP = tl.constexpr(0x9E3779B97F4A7C15)

@@ -1,20 +1,57 @@
 """RGCN: a weight per relation on the aggregate of its neighbours, one per node type on the vertex itself."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from penstock.errors import PenstockError
-from penstock.graph.schema import EdgeType
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.aggregation import Reduce, aggregate
 from penstock.nn.derived import without_empty_rows
-from penstock.nn.layers.relations import own_terms, readable_relations
 from penstock.nn.order import Costs, transform_neighbours
 from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block, TypedBlock
 from penstock.sampling.device.block import DeviceBlock
+
+# What layers on typed blocks share: the vertices' own terms, and which relations there are to read.
+
+
+def own_terms(block: TypedBlock, x: Mapping[str, Tensor], layers: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """Each type's own layer on its destination rows, for the types that have any."""
+    result = {}
+    for name, layer in layers.items():
+        rows = block.num_dst.get(name, 0)
+        if not rows:
+            continue
+        if name not in x or len(x[name]) < rows:
+            raise PenstockError(
+                f"The block needs {rows:,} rows of {name!r}, which are not in the input.", code="mismatched-inputs"
+            )
+        result[name] = layer(x[name][:rows])
+    return result
+
+
+def readable_relations(
+    block: TypedBlock, x: Mapping[str, Tensor], known: Container[EdgeType], wanted: Mapping[str, Tensor]
+) -> Iterator[tuple[EdgeType, Block]]:
+    """The relations with edges that end in a wanted type."""
+    for kind, part in block.relations.items():
+        source, _, target = kind
+        if target not in wanted or not part.num_edges:
+            continue
+        if kind not in known:
+            raise PenstockError(
+                f"The block has edges {edge_key(kind)}, for which the model has no weights: build the model with all"
+                " edge types.",
+                code="mismatched-inputs",
+            )
+        if source not in x or part.num_dst != len(wanted[target]):
+            raise PenstockError(
+                f"The block of {edge_key(kind)} does not fit the rows of its two types.", code="shape-mismatch"
+            )
+        yield kind, part
 
 
 class RGCNLayer(nn.Module):
@@ -97,3 +134,58 @@ def _check_blocks(width_in: int, width_out: int, bases: int, blocks: int) -> Non
             f"A weight of {width_in} x {width_out} has no {blocks} equal blocks: choose a number that divides both.",
             code="shape-mismatch",
         )
+
+
+# The first layer of an RGCN on vertices without features: its weight matrices have a row for each vertex.
+
+
+class OneHotRGCNLayer(nn.Module):
+    """own part of x + bias[type] + sum over relations of the aggregate of its neighbours' mixed parts.
+
+    It is the RGCN layer of one-hot input, where a weight matrix has a row for each vertex. Those rows come as x: the
+    first `width_out` numbers of a vertex are its row of the weight of the vertex itself, the next its rows of `bases`
+    matrices. A relation's weight is a mixture of the bases.
+    """
+
+    def __init__(
+        self,
+        width_out: int,
+        node_types: Sequence[str],
+        edge_types: Sequence[EdgeType],
+        bases: int,
+        aggregate: Reduce = "mean",
+    ) -> None:
+        super().__init__()
+        self.reduce, self.bases, self.width = aggregate, bases, width_out
+        self.node_types = list(node_types)
+        self._place = {kind: place for place, kind in enumerate(edge_types)}
+        self.own = nn.ModuleList(_OwnPart(width_out) for _ in node_types)
+        self.mixture = nn.Parameter(torch.empty(len(edge_types), bases))
+        nn.init.xavier_uniform_(self.mixture)
+
+    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[num_dst[t], width_out] of every type t that has rows to compute."""
+        result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
+        parts = dict(readable_relations(block, x, self._place, result))
+        for source in dict.fromkeys(kind[0] for kind in parts):
+            kinds = [kind for kind in parts if kind[0] == source]
+            for kind, rows in zip(kinds, self._mixed(x[source], kinds), strict=True):
+                result[kind[2]] = result[kind[2]] + aggregate(parts[kind], rows.contiguous(), self.reduce)
+        return result
+
+    def _mixed(self, x: Tensor, kinds: list[EdgeType]) -> tuple[Tensor, ...]:
+        """For each relation, [rows, width_out]: the bases' parts of x, mixed by its coefficients."""
+        rows = x[:, self.width :].reshape(len(x), self.bases, self.width)
+        mixture = self.mixture[[self._place[kind] for kind in kinds]]
+        return torch.einsum("nbo,rb->rno", rows, mixture).unbind()
+
+
+class _OwnPart(nn.Module):
+    """The first columns of x and a bias."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : len(self.bias)] + self.bias

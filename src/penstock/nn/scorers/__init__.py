@@ -1,19 +1,26 @@
 """Scores of vertex pairs, from the rows of both ends: for link prediction and edge classification.
 
-`pairs` has scorers of pairs alone. `relations` is what scorers with a table of relations share, which knowledge graphs
-need: `products` score by a product of rows, `distances` by how far apart rows are. A new scorer is a class and a line
-in `nn.scorer_table`.
+`products` has scorers by products of rows, scorers of pairs alone, and what scorers with a table of relations share,
+which knowledge graphs need; `distances` has those that score by how far apart rows are. A new scorer is a class and a
+line in `nn.scorer_table`.
 """
 
 from torch import nn
 
 from penstock.errors import PenstockError, nearest
+from penstock.imports import has_plugin
 from penstock.nn.scorer_table import PLUGINS, SCORERS, scorer_class
 from penstock.nn.scorers.distances import RotatEScorer, TransEScorer
-from penstock.nn.scorers.pairs import DotScorer, EdgeClassifier, MLPScorer
-from penstock.nn.scorers.products import ComplExScorer, DistMultScorer
-from penstock.nn.scorers.relations import End, RelationScorer, ScorerSettings
-from penstock.plugins import has_plugin
+from penstock.nn.scorers.products import (
+    ComplExScorer,
+    DistMultScorer,
+    DotScorer,
+    EdgeClassifier,
+    End,
+    MLPScorer,
+    RelationScorer,
+    ScorerSettings,
+)
 from penstock.traced import new_weights
 
 __all__ = [

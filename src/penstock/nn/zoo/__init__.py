@@ -4,8 +4,7 @@ A model is `prepare` (per vertex), `layer(i, block, x)` and `join`, none of whic
 runs them on sampled blocks, exact inference on whole neighbourhoods, chunk by chunk.
 """
 
-from penstock.nn.zoo.embedding import EmbeddingModel
-from penstock.nn.zoo.model import GraphModel
+from penstock.nn.zoo.model import EmbeddingModel, GraphModel
 from penstock.nn.zoo.named import GAT, GCN, GIN, GINE, HGT, MLP, RGCN, GATv2, GraphSAGE, GraphTransformer, build_model
 from penstock.nn.zoo.typed import TypedModel
 

@@ -1,23 +1,112 @@
-"""A model on blocks: convolutions, what follows each of them, and the join of all layers.
+"""A model on blocks: convolutions, what follows each of them, the join of all layers; and the model without layers."""
 
-`LayeredModel` is what models share, whether their graph has one type or several.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from penstock.errors import PenstockError
-from penstock.nn.device.rectified import Rectified
-from penstock.nn.device.rows import TableRows, compute_dtype
-from penstock.nn.drop import drop
-from penstock.nn.first_rows import AggregatedRows, HostRows
+from penstock.nn.device.drop import Rectified
+from penstock.nn.device.gather import TableRows, compute_dtype
+from penstock.nn.drop import drop, rectify_later, relu_drop, skip_drop
+from penstock.nn.input_rows import AggregatedRows, HostRows
 from penstock.nn.layer_table import layer_entry
+from penstock.nn.norm import BatchNorm
 from penstock.nn.options import ModelOptions
-from penstock.nn.zoo.layer_ends import Join, LayerEnd, layer_widths
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
+
+# What stands behind convolutions in a model: residual, norm, activation, dropout; and the join of all layers.
+
+
+class LayerEnd(nn.Module):
+    """dropout(activation(norm(y + own))) of a convolution's rows y; only y + own behind the last layer."""
+
+    def __init__(self, options: ModelOptions, width_in: int, width_out: int, last: bool) -> None:
+        super().__init__()
+        self.bare, self.dropout, self.activation = last, options.dropout, options.activation
+        self.residual: nn.Module | None = None
+        if options.residual:
+            same = width_in == width_out
+            self.residual = nn.Identity() if same else nn.Linear(width_in, width_out, bias=False)
+        self.norm = None if last else _norm(options.norm, width_out)
+
+    def forward(self, y: Tensor, own: Tensor | TableRows | None, node_type: str | None = None) -> Tensor:
+        """The layer's rows, of the convolution's; `own` is the input, whose first rows are the same vertices'.
+
+        `node_type` is the rows' type, in a batch of several.
+        """
+        if self.residual is not None and own is not None:
+            y = y + self.residual(own[: len(y)])
+        if self.bare:
+            return y
+        if self.norm is not None:
+            y = self.norm(y)
+        if self.activation == "relu":
+            return relu_drop(y, self._share, node_type)
+        return drop(functional.elu(y), self._share, node_type)
+
+    def without_rows(self) -> None:
+        """What stands for `forward` where a part of a batch has no rows to compute."""
+        if self.batch_norm is not None:
+            self.batch_norm.without_rows()
+        if not self.bare:
+            skip_drop(self._share)
+
+    def rectify_later(self, y: Tensor) -> Rectified:
+        """The same without a residual, activation and dropout left to whoever reads the rows."""
+        if self.norm is not None:
+            y = self.norm(y)
+        return rectify_later(y, self._share)
+
+    @property
+    def _share(self) -> float:
+        """How much is dropped now."""
+        return self.dropout if self.training else 0.0
+
+    @property
+    def batch_norm(self) -> BatchNorm | None:
+        """Its norm, where that is a batch's."""
+        return self.norm if isinstance(self.norm, BatchNorm) else None
+
+
+class Join(nn.Module):
+    """All layers' outputs of the same rows to the final one: the last, or a linear head on all of them."""
+
+    def __init__(self, options: ModelOptions, out: int) -> None:
+        super().__init__()
+        self.jump = options.jump
+        width = options.hidden * options.layers if options.jump == "cat" else options.hidden
+        self.head = None if options.jump == "none" else nn.Linear(width, out)
+
+    def forward(self, outputs: list[Tensor]) -> Tensor:
+        """The joined rows, of shape [rows, out]."""
+        if self.head is None:
+            return outputs[-1]
+        rows = torch.cat(outputs, dim=1) if self.jump == "cat" else torch.stack(outputs).amax(dim=0)
+        result: Tensor = self.head(rows)
+        return result
+
+
+def layer_widths(options: ModelOptions, width: int, out: int) -> list[tuple[int, int]]:
+    """Widths in and out of every layer; with jumping knowledge the head makes `out`."""
+    last = out if options.jump == "none" else options.hidden
+    widths = [width] + [options.hidden] * (options.layers - 1) + [last]
+    return list(pairwise(widths))
+
+
+def _norm(name: str, width: int) -> nn.Module | None:
+    if name == "none":
+        return None
+    return BatchNorm(width) if name == "batch" else nn.LayerNorm(width)
+
+
+# A model on blocks: convolutions, what follows each of them, and the join of all layers.
+#
+# `LayeredModel` is what models share, whether their graph has one type or several.
 
 
 class LayeredModel(nn.Module):
@@ -146,3 +235,59 @@ def _convolution(options: ModelOptions, width_in: int, width_out: int, last: boo
         )
     layer: nn.Module = build(options, width_in, width_out, last)
     return layer
+
+
+# The model without layers: a vertex's row is its embedding, or its features as they are.
+
+Rows = dict[str, Tensor]
+
+
+class EmbeddingModel(LayeredModel):
+    """Gives the rows that it is given, with `input_dropout` in training; for tasks whose scorer does the rest."""
+
+    def __init__(self, options: ModelOptions, in_widths: int | Mapping[str, int], out: int) -> None:
+        super().__init__(options)
+        widths = {"": in_widths} if isinstance(in_widths, int) else dict(in_widths)
+        self.node_types = list(widths)
+        for name, width in widths.items():
+            if width != out:
+                whose = f" of {name!r}" if name else ""
+                raise PenstockError(
+                    f"Model {options.model} gives the rows{whose} as they are, {width} numbers, and the task needs"
+                    f" {out}: set `embedding`, or choose a model with layers.",
+                    code="unsupported-combination",
+                )
+
+    @property
+    def num_layers(self) -> int:
+        """None: batches have no blocks."""
+        return 0
+
+    def layer_parameters(self, i: int) -> list[Any]:
+        """There are no layers that could have any."""
+        return []
+
+    def prepare(self, x: Rows | Tensor) -> Any:
+        """Dropout, in training."""
+        share = self.options.input_dropout if self.training else 0.0
+        if isinstance(x, Tensor):
+            return drop(x, share)
+        prepared = {}
+        for name in self.node_types:
+            if name in x:
+                prepared[name] = drop(x[name], share, name)
+            else:
+                skip_drop(share)
+        return prepared
+
+    def join(self, outputs: list[Any]) -> Any:
+        """The last of them."""
+        return outputs[-1]
+
+    def forward(self, blocks: Sequence[Any], x: Rows | Tensor) -> Any:
+        """The seeds' own rows: a batch without blocks has no other vertices."""
+        return self.prepare(x)
+
+    def normalised_rows(self, blocks: Sequence[Any]) -> list[tuple[str, int]]:
+        """Nothing is normalised."""
+        return []

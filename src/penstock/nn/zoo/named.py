@@ -17,8 +17,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.nn.layer_table import WITHOUT_LAYERS, layer_entry
 from penstock.nn.options import ModelName, ModelOptions, model_options
-from penstock.nn.zoo.embedding import EmbeddingModel
-from penstock.nn.zoo.model import GraphModel, LayeredModel
+from penstock.nn.zoo.model import EmbeddingModel, GraphModel, LayeredModel
 from penstock.nn.zoo.typed import TypedModel
 from penstock.sampling.block import Block
 from penstock.traced import new_weights

@@ -11,8 +11,7 @@ from penstock.nn.drop import drop, skip_drop
 from penstock.nn.layer_table import LAYERS, layer_entry
 from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
 from penstock.nn.options import ModelOptions
-from penstock.nn.zoo.layer_ends import Join, LayerEnd, layer_widths
-from penstock.nn.zoo.model import LayeredModel, check_blocks
+from penstock.nn.zoo.model import Join, LayeredModel, LayerEnd, check_blocks, layer_widths
 from penstock.sampling.block import Block, TypedBlock
 
 Rows = dict[str, Tensor]

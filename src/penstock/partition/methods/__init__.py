@@ -3,13 +3,11 @@
 import difflib
 
 from penstock.errors import PenstockError
-from penstock.partition.methods.chunk import assign_chunk
+from penstock.imports import has_plugin, load_plugin
 from penstock.partition.methods.hypergraph import assign_hypergraph
 from penstock.partition.methods.metis import assign_metis
-from penstock.partition.methods.random import assign_random
-from penstock.partition.methods.stream import assign_stream
+from penstock.partition.methods.one_pass import assign_chunk, assign_random, assign_stream
 from penstock.partition.problem import Method
-from penstock.plugins import has_plugin, load_plugin
 
 METHODS: dict[str, Method] = {
     "random": assign_random,

@@ -18,9 +18,8 @@ from penstock.graph.arrays import Array, open_array, write_array
 from penstock.graph.csr import transpose_lists
 from penstock.kernels import njit
 from penstock.partition.problem import Problem
-from penstock.partition.refine.repair import repaired
-from penstock.partition.refine.volume import less_volume
-from penstock.python_program import start_python
+from penstock.partition.refine import less_volume, repaired
+from penstock.processes import start_python
 
 _WEIGHT_UNIT = 100
 _LARGEST_TOTAL = 1 << 30

@@ -1,11 +1,138 @@
-"""The answering side: application functions at nodes with a parallel capacity, and regions of memory."""
+"""The answering side: what an application registers, and the format of requests and answers."""
 
+import struct
 import threading
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError, nearest
-from penstock.paths.hardware_file import HardwareDocument
-from penstock.paths.service.functions import Functions
-from penstock.paths.service.message_format import ASK, READ, WRITE, pack_answer, unpack_request
+from penstock.paths.documents import HardwareDocument
+from penstock.wire import Malformed
+
+# What an application registers: functions for communication, memory, time and its own work, by name and role.
+
+Communication = Callable[[bytes], bytes]
+"""Sends a request over one path and returns the answer; called by several threads."""
+MemoryFunction = Callable[..., Any]
+"""`write(offset, data)` or `read(offset, size)` of a region."""
+Timestamp = Callable[[], int]
+"""Nanoseconds on a clock of this host."""
+ApplicationFunction = Callable[[bytes], bytes]
+"""Works on a request of one type at one node."""
+
+
+class Functions:
+    """The functions of one side of a service."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], Callable[..., Any]] = {("timestamp", "software", ""): perf_counter_ns}
+
+    def register_communication(self, function: Communication, path: str, role: str = "requester") -> None:
+        """`function` carries messages over the path of that name."""
+        self._register("communication", function, path, role)
+
+    def register_memory(self, function: MemoryFunction, name: str, region: str) -> None:
+        """`function` is how a region of memory is read (`name` is "read") or written ("write")."""
+        if name not in ("read", "write"):
+            raise PenstockError(f"A memory function is 'read' or 'write', not {name!r}.", code="invalid-value")
+        self._register("memory", function, name, region)
+
+    def register_timestamp(self, function: Timestamp, name: str = "software") -> None:
+        """`function` tells the time; "software" is used unless "hardware" is registered."""
+        self._found["timestamp", name, ""] = function
+
+    def register_application(self, function: ApplicationFunction, request: str, role: str) -> None:
+        """`function` handles requests of a type at a node."""
+        self._register("application", function, request, role)
+
+    def get(self, what: str, name: str, role: str) -> Callable[..., Any]:
+        """The function that was registered, or a sentence."""
+        found = self._found.get((what, name, role))
+        if found is None:
+            known = [f"{other} for {whose}" for kind, other, whose in self._found if kind == what]
+            raise PenstockError(
+                f"No {what} function is registered for {name!r} and {role!r}{nearest(name, known) if known else '.'}",
+                code="unknown-name",
+            )
+        return found
+
+    def has(self, what: str, name: str, role: str) -> bool:
+        """Whether such a function was registered."""
+        return (what, name, role) in self._found
+
+    def now(self) -> int:
+        """Nanoseconds, by the hardware's clock where one is registered."""
+        clock = self._found.get(("timestamp", "hardware", "")) or self._found["timestamp", "software", ""]
+        return int(clock())
+
+    def _register(self, what: str, function: Callable[..., Any], name: str, role: str) -> None:
+        if (what, name, role) in self._found:
+            raise PenstockError(
+                f"A {what} function is registered for {name!r} and {role!r} already: register each once.",
+                code="duplicate",
+            )
+        self._found[what, name, role] = function
+
+
+# What travels between requester and responder: a request with its type, an answer with the time it took there.
+#
+# An answer begins with 4 bytes: the responder's t4 - t3 in microseconds, or the largest number if it took longer.
+# Nothing that arrives is believed: lengths are checked before anything is read.
+
+ASK, WRITE, READ = 0, 1, 2
+_HEAD = struct.Struct("<BBQQ")
+_TOOK = struct.Struct("<I")
+HEADER_BYTES = _TOOK.size
+_LONGEST = (1 << 32) - 1
+
+
+class Request(NamedTuple):
+    """What is asked: `name` is a request type (ASK) or a region of memory (WRITE, READ)."""
+
+    operation: int
+    name: str
+    payload: bytes = b""
+    offset: int = 0
+    size: int = 0
+
+
+def pack_request(request: Request) -> bytes:
+    """A request as bytes."""
+    name = request.name.encode()
+    if len(name) > 255:
+        raise Malformed(f"The name {request.name[:40]!r}... is longer than 255 bytes.")
+    return _HEAD.pack(request.operation, len(name), request.offset, request.size) + name + request.payload
+
+
+def unpack_request(message: bytes) -> Request:
+    """The request in a message, or Malformed."""
+    if len(message) < _HEAD.size:
+        raise Malformed(f"A request of {len(message)} bytes is shorter than its head.")
+    operation, length, offset, size = _HEAD.unpack_from(message)
+    end = _HEAD.size + length
+    if operation not in (ASK, WRITE, READ) or len(message) < end:
+        raise Malformed("A request's head does not fit the request.")
+    try:
+        name = message[_HEAD.size : end].decode()
+    except UnicodeDecodeError:
+        raise Malformed("The name in a request is not UTF-8.") from None
+    return Request(operation, name, message[end:], offset, size)
+
+
+def pack_answer(took_us: float, payload: bytes) -> bytes:
+    """An answer with the time between t3 and t4."""
+    return _TOOK.pack(min(max(round(took_us), 0), _LONGEST)) + payload
+
+
+def unpack_answer(message: bytes) -> tuple[float, bytes]:
+    """Microseconds between t3 and t4, and the payload; or Malformed."""
+    if len(message) < HEADER_BYTES:
+        raise Malformed(f"An answer of {len(message)} bytes has no header.")
+    return float(_TOOK.unpack_from(message)[0]), message[HEADER_BYTES:]
+
+
+# The answering side: application functions at nodes with a parallel capacity, and regions of memory.
 
 _LARGEST_READ = 1 << 30
 

@@ -1,13 +1,12 @@
 """Plans of one machine's execution: who draws, reads, aggregates and multiplies what of a batch, and what that takes.
 
-`batch_kind` has the sizes that decide, `choice` what can be chosen, `first_layer` what becomes of a batch's features
-before the model sees them. `batch_operators` makes the operators of one batch from a choice and prices them with the
-cost model, `lanes` says which processor or bus carries them out, `prediction` lets the simulator run many batches one
+`choice` has what can be chosen and the sizes of a batch that decide, `first_layer` what becomes of a batch's features
+before the model sees them. `batch_operators` makes the operators of one batch from a choice, prices them with the
+cost model and says which processor or bus carries them out, `prediction` lets the simulator run many batches one
 behind the other, and `search` compares all choices. Nothing here knows jobs: `penstock.train.execution_plan` does.
 """
 
-from penstock.plan.execution.batch_kind import BatchKind, mean_blocks
-from penstock.plan.execution.choice import ExecutionChoice, PipelineDepths
+from penstock.plan.execution.choice import BatchKind, ExecutionChoice, PipelineDepths, mean_blocks
 from penstock.plan.execution.prediction import Prediction, predict
 from penstock.plan.execution.search import Alternative, ExecutionPlan, Space, outside_measured, search
 

@@ -1,9 +1,13 @@
-"""What can be chosen of one machine's execution."""
+"""What can be chosen of one machine's execution, and the sizes of a kind of batch, which decide what is best."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from penstock.cost.step_prediction import BlockSizes, StepShape
 from penstock.nn.order_costs import Order
+
+# What can be chosen of one machine's execution.
 
 Device = Literal["cpu", "cuda"]
 Features = Literal["host", "pinned", "device"]
@@ -51,3 +55,75 @@ class ExecutionChoice:
     def captured(self) -> bool:
         """Whether a device's steps can be captured: it draws, and reads features by itself."""
         return self.can_be_filled and self.features != "host"
+
+
+# A kind of batch: the sizes that decide how long its operators take.
+
+
+@dataclass(frozen=True)
+class BatchKind:
+    """The batches of a job, each as large as their mean."""
+
+    layer: str
+    """Kind of layer: a key of `penstock.cost.step_prediction.LAYER_CALLS`."""
+    blocks: tuple[BlockSizes, ...]
+    """Outermost first."""
+    widths: tuple[tuple[int, int], ...]
+    """Of every layer, in and out."""
+    sample: Mapping[str, float]
+    """The sizes of operator `sample`."""
+    table_rows: int
+    """Rows of the features' table."""
+    number_bytes: int = 4
+    """Of one stored feature."""
+    batches: int = 1
+    """Of an epoch."""
+    heads: int = 4
+    has_orders: bool = True
+    """Whether layers may aggregate first or transform first."""
+    own_rows: bool = True
+    """Whether the first layer reads its destinations' own rows beside what it aggregates."""
+    host_share: float = 0.5
+    """Of the first block's edges, where host and device divide them."""
+    gathered_share: float = 0.5
+    """Of the rows that no cache has, those that the host gathers, where host and device divide them."""
+    hit_rate: Callable[[int], float] = lambda rows: 0.0
+    """The share of reads that a cache of so many of the hottest rows serves."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of features that a batch reads."""
+        return self.blocks[0].src
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return self.widths[0][0]
+
+    @property
+    def stored_width(self) -> float:
+        """Words of four bytes of a row as it is stored."""
+        return self.width * self.number_bytes / 4
+
+    @property
+    def list_bytes(self) -> float:
+        """Bytes of a batch's blocks: numbers of neighbours and bounds of lists, of four and eight bytes."""
+        return float(sum(4 * block.edges + 8 * (block.dst + 1) for block in self.blocks))
+
+    def shape(self, order: Sequence[Order]) -> StepShape:
+        """A step on such a batch, with the orders of its layers' products."""
+        return StepShape(self.layer, self.blocks, self.widths, self.heads, order)
+
+
+def mean_blocks(batches: Sequence[Sequence[BlockSizes]]) -> tuple[BlockSizes, ...]:
+    """Of every layer, the mean sizes of some batches' blocks; None stays where one has it."""
+    return tuple(_mean(blocks) for blocks in zip(*batches, strict=True))
+
+
+def _mean(blocks: Sequence[BlockSizes]) -> BlockSizes:
+    counts, further = (
+        zip(*(block[:3] for block in blocks), strict=True),
+        zip(*(block[3:] for block in blocks), strict=True),
+    )
+    means = [None if None in column else sum(column) / len(column) for column in further]
+    return BlockSizes(*(round(sum(column) / len(column)) for column in counts), *means)

@@ -8,11 +8,20 @@ import numpy as np
 
 from penstock.cost.model import CostModel
 from penstock.graph.arrays import Array
-from penstock.plan.execution.batch_kind import BatchKind
-from penstock.plan.execution.batch_operators import BatchOperator, BatchOperators, batch_operators
-from penstock.plan.execution.choice import USUAL_DEPTHS, ExecutionChoice, PipelineDepths
+from penstock.plan.execution.batch_operators import (
+    CORES,
+    DOWN,
+    GPU,
+    UNITS,
+    UP,
+    BatchOperator,
+    BatchOperators,
+    Lane,
+    batch_operators,
+    lane_network,
+)
+from penstock.plan.execution.choice import USUAL_DEPTHS, BatchKind, ExecutionChoice, PipelineDepths
 from penstock.plan.execution.first_layer import WayWork
-from penstock.plan.execution.lanes import CORES, DOWN, GPU, UNITS, UP, Lane, lane_network
 from penstock.simulate.simulation import simulate
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 

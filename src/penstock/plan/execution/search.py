@@ -1,16 +1,15 @@
 """All choices of an execution that a machine allows, each with its prediction, the fastest first."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
 from penstock.cost.model import BATCH, CostModel, Extrapolation
 from penstock.errors import PenstockError
 from penstock.nn.order_costs import LayerSizes, Order, order_costs_of
-from penstock.plan.execution.batch_kind import BatchKind
 from penstock.plan.execution.batch_operators import batch_operators
-from penstock.plan.execution.choice import USUAL_DEPTHS, Device, ExecutionChoice, Features, PipelineDepths
-from penstock.plan.execution.first_layer import WayWork
+from penstock.plan.execution.choice import USUAL_DEPTHS, BatchKind, Device, ExecutionChoice, Features, PipelineDepths
+from penstock.plan.execution.first_layer import WayWork, rows_of_place
 from penstock.plan.execution.prediction import Prediction, predict
 
 _ALIKE = 1.01
@@ -152,3 +151,50 @@ def cheapest_orders(model: CostModel, kind: BatchKind, device: Device) -> tuple[
         for number, (block, widths) in enumerate(zip(kind.blocks, kind.widths, strict=True))
     ]
     return tuple(_BOTH[not costs.aggregates_first(each)] for each in sizes)
+
+
+# Where a GPU's features lie if they do not fit on it: what is predicted to be fastest.
+
+_WORTH = 1.05
+"""How much slower the usual place must be predicted to be, if another one is taken."""
+
+
+@dataclass(frozen=True)
+class FeaturePlace:
+    """A place of features, and rows of them that are on the device too."""
+
+    features: Features
+    cache_rows: int
+    seconds: float = 0.0
+    """Predicted for each batch."""
+
+
+def knows_transfers(model: CostModel) -> bool:
+    """Whether a model tells how a GPU gets rows: by copies, and by reading pinned memory."""
+    return all(model.knows(name, "cuda") for name in ("copy_up", "pinned_read", "gather"))
+
+
+def fastest_place(
+    model: CostModel,
+    kind: BatchKind,
+    sampled_by: Device,
+    places: Sequence[tuple[Features, int]],
+    gathers: bool = False,
+) -> tuple[FeaturePlace, FeaturePlace]:
+    """The place that a GPU's batches are predicted to be fastest with, and the usual one, which is the first.
+
+    The usual one is taken unless another is clearly faster. On the host rows are gathered and copied; pinned ones are
+    read by the GPU, or some of them gathered as well (`gathers`).
+    """
+    gathers = gathers and model.knows("host_gather", "cuda")
+    order = cheapest_orders(model, kind, "cuda")
+    found = list[FeaturePlace]()
+    for features, rows in places:
+        on_host = features == "host"
+        choice = ExecutionChoice(
+            "cuda", sampled_by, features, "gather" if on_host else "device", order, cache_rows=rows
+        )
+        way = rows_of_place(on_host, gathers)
+        found.append(FeaturePlace(features, rows, predict(model, kind, choice, way).seconds))
+    usual, best = found[0], min(found, key=lambda each: each.seconds)
+    return (best if _WORTH * best.seconds < usual.seconds else usual), usual

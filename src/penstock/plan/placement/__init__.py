@@ -1,8 +1,8 @@
 """Where every task runs: policies that place the tasks of a workload on machines of unequal means.
 
-`problem` says what is to be placed, `from_workload` makes one and `feasibility` says why none can be solved;
-`evaluator` judges placements; `policies` is the table of policies: `ifs`, `distdgl`, `spread` and `greedy` construct a
-placement, `etp` and `search` (ours) look for better ones.
+`problem` says what is to be placed, `from_workload` makes one and says why none can be solved; `evaluator` judges
+placements; `policies` is the table of policies: those of `constructions` (`ifs`, `distdgl`, `spread` and `greedy`)
+make a placement, `etp` and `search` (ours) look for better ones.
 """
 
 from penstock.plan.placement.budget import Budget, Found

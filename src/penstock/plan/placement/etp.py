@@ -14,11 +14,9 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, key_of, unit
 from penstock.kernels import njit
 from penstock.plan.placement.budget import Budget, BudgetClock, Found
-from penstock.plan.placement.criticalpath import Waits, critical_path
-from penstock.plan.placement.evaluator import Evaluator
-from penstock.plan.placement.ifs import initial_placement
-from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.tables import Tables, Walk, move, over_use, walk_from
+from penstock.plan.placement.constructions import initial_placement
+from penstock.plan.placement.evaluator import Evaluator, Waits, critical_path
+from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, move, over_use, walk_from
 
 STEPS = 10_000
 _DRAWS = 3

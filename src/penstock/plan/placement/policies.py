@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.plan.placement.budget import Budget, Found
-from penstock.plan.placement.distdgl import colocated_placement
+from penstock.plan.placement.constructions import (
+    colocated_placement,
+    even_placement,
+    initial_placement,
+    least_busy_placement,
+)
 from penstock.plan.placement.etp import explore
 from penstock.plan.placement.evaluator import Evaluator
-from penstock.plan.placement.greedy import least_busy_placement
-from penstock.plan.placement.ifs import initial_placement
 from penstock.plan.placement.problem import PlacementProblem
 from penstock.plan.placement.search import search
-from penstock.plan.placement.spread import even_placement
 
 PlacementPolicy = Callable[[PlacementProblem, Evaluator, Budget, int], Found]
 

@@ -13,16 +13,16 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
-from penstock.plan.placement.annealing import Cooling, anneal, nearby, score
+from penstock.plan.placement.annealing import Cooling, anneal, nearby, room_for_proposal, score
 from penstock.plan.placement.budget import Budget, BudgetClock, Found
-from penstock.plan.placement.distdgl import colocated_placement
+from penstock.plan.placement.constructions import (
+    colocated_placement,
+    even_placement,
+    initial_placement,
+    least_busy_placement,
+)
 from penstock.plan.placement.evaluator import Evaluator
-from penstock.plan.placement.greedy import least_busy_placement
-from penstock.plan.placement.ifs import initial_placement
-from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.proposals import room_for_proposal
-from penstock.plan.placement.spread import even_placement
-from penstock.plan.placement.tables import Tables, Walk, settle, walk_from
+from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, settle, walk_from
 
 STEPS = 100_000
 _FEW = 4096  # placements: simulate all of them

@@ -1,10 +1,9 @@
 """Workload builders: how each execution mode turns what was measured into tasks and flows for the simulator.
 
-`entry` is what a builder brings. `mini_batch` is the builder of mini-batch training on a cluster, `mini_batch_template`
-the tasks and flows of it. `whole` is the builder of training on the whole graph: `whole_section` says how a run is set
-up, `whole_template` has its tasks and flows, `bin_cost` what a bin takes and `message_cost` what messages do.
-`gradient_sums` are tasks and flows that both have. A new execution mode is one file that defines a `WorkloadEntry` and
-one line in `WORKLOADS` (docs/planning.md, "How to add a workload builder").
+`entry` is what a builder brings. `mini_batch` is the builder of mini-batch training on a cluster with its tasks and
+flows. `whole` is that of training on the whole graph; `whole_section` says how a run is set up and what bins and
+messages take. `gradient_sums` are tasks and flows that both have. A new execution mode is one file that defines a
+`WorkloadEntry` and one line in `WORKLOADS` (docs/planning.md, "How to add a workload builder").
 """
 
 from importlib import import_module

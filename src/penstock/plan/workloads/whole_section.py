@@ -1,23 +1,102 @@
-"""How a run on the whole graph is set up: bins of all workers, and the rows that they exchange."""
+"""How a run on the whole graph is set up, and what its bins and messages take: lines through what was measured."""
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
+from scipy.optimize import nnls
 
+from penstock.cost.profile import OperatorCost, Profile
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
 from penstock.hardware.machines import machines_of
 from penstock.nn.layer_table import layer_entry
-from penstock.partition.bin_counts import BinCounts, LayerBins, count_bins, levels_reached, share_parts
-from penstock.partition.part_numbers import parts_of
-from penstock.partition.whole import merged_relations, whole_of
-from penstock.plan.workloads.bin_cost import LayerCost, layer_costs
+from penstock.partition.assignment import parts_of
+from penstock.partition.bins import BinCounts, LayerBins, count_bins, levels_reached, share_parts
+from penstock.partition.problem import merged_relations, whole_of
 from penstock.plan.workloads.entry import PlannedRun
+
+# What a bin of a layer takes, forward and backward: lines through what a profile measured at several sizes.
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+class CostLine(NamedTuple):
+    """Seconds of a bin by its rows, its edges, and the different rows that it reads."""
+
+    fixed: float
+    row: float
+    edge: float
+    input: float = 0.0
+
+    def seconds(self, rows: float, edges: float, inputs: float = 0.0) -> float:
+        """Seconds of a bin; one without rows is not computed."""
+        return self.fixed + self.row * rows + self.edge * edges + self.input * inputs if rows else 0.0
+
+
+class LayerCost(NamedTuple):
+    """One layer of a model."""
+
+    forward: CostLine
+    backward: CostLine
+    width_in: int
+    width_out: int
+
+
+def operator_name(direction: str, layer: int) -> str:
+    """The operator of a profile that is one layer's pass over a bin in one direction."""
+    return f"{direction} {layer}"
+
+
+def layer_costs(profile: Profile, device: str) -> list[LayerCost]:
+    """The layers of a profile's model on a kind of device, or on processors where they were measured there alone."""
+    found: list[LayerCost] = []
+    names = {each.name for each in profile.operators}
+    while operator_name(FORWARD, len(found)) in names:
+        passes = [_measured(profile, operator_name(way, len(found)), device) for way in (FORWARD, BACKWARD)]
+        sizes = passes[0][0].sizes
+        forward, backward = map(fitted_line, passes)
+        found.append(LayerCost(forward, backward, int(sizes["width_in"]), int(sizes["width_out"])))
+    if not found:
+        # Says what is missing, and how to measure it.
+        profile.operator(operator_name(FORWARD, 0), device)
+    return found
+
+
+def fitted_line(measured: list[OperatorCost]) -> CostLine:
+    """The line nearest to some measurements by relative difference, none of whose terms is below 0."""
+    # Profiles of earlier releases say nothing of inputs.
+    at = np.array([[1.0, each.sizes["rows"], each.sizes["edges"], each.sizes.get("inputs", 0.0)] for each in measured])
+    return CostLine(*fitted_terms(at, np.array([each.seconds.mean for each in measured])))
+
+
+def fitted_terms(at: Array, seconds: Array) -> list[float]:
+    """For every column of `at` a factor of at least 0, such that products add up to about the seconds of each row."""
+    # Columns of about the same size: those of rows, edges and bytes are millions.
+    weights, scale = 1 / np.maximum(seconds, 1e-9), np.maximum(at.max(axis=0), 1e-300)
+    terms, _ = nnls(at / scale * weights[:, None], seconds * weights)
+    found: list[float] = (terms / scale).tolist()
+    return found
+
+
+def _measured(profile: Profile, name: str, device: str) -> list[OperatorCost]:
+    profile.operator(name, device)
+    found = profile.measurements(name, device) or profile.measurements(name, "cpu")
+    for each in found:
+        missing = {"rows", "edges", "width_in", "width_out"} - set(each.sizes)
+        if missing:
+            raise PenstockError(
+                f"The profile's operator {name} has no size {min(missing)}: measure again with `penstock profile JOB`.",
+                code="missing-data",
+            )
+    return found
+
+
+# How a run on the whole graph is set up: bins of all workers, and the rows that they exchange.
 
 _NUMBER = 4
 """Bytes of a number of a row that travels."""
@@ -27,7 +106,7 @@ Cube = list[list[list[int]]]
 
 
 class PlannedLayer(StrictDocument):
-    """One layer of all workers; see `penstock.partition.bin_counts.LayerBins`."""
+    """One layer of all workers; see `penstock.partition.bins.LayerBins`."""
 
     rows: Table = Field(description="rows that each worker's bins compute")
     edges: Table
@@ -189,3 +268,65 @@ def again_degree(first: LayerCost, rate: float) -> int:
     if left < 0:
         return -1
     return int(min(left / edge, _ANY_DEGREE)) if edge else _ANY_DEGREE
+
+
+# What messages of rows cost the processors of both their ends, as a profile measured them; and who pays it when.
+#
+# A worker handles its messages with the processor that computes its bins. So what a bin sends is handled with the bin,
+# and what a layer receives is handled while the layer is computed, a share of it with each bin.
+
+MESSAGE = "message"
+"""The operator of a profile that is a message, at both ends together."""
+"""Bytes of a number of a row that travels."""
+
+
+class MessageCost(NamedTuple):
+    """Seconds of a processor that a message takes at both ends together, by its bytes."""
+
+    fixed: float = 0.0
+    byte: float = 0.0
+
+
+def message_cost(profile: Profile) -> MessageCost:
+    """The line through what a profile measured; messages that were not measured cost nothing."""
+    measured = profile.measurements(MESSAGE, "cpu")
+    if not measured:
+        return MessageCost()
+    at = np.array([[1.0, each.sizes["bytes"]] for each in measured])
+    return MessageCost(*fitted_terms(at, np.array([each.seconds.mean for each in measured])))
+
+
+class Handling(NamedTuple):
+    """Seconds that workers handle messages, by layer [workers, bins]: with each bin of either pass."""
+
+    forward: list[Array]
+    backward: list[Array]
+
+
+def handling_of(execution: WholeGraphExecution, costs: Sequence[LayerCost], message: MessageCost) -> Handling:
+    """Of rows that a layer sends forward and reads, and of gradients on the way back."""
+    layers = [layer.counted() for layer in execution.layers]
+    found = Handling([np.zeros(layer.rows.shape) for layer in layers], [np.zeros(layer.rows.shape) for layer in layers])
+    in_one = not (execution.sends_early or execution.starts_early)
+    for number in range(len(layers) - 1):
+        row_bytes = execution.share * costs[number].width_out * _NUMBER
+        rows = _seconds(layers[number].sent, row_bytes, message, in_one, last=-1)
+        _share(found.forward[number], found.forward[number + 1], rows)
+        gradients = _seconds(layers[number + 1].returned, row_bytes, message, in_one, last=0)
+        _share(found.backward[number + 1], found.backward[number], gradients)
+    return found
+
+
+def _seconds(rows: Array, row_bytes: float, message: MessageCost, in_one: bool, last: int) -> Array:
+    """[sender, bin, reader]: a message after each bin that has rows for a reader, or one after the last."""
+    if in_one:
+        whole = np.zeros_like(rows)
+        whole[:, last] = rows.sum(axis=1)
+        rows = whole
+    return (rows > 0) * message.fixed + rows * row_bytes * message.byte
+
+
+def _share(senders: Array, readers: Array, seconds: Array) -> None:
+    """Half of it is the sender's and half the reader's, with whose bins it is spread evenly."""
+    senders += seconds.sum(axis=2) / 2
+    readers += seconds.sum(axis=(0, 1))[:, None] / 2 / readers.shape[1]

@@ -5,8 +5,7 @@ pace and how full links were over time; `page` draws them with `style` and `scri
 trace.
 """
 
-from penstock.report.gantt.export import check_form, write_timeline
 from penstock.report.gantt.findings import KindShare, pace_sentence, path_by_kind, path_sentence
-from penstock.report.gantt.page import Shown
+from penstock.report.gantt.page import Shown, check_form, write_timeline
 
 __all__ = ["KindShare", "Shown", "check_form", "pace_sentence", "path_by_kind", "path_sentence", "write_timeline"]

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.formatting import percent
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
-from penstock.quantities import percent
 from penstock.report.words import milliseconds
 from penstock.simulate import CriticalStep, Pace, Timeline
 

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.device.block import Room, largest_room
 from penstock.sampling.device.hops import DeviceEpoch, Slot, Topology
-from penstock.sampling.device.room import Room, largest_room
 from penstock.sampling.device.streams import on_stream, stream_maker
-from penstock.sampling.kernels import SCANNED
-from penstock.sampling.key import BatchKey
+from penstock.sampling.draws import SCANNED
 from penstock.sampling.lists import check_seeds
 from penstock.sampling.relabel import PerThread
 

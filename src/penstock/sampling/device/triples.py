@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.sampling.device.order import batch_keys, shuffled
+from penstock.sampling.device.hops import batch_keys, shuffled
 from penstock.sampling.links.known import End
-from penstock.sampling.links.uniform import STEP, TRIES
+from penstock.sampling.links.negatives import STEP, TRIES
 from penstock.sampling.triples import KnownTriples, TripleNegatives, Triples
 
 _DRAWN = 128
@@ -117,7 +117,7 @@ class DeviceTriples:
         return batch
 
     def _drawn(self, key: Tensor, total: Tensor, queries: Tensor, own: Tensor, end: End, group: int) -> Tensor:
-        from penstock.sampling.device.triple_kernels import draw_entities
+        from penstock.sampling.device.kernels import draw_entities
 
         policy, known = self._negatives, self._known.get(end)
         drawn = torch.zeros((-(-self._size // group), policy.k), dtype=torch.int64, device=self._device)
@@ -144,7 +144,7 @@ class DeviceTriples:
         """Which entities make a true triple, but for its own end."""
         if end not in self._listed:
             return None
-        from penstock.sampling.device.triple_kernels import mark_listed
+        from penstock.sampling.device.kernels import mark_listed
 
         bounds, others = self._listed[end]
         mask = torch.zeros((self._size, self._entities), dtype=torch.int8, device=self._device)

@@ -10,18 +10,18 @@ neighbourhoods of a batch's vertices come from the node samplers, which are give
 from typing import Any
 
 from penstock.errors import PenstockError, nearest
-from penstock.sampling.links.batch import EdgeBatch, Exclude
-from penstock.sampling.links.batcher import EdgeBatcher, PairBatcher
+from penstock.sampling.links.batcher import EdgeBatch, EdgeBatcher, Exclude, PairBatcher, share_of
 from penstock.sampling.links.edge_ranks import ScoreBlock, dot_product, ranks, ranks_of_scores
-from penstock.sampling.links.edge_split import HeldOutRule, split_and_tell, split_edges, split_positions
-from penstock.sampling.links.inbatch import InBatch
-from penstock.sampling.links.joint import Joint
-from penstock.sampling.links.known import KnownEdges, known_edges
-from penstock.sampling.links.negatives import DrawnNegatives, NegativePolicy, Positives
-from penstock.sampling.links.reverse import Reverse, find_reverse
-from penstock.sampling.links.supervision import Supervision, supervise
-from penstock.sampling.links.uniform import Uniform
-from penstock.sampling.links.worker_share import share_of
+from penstock.sampling.links.edge_split import (
+    HeldOutRule,
+    Supervision,
+    split_and_tell,
+    split_edges,
+    split_positions,
+    supervise,
+)
+from penstock.sampling.links.known import KnownEdges, Reverse, find_reverse, known_edges
+from penstock.sampling.links.negatives import DrawnNegatives, InBatch, Joint, NegativePolicy, Positives, Uniform
 
 NEGATIVES: dict[str, type[NegativePolicy]] = {"uniform": Uniform, "joint": Joint, "in-batch": InBatch}
 

@@ -15,8 +15,7 @@ from penstock.graph.blocks import ranges
 from penstock.graph.hashing import document_key
 from penstock.kernels import njit
 from penstock.sampling.links.known import End, KnownEdges, checked_pairs
-from penstock.sampling.links.negatives import Positives
-from penstock.sampling.links.uniform import Uniform
+from penstock.sampling.links.negatives import Positives, Uniform
 
 ScoreBlock = Callable[[Array, Array | None], Array]
 """`score_block(kept, others)`: scores [b, c] of the kept ends [b] with others [b, c]; None: all vertices, [b, n]."""

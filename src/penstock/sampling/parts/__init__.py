@@ -9,16 +9,14 @@ on its edges, and `holdout` samples without edges that are held out of it. `batc
 that do nothing else, `batch_codec` is their form on the wire, and `requests` what is checked of a request.
 """
 
-from penstock.sampling.parts.batch_codec import batch_messages
-from penstock.sampling.parts.batches import RemoteSampler, serve_batches
+from penstock.sampling.parts.batches import HoldoutSampler, RemoteSampler, serve_batches
 from penstock.sampling.parts.graph import edge_types_in, parted_labor, parted_lists, parted_sampler
-from penstock.sampling.parts.holdout import HoldoutSampler
-from penstock.sampling.parts.homogeneous import PartedGraph, parted_graph
+from penstock.sampling.parts.homogeneous import PartedGraph, SharedSampler, parted_graph
 from penstock.sampling.parts.owner import OwnedPart, PartLists
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import PartedLists
+from penstock.sampling.parts.requests import batch_messages
 from penstock.sampling.parts.service import serve_lists
-from penstock.sampling.parts.shared_sampler import SharedSampler
 
 __all__ = [
     "HoldoutSampler",

@@ -1,5 +1,6 @@
 """Whole batches drawn by other tasks: a sampler task answers, a worker asks one of several."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
@@ -10,18 +11,57 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
-from penstock.sampling.key import BatchKey
+from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import check_typed_seeds
-from penstock.sampling.parts.batch_codec import batch_messages, batch_received
-from penstock.sampling.parts.holdout import HoldoutSampler
-from penstock.sampling.parts.requests import BatchRequest, HeldOutRuleForm, ItemsRequest, read_body
-from penstock.sampling.typed import Relation
-from penstock.wire.channel import Channel
+from penstock.sampling.neighbours import NeighbourSampler
+from penstock.sampling.parts.requests import (
+    BatchRequest,
+    HeldOutRuleForm,
+    ItemsRequest,
+    batch_messages,
+    batch_received,
+    read_body,
+)
+from penstock.sampling.typed import Relation, TypedNeighbourSampler
+from penstock.wire.channel import Channel, RemoteError
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
-from penstock.wire.pending_call import RemoteError
+
+# A sampler of a cut graph that is told with every batch which edges are held out of which relation.
+#
+# A task that samples for others does not know what a worker's task holds out before it is asked.
+
+Inner = NeighbourSampler | TypedNeighbourSampler
+
+
+class HoldoutSampler:
+    """Makes a sampler for what is held out, and keeps the newest. Any thread may ask."""
+
+    def __init__(self, make: Callable[[Mapping[EdgeType, HeldOutRule]], Inner], edge_types: list[EdgeType]) -> None:
+        self._make, self._kinds = make, {edge_key(kind): kind for kind in edge_types}
+        self._lock = threading.Lock()
+        self._newest: tuple[dict[str, HeldOutRule], Inner] = {}, make({})
+
+    def lacking(self, absent: Mapping[str, HeldOutRule]) -> Inner:
+        """The sampler without the edges that are held out, by relation's key."""
+        for name in absent:
+            if name not in self._kinds:
+                raise PenstockError(
+                    f"There is no relation {name!r} to hold edges out of: use one of {', '.join(self._kinds)}.",
+                    code="unknown-name",
+                )
+        with self._lock:
+            if self._newest[0] != absent:
+                self._newest = dict(absent), self._make({self._kinds[name]: rule for name, rule in absent.items()})
+            return self._newest[1]
+
+    def sample(
+        self, seeds: Any, key: BatchKey, *, absent: Mapping[EdgeType, HeldOutRule] | None = None, **more: Any
+    ) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
+        """A batch, as the sampler that is made gives it."""
+        return self.lacking({edge_key(kind): rule for kind, rule in (absent or {}).items()}).sample(seeds, key, **more)
+
 
 AnyBatch = MiniBatch[Block] | MiniBatch[TypedBlock]
 

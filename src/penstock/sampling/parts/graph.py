@@ -16,9 +16,8 @@ from penstock.sampling.lists import Readable
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
-from penstock.sampling.parts.remote import Channels, PartedLists
+from penstock.sampling.parts.remote import Channels, PartedLists, VertexTimedLists
 from penstock.sampling.parts.requests import Name, StrictRequest, Whole, read_body
-from penstock.sampling.parts.vertex_times import VertexTimedLists
 from penstock.sampling.registry import ReadableLists
 from penstock.sampling.temporal import OF_NODES, Clock
 from penstock.sampling.typed import Relation, TypedNeighbourSampler

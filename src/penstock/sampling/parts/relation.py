@@ -15,9 +15,8 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
-from penstock.sampling.parts.answers import place_lists
 from penstock.sampling.parts.owner import OwnedPart
-from penstock.sampling.parts.remote import Channels
+from penstock.sampling.parts.remote import Channels, place_lists
 from penstock.sampling.parts.requests import (
     DegreesRequest,
     EdgesRequest,

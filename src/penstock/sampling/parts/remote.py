@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
+from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.partition.owners import Book
+from penstock.kernels import njit
+from penstock.partition.owners import Book, split_by_owner
 from penstock.sampling.exclusion import Exclusion
 from penstock.sampling.links.edge_split import HeldOutRule
-from penstock.sampling.lists import DrawnNeighbours, Readers
-from penstock.sampling.parts.answers import Group, PartAnswer, group_by_owner, stitch_draws, stitch_rows
+from penstock.sampling.lists import DrawnNeighbours, Lists, ListSource, Readers
+from penstock.sampling.neighbours import ALL
 from penstock.sampling.parts.owner import PartLists, Seen
 from penstock.sampling.parts.requests import (
     DrawRequest,
@@ -23,10 +26,160 @@ from penstock.sampling.parts.requests import (
     floats_received,
     numbers_received,
 )
-from penstock.sampling.parts.vertex_times import check_readers
-from penstock.wire.channel import Channel
+from penstock.sampling.temporal import Clock
+from penstock.wire.channel import Channel, PendingCall
 from penstock.wire.message import Message
-from penstock.wire.pending_call import PendingCall
+
+# Rows grouped by the part that owns them, and the owners' answers put together again in the order of the rows.
+
+
+class Group(NamedTuple):
+    """The rows, ascending, whose vertices one part owns."""
+
+    rows: Array
+    vertices: Array
+
+
+class PartAnswer(NamedTuple):
+    """What one part drew for its group: so many sources for every row, one row's behind the other's."""
+
+    counts: Array
+    sources: Array
+    weights: Array | None = None
+    positions: Array | None = None
+    """The edges' numbers in the cut graph, where asked for."""
+
+
+def group_by_owner(vertices: Array, bounds: Array) -> dict[int, Group]:
+    """The rows of every part that owns any of the vertices; `bounds` are the book's."""
+    split, groups = split_by_owner(vertices, bounds), {}
+    for part in np.flatnonzero(np.diff(split.starts)).tolist():
+        _, places = split.of(part)
+        groups[part] = Group(places, vertices[places])
+    return groups
+
+
+def stitch_draws(
+    groups: Mapping[int, Group],
+    pieces: Mapping[int, PartAnswer],
+    count: int,
+    dtype: np.dtype[np.signedinteger],
+    weighted: bool,
+    positioned: bool = False,
+) -> DrawnNeighbours:
+    """The draws of `count` rows, sources as `dtype`. A piece has as many sources as its counts say.
+
+    Pieces have weights where `weighted`, and positions where `positioned`.
+    """
+    indptr = np.zeros(count + 1, np.int64)
+    for part, group in groups.items():
+        indptr[group.rows + 1] = pieces[part].counts
+    np.cumsum(indptr, out=indptr)
+    sources = np.empty(indptr[-1], dtype)
+    kinds = [piece.weights.dtype for piece in pieces.values() if piece.weights is not None]
+    weights = np.empty(indptr[-1], kinds[0] if kinds else np.float32) if weighted else None
+    positions = np.empty(indptr[-1], np.int64) if positioned else None
+    for part, (rows, _) in groups.items():
+        piece = pieces[part]
+        place_lists(rows, indptr, piece.sources, sources)
+        if weights is not None:
+            assert piece.weights is not None
+            place_lists(rows, indptr, piece.weights, weights)
+        if positions is not None:
+            assert piece.positions is not None
+            place_lists(rows, indptr, piece.positions, positions)
+    return DrawnNeighbours(indptr, sources, positions, weights)
+
+
+def stitch_rows(groups: Mapping[int, Group], pieces: Mapping[int, Array], count: int) -> Array:
+    """One float32 for each row, in the order of the request."""
+    values = np.empty(count, np.float32)
+    for part, group in groups.items():
+        values[group.rows] = pieces[part]
+    return values
+
+
+@njit(nogil=True, cache=True)
+def place_lists(rows: Array, indptr: Array, values: Array, out: Array) -> None:
+    """Lists that lie one behind the other go to where their rows have room for them."""
+    used = 0
+    for k in range(len(rows)):
+        begin, end = indptr[rows[k]], indptr[rows[k] + 1]
+        for place in range(begin, end):
+            out[place] = values[used]
+            used += 1
+
+
+# Draws by the times of vertices, which a list's owner does not have of other parts' vertices.
+#
+# Whole lists come to whoever asks, who has all vertices' times and draws from them as an owner would.
+
+_ANY = np.uint64(0)
+"""Whole lists are not drawn: any key names them."""
+_WEIGHT = "weight"
+
+
+def check_readers(readers: Readers) -> None:
+    """Refuse options that sampling by time over parts does not support."""
+    if len(readers.limits) and readers.exclusion:
+        raise PenstockError(
+            "A cut graph cannot be sampled by time with edges excluded: leave out `time` or `exclude`.",
+            code="unsupported-combination",
+        )
+
+
+class VertexTimedLists:
+    """Lists of one relation whose readers have limits; `lists` give them whole, wherever they are."""
+
+    def __init__(
+        self, lists: ListSource, names: Array, times: Array, replace: bool = False, uniform: bool = False
+    ) -> None:
+        """`names` are the destinations' original numbers and `times` those of the sources, by new number.
+
+        Lists that are weighted come with the weights of all their edges: draws go by the places in whole lists.
+        """
+        self._lists, self._names, self._replace, self.weighted = lists, names, replace, lists.weighted
+        self._uniform = uniform
+        self._clock = Clock(np.empty(0, times.dtype), times)
+
+    def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
+        """Ask for whole lists; they are drawn from when the answer is waited for."""
+        ready = self._start(readers, edges)
+
+        def drawn() -> DrawnNeighbours:
+            lists, here, numbers = ready()
+            found = lists.draw(here, key, fanout, edges)
+            return found if numbers is None else found._replace(positions=numbers[found.positions])
+
+        return drawn
+
+    def start_totals(self, readers: Readers) -> Callable[[], Array]:
+        """Ask for whole lists; what is in time is counted when the answer is waited for."""
+        ready = self._start(readers, False)
+
+        def totals() -> Array:
+            lists, here, _ = ready()
+            return lists.totals(here)
+
+        return totals
+
+    def _start(self, readers: Readers, edges: bool) -> Callable[[], tuple[Lists, Readers, Array | None]]:
+        """Each list is asked for once, in however many trees its vertex is."""
+        check_readers(readers)
+        vertices, places = np.unique(readers.vertices, return_inverse=True)
+        asked = self._lists.start_draw(Readers(vertices), _ANY, ALL, edges)
+        return partial(self._here, asked, vertices, readers._replace(vertices=places))
+
+    def _here(
+        self, asked: Callable[[], DrawnNeighbours], vertices: Array, readers: Readers
+    ) -> tuple[Lists, Readers, Array | None]:
+        """The lists that came, who reads them, and the numbers of their edges where these were asked for."""
+        found = asked()
+        fields = {} if found.weights is None else {_WEIGHT: found.weights}
+        whole, weight = EdgeSet(found.indptr, found.sources, fields), _WEIGHT if self.weighted else None
+        lists = Lists(whole, "A cut graph", self._names[vertices], self._replace, weight, self._clock, self._uniform)
+        return lists, readers, found.positions
+
 
 Channels = Callable[[int], Channel]
 """The channel to the task that holds a part."""

@@ -1,6 +1,8 @@
-"""What travels with a request for draws, and how a request is checked before anything is done about it."""
+"""What travels between samplers of parts: requests for draws, checked before use, and whole batches."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
@@ -8,9 +10,14 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
 from penstock.graph.documents import StrictDocument, first_problem
+from penstock.graph.schema import EdgeType
+from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
 from penstock.sampling.links.edge_split import HeldOutRule
-from penstock.wire.message import Message
+from penstock.wire.message import LIMITS, Message
+
+# What travels with a request for draws, and how a request is checked before anything is done about it.
 
 Name = Annotated[str, Field(max_length=256)]
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -167,3 +174,230 @@ def floats_received(values: Array, count: int, who: str, dtype: type[np.floating
             code="malformed-message",
         )
     return values
+
+
+# Batches on the wire: their arrays, and a document of which array is what.
+#
+# Offsets travel as counts in the smallest type that holds them; arrays that begin at the same memory, as totals do,
+# once. Features, labels and original numbers do not travel: whoever asked has them or pulls them.
+
+
+class _Lists(StrictRequest):
+    """One relation's block: places of its arrays in the message. Of `totals` the first so many are the block's."""
+
+    kind: list[Name]
+    """Source, relation and destination; nothing in a batch of one type."""
+    counts: Whole
+    indices: Whole
+    weights: Whole | None
+    totals: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None
+    edges: Whole | None
+    ages: Whole | None = None
+
+
+class _Layer(StrictRequest):
+    num_src: dict[Name, Whole]
+    num_dst: dict[Name, Whole]
+    relations: list[_Lists]
+
+
+class _Form(StrictRequest):
+    """A batch: vertices by type (places of arrays), how many of them are seeds, and layers, outermost first.
+
+    Of a share: how many seeds the whole batch has. `seed_weights` is the place of an array, if there is one.
+    """
+
+    typed: bool
+    vertices: dict[Name, Whole]
+    seeds: dict[Name, Whole]
+    layers: list[_Layer]
+    arrays: Whole
+    whole: Whole | None
+    seed_weights: Whole | None
+
+
+def batch_messages(batch: MiniBatch[Block] | MiniBatch[TypedBlock]) -> list[Message]:
+    """A batch as the sampler gives it."""
+    arrays = _Outgoing()
+    form = _Form(
+        typed=isinstance(batch.blocks[0], TypedBlock),
+        vertices={name: arrays.put(these) for name, these in batch.vertices.items()},
+        seeds={name: len(these) for name, these in batch.seeds.items()},
+        layers=[_layer_form(_by_relation(block, batch.vertices), arrays) for block in batch.blocks],
+        arrays=0,
+        whole=batch.whole,
+        seed_weights=None if batch.seed_weights is None else arrays.put(batch.seed_weights),
+    )
+    form.arrays = len(arrays.all)
+    bodies = [form.model_dump(), *([{}] * (max(0, len(arrays.all) - 1) // LIMITS.arrays))]
+    return [
+        Message("batch", body, tuple(arrays.all[number * LIMITS.arrays : (number + 1) * LIMITS.arrays]))
+        for number, body in enumerate(bodies)
+    ]
+
+
+def batch_received(
+    messages: Iterable[Message], counts: Mapping[str, int], key: BatchKey | None, who: str
+) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
+    """The batch that messages carry, in arrays of its own. `counts` are the graph's vertices by type."""
+    parts = list(messages)
+    if not parts:
+        raise _wrong(who, "no parts")
+    form, arrays = read_body(parts[0], _Form), [array for part in parts for array in part.arrays]
+    if len(arrays) != form.arrays:
+        raise _wrong(who, f"{len(arrays)} arrays where {form.arrays} were said")
+    read = _Incoming(form, arrays, counts, who)
+    vertices = {name: read.vertices(name) for name in form.vertices}
+    read.check_rows(vertices)
+    layers = [read.layer(layer) for layer in form.layers]
+    seeds = {name: vertices[name][:count].copy() for name, count in form.seeds.items()}
+    weights = read.seed_weights()
+    if form.typed:
+        return MiniBatch(seeds, vertices, layers, key=key, seed_weights=weights, whole=form.whole)
+    blocks = [block for layer in layers for block in layer.relations.values()]
+    return MiniBatch(seeds, vertices, blocks, key=key, seed_weights=weights, whole=form.whole)
+
+
+def _by_relation(block: Block | TypedBlock, vertices: Mapping[str, Array]) -> TypedBlock:
+    """A layer by relation; the only one of a graph of one type has no name."""
+    if isinstance(block, TypedBlock):
+        return block
+    (name,) = vertices
+    return TypedBlock({("", "", ""): block}, {name: block.num_src}, {name: block.num_dst})
+
+
+def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
+    lists = []
+    for kind, block in layer.relations.items():
+        totals, edges = block.totals, block.edges
+        lists.append(
+            _Lists(
+                kind=[name for name in kind if name],
+                counts=arrays.put(counts_as_sent(np.diff(block.indptr))),
+                indices=arrays.put(block.indices),
+                weights=None if block.weights is None else arrays.put(block.weights),
+                totals=None if totals is None else [arrays.put_shared(totals), len(totals)],
+                edges=None if edges is None else arrays.put(edges.astype(np.int64, copy=False)),
+                ages=None if block.ages is None else arrays.put(block.ages),
+            )
+        )
+    return _Layer(num_src=layer.num_src, num_dst=layer.num_dst, relations=lists)
+
+
+class _Outgoing:
+    """Arrays that have found their place."""
+
+    def __init__(self) -> None:
+        self.all: list[Array] = []
+        self._shared: dict[int, int] = {}
+
+    def put(self, array: Array) -> int:
+        """The place of an array."""
+        self.all.append(array)
+        return len(self.all) - 1
+
+    def put_shared(self, array: Array) -> int:
+        """The place of an array that begins as this one does."""
+        begin = array.__array_interface__["data"][0]
+        place = self._shared.get(begin)
+        if place is None or len(self.all[place]) < len(array):
+            place = self._shared[begin] = self.put(array)
+        return place
+
+
+class _Incoming:
+    """Arrays of a batch that came. Kernels will believe them, so nothing is believed here."""
+
+    def __init__(self, form: _Form, arrays: list[Array], counts: Mapping[str, int], who: str) -> None:
+        self._form, self._arrays, self._counts, self._who = form, arrays, counts, who
+        self._shared: dict[int, Array] = {}
+
+    def vertices(self, name: str) -> Array:
+        if name not in self._counts:
+            raise _wrong(self._who, f"vertices of type {name!r}, which the graph has not")
+        count = self._counts[name]
+        return numbers_received(self._array(self._form.vertices[name]), count, index_dtype(count), self._who).copy()
+
+    def check_rows(self, vertices: Mapping[str, Array]) -> None:
+        """Layers stand on each other: the outermost reads all vertices, the innermost writes the seeds."""
+        form = self._form
+        if not form.layers or (not form.typed and len(vertices) != 1) or not set(form.seeds) <= set(vertices):
+            raise _wrong(self._who, "no layers, or seeds of other types than its vertices")
+        rows = [{name: len(these) for name, these in vertices.items()}, *(layer.num_dst for layer in form.layers)]
+        fits = all(layer.num_src == above for layer, above in zip(form.layers, rows, strict=False))
+        fits &= all(set(a) == set(b) and all(b[name] <= a[name] for name in a) for a, b in pairwise(rows))
+        fits &= rows[-1] == {name: form.seeds.get(name, 0) for name in vertices}
+        if not fits:
+            raise _wrong(self._who, "layers that do not stand on each other")
+
+    def seed_weights(self) -> Array | None:
+        """One a seed, where there are any; a share has no more seeds than the whole."""
+        count = sum(self._form.seeds.values())
+        if self._form.whole is not None and self._form.whole < count:
+            raise _wrong(self._who, "more seeds than the whole of which it is a share")
+        if self._form.seed_weights is None:
+            return None
+        return floats_received(self._array(self._form.seed_weights), count, self._who).copy()
+
+    def layer(self, layer: _Layer) -> TypedBlock:
+        relations = dict(self._block(lists, layer) for lists in layer.relations)
+        if len(relations) != len(layer.relations) or (not self._form.typed and len(relations) != 1):
+            raise _wrong(self._who, "a relation twice in a layer, or none")
+        return TypedBlock(relations, layer.num_src, layer.num_dst)
+
+    def _block(self, lists: _Lists, layer: _Layer) -> tuple[EdgeType, Block]:
+        source, relation, destination = self._kind(lists)
+        if source not in layer.num_src or destination not in layer.num_dst:
+            raise _wrong(self._who, "a relation between types that the graph has not")
+        num_src = layer.num_src[source]
+        indices = numbers_received(self._array(lists.indices), num_src, np.dtype(np.int32), self._who).copy()
+        counts = counts_received(self._array(lists.counts), len(indices), self._who)
+        if len(counts) != layer.num_dst[destination]:
+            raise _wrong(self._who, "a block of other rows than its layer's")
+        indptr = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=indptr[1:])
+        weights, ages = (self._floats(place, len(indices)) for place in (lists.weights, lists.ages))
+        totals, edges = self._totals(lists, len(counts)), self._edges(lists, len(indices))
+        return (source, relation, destination), Block(indptr, indices, num_src, weights, totals, edges, ages=ages)
+
+    def _floats(self, place: int | None, count: int) -> Array | None:
+        """One number for each edge, where there are any."""
+        return None if place is None else floats_received(self._array(place), count, self._who).copy()
+
+    def _edges(self, lists: _Lists, count: int) -> Array | None:
+        """Numbers of edges. How many edges there are is known to the source of their rows, which refuses others."""
+        if lists.edges is None:
+            return None
+        most, dtype = np.iinfo(np.int64).max, np.dtype(np.int64)
+        return numbers_received(self._array(lists.edges), most, dtype, self._who, count).copy()
+
+    def _totals(self, lists: _Lists, rows: int) -> Array | None:
+        if lists.totals is None:
+            return None
+        place, count = lists.totals
+        if place not in self._shared:
+            array = self._array(place)
+            self._shared[place] = floats_received(array, len(array), self._who).copy()
+        if not rows <= count <= len(self._shared[place]):
+            raise _wrong(self._who, "totals of other rows than a block has")
+        return self._shared[place][:count]
+
+    def _kind(self, lists: _Lists) -> EdgeType:
+        if self._form.typed and len(lists.kind) == 3:
+            source, relation, destination = lists.kind
+            return source, relation, destination
+        if self._form.typed or lists.kind:
+            raise _wrong(self._who, "a relation that is none")
+        (only,) = self._form.vertices
+        return only, "", only
+
+    def _array(self, place: int) -> Array:
+        if place >= len(self._arrays) or self._arrays[place].ndim != 1:
+            raise _wrong(self._who, "an array that is not there, or not flat")
+        return self._arrays[place]
+
+
+def _wrong(who: str, what: str) -> PenstockError:
+    return PenstockError(
+        f"{who} answered with a batch that has {what}: check that it runs the same release.", code="malformed-message"
+    )

@@ -5,11 +5,24 @@ which triples are true; `negatives` draws entities that replace an end; `batcher
 triples among those with one end replaced.
 """
 
-from penstock.sampling.triples.batcher import TripleBatch, TripleBatcher, share_of
-from penstock.sampling.triples.known import KnownTriples
-from penstock.sampling.triples.negatives import TRIPLE_NEGATIVES, DrawnEntities, TripleNegatives, triple_negatives
+from penstock.sampling.triples.batcher import (
+    TRIPLE_NEGATIVES,
+    DrawnEntities,
+    TripleBatch,
+    TripleBatcher,
+    TripleNegatives,
+    share_of,
+    triple_negatives,
+)
 from penstock.sampling.triples.ranks import filtered_ranks
-from penstock.sampling.triples.triple_set import Entities, Triples, held_out_triples, relations_of, training_triples
+from penstock.sampling.triples.triple_set import (
+    Entities,
+    KnownTriples,
+    Triples,
+    held_out_triples,
+    relations_of,
+    training_triples,
+)
 
 __all__ = [
     "TRIPLE_NEGATIVES",

@@ -1,18 +1,224 @@
-"""From positions of triples to a batch: ends, negatives, and the vertices whose rows they need."""
+"""Batches of triples: ends, the entities that replace them as negatives, and the vertices that they need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.graph.hashing import below, draw, mix, unit
 from penstock.graph.schema import EdgeType
-from penstock.sampling.key import BatchKey
-from penstock.sampling.links.batch import WholeEdgeBatch
+from penstock.kernels import njit
+from penstock.sampling.block import BatchKey
+from penstock.sampling.links.batcher import WholeEdgeBatch
 from penstock.sampling.links.known import End
-from penstock.sampling.triples.known import KnownTriples
-from penstock.sampling.triples.negatives import DrawnEntities, TripleNegatives, weight_sums
-from penstock.sampling.triples.triple_set import Entities, Triples, reverse_of
+from penstock.sampling.links.negatives import STEP, TRIES
+from penstock.sampling.triples.triple_set import Entities, KnownTriples, Triples, is_listed, reverse_of
+
+# Entities that replace an end of true triples, drawn from hashes: uniformly, or by a power of their degree.
+
+_LOOKED_UP = 16
+"""A list of true entities up to so many times as long as what was drawn is looked up there, and not the other way."""
+
+
+class DrawnEntities(NamedTuple):
+    """`entities` [groups, k] stand against each of the `group` triples of their row; `masked` [m] are places in the
+    [triples, k] scores that must not count: true triples, and entities of another type."""
+
+    entities: Array
+    group: int
+    masked: Array
+
+
+@dataclass(frozen=True)
+class TripleNegatives:
+    """How entities are drawn that replace an end.
+
+    `k` for every `group` triples (0: for the whole batch), or all entities where k is 0, with repeats; in proportion to
+    their degree in the training triples to the power of `power`. With `filtered`, those that make a true triple do not
+    count; what counts for no triple of a group is drawn again. A triple's own end never counts.
+    """
+
+    k: int = 1
+    group: int = 1
+    power: float = 0.0
+    filtered: bool = True
+
+    def draw(
+        self, triples: Triples, end: End, entities: Entities, known: KnownTriples, weights: Array | None, key: np.uint64
+    ) -> DrawnEntities:
+        """What stands at `end` against some triples; `weights` are sums of entities' weights (see `weight_sums`)."""
+        low, high = entities.limits(triples.relation, end)
+        other: End = "source" if end == "destination" else "destination"
+        kept, own = triples.end(other), triples.end(end)
+        first, last = known.bounds(triples.relation, kept, end) if self.filtered else (own * 0, own * 0)
+        others = known.index(end)[1]
+        if not self.k:
+            every = np.arange(entities.count)
+            return DrawnEntities(
+                every[None], max(1, triples.total), _masked_of_all(len(every), low, high, own, first, last, others)
+            )
+        group = self.group or max(1, triples.total)
+        drawn = np.zeros((-(-triples.total // group), self.k), np.int64)
+        starts, useless = np.arange(0, triples.total, group), np.ones(drawn.shape, np.bool_)
+        sums, place = np.empty(0) if weights is None else weights, np.full(entities.count, -1, np.int32)
+        for attempt in range(TRIES):
+            _draw(key, attempt, group, low, high, sums, useless, drawn)
+            mask = np.zeros((triples.total, self.k), np.bool_)
+            _mask(drawn, group, low, high, own, first, last, others, place, mask)
+            useless = np.logical_and.reduceat(mask, starts) if len(starts) else useless[:0]
+            if not useless.any():
+                break
+        return DrawnEntities(drawn, group, np.flatnonzero(mask))
+
+    def per_triple(self, entities: int) -> int:
+        """How many stand against a triple at one end."""
+        return self.k or entities
+
+
+TRIPLE_NEGATIVES: dict[str, Callable[[int, int, float, bool], TripleNegatives]] = {
+    "uniform": lambda k, group, power, filtered: TripleNegatives(k, 1, power, filtered),
+    "joint": lambda k, group, power, filtered: TripleNegatives(k, group, power, filtered),
+    "all": lambda k, group, power, filtered: TripleNegatives(0, 0, 0.0, filtered),
+}
+"""By name: each triple's own, shared by a group of triples, and every entity."""
+
+
+def triple_negatives(name: str, k: int, group: int = 0, power: float = 0.0, filtered: bool = True) -> TripleNegatives:
+    """The policy of that name."""
+    if name not in TRIPLE_NEGATIVES:
+        raise PenstockError(
+            f"Knowledge graphs have no negatives called {name!r}{nearest(name, TRIPLE_NEGATIVES)}", code="unknown-name"
+        )
+    return TRIPLE_NEGATIVES[name](k, group, power, filtered)
+
+
+def weight_sums(triples: Triples, entities: Entities, power: float) -> Array | None:
+    """[entities + 1] sums of the entities' degrees to a power, from 0; None where all weigh the same."""
+    if not power:
+        return None
+    ends = np.concatenate([triples.head, triples.tail])
+    weights = np.bincount(ends, minlength=entities.count).astype(np.float64) ** power
+    return np.concatenate([[0.0], np.cumsum(weights)])
+
+
+def _masked_of_all(count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array) -> Array:
+    """Places of [triples, entities] that do not count, ascending: own ends, true triples, entities of another type."""
+    most = len(own) + int((last - first).sum() + low.sum() + (count - high).sum())
+    masked = np.empty(most, np.int64)
+    return masked[: _places_of_all(count, low, high, own, first, last, others, masked)]
+
+
+@njit(nogil=True, cache=True)
+def _places_of_all(
+    count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array, masked: Array
+) -> int:
+    """Write each triple's places, and return how many there are; true entities are of the right type, and ascend."""
+    size = 0
+    for i in range(own.shape[0]):
+        row, waiting = i * count, True
+        for entity in range(low[i]):
+            masked[size] = row + entity
+            size += 1
+        for x in range(first[i], last[i]):
+            if waiting and own[i] <= others[x]:
+                waiting = False
+                if own[i] < others[x]:
+                    masked[size] = row + own[i]
+                    size += 1
+            masked[size] = row + others[x]
+            size += 1
+        if waiting:
+            masked[size] = row + own[i]
+            size += 1
+        for entity in range(high[i], count):
+            masked[size] = row + entity
+            size += 1
+    return size
+
+
+@njit(nogil=True, cache=True)
+def _draw(
+    key: np.uint64, attempt: int, group: int, low: Array, high: Array, sums: Array, useless: Array, drawn: Array
+) -> None:
+    """Draw those entities that count for no triple of their group."""
+    for g in range(drawn.shape[0]):
+        start, stop = g * group, min((g + 1) * group, low.shape[0])
+        lowest, highest = low[start:stop].min(), high[start:stop].max()
+        stream = mix(key ^ np.uint64(g))
+        for j in range(drawn.shape[1]):
+            if useless[g, j]:
+                bits = draw(stream, np.uint64(j) * STEP + np.uint64(attempt))
+                drawn[g, j] = _entity(bits, lowest, highest, sums)
+
+
+@njit(nogil=True, cache=True)
+def _mask(
+    drawn: Array,
+    group: int,
+    low: Array,
+    high: Array,
+    own: Array,
+    first: Array,
+    last: Array,
+    others: Array,
+    place: Array,
+    mask: Array,
+) -> None:
+    """Mark what does not count. `place` [entities] is -1 everywhere, before and afterwards."""
+    k = drawn.shape[1]
+    following = np.empty(k, place.dtype)
+    for g in range(drawn.shape[0]):
+        row = drawn[g]
+        for j in range(k):
+            # Where an entity was drawn last, and from there where it was drawn before.
+            following[j] = place[row[j]]
+            place[row[j]] = j
+        lowest, highest = row.min(), row.max()
+        for i in range(g * group, min((g + 1) * group, own.shape[0])):
+            if lowest < low[i] or highest >= high[i]:
+                for j in range(k):
+                    mask[i, j] |= row[j] < low[i] or row[j] >= high[i]
+            _mark(place, following, own[i], mask[i])
+            if last[i] - first[i] <= _LOOKED_UP * k:
+                for x in range(first[i], last[i]):
+                    _mark(place, following, others[x], mask[i])
+            else:
+                for j in range(k):
+                    if is_listed(others, first[i], last[i], row[j]):
+                        mask[i, j] = True
+        for j in range(k):
+            place[row[j]] = -1
+
+
+@njit(nogil=True, cache=True)
+def _mark(place: Array, following: Array, entity: int, row: Array) -> None:
+    """Mark an entity wherever it was drawn."""
+    j = place[entity]
+    while j >= 0:
+        row[j] = True
+        j = following[j]
+
+
+@njit(nogil=True, cache=True)
+def _entity(bits: np.uint64, low: int, high: int, sums: Array) -> int:
+    """One of low..high - 1, uniformly or in proportion to the steps of `sums`."""
+    if sums.shape[0] == 0:
+        return low + below(bits, high - low)
+    sought = sums[low] + unit(bits) * (sums[high] - sums[low])
+    left, right = low, high - 1
+    while left < right:
+        middle = (left + right) // 2
+        if sums[middle + 1] > sought:
+            right = middle
+        else:
+            left = middle + 1
+    return left
+
+
+# From positions of triples to a batch: ends, negatives, and the vertices whose rows they need.
 
 Corrupted = dict[End, DrawnEntities]
 

@@ -14,8 +14,7 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.sampling.links.edge_ranks import RANKED_BYTES
 from penstock.sampling.links.known import End
-from penstock.sampling.triples.known import KnownTriples
-from penstock.sampling.triples.triple_set import Entities, Triples
+from penstock.sampling.triples.triple_set import Entities, KnownTriples, Triples
 
 ScoreQueries = Callable[[Array, Array, End, int, int], torch.Tensor]
 """`score(kept, relation, end, low, high)`: scores [b, high - low] of each entity at the other end and relation with

@@ -4,10 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-from penstock.graph.output_files import PRIVATE_UMASK, open_bytes
-from penstock.python_program import start_python
-from penstock.service.workers.pool import TaskProcess
-from penstock.service.workers.process import ProcessName
+from penstock.graph.files import PRIVATE_UMASK, open_bytes
+from penstock.processes import start_python
+from penstock.service.workers.pool import ProcessName, TaskProcess
 
 
 def cold_process(folder: Path, environment: dict[str, str]) -> TaskProcess:

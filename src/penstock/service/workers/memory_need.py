@@ -5,8 +5,8 @@ from typing import Any
 
 from penstock.train.job import Job
 from penstock.train.memory.forecast import MemoryForecast, forecast
-from penstock.train.memory.process import program_file_bytes
-from penstock.train.trace.categories import PROCESS
+from penstock.train.memory.host_forecast import program_file_bytes
+from penstock.train.trace.allocations import PROCESS
 
 _MARGIN, _MARGIN_BYTES = 0.02, 32 << 20
 """What is granted beyond the forecast: forecasts may be off by a percent, and a process holds a little more or less."""

@@ -2,17 +2,90 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from penstock.errors import PenstockError
-from penstock.graph.output_files import make_private_folder, open_bytes, writing
-from penstock.python_program import start_python
-from penstock.service.workers.process import ProcessName
+from penstock.graph.files import make_private_folder, open_bytes, writing
+from penstock.processes import start_python
+from penstock.service.records import boot
 from penstock.service.workers.warm import rest_of_line
+
+# Processes as the system knows them: which one a number stands for, what memory it has, and how to end it.
+
+_GONE_S = 10.0
+
+
+class ProcessName(NamedTuple):
+    """One process for good: numbers are used again, but not with the same start."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessName | None":
+        """The process that has this number now; None where there is none, or only what is left of a dead one."""
+        started = _started(pid)
+        return None if started is None else cls(pid, started)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return _started(self.pid) == self.started
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and to its session, if it is still there."""
+        if not self.is_alive:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            # A task's process leads a session, in which stays what it starts itself; one that has only just been forked
+            # does not yet.
+            send = os.killpg if os.getpgid(self.pid) == self.pid else os.kill
+            send(self.pid, number)
+
+    def kill(self) -> bool:
+        """End it at once and wait until it is gone; whether it is."""
+        until = time.monotonic() + _GONE_S
+        while self.is_alive and time.monotonic() < until:
+            self.signal(signal.SIGKILL)
+            time.sleep(0.01)
+        return not self.is_alive
+
+    def resident_bytes(self) -> int:
+        """Memory that it alone holds: without pages of files, which the system takes back when it needs them."""
+        if not sys.platform.startswith("linux"):
+            return int(_ps(self.pid, "rss") or 0) << 10
+        total = 0
+        with suppress(OSError, ValueError, IndexError):
+            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+                if line.startswith(("RssAnon:", "RssShmem:")):
+                    total += int(line.split()[1]) << 10
+        return total
+
+
+def _started(pid: int) -> str | None:
+    if not sys.platform.startswith("linux"):
+        state, _, started = _ps(pid, "stat=,lstart").partition(" ")
+        return started.strip() or None if not state.startswith("Z") else None
+    try:
+        # The name, which may hold anything, ends with the last bracket.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        # Anything else, as too many open files, is no sign that it has ended.
+        return None
+    return None if fields[0] in "ZX" else f"{boot()}:{fields[19]}"
+
+
+def _ps(pid: int, wanted: str) -> str:
+    asked = ["ps", "-o", f"{wanted}=", "-p", str(pid)]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
 
 _ANSWER_S = 180.0
 """Seconds in which the warm program forks, the time included that it needs to import everything."""
@@ -152,3 +225,245 @@ class WarmPool:
         finally:
             os.close(entry)
             os.close(told_back)
+
+
+# What the scheduler needs of those who start processes for it, on this machine or elsewhere.
+
+
+class StartedProcess(Protocol):
+    """A process as the system knows it, or what stands for one on another machine."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its number; with `started` it is one process for good. None where it is on another machine."""
+
+    @property
+    def started(self) -> str | None:
+        """When it started, as the system says it."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs, or waits to."""
+
+    def signal(self, number: int) -> None:
+        """Ask it to stop (SIGTERM), or end it (SIGKILL)."""
+
+    def kill(self) -> bool:
+        """End it at once; whether it is gone."""
+
+    def resident_bytes(self) -> int:
+        """Memory that it alone holds."""
+
+
+class StartedTask(Protocol):
+    """A process that waits for its task, and then does it."""
+
+    @property
+    def name(self) -> StartedProcess:
+        """The process itself."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there is something to hear."""
+
+    def begin(self, task: dict[str, Any]) -> None:
+        """Tell it what to do."""
+
+    @property
+    def ended_with_others(self) -> bool:
+        """Whether its process ended by itself while it trained other jobs, too: nobody can tell whose fault it was."""
+
+    def heard(self) -> tuple[list[dict[str, Any]], bool]:
+        """What it has reported since it was last asked, and whether it has ended."""
+
+    def close(self) -> None:
+        """Forget it."""
+
+
+class Starter(Protocol):
+    """Starts processes that wait for tasks."""
+
+    def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> StartedTask:
+        """A process for a task in `folder`, which gets its log; the task begins when it is told so."""
+
+
+# The service's side of processes that train several jobs at once (`shared_jobs`).
+
+
+class ProcessKind(NamedTuple):
+    """What jobs must have in common to share a process."""
+
+    environment: tuple[tuple[str, str], ...]
+    threads: int
+    """MKL has one number of threads for a process."""
+    tf32: bool
+    """torch has one switch for a process."""
+    alone: bool
+    """A job that is to run alone shares no process either."""
+
+
+class SharedPool:
+    """Starts jobs in processes that they share: those that can be together are in one."""
+
+    def __init__(self, pool: WarmPool, folder: Path) -> None:
+        """`folder` gets the logs of processes; jobs have their own."""
+        self._pool, self._folder = pool, folder
+        self._processes = dict[ProcessKind, SharedProcess]()
+
+    def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> "SharedTask":
+        """A place for a job in a process; what it prints goes to the log in `folder`."""
+        self._pool.make_log(folder).close()
+        document = task["document"]
+        kind = ProcessKind(
+            tuple(sorted(environment.items())), document["threads"], document["compute_type"] == "tf32", task["alone"]
+        )
+        for other, process in list(self._processes.items()):
+            # What waits idle would keep its memory from this job; where it is the same kind it is warm.
+            if not process.is_alive or (other != kind and not process.jobs):
+                self._processes.pop(other).close()
+        if kind not in self._processes:
+            self._processes[kind] = SharedProcess(self._pool.fork(self._folder, environment, "shared"))
+        return SharedTask(self._processes[kind], folder)
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
+
+
+class SharedProcess:
+    """A process with the jobs that are in it."""
+
+    def __init__(self, process: TaskProcess) -> None:
+        self._process, self.jobs = process, dict[int, SharedTask]()
+        self._numbers, self._killed = 0, False
+
+    @property
+    def process(self) -> TaskProcess:
+        """The process itself."""
+        return self._process
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.name.is_alive
+
+    def add(self, task: "SharedTask", fields: dict[str, Any], log: Path) -> int:
+        """Begin a job; its number in this process."""
+        self._numbers += 1
+        self.jobs[self._numbers] = task
+        self._process.tell({"job": self._numbers, "task": fields, "log": str(log)})
+        return self._numbers
+
+    def listen(self) -> bool:
+        """Hand what the process has said to the jobs that it is about; whether it has ended."""
+        messages, ended = self._process.heard()
+        for message in messages:
+            job = self.jobs.get(message.pop("job"))
+            if job is not None:
+                job.take(message)
+        if ended:
+            for job in self.jobs.values():
+                job.lost(with_others=len(self.jobs) > 1 and not self._killed)
+            self.jobs.clear()
+        return ended
+
+    def stop(self, number: int) -> None:
+        """Let a job finish its step."""
+        self._process.tell({"job": number})
+
+    def kill(self) -> None:
+        """End the process with all its jobs, for the sake of one of them: the others are not at fault."""
+        self._killed = True
+        self._process.name.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.name.kill()
+        self._process.close()
+
+
+class SharedName:
+    """What stands for the process of one job among others."""
+
+    def __init__(self, task: "SharedTask", process: SharedProcess) -> None:
+        self._task, self._shared, self._name = task, process, process.process.name
+        self.pid: int | None = self._name.pid
+        self.started: str | None = self._name.started
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the job still runs."""
+        return not self._task.has_ended and self._name.is_alive
+
+    def signal(self, number: int) -> None:
+        """Ask the job to stop. To end it at once, its whole process is ended; the others go on from checkpoints."""
+        if not self.is_alive:
+            return
+        if number == signal.SIGKILL:
+            self._shared.kill()
+        else:
+            self._task.stop()
+
+    def kill(self) -> bool:
+        """A job that has ended leaves nothing behind; its process stays for the others and those to come."""
+        if not self._task.has_ended:
+            self._shared.kill()
+        return True
+
+    def resident_bytes(self) -> int:
+        """Memory of the process beyond what its other jobs were granted: what one job holds nobody can tell."""
+        others = sum(each.granted for each in self._shared.jobs.values() if each is not self._task)
+        return max(0, self._name.resident_bytes() - others)
+
+
+class SharedTask:
+    """A job in a process that it shares, with what `TaskProcess` shows of one in a process of its own."""
+
+    def __init__(self, process: SharedProcess, folder: Path) -> None:
+        self._process, self._folder, self._number = process, folder, 0
+        self._messages = list[dict[str, Any]]()
+        self.has_ended = self.ended_with_others = False
+        self.granted = 0
+        """Bytes of the host's memory."""
+        self.name = SharedName(self, process)
+        # Each job is waited for with a descriptor of its own.
+        self._heard: int | None = os.dup(process.process.fileno())
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when its process has something to say, or is gone."""
+        assert self._heard is not None
+        return self._heard
+
+    def begin(self, task: dict[str, Any]) -> None:
+        """Tell its process what to do."""
+        self.granted = task["host_bytes"]
+        self._number = self._process.add(self, task, self._folder / "log.txt")
+
+    def stop(self) -> None:
+        """Let the job finish its step and write a checkpoint."""
+        self._process.stop(self._number)
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Something was said about the job."""
+        self._messages.append(message)
+        if "outcome" in message:
+            self.has_ended = True
+            self._process.jobs.pop(self._number, None)
+
+    def lost(self, with_others: bool) -> None:
+        """The process is gone, and the job with it."""
+        self.has_ended, self.ended_with_others = True, with_others
+
+    def heard(self) -> tuple[list[dict[str, Any]], bool]:
+        """What the job has reported since it was last asked, and whether it has ended."""
+        if not self.has_ended:
+            self._process.listen()
+        messages, self._messages = self._messages, []
+        return messages, self.has_ended
+
+    def close(self) -> None:
+        """Forget the job; one that was never begun was not in the process."""
+        if self._heard is not None:
+            os.close(self._heard)
+        self._heard = None

@@ -9,18 +9,16 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
-from penstock.interruption import stopped_by
-from penstock.service.workers.device_grant import ProcessLimit, SharedDevice
-from penstock.service.workers.reports import JobReports, Reports
-from penstock.service.workers.tasks import outcome_of, train
-from penstock.store.device.shared_copies import SharedCopies, copies_shared
+from penstock.processes import stopped_by
+from penstock.service.workers.tasks import JobReports, ProcessLimit, Reports, SharedDevice, outcome_of, run_task, train
+from penstock.store.device.copies import SharedCopies, copies_shared
 from penstock.train.job import Job
 
 
@@ -91,3 +89,9 @@ def _messages() -> Iterator[dict[str, Any]]:
         *lines, unread = (unread + chunk).split(b"\n")
         for line in lines:
             yield json.loads(line)
+
+
+# What a fork of the warm program may do.
+
+PROGRAMS: dict[str, Callable[[int], int]] = {"task": run_task, "shared": run_shared}
+"""By name; each is given the descriptor that it reports to, and returns an exit status."""

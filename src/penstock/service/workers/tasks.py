@@ -1,31 +1,274 @@
 """What a process does that has one task: train a job, forecast the memory of one, or look at the GPUs."""
 
 import json
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import torch
 
 from penstock.errors import PenstockError
+from penstock.formatting import counted
 from penstock.graph.graph import Graph
 from penstock.memory import HOST_PEAK, file_mb, resident_mb
 from penstock.progress import Progress
 from penstock.report import write_report_or_note
-from penstock.service.workers.device_grant import DeviceGrant, OwnDevice, uses_gpu
+from penstock.sampling.device.streams import RunStreams, streams_of_run
 from penstock.service.workers.memory_need import memory_need
-from penstock.service.workers.reports import LoggedProgress, Reports, reached
-from penstock.train.device_full import is_host_full
+from penstock.train.compute_device import assumed_memory, is_host_full
 from penstock.train.job import Job, make_job
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import RunFolder
 from penstock.train.trace.kernel_rates import measure_kernel_rates
+
+# What a task's process tells the service, a JSON object in a line: its steps, its memory, how it ended.
+
+_PAUSE_S = 1.0
+_STATUS_S = 2.0
+
+
+class Reports:
+    """The service's ear. Lines of several threads do not mix."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._lock = descriptor, threading.Lock()
+
+    def say(self, **fields: Any) -> None:
+        """Tell the service; where it is gone, the process is about to end anyway."""
+        data = json.dumps(fields).encode() + b"\n"
+        with self._lock, suppress(OSError):
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+
+class JobReports(Reports):
+    """What one of several jobs of a process tells: each line names the job."""
+
+    def __init__(self, reports: Reports, job: int) -> None:
+        self._reports, self._job = reports, job
+
+    def say(self, **fields: Any) -> None:
+        """Tell the service."""
+        self._reports.say(job=self._job, **fields)
+
+
+def reached(
+    metric: str, better: str, val: float | None, epoch: int | None, test: float | None = None
+) -> dict[str, Any]:
+    """What a job has reached (`JobRecord.metric`): values that are no numbers, which JSON cannot hold, are left out."""
+    values = {"val": val, "epoch": epoch, "test": test}
+    known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    return {"name": metric, "better": better, **known}
+
+
+class LoggedProgress(Progress):
+    """Progress as lines of the job's log, with steps counted for the service. A full disk does not end the job."""
+
+    def __init__(self, reports: Reports, log: TextIO) -> None:
+        super().__init__()
+        self._reports, self._steps, self._said, self._told = reports, 0, -_STATUS_S, 0.0
+        self._best: tuple[float, int] | None = None
+        self._file = log
+        self._training = False
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        if what == "training":
+            self._training = True
+            self._reports.say(running=True)
+        self._log(f"{what} ({counted(total, unit)})" if total and unit else what)
+
+    def advance(self, amount: int) -> None:
+        if self._training:
+            self._steps += amount
+            now = time.monotonic()
+            if now - self._told >= _PAUSE_S:
+                self._told = now
+                self._reports.say(steps=self._steps)
+
+    def validated(self, metric: str, better: str, best: float, epoch: int) -> None:
+        if (best, epoch) != self._best:
+            self._best = best, epoch
+            self._reports.say(metric=reached(metric, better, best, epoch))
+
+    def finish(self) -> None:
+        self._training = False
+
+    def status(self, line: str) -> None:
+        if time.monotonic() - self._said >= _STATUS_S:
+            self._said = time.monotonic()
+            self._log(line)
+
+    def note(self, sentence: str) -> None:
+        self._log(sentence)
+
+    def _log(self, line: str) -> None:
+        with suppress(OSError):
+            print(f"{time.strftime('%H:%M:%S')} {line}", file=self._file, flush=True)
+
+
+# The part of a GPU that a job was granted: of a process of its own, or of one that it shares with other jobs.
+
+_GPU = torch.device("cuda", 0)
+"""A job's process sees one GPU."""
+
+
+class DeviceGrant(Protocol):
+    """What a job may take of its GPU."""
+
+    def entered(self, reports: Reports) -> AbstractContextManager[None]:
+        """Within it, in this thread, the job trains with no more than it was granted."""
+
+    def peak_bytes(self) -> int | None:
+        """The most that it has reserved so far; None where it has used no GPU."""
+
+
+class OwnDevice:
+    """The GPU of a process that does one task: torch itself refuses to reserve more than was granted."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._task = task
+
+    @contextmanager
+    def entered(self, reports: Reports) -> Iterator[None]:
+        """See `DeviceGrant`."""
+        if not self._task["device_bytes"]:
+            yield
+            return
+        limit_process(granted_bytes(self._task))
+        # What is placed where is decided as for the forecast: by the device's memory, not by what others leave of it.
+        with assumed_memory(self._task["room_bytes"], torch.cuda.memory_allocated), reporting(self, reports):
+            yield
+
+    def peak_bytes(self) -> int | None:
+        """See `DeviceGrant`."""
+        return torch.cuda.max_memory_reserved() if uses_gpu() else None
+
+
+class SharedDevice:
+    """The part of a GPU that a job of a shared process was granted: what is reserved for the streams of the job.
+
+    torch knows one limit for a process, which is what all its jobs were granted together. A job that takes more than
+    its part is noticed within a second, and `too_much` is called.
+    """
+
+    def __init__(self, task: dict[str, Any], limit: "ProcessLimit", too_much: Callable[[], None]) -> None:
+        self._task, self._limit, self._too_much = task, limit, too_much
+        self._streams: RunStreams | None = None
+        self._peak = 0
+        self.exceeded = ""
+        """By how much it took more than it was granted, a sentence; empty where it did not."""
+
+    @contextmanager
+    def entered(self, reports: Reports) -> Iterator[None]:
+        """See `DeviceGrant`."""
+        if not self._task["device_bytes"]:
+            yield
+            return
+        with streams_of_run(_GPU) as self._streams, self._limit.raised(granted_bytes(self._task), self._streams):
+            with assumed_memory(self._task["room_bytes"], self._streams.reserved_bytes), reporting(self, reports):
+                yield
+            self.peak_bytes()
+
+    def peak_bytes(self) -> int | None:
+        """See `DeviceGrant`."""
+        if self._streams is None:
+            return None
+        now, granted = self._streams.reserved_bytes(), granted_bytes(self._task)
+        self._peak = max(self._peak, now)
+        if now > granted and not self.exceeded:
+            self.exceeded = (
+                f"It reserved {now / 1e6:,.0f} MB of the device, and {granted / 1e6:,.0f} MB were forecast and granted."
+            )
+            self._too_much()
+        return self._peak
+
+
+class ProcessLimit:
+    """What the jobs of a process may reserve together: the sum of what each was granted, beside what is no job's.
+
+    Jobs that have ended leave workspaces of matrix libraries behind, which torch keeps for each stream, and the copies
+    of graphs that jobs share are nobody's own. A limit without them would leave the next job too little.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._granted = threading.Lock(), dict[RunStreams, int]()
+
+    @contextmanager
+    def raised(self, granted: int, streams: RunStreams) -> Iterator[None]:
+        """Within it the process may reserve so much more, for a job on these streams."""
+        with self._lock:
+            if not self._granted:
+                give_back_unused()
+            self._granted[streams] = granted
+            self._limit()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._granted[streams]
+                self._limit()
+
+    def _limit(self) -> None:
+        if not self._granted:
+            limit_process(torch.cuda.get_device_properties(_GPU).total_memory)
+            return
+        of_jobs = sum(streams.reserved_bytes() for streams in self._granted)
+        limit_process(sum(self._granted.values()) + max(0, reserved_by_process() - of_jobs))
+
+
+@contextmanager
+def reporting(grant: DeviceGrant, reports: Reports) -> Iterator[None]:
+    """Within it the service hears every second how much of the GPU is reserved."""
+    ended = threading.Event()
+
+    def report() -> None:
+        while not ended.wait(_PAUSE_S):
+            reports.say(device_bytes=grant.peak_bytes() or 0)
+
+    thread = threading.Thread(target=report, name="device", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def granted_bytes(task: dict[str, Any]) -> int:
+    """What torch may reserve for a job: its grant without the CUDA context."""
+    return max(0, int(task["device_bytes"]) - int(task["context_bytes"]))
+
+
+def limit_process(most: int) -> None:
+    """Let torch reserve no more than so many bytes of the GPU in this process."""
+    total = torch.cuda.get_device_properties(_GPU).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), _GPU)
+
+
+def reserved_by_process() -> int:
+    """Bytes that torch has reserved of the GPU in this process."""
+    return torch.cuda.memory_reserved(_GPU)
+
+
+def give_back_unused() -> None:
+    """Return to the GPU what is kept for reuse and for matrix libraries; only while no job computes."""
+    libraries: Any = torch._C
+    libraries._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+
+
+def uses_gpu() -> bool:
+    """Whether this process has used a GPU."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
 
 _DEVICE_FAULTS = ("CUDA error", "cuBLAS", "CUBLAS", "cudnn", "device-side", "MPS")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from penstock.graph.output_files import PRIVATE_UMASK
+from penstock.graph.files import PRIVATE_UMASK
 
 _OPENBLAS = "OPENBLAS_NUM_THREADS"
 LONGEST = 64 << 10
@@ -48,7 +48,7 @@ def import_everything() -> None:
 
         assert scipy.linalg
     from penstock.partition.owners import split_by_owner
-    from penstock.service.workers.programs import PROGRAMS
+    from penstock.service.workers.shared_jobs import PROGRAMS
 
     assert PROGRAMS
     split_by_owner(np.zeros(1, np.int64), np.array([0, 1]))
@@ -115,7 +115,7 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         faulthandler.enable()
-        from penstock.service.workers.programs import PROGRAMS
+        from penstock.service.workers.shared_jobs import PROGRAMS
 
         status = PROGRAMS[request["program"]](reports)
     except BaseException:

@@ -7,8 +7,7 @@ from pydantic import Field, model_validator
 from penstock.graph.documents import StrictDocument
 from penstock.simulate.llm.fabric import Servers
 from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
-from penstock.simulate.llm.model import Model, preset
-from penstock.simulate.llm.parallelism import Parallelism
+from penstock.simulate.llm.model import Model, Parallelism, preset
 
 Degree = Annotated[int, Field(ge=1, le=65536)]
 Width = Annotated[int, Field(ge=1, le=1 << 20)]

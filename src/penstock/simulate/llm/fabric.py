@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.hashing import document_key, unit_draws
-from penstock.hardware.network import Network
+from penstock.hardware.machines import Network
 
 _GBPS = 1e9 / 8
 PLACES = ("switch", "leaf", "pod", "fabric")

@@ -8,8 +8,7 @@ from typing import Literal
 
 from penstock.errors import PenstockError
 from penstock.simulate.llm.fabric import Seat, Servers
-from penstock.simulate.llm.model import Model
-from penstock.simulate.llm.parallelism import Parallelism
+from penstock.simulate.llm.model import Model, Parallelism
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.hardware.network import Network
-from penstock.simulate.llm.device_workload import DeviceWorkload
-from penstock.simulate.llm.experts import Experts, Marks, in_pairs
+from penstock.hardware.machines import Network
+from penstock.simulate.llm.collectives import Bucket, DeviceWorkload, Experts, Marks, add_gradients, in_pairs
 from penstock.simulate.llm.fabric import Fabric, Image
-from penstock.simulate.llm.gradients import Bucket, add_gradients
 from penstock.simulate.llm.job import Costs, LlmJob
-from penstock.simulate.llm.parallelism import Work, order_of
+from penstock.simulate.llm.model import Work, order_of
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item
 

@@ -1,22 +1,22 @@
-"""How flows share links: one file for each policy, which chooses a way of sharing from `simulate/sharing`.
+"""How flows share links: the policies, each of which chooses a way of sharing from `simulate/sharing`.
 
-`POLICIES` is the table of contents. A new policy is one file and one line here (docs/simulate.md).
+`POLICIES` is the table of contents. `flow_policies` know flows alone, `coflow_policies` what belongs together. A new
+policy is an entry in one of them or in a file of its own, and one line here (docs/simulate.md).
 """
 
 from penstock.errors import PenstockError, nearest
 from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
-from penstock.simulate.rates.bytescheduler import BYTESCHEDULER
-from penstock.simulate.rates.critical_path import CRITICAL_PATH
-from penstock.simulate.rates.ep_over_dp import EP_OVER_DP
-from penstock.simulate.rates.fair import FAIR
-from penstock.simulate.rates.fifo import FIFO
-from penstock.simulate.rates.hermod import HERMOD
-from penstock.simulate.rates.iteration_first import ITERATION_FIRST
-from penstock.simulate.rates.mrtf import MRTF
-from penstock.simulate.rates.oes import OES
-from penstock.simulate.rates.omcoflow import OMCOFLOW
-from penstock.simulate.rates.slack import SLACK
-from penstock.simulate.rates.type_first import DP_FIRST, EP_FIRST, PP_FIRST
+from penstock.simulate.rates.coflow_policies import (
+    BYTESCHEDULER,
+    DP_FIRST,
+    EP_FIRST,
+    EP_OVER_DP,
+    HERMOD,
+    OMCOFLOW,
+    PP_FIRST,
+    SLACK,
+)
+from penstock.simulate.rates.flow_policies import CRITICAL_PATH, FAIR, FIFO, ITERATION_FIRST, MRTF, OES
 
 FLOW_POLICIES = {policy.name: policy for policy in (OES, FAIR, FIFO, MRTF, OMCOFLOW, ITERATION_FIRST, CRITICAL_PATH)}
 """For flows of any kind."""

@@ -9,8 +9,16 @@ were changes no rate; any other changes none of the ranks before the first that 
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import inner
 from penstock.simulate.heaps import NONE
-from penstock.simulate.sharing.groups import activate, clear_group, deactivate, set_speed
-from penstock.simulate.sharing.progressive_filling import OPEN, change_speed, fill_rank, take_all
+from penstock.simulate.sharing.groups import (
+    OPEN,
+    activate,
+    change_speed,
+    clear_group,
+    deactivate,
+    fill_rank,
+    set_speed,
+    take_all,
+)
 from penstock.simulate.state import ACTIVE, FREE, ROWS, SERIALS, TOUCHED
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import inner
 from penstock.simulate.heaps import NONE, meld, set_leaf, without_root
-from penstock.simulate.sharing.groups import log_speed
-from penstock.simulate.sharing.progressive_filling import take_all
+from penstock.simulate.sharing.groups import log_speed, take_all
 from penstock.simulate.state import ACTIVE
 
 

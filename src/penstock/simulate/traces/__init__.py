@@ -4,23 +4,24 @@ They have an engine of their own: most policies here order coflows anew by what 
 engine's ranks cannot express, and at the public trace's size `fair` is five times as fast as on the common engine
 (docs/design.md has the figures).
 
-`trace` is the public benchmark's shuffles in memory, read or drawn, and `text` their file; `coflows` is what is
-simulated, `simulation` does it and says what came of it and what no policy can beat. `policies` is the table: the
-policies `fair` and `coflowsim-fair`, and in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`).
-`ordered` holds the events of these four; `progress` and `max_min` are what kernels share.
+`trace` is the public benchmark's shuffles, read, drawn and written; `coflows` is what is simulated, `simulation` does
+it and says what came of it and what no policy can beat. Its table has the policies: `fair` and `coflowsim-fair`, and
+in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the events of these four;
+`progress` is what kernels share.
 """
 
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
-from penstock.simulate.traces.policies import TRACE_POLICIES, TracePolicy, trace_policy_named
 from penstock.simulate.traces.simulation import (
+    TRACE_POLICIES,
     TraceOutcome,
+    TracePolicy,
     bottlenecks,
     makespan_bound,
     mean_cct_bound,
     simulate_trace,
+    trace_policy_named,
 )
-from penstock.simulate.traces.text import read_trace, write_trace
-from penstock.simulate.traces.trace import MEGABYTE, Trace, made_trace
+from penstock.simulate.traces.trace import MEGABYTE, Trace, made_trace, read_trace, write_trace
 
 __all__ = [
     "MEGABYTE",

@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.simulate.traces.bssi import match, order_by_bssi
 from penstock.simulate.traces.coflows import Lines
-from penstock.simulate.traces.max_min import fill
+from penstock.simulate.traces.fair import fill
 from penstock.simulate.traces.progress import (
     EVENTS,
     SAME,

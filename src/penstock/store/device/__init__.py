@@ -6,8 +6,7 @@
 decided elsewhere, in `penstock.plan.residence`.
 """
 
-from penstock.store.device.copies import to_device, to_pinned
-from penstock.store.device.pinned_memory import page_locked
+from penstock.store.device.copies import page_locked, to_device, to_pinned
 from penstock.store.device.tables import (
     CachedTable,
     DeviceSource,

@@ -1,5 +1,12 @@
 """From an array on the host, mapped perhaps and larger than memory, to a tensor that a device can read."""
 
+import math
+import mmap
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -10,8 +17,70 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, release_pages
 from penstock.graph.blocks import ranges
 from penstock.progress import SILENT, Progress
-from penstock.store.device.pinned_memory import page_locked
 from penstock.traced import is_traced
+
+# Page-locked host memory of exactly the size asked for.
+#
+# torch's own pinned allocations are rounded up to a power of two: 28 GB would take 32. So memory is mapped here and
+# registered with CUDA, and is registered no more when the last tensor on it dies.
+
+
+def page_locked(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    fill: Callable[[Tensor], object] | None = None,
+) -> Tensor:
+    """A host tensor that a CUDA device can read in place; zeros, or what `fill` writes. Plain memory for other devices.
+
+    It is locked after it is filled: threads that fill it make its pages much faster than the locking would.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(shape, dtype=dtype)
+    memory = _mapped(size)
+    tensor = torch.from_numpy(memory).view(dtype).view(shape)
+    if fill is not None:
+        fill(tensor)
+    if device.type == "cuda":
+        _lock(memory)
+    return tensor
+
+
+def _mapped(size: int) -> Array:
+    """Bytes of a private mapping, on large pages where the system has them: they are locked much faster."""
+    try:
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise PenstockError(
+            f"There is no room for {size / 1e9:.1f} GB in host memory ({error}): set features to host, or free memory.",
+            code="out-of-memory",
+        ) from None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapping, np.uint8)
+
+
+def _lock(memory: Array) -> None:
+    address = memory.ctypes.data
+    answer = torch.cuda.cudart().cudaHostRegister(address, memory.nbytes, 0)  # type: ignore[no-untyped-call]
+    if int(answer) != 0:
+        raise PenstockError(
+            f"{memory.nbytes / 1e9:.1f} GB of host memory could not be page-locked for the GPU ({answer}): place what"
+            " is pinned on host or device, or free memory.",
+            code="out-of-memory",
+        )
+    # Tensors hold the array, and the array's weak references are told before its memory goes. Nothing is left to do
+    # at exit, when the driver may be gone already.
+    weakref.finalize(memory, _unlock, address).atexit = False
+
+
+def _unlock(address: int) -> None:
+    # A gather that was launched may still be reading.
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+
 
 _CHUNK_BYTES = 64 << 20
 """A staging buffer: over a millisecond of the bus's time, long beside a launch; small beside any table."""
@@ -162,3 +231,67 @@ def _through_staging(source: _Source, placed: Tensor, chunk_bytes: int, progress
         progress.advance((stop - start) * source.row_bytes)
     for done in copied:
         done.synchronize()
+
+
+# Copies on a device that several runs of one process share: those of the same array are made once.
+
+
+class SharedCopies:
+    """The copies that runs of this process have on devices; one goes when the last run that uses it has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[int, torch.dtype | None, str], tuple[weakref.ref[Tensor], Array]] = {}
+        """By the array's identity, which stays its own as long as it is kept here."""
+        self._streams: dict[str, Any] = {}
+        """Copies are no run's memory: they are allocated on streams of their own."""
+
+    def copy(
+        self, array: Array, device: torch.device, dtype: torch.dtype | None, what: str, progress: Progress
+    ) -> Tensor:
+        """The copy of an array; whoever asks while it is made waits for it."""
+        key = id(array), dtype, str(device)
+        with self._lock:
+            for gone in [each for each, (made, _) in self._known.items() if made() is None]:
+                del self._known[gone]
+            known = self._known.get(key)
+            made = None if known is None else known[0]()
+            if made is None:
+                with self._beside(device):
+                    made = to_device(array, device, dtype, what, progress)
+                self._known[key] = weakref.ref(made), array
+            return made
+
+    def _beside(self, device: torch.device) -> Any:
+        if device.type != "cuda":
+            return nullcontext()
+        if str(device) not in self._streams:
+            self._streams[str(device)] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(self._streams[str(device)])
+
+
+@contextmanager
+def copies_shared(copies: SharedCopies) -> Iterator[None]:
+    """Within it, in this thread, a run shares its copies with the others that were given the same."""
+    token = _copies.set(copies)
+    try:
+        yield
+    finally:
+        _copies.reset(token)
+
+
+def one_copy(
+    array: Array,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    what: str = "features",
+    progress: Progress = SILENT,
+) -> Tensor:
+    """A copy in the device's memory, as `to_device` makes it: one for all runs of this process that share theirs."""
+    shared = _copies.get()
+    if shared is None or is_traced():
+        return to_device(array, device, dtype, what, progress)
+    return shared.copy(array, device, dtype, what, progress)
+
+
+_copies: ContextVar[SharedCopies | None] = ContextVar("_copies", default=None)

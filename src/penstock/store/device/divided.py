@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.store.device.host_paths import CACHE, PATHS, HostPaths, Span
-from penstock.store.device.host_threads import HostTask
+from penstock.store.device.copies import page_locked
+from penstock.store.device.host_paths import CACHE, GATHERED, PATHS, PINNED, HostPaths, HostTask, Span
 from penstock.store.device.moments import Moment
-from penstock.store.device.path_division import GATHERED, PINNED
-from penstock.store.device.pinned_memory import page_locked
 from penstock.store.device.tables import PinnedTable
 from penstock.store.rows import Span as Columns
 from penstock.store.rows import shared_gather

@@ -10,15 +10,13 @@ Nothing here knows where processes run: channels to owners are given.
 """
 
 from penstock.store.parts.embedding_files import Push
-from penstock.store.parts.embeddings import EmbeddingService, own_embedding
-from penstock.store.parts.owned import OwnedEmbedding, StepPast
+from penstock.store.parts.owned import OwnedEmbedding, PushMissing, StepPast
 from penstock.store.parts.remote import RemoteEmbedding
+from penstock.store.parts.requests import Traffic
 from penstock.store.parts.selected_columns import ColumnSelection
-from penstock.store.parts.service import StoreService
-from penstock.store.parts.staged_gradients import PushMissing
+from penstock.store.parts.service import EmbeddingService, StoreService, own_embedding
 from penstock.store.parts.stochastic_rounding import StochasticRounding
 from penstock.store.parts.store import PartedRowSource, PartedStore
-from penstock.store.parts.traffic import Traffic
 
 __all__ = [
     "ColumnSelection",

@@ -1,16 +1,156 @@
 """The files of an embedding at its owner: mapped tables, a lock, and what the records of its journal say."""
 
+import os
+import struct
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.output_files import open_lock
+from penstock.graph.files import claimed, open_lock, open_private, open_regular, unfinished
 from penstock.store.files import rows_in_file
-from penstock.store.parts.journal import Journal, UnreadableRecord
-from penstock.wire.message import Message
+from penstock.wire.message import Limits, Malformed, Message, decode, encode
+
+# A file of records that are each there whole or not at all, whenever the process that writes it is killed.
+
+_MAGIC = b"psj1"
+_HEAD = struct.Struct("<4sIIQ")
+"""Magic, checksum of all that follows, frames, bytes of the frames. Then each frame's size in 8 bytes, then frames."""
+_LIMITS = Limits(array_bytes=1 << 40)
+
+
+class UnreadableRecord(PenstockError):  # noqa: N818
+    """A record whose bytes are as they were written, but that this release cannot read."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="damaged-file")
+
+
+class Journal(ClosedOnExit):
+    """Appending returns when the system has the bytes: a killed process loses no record that was appended.
+
+    What is left of a record by a kill is dropped when the file is opened again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a journal that `write_journal` made."""
+        self.path = path
+        self.records, self.size = read_records(path)
+        """What is in it, oldest first, as found; and the bytes of it that count."""
+        self._file = open_private(path, os.O_WRONLY)
+        os.ftruncate(self._file, self.size)
+
+    def append(self, record: Message) -> None:
+        """Append a record."""
+        try:
+            self.size += _write(self._file, self.size, record)
+        except OSError as error:
+            os.ftruncate(self._file, self.size)
+            raise PenstockError(
+                f"{self.path} cannot be extended ({error.strerror or error}): free space.", code="write-failed"
+            ) from error
+
+    def replace(self, records: Iterable[Message]) -> None:
+        """Have these records, and those alone, from one moment to the next."""
+        file, size = _written(self.path, records)
+        os.close(self._file)
+        self._file, self.size = file, size
+
+    def close(self) -> None:
+        """Let go of the file. Again is no harm."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def write_journal(path: Path, records: Iterable[Message]) -> None:
+    """Make a journal of these records."""
+    os.close(_written(path, records)[0])
+
+
+def read_records(path: Path) -> tuple[list[Message], int]:
+    """The whole records at the beginning of a file, and how many bytes they are."""
+    with open_regular(path) as file:
+        content, at = memoryview(file.read()), 0
+    records = []
+    while (found := _record(content[at:])) is not None:
+        record, size = found
+        records.append(record)
+        at += size
+    return records, at
+
+
+def _written(path: Path, records: Iterable[Message]) -> tuple[int, int]:
+    """Write a journal beside where it shall be and then give it its name: the open file, and its bytes."""
+    temporary, size = unfinished(path), 0
+    file = -1
+    try:
+        file = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with claimed(temporary):
+            for record in records:
+                size += _write(file, size, record)
+            temporary.replace(path)
+    except OSError as error:
+        if file >= 0:
+            os.close(file)
+        temporary.unlink(missing_ok=True)
+        raise PenstockError(
+            f"{path} cannot be written ({error.strerror or error}): free space.", code="write-failed"
+        ) from error
+    return file, size
+
+
+def _write(file: int, at: int, record: Message) -> int:
+    frames = encode(record, 0, "answer", limits=_LIMITS)
+    views = [frame.data if isinstance(frame, np.ndarray) else memoryview(frame) for frame in frames]
+    sizes = struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views))
+    total = sum(view.nbytes for view in views)
+    check = _checksum(struct.pack("<IQ", len(views), total), sizes, *views)
+    written = 0
+    pieces: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, check, len(views), total), sizes, *views]
+    for piece in pieces:
+        rest = memoryview(piece)
+        while len(rest):
+            count = os.pwrite(file, rest, at + written)
+            written, rest = written + count, rest[count:]
+    return written
+
+
+def _record(content: memoryview) -> tuple[Message, int] | None:
+    """The record at the beginning of some bytes and its size; None if there is none that is whole."""
+    if len(content) < _HEAD.size:
+        return None
+    magic, check, count, total = _HEAD.unpack(content[: _HEAD.size])
+    begin = _HEAD.size + 8 * count
+    if magic != _MAGIC or len(content) < begin + total:
+        return None
+    sizes = struct.unpack(f"<{count}Q", content[_HEAD.size : begin])
+    if sum(sizes) != total:
+        return None
+    if _checksum(struct.pack("<IQ", count, total), content[_HEAD.size : begin + total]) != check:
+        return None
+    frames: list[Any] = []
+    at = begin
+    for size in sizes:
+        frames.append(content[at : at + size])
+        at += size
+    try:
+        return decode(frames, _LIMITS, former=True).message, at
+    except Malformed as error:
+        raise UnreadableRecord(f"a record cannot be read: {error}") from None
+
+
+def _checksum(*pieces: Any) -> int:
+    check = 0
+    for piece in pieces:
+        check = zlib.crc32(piece, check)
+    return check
+
 
 JOURNAL = "journal"
 

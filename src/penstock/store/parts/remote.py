@@ -13,12 +13,11 @@ from penstock.graph.arrays import Array
 from penstock.partition.owners import Book, split_by_owner
 from penstock.store.embedding import MOMENTS, Optimiser
 from penstock.store.parts.owned import chunks
+from penstock.store.parts.requests import Channels, Traffic, ask_rows, far_rows, receive_rows
 from penstock.store.parts.row_encoding import Expected, arrived, encoding_for
-from penstock.store.parts.send_buffers import Channels, ask_rows, far_rows, receive_rows
-from penstock.store.parts.traffic import Traffic
 from penstock.store.rows import gather_rows, place_rows
+from penstock.wire.channel import PendingCall
 from penstock.wire.message import Message
-from penstock.wire.pending_call import PendingCall
 
 _AT_ONCE = 8
 """Messages of a restoring that are under way."""

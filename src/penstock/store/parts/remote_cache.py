@@ -14,8 +14,8 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
+from penstock.store.parts.requests import FarRows
 from penstock.store.parts.row_encoding import RowEncoding
-from penstock.store.parts.send_buffers import FarRows
 from penstock.store.rows import Span, place_rows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

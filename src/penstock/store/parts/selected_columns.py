@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.coflow_context import EXPLANATIONS, within_kind
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.store.parts.row_encoding import PartRows, RowEncoding, WireType, encoding_for
 from penstock.wire.channel import Channel
+from penstock.wire.coflows import EXPLANATIONS, within_kind
 from penstock.wire.message import Message
 
 SELECT = "select"

@@ -13,19 +13,17 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.partition.owners import Book, split_by_owner
-from penstock.store.local import LocalStore
-from penstock.store.parts.fields import PartFields, row_bounds, type_of
 from penstock.store.parts.remote_cache import CachedPull, CacheUse, ReadCounts, RemoteRowCache, plan_caches
 from penstock.store.parts.replicas import ReplicaReader
+from penstock.store.parts.requests import Channels, FarRows, Traffic, ask_rows, far_rows, receive_rows
 from penstock.store.parts.row_encoding import RowEncoding, WireType, encoding_for
 from penstock.store.parts.selected_columns import ColumnSelection, ColumnsMissing, SelectedEncoding, SelectedMeans
-from penstock.store.parts.send_buffers import Channels, FarRows, ask_rows, far_rows, receive_rows
+from penstock.store.parts.service import PartFields, row_bounds, type_of
 from penstock.store.parts.stochastic_rounding import StochasticRounding
-from penstock.store.parts.traffic import Traffic
 from penstock.store.rows import Span, gather_rows, place_rows
-from penstock.store.source import RowSource
+from penstock.store.source import LocalStore, RowSource
+from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
-from penstock.wire.pending_call import RemoteError
 
 _PUSH_BYTES = 4 << 20
 """Of one message of a push."""

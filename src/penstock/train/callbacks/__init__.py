@@ -2,22 +2,25 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy import lazy_names
+from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.train.callbacks.calls import Callbacks, EpochResult
-    from penstock.train.callbacks.mlflow_log import MLflow
-    from penstock.train.callbacks.tensorboard_log import TensorBoard
-    from penstock.train.callbacks.wandb_log import WandB
+    from penstock.train.callbacks.loggers import MLflow, TensorBoard, WandB
 
 __all__ = ["Callbacks", "EpochResult", "MLflow", "TensorBoard", "WandB"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.train.callbacks.calls": ("Callbacks", "EpochResult"),
-        "penstock.train.callbacks.mlflow_log": ("MLflow",),
-        "penstock.train.callbacks.tensorboard_log": ("TensorBoard",),
-        "penstock.train.callbacks.wandb_log": ("WandB",),
+        "penstock.train.callbacks.calls": (
+            "Callbacks",
+            "EpochResult",
+        ),
+        "penstock.train.callbacks.loggers": (
+            "MLflow",
+            "TensorBoard",
+            "WandB",
+        ),
     },
 )

@@ -1,30 +1,201 @@
 """A graph on a device for batches alone: the model is the user's own, and a share of the memory is left for it."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
-from penstock.sampling.device.room import Room
+from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.device.block import DeviceBlock, Room, bounds_key, largest_room
+from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, fresh_place
+from penstock.sampling.device.neighbours import check_count, check_fanouts
+from penstock.sampling.device.streams import rest
+from penstock.sampling.lists import check_seeds
+from penstock.store.device.moments import Moment
+from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import Decision, decide
-from penstock.train.device.device_sampling import drawing_on_device
-from penstock.train.device.drawn_ahead import DrawnAhead
-from penstock.train.device.memory import Working, loaded_working, row_type
+from penstock.train.device.launches import Lane, Recorded, warm_up
+from penstock.train.device.memory import NOTHING, Working, loaded_working, row_type
+from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
-from penstock.train.device.trial import NOTHING
-from penstock.train.device_memory import device_memory_of
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
+
+# Batches drawn on a device while the host does something else: captured once as a CUDA graph, replayed for each batch.
+#
+# Two slots take turns. What a draw needs of the host, seeds and keys, reaches the device in one copy; what the host
+# needs to know of it, how large the batch is, comes back in another, which the host looks at when it wants the batch.
+
+
+class DrawnAhead:
+    """Draws a loader's batches (`pipeline.ahead.AheadSampler`): the same as the host's."""
+
+    slots = 2
+
+    def __init__(self, placed: Placed, batch_size: int, node_type: str, merging: threading.Event) -> None:
+        """`merging` is set where batches come with their edges as one list."""
+        check_fanouts(placed.fanouts)
+        check_count(placed.topology.count)
+        assert placed.room is not None
+        self._placed, self._batch_size, self._node_type, self._merging = placed, batch_size, node_type, merging
+        self._lane, self._room = Lane.beside(placed.device), placed.room
+        self._free, self._begun = deque[_AheadSlot](), deque[tuple[_AheadSlot, Planned]]()
+        self._make_slots()
+
+    def begin(self, planned: Planned) -> None:
+        """Launch the drawing of a batch, without waiting for it."""
+        slot = self._free.popleft()
+        self._begun.append((slot, planned))
+        with self._lane.entered():
+            slot.draw(self._seeds(planned), planned)
+
+    def finish(self) -> Batch:
+        """The batch that was begun first, when it is drawn."""
+        while not self._room.holds_sizes(needed := self._begun[0][0].sizes().needed):
+            self._begin_again(needed)
+        slot, planned = self._begun.popleft()
+        seeds, sizes = self._seeds(planned), slot.sizes()
+        with self._lane.entered():
+            blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
+            # A tensor, where batches of the host have an array.
+            vertices: Any = slot.copied_vertices(sizes)
+            batch = MiniBatch({self._node_type: seeds}, {self._node_type: vertices}, blocks, key=planned.key)
+            if self._merging.is_set():
+                batch.merged = slot.copied_edges(sizes)
+        self._free.append(slot)
+        if self._lane.stream is not None:
+            batch.ready = self._lane.stream.record_event()
+        return batch
+
+    def abandon(self) -> None:
+        """Forget the batches that were begun."""
+        if not self._begun:
+            return
+        # The user may let go of the loader, and its memory would be given to others.
+        self._lane.settle()
+        with self._lane.entered():
+            # A draw that lacked room has left vertices behind.
+            self._place.fill_(NEVER)
+        while self._begun:
+            self._free.append(self._begun.popleft()[0])
+
+    def _seeds(self, planned: Planned) -> Array:
+        return check_seeds(planned.seeds, self._placed.topology.count, self._node_type, np.dtype(np.int32))
+
+    def _begin_again(self, needed: list[int]) -> None:
+        """More room for a batch that lacked it; those begun behind it were drawn with what it left."""
+        placed, waiting = self._placed, [planned for _, planned in self._begun]
+        largest = largest_room(self._batch_size, placed.fanouts, placed.topology.count)
+        self._room = self._room.enlarged(needed, largest)
+        self._make_slots()
+        for planned in waiting:
+            self.begin(planned)
+
+    def _make_slots(self) -> None:
+        placed = self._placed
+        rest(placed.device)
+        self._begun.clear()
+        self._free.clear()
+        # They are filled one after the other, so that one table of places does for all.
+        self._place = fresh_place(placed.topology.count, placed.device)
+        for _ in range(self.slots):
+            self._free.append(_AheadSlot(placed, self._room, self._batch_size, self._place, self._lane))
+
+
+class _AheadSlot:
+    """Memory for one batch, and its recorded draw."""
+
+    def __init__(self, placed: Placed, room: Room, batch_size: int, place: Tensor, lane: Lane) -> None:
+        device, hops = placed.device, len(placed.fanouts)
+        self._slot = Slot(
+            placed.topology, placed.fanouts, room, device, hops, placed.replace, placed.totals,
+            edges=placed.names_edges, place=place,
+        )  # fmt: skip
+        pinned = device.type == "cuda"
+        # Keys, the number of seeds, and the seeds, which are half as wide: one copy brings all.
+        words = hops + 1 + (batch_size + 1) // 2
+        self._given = torch.zeros(words, dtype=torch.int64, device=device)
+        self._given_here = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
+        self._epoch = DeviceEpoch(batch_size, batch_size, hops, device)
+        self._epoch.keys = self._given[:hops].view(1, hops)
+        self._epoch.counts = self._given[hops : hops + 1].view(torch.int32)
+        self._epoch.order = self._given[hops + 1 :].view(torch.int32)
+        self._merged = torch.zeros((2, sum(room.edges)), dtype=torch.int64, device=device)
+        self._pairs = torch.zeros(hops + 1, dtype=torch.int32, device=device)
+        self._counted = torch.zeros(3 * hops - 1, dtype=torch.int32, device=device)
+        self._counted_here = torch.zeros(3 * hops - 1, dtype=torch.int32, pin_memory=pinned)
+        self._hops, self._lane, self._drawn = hops, lane, Moment(device)
+        warm_up(self._launch, device, 1)
+        self._recorded = Recorded(self._launch, device, lane)
+
+    def draw(self, seeds: Array, planned: Planned) -> None:
+        """Launch the draw of a batch, on the lane entered."""
+        here, hops = self._given_here.numpy(), self._hops
+        here[:hops] = np.array([planned.key.hop(hop) for hop in range(hops)], np.uint64).view(np.int64)
+        here[hops] = len(seeds)
+        here[hops + 1 :].view(np.int32)[: len(seeds)] = seeds
+        self._given.copy_(self._given_here, non_blocking=True)
+        self._recorded.replay()
+        self._counted_here.copy_(self._counted, non_blocking=True)
+        self._drawn.mark(self._lane)
+
+    def sizes(self) -> "_Sizes":
+        """How large the batch is; waits until it is drawn."""
+        self._drawn.settle()
+        counted: list[int] = self._counted_here.tolist()
+        return _Sizes(counted[: 2 * self._hops], [0, *counted[2 * self._hops :]])
+
+    def copied_blocks(self, seeds: int, sizes: "_Sizes") -> list[DeviceBlock]:
+        """The batch's blocks in memory of their own. They know where the lists begin that no earlier one has."""
+        blocks, known = self._slot.copied_blocks(seeds, sizes.needed), 0
+        for block, bounds in zip(reversed(blocks), sizes.bounds(), strict=True):
+            block.derived[bounds_key(known)] = bounds
+            known = block.num_dst
+        return blocks
+
+    def copied_vertices(self, sizes: "_Sizes") -> Tensor:
+        """The batch's vertices in memory of their own."""
+        return self._slot.vertices[: sizes.needed[-1]].clone()
+
+    def copied_edges(self, sizes: "_Sizes") -> Tensor:
+        """The batch's edges as one list, in memory of its own."""
+        pairs = sum(stop - start for start, stop in sizes.bounds())
+        return self._merged[:, :pairs].clone(memory_format=torch.contiguous_format)
+
+    def _launch(self) -> None:
+        epoch, slot = self._epoch, self._slot
+        epoch.cursor.zero_()
+        epoch.failed_at.fill_(NEVER)
+        slot.draw(epoch)
+        slot.merge(self._merged, self._pairs)
+        torch.cat([slot.needed, *slot.new_list_starts()], out=self._counted)
+
+
+class _Sizes(NamedTuple):
+    """The sizes of a batch that was drawn."""
+
+    needed: list[int]
+    """Edges and rows after each hop, hop by hop (`Room.sizes`)."""
+    starts: list[int]
+    """Where in each hop's edges the lists begin of vertices that the hop before has not drawn for."""
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """For each hop, the places of the edges that are in the one list of all hops."""
+        return list(zip(self.starts, self.needed[::2], strict=True))
 
 
 @dataclass(frozen=True)

@@ -13,26 +13,23 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from penstock.nn.device.rows import TableRows
+from penstock.nn.device.gather import TableRows
 from penstock.nn.drop import dropping
-from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.schedule import Position, Schedule
+from penstock.pipeline.stages import Recorder, StageTime
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.hops import NEVER, Slot
-from penstock.sampling.device.room import Room
 from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
 from penstock.traced import launches, memory_for
 from penstock.train.device.host_drawn import HostDrawnSupply
-from penstock.train.device.launches import Lane, Recorded, warm_up
+from penstock.train.device.launches import Lane, Recorded, Stopwatch, warm_up
 from penstock.train.device.placed import Placed
-from penstock.train.device.stopwatch import Stopwatch
 from penstock.train.device.supply import Supply
 from penstock.train.optimisers import prepare_skipping
-from penstock.train.session import Session
-from penstock.train.steps import Pause, Step
-from penstock.train.trace.categories import BATCHES
+from penstock.train.session import Pause, Session, Step
+from penstock.train.trace.allocations import BATCHES
 
 _FIRST_BURST = 16
 BURST_SECONDS = 1.0

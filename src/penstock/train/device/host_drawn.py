@@ -16,14 +16,13 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.device.block import DeviceBlock, Room, largest_room
 from penstock.sampling.device.hops import DeviceEpoch, Slot
-from penstock.sampling.device.room import Room, largest_room
-from penstock.store.device.pinned_memory import page_locked
+from penstock.store.device.copies import page_locked
 from penstock.traced import is_traced
 from penstock.train.device.placed import Placed
 from penstock.train.device.supply import Supply
-from penstock.train.first_layer.slot_fill import fits
+from penstock.train.first_layer.slots import fits
 from penstock.train.tasks import Task
 
 _SLOTS = 4

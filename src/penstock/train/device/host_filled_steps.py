@@ -16,16 +16,15 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from penstock.pipeline.clock import StageTime
-from penstock.sampling.device.room import Room
+from penstock.pipeline.stages import StageTime
+from penstock.sampling.device.block import Room
 from penstock.traced import memory_for
 from penstock.train.device.captured import CapturedSlot, CapturedSteps
 from penstock.train.device.launches import Lane
 from penstock.train.device.supply import Supply
-from penstock.train.first_layer.slot_fill import Filling, SlotFill
-from penstock.train.session import Session
-from penstock.train.steps import Step
-from penstock.train.trace.categories import BATCHES
+from penstock.train.first_layer.slots import Filling, SlotFill
+from penstock.train.session import Session, Step
+from penstock.train.trace.allocations import BATCHES
 
 
 class HostFilledSteps(CapturedSteps):

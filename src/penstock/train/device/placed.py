@@ -1,33 +1,109 @@
-"""What a device trains with: a graph where it was put, and memory for batches."""
+"""What a device trains with: a graph where it was put, samplers on it, memory for batches, whole blocks."""
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
-from penstock.nn.device.rows import TableRows
+from penstock.nn.device.gather import TableRows
 from penstock.nn.layer_table import layer_entry
-from penstock.paths.path_use import PathUse
-from penstock.pipeline.edge_rows import NO_EDGE_ROWS, EdgeRows
-from penstock.pipeline.host_carrier import Scale
+from penstock.paths.chunk_selector import PathUse
+from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows, Scale
 from penstock.pipeline.loader import Batch
-from penstock.pipeline.schedule import Planned
+from penstock.pipeline.schedule import BatchPlan, Planned
+from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.hops import Slot, Topology
-from penstock.sampling.device.room import Room
+from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.store import CachedSource
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
+from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import Decision
-from penstock.train.device.whole import DeviceWholeGraph
-from penstock.train.device_memory import device_memory_of
-from penstock.train.first_layer.slot_fill import SlotFill
+from penstock.train.first_layer.slots import SlotFill
 from penstock.train.job import Job
-from penstock.train.layerwise.plan import LayerPlan
+from penstock.train.layerwise.host import AlonePlan
+from penstock.train.layerwise.plan import Chunk, LayerPlan, Level, Sampled
+
+# A whole graph on a device as one block, for exact inference without a copy of it.
+
+
+class DeviceWholeGraph(AlonePlan):
+    """Layers over one chunk: every vertex is a row, and reads its whole list."""
+
+    def __init__(
+        self,
+        host: LayerPlan,
+        node_type: str,
+        topology: Topology,
+        table: DeviceSource,
+        in_place: bool,
+        scale: Scale | None,
+    ) -> None:
+        """`host` is the plan for models that are not computed by layers."""
+        self._host, self.by_layers, self.neighbourhoods = host, host.by_layers, host.neighbourhoods
+        self._node_type, self._table, self._in_place, self._scale = node_type, table, in_place, scale
+        indptr: Any = topology.indptr.to(torch.int32)
+        indices: Any = topology.indices
+        totals: Any = topology.indptr.diff().float()
+        self.block = DeviceBlock(indptr, indices, topology.count, None, totals)
+        self._every = np.arange(topology.count)
+
+    def first(self, node_type: str, ids: Array) -> Tensor | TableRows:
+        """Every vertex's features, in their table where they are read there."""
+        table, scale = self._table, self._scale
+        every = torch.arange(table.shape[0], dtype=torch.int32, device=self.block.device)
+        if isinstance(table, ResidentTable):
+            if self._in_place:
+                return TableRows(table.table, every)
+            if scale is None and table.table.dtype == torch.float32:
+                # Layers do not write to what they read, so no copy is made.
+                return table.table
+        out = torch.empty(table.shape, dtype=torch.float32, device=self.block.device)
+        rows = table.gather(every, out)
+        # It changes rows where they are.
+        return rows if scale is None else scale(rows)
+
+    def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
+        """Every vertex is computed in every layer."""
+        self._host.start(wanted, 0, layers)
+        return computed * len(self._every)
+
+    def chunks(self, number: int) -> Iterator[Sampled]:
+        """Chunks of the graph, each with its neighbour lists on the device."""
+        yield Sampled(Chunk(self._node_type, self._every, 0), [self.block], {self._node_type: self._every})
+
+    def level(self, number: int) -> Level:
+        """Storage on the device for the rows of one layer."""
+        return DeviceLevel(self.block.device)
+
+
+class DeviceLevel:
+    """The outputs of every vertex, where they were computed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._values = device, torch.empty(0, device=device)
+
+    def write(self, chunk: Chunk, out: Tensor) -> None:
+        """Take the outputs of all vertices."""
+        self._values = out.detach()
+
+    def fetch(self, node_type: str, ids: Array) -> Tensor:
+        """The outputs of some vertices, ascending; of all of them without a copy."""
+        if len(ids) == len(self._values):
+            return self._values.detach()
+        return self._values[torch.from_numpy(ids).to(self._device)]
+
+
+# What a device trains with: a graph where it was put, and memory for batches.
 
 
 @dataclass(eq=False)
@@ -191,3 +267,64 @@ class Placed:
 
 def _rounded(use: PathUse) -> dict[str, Any]:
     return {"rows": use.rows, "bytes": use.bytes, "seconds": round(use.seconds, 6)}
+
+
+# Batches drawn one at a time on a device, or by host and device together.
+
+Draw = Callable[[Planned], Batch]
+_TIMED = 4
+_WORTH = 0.2
+"""Batches that are timed, the first not counted; and what the host must add to the device's rate to be asked."""
+
+
+def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan) -> tuple[Draw, str]:
+    """How a job's batches are drawn when the lists are where a device reads them; and why, where that was measured."""
+    node_type = getattr(task, "node_type", "node")
+    sampler = DeviceNeighbourSampler(
+        placed.topology, placed.fanouts, placed.device, node_type, placed.replace, placed.totals,
+        edges=placed.names_edges, room=placed.room,
+    )  # fmt: skip
+
+    def on_device(planned: Planned) -> Batch:
+        return sampler.sample(planned.seeds, planned.key)
+
+    if job.sample_on == "hybrid":
+        return Shared(on_device, task.sample), ""
+    if job.sample_on == "auto" and job.drawing_threads > 1:
+        alone, host = (seconds_a_batch(draw, schedule) for draw in (on_device, task.sample))
+        said = f"a batch takes the device {1000 * alone:.1f} ms and a thread of the host {1000 * host:.1f} ms."
+        if (job.drawing_threads - 1) / host > _WORTH / alone:
+            return Shared(on_device, task.sample), f"Host and device draw batches together: {said}"
+        return on_device, f"The device draws batches alone: {said}"
+    return on_device, ""
+
+
+def seconds_a_batch(draw: Draw, schedule: BatchPlan) -> float:
+    """How long a batch takes to draw, by some of the first ones."""
+    began = time.perf_counter()
+    drawn = 0
+    for planned, number in zip(schedule.from_position(), range(_TIMED), strict=False):
+        draw(planned)
+        if number == 0:
+            began = time.perf_counter()
+        drawn = number
+    return (time.perf_counter() - began) / max(1, drawn)
+
+
+class Shared:
+    """Host and device draw together: the device one batch at a time, threads that find it busy on the host.
+
+    A batch is the same whoever draws it, so the run does not depend on who was faster.
+    """
+
+    def __init__(self, on_device: Draw, on_host: Draw) -> None:
+        self.on_device, self.on_host, self._device = on_device, on_host, threading.Lock()
+
+    def __call__(self, planned: Planned) -> Batch:
+        """Draw a batch."""
+        if self._device.acquire(blocking=False):
+            try:
+                return self.on_device(planned)
+            finally:
+                self._device.release()
+        return self.on_host(planned)

@@ -11,33 +11,37 @@ from penstock.graph.arrays import Array
 from penstock.graph.blocks import default_threads
 from penstock.graph.csr import offsets_of
 from penstock.graph.graph import Graph
-from penstock.nn.stored_numbers import readable
+from penstock.nn.table_aggregation import readable
+from penstock.pipeline.batch_rows import EdgeFields, EdgeRows
 from penstock.pipeline.device import DeviceCarrier
-from penstock.pipeline.edge_rows import EdgeFields, EdgeRows
 from penstock.pipeline.schedule import BatchPlan
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.sampling.device.streams import stream_maker
-from penstock.store.device.copies import to_pinned
+from penstock.store.device.copies import one_copy, to_pinned
 from penstock.store.device.divided import DividedTable
-from penstock.store.device.host_paths import HostPaths
-from penstock.store.device.path_division import Division, FastestDivision, FixedDivision
-from penstock.store.device.shared_copies import one_copy
-from penstock.store.device.shared_table import SharedTable, host_view
-from penstock.store.device.tables import CachedTable, DeviceSource, PinnedTable, ResidentTable, by_device_counts
-from penstock.store.hot_rows import by_counts
+from penstock.store.device.host_paths import Division, FastestDivision, FixedDivision, HostPaths
+from penstock.store.device.tables import (
+    CachedTable,
+    DeviceSource,
+    PinnedTable,
+    ResidentTable,
+    SharedTable,
+    by_device_counts,
+    host_view,
+)
+from penstock.store.rows import by_counts
 from penstock.store.source import ArraySource, RowSource
 from penstock.traced import is_traced, memory_for
 from penstock.train.device.decision import Decision
-from penstock.train.device.fitting import edge_row_type, stored_type, way_of
+from penstock.train.device.memory import edge_row_type, stored_type, way_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import Placeable
-from penstock.train.first_layer.gathered_slots import GatheredSlots
-from penstock.train.first_layer.slot_fill import FillParts, SlotFill
+from penstock.train.first_layer.slots import FillParts, GatheredSlots, SlotFill
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job
-from penstock.train.trace.categories import BATCHES, FEATURES, TOPOLOGY
+from penstock.train.trace.allocations import BATCHES, FEATURES, TOPOLOGY
 
 _COUNTED = 100
 """Batches drawn ahead to count which rows are read most."""

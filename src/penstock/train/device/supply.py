@@ -1,15 +1,17 @@
 """What captured batches are made from, at fixed places: an epoch's order, keys, labels; and the losses they give."""
 
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.pipeline.schedule import Position, Schedule
-from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot
-from penstock.sampling.device.order import batch_keys, shuffled
-from penstock.sampling.device.room import Room, largest_room
+from penstock.graph.arrays import Array
+from penstock.pipeline.schedule import START, Planned, Position, Schedule
+from penstock.sampling.device.block import Room, largest_room
+from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, batch_keys, shuffled
 from penstock.sampling.device.streams import rest
 from penstock.train.device.launches import Lane
 from penstock.train.device.placed import Placed
@@ -85,3 +87,82 @@ class Supply:
             if room.holds_sizes(needed):
                 return room
             room = room.enlarged(needed, largest)
+
+
+# One worker's shares of the batches of an epoch, on its device.
+
+Share = Callable[[Planned], Planned]
+
+
+class ShareOfSchedule:
+    """One worker's shares of the batches of a schedule."""
+
+    def __init__(self, schedule: Schedule, share: Share) -> None:
+        self._schedule, self._share, self.batches = schedule, share, schedule.batches
+        sizes = {len(schedule.items) % schedule.batch_size, min(len(schedule.items), schedule.batch_size)} - {0}
+        first = next(schedule.from_position())
+        shares = [len(share(first._replace(seeds=first.seeds[:size])).seeds) for size in sizes]
+        self.batch_size = max(1, *shares)
+
+    def from_position(self, start: Position = START) -> Iterator[Planned]:
+        """Every share from `start` on."""
+        return map(self._share, self._schedule.from_position(start))
+
+
+class _EpochShares(NamedTuple):
+    """A worker's shares of an epoch: for each batch as many places in the schedule's items as the largest share has."""
+
+    places: Array
+    counts: Array
+    wholes: Array
+
+
+class SharedSupply(Supply):
+    """One worker's shares of the epoch under way, on its device."""
+
+    def __init__(self, task: Task, schedule: Schedule, placed: Placed, share: Share) -> None:
+        super().__init__(task, schedule, placed)
+        self._share, device = share, placed.device
+        self._width = ShareOfSchedule(schedule, share).batch_size
+        size = schedule.batches * self._width
+        self.epoch = DeviceEpoch(size, self._width, len(self.purposes), device)
+        self.labels = torch.zeros((size, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
+        self._ahead = ThreadPoolExecutor(1, "epoch-shares")
+        self._next: tuple[int, Future[_EpochShares]] | None = None
+
+    def fill(self, position: Position) -> None:
+        """Make an epoch ready from one of its batches on; the next one's shares are computed meanwhile."""
+        schedule = self._schedule
+        if schedule.epochs is not None and position.epoch >= schedule.epochs:
+            return
+        shares = self._shares(position.epoch)
+        places = torch.from_numpy(shares.places).to(self.placed.device)
+        torch.index_select(self._items, 0, places, out=self.epoch.order)
+        torch.index_select(self._of_items, 0, places, out=self.labels)
+        self.epoch.counts.copy_(torch.from_numpy(shares.counts))
+        self.weights.copy_(1.0 / torch.from_numpy(shares.wholes).to(self.placed.device))
+        keys = batch_keys(schedule.seed, position.epoch, schedule.batches, self.purposes)
+        self.epoch.keys.copy_(torch.from_numpy(keys))
+        self.restart(position.batch)
+
+    def close(self) -> None:
+        """End the thread that computes shares ahead."""
+        self._ahead.shutdown(cancel_futures=True)
+
+    def _shares(self, epoch: int) -> _EpochShares:
+        known = self._next if self._next is not None and self._next[0] == epoch else None
+        shares = self._computed(epoch) if known is None else known[1].result()
+        self._next = epoch + 1, self._ahead.submit(self._computed, epoch + 1)
+        return shares
+
+    def _computed(self, epoch: int) -> _EpochShares:
+        schedule, width = self._schedule, self._width
+        places = np.zeros((schedule.batches, width), np.int64)
+        counts, wholes = np.zeros(schedule.batches, np.int32), np.ones(schedule.batches, np.float32)
+        order = schedule.shuffled_from
+        endless = Schedule(schedule.items, schedule.batch_size, schedule.seed, shuffled_from=order)
+        for number, planned in zip(range(schedule.batches), endless.from_position(Position(epoch, 0)), strict=False):
+            seeds = self._share(planned).seeds
+            places[number, : len(seeds)] = np.searchsorted(schedule.items, seeds)
+            counts[number], wholes[number] = len(seeds), len(planned.seeds)
+        return _EpochShares(places.reshape(-1), counts, wholes)

@@ -11,30 +11,25 @@ from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, BatchPlan, Position, Schedule
 from penstock.plan import Residence
 from penstock.plan.residence import Place
-from penstock.sampling.device.block import HOST_LISTS, DeviceBlock
+from penstock.sampling.device.block import HOST_LISTS, DeviceBlock, Room, largest_room
 from penstock.sampling.device.hops import Slot
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
-from penstock.sampling.device.room import Room, largest_room
 from penstock.traced import memory_for
 from penstock.train.device.captured import CapturedSteps
 from penstock.train.device.decision import Decision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
-from penstock.train.device.fitting import can_capture
-from penstock.train.device.memory import Working, row_type
+from penstock.train.device.memory import Working, can_capture, row_type
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
 from penstock.train.job import Job
 from penstock.train.session import Session
-from penstock.train.trace.allocations import META, Allocations
-from penstock.train.trace.batch_sizes import LargestBatch, enlarged, largest_batch
-from penstock.train.trace.categories import BATCHES, FEATURES, TOPOLOGY
-from penstock.train.trace.cuda_allocator import DevicePeak, device_peak
+from penstock.train.trace.allocations import BATCHES, FEATURES, META, TOPOLOGY, Allocations, traceable
+from penstock.train.trace.allocators import DevicePeak, device_peak
+from penstock.train.trace.batches import LargestBatch, carried, enlarged, largest_batch, try_small_batch
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.trace.kernel_rates import kernel_rates
-from penstock.train.trace.small_batch import carried, try_small_batch
-from penstock.train.trace.untraceable import traceable
 
 _STEPS = 2
 """The first step makes what later ones keep."""

@@ -13,16 +13,14 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from penstock.pipeline.clock import Recorder, StageTime
 from penstock.pipeline.schedule import Position, Schedule
+from penstock.pipeline.stages import Recorder, StageTime
 from penstock.sampling.device.streams import rest
 from penstock.sampling.device.triples import DeviceTripleBatch, DeviceTriples
 from penstock.sampling.links.known import End
 from penstock.store.device.embedding import DeviceEmbeddingTable
-from penstock.train.device.launches import Lane, Recorded, warm_up
-from penstock.train.device.stopwatch import Stopwatch
-from penstock.train.session import Session
-from penstock.train.steps import Pause, Step
+from penstock.train.device.launches import Lane, Recorded, Stopwatch, warm_up
+from penstock.train.session import Pause, Session, Step
 from penstock.train.tasks import TripleTask
 from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
 
@@ -227,7 +225,7 @@ class TripleSteps:
 
     def _learn_rows(self, batch: DeviceTripleBatch, ids: Tensor, read: Tensor, dense: Tensor | None) -> None:
         """The step of the rows that real triples have read."""
-        from penstock.store.device.row_steps import launch_row_steps
+        from penstock.store.device.kernels import launch_row_steps
 
         drawn = [each for each in batch.drawn.values() if each is not None]
         # A group is real if its first triple is.

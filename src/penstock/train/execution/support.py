@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.graph.graph import Graph
 from penstock.nn.layer_table import layer_entry
-from penstock.sampling.kernels import SCANNED
+from penstock.sampling.draws import SCANNED
 from penstock.sampling.registry import sampler_entry
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job

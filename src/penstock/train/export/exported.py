@@ -1,26 +1,211 @@
-"""A session's model written as a folder: a plain module, its weights and its description."""
+"""A session's model written as a folder: a plain module, its source, weights, description and programs."""
 
+import ast
 import json
-from collections.abc import Callable, Sequence
+import logging
+import struct
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import nn
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.atomic import new_folder, write_whole
-from penstock.nn.zoo.embedding import EmbeddingModel
-from penstock.nn.zoo.layer_ends import LayerEnd, layer_widths
-from penstock.nn.zoo.model import GraphModel
+from penstock.graph.files import new_folder, replace_whole, write_whole
+from penstock.graph.graph import Graph
+from penstock.nn.zoo.model import EmbeddingModel, GraphModel, LayerEnd, layer_widths
 from penstock.nn.zoo.typed import TypedModel
 from penstock.train.export.module_specs import Spec, end_spec, join_spec, part_spec, renamed_weights
 from penstock.train.export.plain import loading
-from penstock.train.export.plain_source import joined_source
-from penstock.train.export.programs import write_onnx, write_program
-from penstock.train.export.safetensors_file import write_safetensors
 from penstock.train.session import Session
 from penstock.version import __version__
+
+# The one file of source that an exported folder has: the files of `plain`, joined.
+
+PACKAGE = "penstock.train.export.plain"
+FILES = (
+    *("edge_lists", "layers", "attention", "typed_layers", "layer_ends", "heads", "parts", "models"),
+    "loading",
+)
+"""Each builds on those before it; the docstring of the last is that of the whole."""
+
+
+def joined_source() -> str:
+    """The text of model.py: a docstring, the imports of all files, and what follows them in each."""
+    modules, names, bodies, docstring = set[str](), dict[str, set[str]](), list[str](), ""
+    for name in FILES:
+        text = resources.files(PACKAGE).joinpath(f"{name}.py").read_text(encoding="utf-8")
+        tree, lines, end = ast.parse(text), text.splitlines(), 0
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                modules |= {each.name for each in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.setdefault(str(node.module), set()).update(each.name for each in node.names)
+            else:
+                continue
+            end = node.end_lineno or 0
+        bodies.append("\n".join(lines[end:]).strip("\n"))
+        docstring = "\n".join(lines[: tree.body[0].end_lineno])
+    return "\n\n\n".join([f"{docstring}\n\n{_import_lines(modules, names)}", *bodies]) + "\n"
+
+
+def _import_lines(modules: set[str], names: dict[str, set[str]]) -> str:
+    """A line for each module that is no file of `plain`; those of torch last, as it alone is no part of Python."""
+    lines = [f"import {module}" for module in sorted(modules)]
+    outside = [module for module in sorted(names) if not module.startswith(PACKAGE)]
+    lines += [f"from {module} import {', '.join(sorted(names[module]))}" for module in outside]
+    of_torch = [line for line in lines if line.split()[1].startswith("torch")]
+    return "\n".join([*(line for line in lines if line not in of_torch), "", *of_torch])
+
+
+# A plain module as a program: of torch.export, or for ONNX. Numbers of vertices and edges stay free.
+
+PROGRAM, ONNX = "model.pt2", "model.onnx"
+_VERTICES, _EDGES = 5, 11
+"""Of the small graph that the module is traced with: neither 0 nor 1, which torch takes for constants."""
+
+
+def write_program(model: Any, session: Session, folder: Path) -> Path:
+    """Write what torch.export makes of the module."""
+    given, free = _example(session)
+    with _explained("a program of torch.export"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(model, (), given, dynamic_shapes=free)
+        torch.export.save(program, folder / PROGRAM)
+    return folder / PROGRAM
+
+
+def write_onnx(model: Any, session: Session, folder: Path) -> Path:
+    """Write the module for ONNX, whose inputs have the names of its arguments."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise PenstockError("ONNX is not installed: `pip install penstock[onnx]`.", code="not-installed") from None
+    given, free = _example(session)
+    names = ["out"] if session.graph.is_homogeneous else None
+    with _explained("ONNX"), warnings.catch_warnings(), _without_remarks():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model, (), folder / ONNX, kwargs=given, dynamic_shapes=free, output_names=names, dynamo=True, verbose=False,
+            external_data=False,
+        )  # fmt: skip
+    return folder / ONNX
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """torch's exporter logs what it could also export if other packages were installed."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+class _explained:  # noqa: N801
+    """What fails in it is the exporter: a sentence says so."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception):
+            said = " ".join(str(error).split())[:200]
+            raise PenstockError(
+                f"This model cannot be made {self._what} ({type(error).__name__}: {said}): export it to torch.",
+                code="unsupported-combination",
+            ) from error
+
+
+def _example(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of the module for a small graph, and which of their sizes are free."""
+    graph, inputs = session.graph, session.inputs
+    if not session.job.has_layers:
+        raise PenstockError(
+            "A model without layers has no program, only rows: export it to torch.", code="unsupported-combination"
+        )
+    weighted, width = session.list_weight is not None, getattr(session.model, "options").edge_width  # noqa: B009
+    counts = {
+        name: nodes.count if name in inputs.tables else _VERTICES + place
+        for place, (name, nodes) in enumerate(graph.nodes.items())
+    }
+    sizes = {name: torch.export.Dim(f"vertices_{place}") for place, name in enumerate(graph.nodes)}
+    edges = {kind: torch.export.Dim(f"edges_{place}") for place, kind in enumerate(graph.edges)}
+    x = {name: torch.rand(counts[name], inputs.widths[name]) for name in inputs.fields}
+    given: dict[str, Any] = {"x": x, "edge_index": _indices(graph, counts)}
+    free: dict[str, Any] = {
+        "x": {name: {0: sizes[name]} for name in inputs.fields},
+        "edge_index": {kind: {1: size} for kind, size in edges.items()},
+    }
+    for argument, wanted, shape in (("edge_weight", weighted, ()), ("edge_attr", width, (width,))):
+        if wanted:
+            given[argument] = {kind: torch.rand(_EDGES + place, *shape) for place, kind in enumerate(graph.edges)}
+            free[argument] = {kind: {0: size} for kind, size in edges.items()}
+    if graph.is_homogeneous:
+        given = {name: next(iter(each.values()), None) for name, each in given.items()}
+        free = {name: next(iter(each.values()), None) for name, each in free.items()}
+    return given, free
+
+
+def _indices(graph: Graph, counts: dict[str, int]) -> dict[Any, torch.Tensor]:
+    return {
+        kind: torch.stack([torch.randint(counts[end], (_EDGES + place,)) for end in (kind[0], kind[2])])
+        for place, kind in enumerate(graph.edges)
+    }
+
+
+# Tensors as a .safetensors file: the length of a JSON header, the header, and the numbers one behind the other.
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+}
+_ALIGNED = 8
+"""The numbers begin at a multiple of as many bytes: the header is filled up with spaces."""
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
+    """Write named tensors; `about` are words for whoever opens the file."""
+    header: dict[str, object] = {"__metadata__": dict(about)}
+    place = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _NAMES:
+            raise PenstockError(
+                f"Weight {name} is of type {tensor.dtype}, which is not exported: convert the model.", code="wrong-type"
+            )
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [place, place + size],
+        }
+        place += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNED)
+
+    def write(file: BinaryIO) -> None:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+
+    replace_whole(path, write)
+
+
+# A session's model written as a folder: a plain module, its weights and its description.
 
 TARGETS: dict[str, Callable[[Any, Session, Path], Path] | None] = {
     "torch": None,

@@ -10,17 +10,10 @@ import torch
 from torch import nn
 
 from penstock.errors import PenstockError
-from penstock.nn.layers.dense import DenseLayer, TypedDenseLayer
-from penstock.nn.layers.gat import GATLayer
-from penstock.nn.layers.gcn import GCNLayer
-from penstock.nn.layers.gin import GINLayer
-from penstock.nn.layers.gine import GINELayer
+from penstock.nn.layers.attention import GATLayer, TransformerLayer, TypedGATLayer
+from penstock.nn.layers.convolutions import DenseLayer, GCNLayer, GINELayer, GINLayer, SAGELayer, TypedDenseLayer
 from penstock.nn.layers.hgt import HGTLayer
-from penstock.nn.layers.one_hot import OneHotRGCNLayer
-from penstock.nn.layers.rgcn import RGCNLayer
-from penstock.nn.layers.sage import SAGELayer
-from penstock.nn.layers.transformer import TransformerLayer
-from penstock.nn.layers.typed_gat import TypedGATLayer
+from penstock.nn.layers.rgcn import OneHotRGCNLayer, RGCNLayer
 from penstock.nn.scorers import (
     ComplExScorer,
     DistMultScorer,
@@ -30,7 +23,7 @@ from penstock.nn.scorers import (
     RotatEScorer,
     TransEScorer,
 )
-from penstock.nn.zoo.layer_ends import Join, LayerEnd
+from penstock.nn.zoo.model import Join, LayerEnd
 
 Spec = dict[str, Any]
 

@@ -1,24 +1,35 @@
-"""The host aggregates the first layer's inputs while it reads them, straight from their table.
+"""The host aggregates the first layer's inputs of a loaded batch: all destinations, or a share of them."""
 
-Sums of rows are fewer than the rows, and the rows are not written anywhere in between.
-"""
-
+import time
+from collections import deque
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from penstock.cost.model import machine_model
+from penstock.cost.step_prediction import BlockSizes
 from penstock.graph.arrays import Array
-from penstock.nn.first_rows import AggregatedRows, Aggregation
+from penstock.nn.aggregation import aggregate, normalised_sum
+from penstock.nn.input_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import layer_entry
-from penstock.nn.stored_numbers import READ_IN_PLACE
-from penstock.nn.table_aggregation import aggregate_table, widened_rows
-from penstock.pipeline.row_reader import Move, PlainReading, Reading, RowReader
+from penstock.nn.table_aggregation import READ_IN_PLACE, aggregate_table, widened_rows
+from penstock.pipeline.batch_rows import Move, PlainReading, Reading, RowReader
+from penstock.plan.execution.first_layer import DivisionRates, balanced_share, predicted_rates
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import host_block
+from penstock.sampling.device.block import DeviceBlock, host_block, on_device
+from penstock.store.device.moments import Moment
+from penstock.store.device.tables import SharedTable
 from penstock.store.source import ArraySource, RowSource, host_ids
+from penstock.traced import is_traced
 from penstock.train.job import Job
+
+# The host aggregates the first layer's inputs while it reads them, straight from their table.
+#
+# Sums of rows are fewer than the rows, and the rows are not written anywhere in between.
 
 
 class AggregatedReading:
@@ -89,3 +100,159 @@ def cheaper_inputs(model: Any, job: Job) -> RowReader:
     what = layer_entry(job.model).aggregates(job)
     assert what is not None, "the way was refused"
     return CheaperInputs(what, model.convolutions[0])
+
+
+# Which destinations of a batch the host takes: as many as make host and device end together, by what they took.
+
+_REMEMBERED = 9
+"""Batches whose median time counts."""
+_UNKNOWN = 0.5
+"""The host's share of the first batches, where nothing predicts another."""
+_LEAST = 0.02
+"""Of every batch that each side has, so that what it takes stays known."""
+
+
+class HostShare:
+    """The host's share of a batch's edges, corrected by what the last batches took; or a share that stays."""
+
+    def __init__(self, fixed: float | None, threads: int = 1) -> None:
+        """`threads` of the host aggregate batches beside each other."""
+        self._fixed, self._threads = fixed, threads
+        self._host: deque[float] = deque(maxlen=_REMEMBERED)
+        self._device: deque[float] = deque(maxlen=_REMEMBERED)
+        self._reads: deque[tuple[Moment, Moment, int]] = deque()
+        self._predicted: DivisionRates | None = None
+        self._asked = False
+        self.last = 0.0
+        """Of the last batch."""
+
+    def of_device(self, block: Block, width: int, table_rows: int) -> int:
+        """How many of the block's first destinations the device takes."""
+        sizes = BlockSizes(block.num_src, block.num_dst, block.num_edges)
+        self.last = self._fixed if self._fixed is not None else self._balanced(sizes, width, table_rows)
+        wanted = (1 - self.last) * block.num_edges
+        # Lists are not cut: the one that crosses the boundary is the device's.
+        return min(block.num_dst, int(block.indptr.searchsorted(wanted, side="left")))
+
+    def host_took(self, edges: int, seconds: float) -> None:
+        """The host has added up so many rows."""
+        if edges:
+            self._host.append(seconds / edges)
+
+    def device_reads(self, rows: int, device: torch.device) -> "DeviceRead":
+        """Around a read of so many rows, on the stream that it is launched on."""
+        return DeviceRead(self._reads, rows, device)
+
+    def _balanced(self, block: BlockSizes, width: int, table_rows: int) -> float:
+        if not self._asked:
+            self._asked, self._predicted = True, predicted_rates(machine_model(), block, width, table_rows)
+        while self._reads and self._reads[0][1].has_passed():
+            before, after, rows = self._reads.popleft()
+            self._device.append(before.seconds_to(after) / max(1, rows))
+        known = self._predicted
+        if self._host and self._device:
+            known = DivisionRates(median(self._host), median(self._device))
+        if known is None:
+            return _UNKNOWN
+        share = balanced_share(block, known._replace(host=known.host / self._threads))
+        return min(1 - _LEAST, max(_LEAST, share))
+
+
+class DeviceRead:
+    """Two moments on a device's stream; how far they are apart is read when both have passed."""
+
+    def __init__(self, reads: deque[tuple[Moment, Moment, int]], rows: int, device: torch.device) -> None:
+        self._reads, self._rows, self._device = reads, rows, device
+        self._before, self._after = Moment(device, True), Moment(device, True)
+
+    def __enter__(self) -> None:
+        self._before.mark_on(self._stream())
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._after.mark_on(self._stream())
+        if kind is None:
+            self._reads.append((self._before, self._after, self._rows))
+
+    def _stream(self) -> Any:
+        return torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+
+
+# A batch's destinations are divided: the host aggregates the lists of some, a device reads the rows of the others.
+#
+# Both read one table in page-locked memory. Of a block the device has the first destinations and the host the others.
+# Rows are numbered as a block's edges meet them, so what the device reads are the batch's first rows: the destinations'
+# own, and neighbours that its lists meet first.
+
+
+class DividedReading:
+    """What the first layer aggregates: of the last destinations by the host, of the first by the device."""
+
+    def __init__(self, block: Block, what: Aggregation, ids: Any, source: SharedTable, share: HostShare) -> None:
+        self._block, self._what, self._ids, self._source, self._share = block, what, ids, source, share
+        # A trace has lists without numbers: the device then takes everything, which is the most that it can.
+        self._on_host = block if is_traced() else host_block(block)
+        width, rows = source.shape[1], source.shape[0]
+        self._first = block.num_dst if is_traced() else share.of_device(self._on_host, width, rows)
+        self.shapes = [((block.num_dst - self._first, width), np.dtype(np.float32))]
+
+    def fill(self, arrays: Sequence[Array]) -> None:
+        """See `Reading.fill`: the host's part."""
+        began, block = time.perf_counter(), self._on_host
+        aggregate_table(block, self._what, self._source.table, host_ids(self._ids), arrays[0], self._first)
+        self._share.host_took(block.num_edges - self._edges, time.perf_counter() - began)
+
+    def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> AggregatedRows:
+        """See `Reading.arrived`: the device's part, and both parts joined."""
+        of_host, count = move(arrays[0]), self._rows
+        with self._share.device_reads(count, device):
+            rows: Tensor = self._source.by_device.read(self._ids[:count], device, dtype=of_host.dtype)
+        lists = on_device(self._of_device(count), device)
+        of_device = normalised_sum(lists, rows) if self._what == "normalised" else aggregate(lists, rows, self._what)
+        # A copy of their own, so that the neighbours' rows need not be kept.
+        own = None if self._what == "normalised" else rows[: self._block.num_dst].clone()
+        return AggregatedRows(self._what, torch.cat([of_device, of_host]), own)
+
+    @property
+    def _edges(self) -> int:
+        """Edges of the device's destinations."""
+        return self._block.num_edges if is_traced() else int(self._on_host.indptr[self._first])
+
+    @property
+    def _rows(self) -> int:
+        """Rows that the device reads: all up to the last that one of its lists names, and the destinations' own."""
+        if is_traced():
+            return self._block.num_src
+        return max(self._block.num_dst, int(self._on_host.indices[: self._edges].max(initial=-1)) + 1)
+
+    def _of_device(self, rows: int) -> Block:
+        """The block of the device's destinations, where the batch was drawn."""
+        block, edges = self._block, self._edges
+        kind = DeviceBlock if isinstance(block, DeviceBlock) else Block
+        return kind(
+            block.indptr[: self._first + 1],
+            block.indices[:edges],
+            rows,
+            None if block.weights is None else block.weights[:edges],
+            None if block.totals is None else block.totals[:rows],
+        )
+
+
+class DividedInputs:
+    """Batches are divided between host and device; rows that a device cannot read are aggregated by the host."""
+
+    def __init__(self, what: Aggregation, share: HostShare) -> None:
+        self._what, self.share = what, share
+
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+        """See `RowReader.reading`."""
+        block, ids = batch.blocks[0], batch.vertices[node_type]
+        if isinstance(source, SharedTable):
+            return DividedReading(block, self._what, ids, source, self.share)
+        return AggregatedReading(block, self._what, ids, source)
+
+
+def divided_inputs(model: Any, job: Job) -> RowReader:
+    """Of a job whose layer can be given aggregates."""
+    what = layer_entry(job.model).aggregates(job)
+    assert what is not None, "the way was refused"
+    return DividedInputs(what, HostShare(job.host_share, job.gather_threads))

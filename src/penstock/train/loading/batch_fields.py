@@ -13,22 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.graph.arrays import Array
-from penstock.graph.data import NodeSet
+from penstock.graph.arrays import Array, to_tensor
+from penstock.graph.data import NodeSet, mask_name, mask_of
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.graph.splits import mask_name, mask_of
-from penstock.graph.tensors import to_tensor
 from penstock.nn.adapter import merged_edge_rows, merged_edges, merged_relations
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block, by_relation, merge_values, new_rows
 from penstock.sampling.device.block import DeviceBlock, host_block
-from penstock.train.device_memory import device_memory_of
+from penstock.train.compute_device import device_memory_of
 from penstock.train.loading.given_graph import GivenGraph, Place
-from penstock.train.loading.options import LoaderJob
+from penstock.train.loading.options import EdgeList, LoaderJob, bidirectional_edges, induced_edges
 from penstock.train.loading.seed_source import GivenVertices, SeedSource
-from penstock.train.loading.subgraph_types import EdgeList, bidirectional_edges, induced_edges
 
 Make = Callable[[], Any]
 _NUMBERS = "e_id"

@@ -13,23 +13,52 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
-from penstock.pipeline.ahead import AheadLoader, AheadSampler
-from penstock.pipeline.buffers import ReclaimedBuffers
-from penstock.pipeline.host_carrier import HostCarrier
-from penstock.pipeline.loader import Batch, Carrier, Loaded, Loader
-from penstock.pipeline.reused_batches import ReusedBatches
+from penstock.pipeline.batch_rows import HostCarrier, ReclaimedBuffers
+from penstock.pipeline.grouped_batches import ReusedBatches
+from penstock.pipeline.loader import AheadLoader, AheadSampler, Batch, Carrier, Loaded, Loader
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.pipeline.stages import StageError
+from penstock.train.compute_device import chosen_device
 from penstock.train.data import prepared, with_empty_relations
-from penstock.train.edge_fields import with_edge_fields
-from penstock.train.inputs import Inputs
+from penstock.train.inputs import Inputs, with_edge_fields
 from penstock.train.loading.batch_fields import BatchFields
 from penstock.train.loading.given_graph import GivenGraph
 from penstock.train.loading.graph_batch import GraphBatch
 from penstock.train.loading.options import LoaderJob
-from penstock.train.loading.rank_shares import RankShares
 from penstock.train.loading.seed_source import AUTO, Seeds, SeedSource, is_shuffled, seed_source
-from penstock.train.processor import chosen_device
+
+# What each of several processes gets of every batch, in a loop that the user distributes.
+
+
+class RankShares:
+    """One rank's shares of a schedule's batches, which are `world` times as large as a share.
+
+    Every rank has as many batches as the others, and all shares of a batch together are the batch that one process with
+    so many seeds would have. The last batch of an epoch is divided evenly; where it has fewer seeds than there are
+    ranks, it is filled up with seeds of its own, so that no rank is without.
+    """
+
+    def __init__(self, schedule: Schedule, rank: int, world: int) -> None:
+        if world < 1 or not 0 <= rank < world:
+            raise PenstockError(
+                f"rank is {rank} and world is {world}: give a rank from 0 to world - 1.", code="value-out-of-range"
+            )
+        self._schedule, self._rank, self._world = schedule, rank, world
+        self.batch_size = -(-schedule.batch_size // world)
+
+    def from_position(self, start: Position = START) -> Iterator[Planned]:
+        """See `BatchPlan.from_position`."""
+        return map(self.share, self._schedule.from_position(start))
+
+    def share(self, planned: Planned) -> Planned:
+        """This rank's seeds of a batch."""
+        if self._world == 1:
+            return planned
+        seeds: Array = planned.seeds
+        if len(seeds) < self._world:
+            seeds = np.resize(seeds, self._world)
+        first, last = (len(seeds) * rank // self._world for rank in (self._rank, self._rank + 1))
+        return planned._replace(seeds=seeds[first:last], whole=len(seeds))
 
 
 class BatchLoader:

@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array
+from penstock.graph.arrays import Array, to_array
 from penstock.graph.convert import load
 from penstock.graph.convert.edges import pair_array
 from penstock.graph.convert.pyg import EDGE_TYPE, NODE_TYPE, from_pyg
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.graph.tensors import to_array
 from penstock.sampling.typed import edge_type_named
 
 Place = str | EdgeType | None

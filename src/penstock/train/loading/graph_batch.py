@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from penstock.errors import PenstockError, nearest
+from penstock.formatting import counted
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.quantities import counted
 from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.block import host_block, on_device
 from penstock.train.loading.batch_fields import BatchFields

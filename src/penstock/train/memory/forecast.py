@@ -1,9 +1,10 @@
-"""The memory of a job, predicted before it runs and without touching a device."""
+"""The memory of a job, predicted before it runs; shown as JSON or text, with changes that make the job fit."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -11,14 +12,16 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.traced import weights_only_counted
 from penstock.train.assembly import session_of
-from penstock.train.device_full import is_host_full
-from penstock.train.device_memory import UNKNOWN, assumed_memory
+from penstock.train.auto_values import with_order_costs
+from penstock.train.compute_device import UNKNOWN, assumed_memory, is_host_full
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
 from penstock.train.memory.host_forecast import HostForecast, forecast_host
-from penstock.train.product_order import with_order_costs
 from penstock.train.run_context import run_context
+from penstock.train.trace.allocations import CATEGORIES, CONTEXT
 from penstock.train.trace.libraries import library_memory
+
+# The memory of a job, predicted before it runs and without touching a device.
 
 _UNCOUNTABLE = ("verflow", "too large", "invalid shape", "invalid for input of size")
 """In what torch and NumPy say of sizes that do not fit into 64 bits."""
@@ -131,3 +134,163 @@ def _kind(device: str) -> str:
             f"Memory is predicted for cuda or cpu, not for {device!r}: use one of them.", code="unknown-name"
         )
     return device.partition(":")[0]
+
+
+# A forecast as one JSON object and as lines of text.
+
+_BAR = 40
+"""Characters of a bar."""
+
+
+def forecast_fields(found: MemoryForecast, device_memory: int | None = None) -> dict[str, Any]:
+    """What `penstock memory --json` prints; sizes are bytes."""
+    device = None
+    if found.device == "cuda":
+        parts = listed(found.categories) | {CONTEXT: found.context}
+        device = {
+            "allocated": found.device_allocated,
+            "reserved": found.device_reserved,
+            "context": found.context,
+            "total": found.device_bytes,
+            "memory": device_memory,
+            "categories": parts,
+            "throughput_share": found.share,
+        }
+    return {
+        "device": found.device,
+        "device_memory": device,
+        "host_memory": {"resident": found.host, "categories": listed(found.host_categories)},
+        "moment": found.moment,
+        "method": found.method,
+        "reason": found.reason,
+        "seconds": found.seconds,
+        "why": found.why,
+    }
+
+
+def listed(categories: dict[str, int]) -> dict[str, int]:
+    """Categories in the order in which they are listed; those that take nothing are left out."""
+    known = [name for name in CATEGORIES if categories.get(name)]
+    return {name: categories[name] for name in [*known, *(each for each in categories if each not in CATEGORIES)]}
+
+
+def bar_of(size: int, largest: int) -> str:
+    """A bar whose length shows a size; the largest one's is full."""
+    full, rest = divmod(8 * _BAR * size // max(1, largest), 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[rest].strip() if rest else "")
+
+
+def size_text(size: int) -> str:
+    """A size with three digits or so: `1.23 GB`."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.2f} {name}"
+    return f"{size} bytes"
+
+
+# What would make a job fit a device that is too small for it: changed jobs, each predicted as the job itself is.
+
+_HALVINGS, _WHOLE_HALVINGS = 5, 3
+"""How often a batch is halved at most, and the whole graph's training vertices: smaller ones are another job."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change of a job that makes it fit."""
+
+    change: str
+    """In words: `batch_size to 256`."""
+    fields: dict[str, Any]
+    device_bytes: int
+
+
+class TooLargeError(PenstockError):
+    """A job that does not fit its device; `remedies` are those that the sentence names."""
+
+    def __init__(self, sentence: str, remedies: list[Remedy]) -> None:
+        super().__init__(sentence, code="out-of-memory")
+        self.remedies = remedies
+
+
+def fitting_forecast(
+    job: Job,
+    graph: Graph | None,
+    *,
+    device: str | None = None,
+    device_memory: int,
+    module: torch.nn.Module | None = None,
+) -> MemoryForecast:
+    """The forecast of a job for a GPU of so many bytes; one that is too large is refused with what would fit."""
+    try:
+        found = forecast(job, graph, device=device, device_memory=device_memory, module=module)
+    except PenstockError as error:
+        if error.code != "out-of-memory":
+            raise
+        raise refusal(job, graph, device_memory, module) from error
+    if found.device == "cuda" and not _fits(found, job, device_memory):
+        raise refusal(job, graph, device_memory, module)
+    return found
+
+
+def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None = None) -> TooLargeError:
+    """The sentence for a job that does not fit: what it needs, what there is, and which changes make it fit."""
+    whole = forecast(job, graph, device="cuda", device_memory=UNKNOWN, module=module)
+    usable = int(job.device_share * device_memory)
+    fitting = list(_tried(job, graph, device_memory, module))
+    needs = f"The job needs {_gb(whole.device_bytes)} of the device, and {_gb(usable)} of its memory may be used"
+    if not fitting:
+        tried = "bins nor kept rows on the host" if job.sampler == "whole" else "pinned features nor smaller batches"
+        mend = f"neither {tried} nor bfloat16 make it fit; lower hidden or layers"
+        return TooLargeError(f"{needs}: {mend}.", [])
+    named = ", or ".join(f"{each.change} ({_gb(each.device_bytes)})" for each in fitting)
+    return TooLargeError(f"{needs}: set {named}.", fitting)
+
+
+def _fits(found: MemoryForecast, job: Job, device_memory: int) -> bool:
+    """Whether a job's share of what the CUDA context leaves holds what torch reserves."""
+    return found.device_reserved <= job.device_share * (device_memory - found.context)
+
+
+def _tried(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None) -> Iterator[Remedy]:
+    """Changes that really fit, each by its own prediction; of one field's values the first."""
+    done: set[str] = set()
+    for name, change, fields in _changes(job):
+        if name in done:
+            continue
+        try:
+            changed = job.model_copy(update=fields)
+            found = forecast(changed, graph, device="cuda", device_memory=device_memory, module=module)
+        except PenstockError:
+            continue
+        if _fits(found, job, device_memory):
+            done.add(name)
+            yield Remedy(change, fields, found.device_bytes)
+
+
+def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Fields that take less memory with another value, in the order in which they cost least."""
+    if job.sampler == "whole":
+        if job.bins:
+            yield "bins", "bins to 0 (as many as fit)", {"bins": 0}
+        if job.keep_type != "bfloat16":
+            yield "keep_type", "keep_type to bfloat16", {"keep_type": "bfloat16"}
+        if job.keep not in ("auto", "host"):
+            yield "keep", "keep to host", {"keep": "host"}
+    elif job.placed.features != "pinned":
+        placement = job.placed.model_dump(exclude_defaults=True) | {"features": "pinned"}
+        yield "placement", "placement to {features: pinned}", {"placement": placement}
+    if job.compute_type in ("float32", "tf32"):
+        yield "compute_type", "compute_type to bfloat16", {"compute_type": "bfloat16"}
+    if job.sampler != "whole":
+        for power in range(1, _HALVINGS + 1):
+            size = job.batch_size >> power
+            if size:
+                yield "batch_size", f"batch_size to {size:,}", {"batch_size": size}
+    else:
+        for power in range(1, _WHOLE_HALVINGS + 1):
+            steps = job.steps_per_epoch << power
+            yield "steps_per_epoch", f"steps_per_epoch to {steps:,}", {"steps_per_epoch": steps}
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:,.2f} GB"

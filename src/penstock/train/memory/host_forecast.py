@@ -1,26 +1,266 @@
 """What a job takes of the host: the process itself, the graph that it reads, and what its steps allocate."""
 
+import functools
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from pydantic import Field, ValidationError
 
+from penstock.cache_folders import cache_folder
+from penstock.graph.arrays import Array
+from penstock.graph.blocks import default_threads
+from penstock.graph.documents import StrictDocument
+from penstock.graph.files import read_document, write_whole
+from penstock.pipeline.batch_rows import as_tensors
+from penstock.pipeline.grouped_batches import group_size, kept_bytes
+from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
+from penstock.processes import start_python
+from penstock.store.source import RowSource
+from penstock.traced import memory_for
 from penstock.train.batch_source import layers_of
+from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
 from penstock.train.execution_modes import needs_placement
-from penstock.train.layerwise.reach import Reach
-from penstock.train.memory.device_forecast import DeviceForecast
-from penstock.train.memory.host_steps import HostPeak, traced_host_run
-from penstock.train.memory.host_trial import tried_on_host
-from penstock.train.memory.process import process_bytes
+from penstock.train.layerwise.host import Reach
+from penstock.train.memory.device_forecast import DeviceForecast, tried_on_host
 from penstock.train.session import Session
-from penstock.train.trace.categories import BATCHES, FEATURES, LIBRARIES, PROCESS, TOPOLOGY
+from penstock.train.trace.allocations import (
+    BATCHES,
+    FEATURES,
+    LIBRARIES,
+    META,
+    PROCESS,
+    TOPOLOGY,
+    Event,
+    UntraceableError,
+    traceable,
+)
+from penstock.train.trace.allocators import heap_peak
+from penstock.train.trace.batches import LargestBatch, largest_batch
+from penstock.train.trace.fake_session import input_density, traced_session
+from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.trace.libraries import LOADED_ON_HOST
-from penstock.train.trace.untraceable import UntraceableError
-from penstock.train.whole.bin_sizes import decided_sizes
 from penstock.train.whole.execution import decide_step
+from penstock.train.whole.memory import decided_sizes
 from penstock.train.whole.plan import vertices_by_level
-from penstock.train.whole.schedule import first_epoch
+from penstock.train.whole.steps import first_epoch
 from penstock.train.whole.traced import StepSizes, traced_host_steps
+
+# The steps of a job on the host, traced: as many batches as the pipeline holds, and a step on the largest.
+
+_STEPS = 2
+"""The first step makes what later ones keep."""
+_BUFFER_SLACK = 1.25
+"""Feature buffers have room for somewhat larger batches than the first (`pipeline.buffers`)."""
+HOLES = "holes of the heap"
+
+
+class HostPeak(NamedTuple):
+    """The most that steps take of the host's heap, by category, and when."""
+
+    categories: dict[str, int]
+    moment: str
+
+    @property
+    def bytes(self) -> int:
+        """All categories together."""
+        return sum(self.categories.values())
+
+    @classmethod
+    def of(cls, events: Sequence[Event], further: int = 0) -> "HostPeak":
+        """The peak of a trace; `further` bytes are kept that it has not seen."""
+        peak = heap_peak(events)
+        held, most, now = Counter[str](), dict[str, int](), 0
+        best = 0
+        for event in events:
+            held[event.category] += event.bytes
+            now += event.bytes
+            if now > best:
+                best, most = now, dict(+held)
+        holes = max(0, peak.bytes - best)
+        return cls({**most, HOLES: holes + further}, peak.moment)
+
+
+def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str, str]:
+    """What a run allocates of the heap at once, how that was found, and how the largest batch was."""
+    batches = schedule.batches * max(1, session.job.epochs)
+    largest = largest_batch(session, schedule, batches)
+    with traceable(), traced_session(session, input_density(session), False) as allocations:
+        with allocations.during("pipeline"), memory_for(BATCHES):
+            ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
+        for number in range(_STEPS):
+            with allocations.during(f"step {number + 1}"):
+                loaded = _carried(session, largest)
+                x = prepared_batch(session, loaded)
+                learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
+                del loaded, x
+        trace_inference(session, session.whole_graph_inference, allocations)
+        del ahead
+        trace_last_inference(session, session.whole_graph_inference, allocations)
+        return HostPeak.of(allocations.events), "traced", largest.how
+
+
+def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
+    """Memory of the batches that wait in the pipeline's queues and threads, and of the one that is computed."""
+    job, batch = session.job, largest.loaded().batch
+    gathered = min(
+        largest.batches, job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
+    )
+    drawn = (
+        job.drawing_threads + job.sample_depth
+        if job.groups == 1
+        else group_size(job.groups, job.threads or default_threads())
+    )
+    sampled = min(largest.batches - gathered, drawn)
+    arrays = [array for block in batch.blocks for part in block.parts for array in _arrays(part)]
+    arrays += [*batch.vertices.values(), *batch.seeds.values()]
+    held: list[Any] = [_like(array) for _ in range(gathered + sampled) for array in arrays]
+    for name, source in _read_sources(session, batch).items():
+        for shape, dtype in session.inputs.reader.reading(batch, name, source).shapes:
+            size = int(_BUFFER_SLACK * np.prod(shape) * dtype.itemsize)
+            # The buffer of the batch that is computed is made with it.
+            held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
+    for edges in session.inputs.edges.readings(batch.blocks):
+        for shape, dtype in edges.shapes:
+            size = int(_BUFFER_SLACK * np.prod(shape) * dtype.itemsize)
+            held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered)]
+    return held
+
+
+def _reused(session: Session, largest: LargestBatch, batches: int) -> torch.Tensor:
+    """Memory of the batches that are kept to be used again."""
+    job = session.job
+    most = batches * kept_bytes(largest.loaded().batch) if job.reuse_batches else 0
+    return torch.empty(min(most, job.reuse_mb << 20), dtype=torch.uint8, device=META)
+
+
+def _older(session: Session) -> torch.Tensor:
+    """Memory of older weights, and of the newest beside them, where gradients are computed on older ones."""
+    weights = sum(each.numel() * each.element_size() for each in session.learned.parameters())
+    kept = session.job.staleness + 1 if session.job.staleness else 0
+    return torch.empty(kept * weights, dtype=torch.uint8, device=META)
+
+
+def _read_sources(session: Session, batch: Any) -> dict[str, RowSource]:
+    return {name: source for name, source in session.inputs.sources.items() if name in batch.vertices}
+
+
+def _arrays(part: Any) -> list[Array]:
+    return [each for each in (part.indptr, part.indices, part.weights, part.totals, part.edges) if each is not None]
+
+
+def _like(array: Array) -> torch.Tensor:
+    return torch.empty(array.nbytes, dtype=torch.uint8, device=META)
+
+
+def _carried(session: Session, largest: LargestBatch) -> Loaded:
+    """The largest batch as the host's carrier makes it; its buffers are among those that are held ahead."""
+    loaded = largest.loaded()
+    session.task.label(loaded.batch)
+    for name, source in _read_sources(session, loaded.batch).items():
+        reading = session.inputs.reader.reading(loaded.batch, name, source)
+        with memory_for(BATCHES):
+            # Tensors without numbers stand for the arrays of the pipeline's buffers.
+            buffers: list[Any] = [_buffer(*each) for each in reading.shapes]
+            arrays = [
+                buffer[: int(np.prod(shape))].view(shape)
+                for buffer, (shape, _) in zip(buffers, reading.shapes, strict=True)
+            ]
+            loaded.batch.features[name] = reading.arrived(arrays, _converted(session), torch.device("cpu"))
+        # A converted copy stands beside the buffer that it was made from.
+        loaded.buffers += buffers
+    with memory_for(BATCHES):
+        loaded.batch.blocks = session.inputs.edges.attached(loaded.batch.blocks)
+    loaded.batch.labels = as_tensors(loaded.batch.labels)
+    return loaded
+
+
+def _buffer(shape: tuple[int, ...], dtype: Any) -> torch.Tensor:
+    stored = torch.from_numpy(np.empty(0, dtype)).dtype
+    return torch.empty(int(_BUFFER_SLACK * np.prod(shape)), dtype=stored, device=META)
+
+
+def _converted(session: Session) -> Callable[[Any], torch.Tensor]:
+    scale = session.inputs.scale
+
+    def move(rows: Any) -> torch.Tensor:
+        x: torch.Tensor = rows.to(torch.float32)
+        return x if scale is None else scale(x)
+
+    return move
+
+
+# What a training process takes of the host before it computes: the interpreter, torch, kernels. Measured once.
+
+_CUDA_ON_HOST = 900 << 20
+"""Bytes of the host that CUDA's libraries and torch's kernels for a GPU take: assumed, not measured."""
+_STATED = 420 << 20
+_TIMEOUT = 120
+
+
+class ProcessMemory(StrictDocument):
+    """What was measured."""
+
+    resident: int = Field(ge=0, description="bytes of a process that has trained two steps on a tiny graph")
+    files: int = Field(ge=0, description="how many of them are pages of files: of programs and libraries")
+    measured_on: str | None = Field(None, description="the torch and the Python that were measured; none: stated")
+
+
+def process_bytes(on_device: bool) -> int:
+    """Resident bytes of a process that trains next to nothing."""
+    return _known().resident + (_CUDA_ON_HOST if on_device else 0)
+
+
+def program_file_bytes() -> int:
+    """How many of these are pages of programs and libraries. The system has them once for all processes."""
+    return _known().files
+
+
+@functools.cache
+def _known() -> ProcessMemory:
+    name, file = f"torch {torch.__version__}, Python {sys.version.split()[0]}", cache_folder() / "process.json"
+    try:
+        found = ProcessMemory.model_validate_json(read_document(file))
+        if found.measured_on == name:
+            return found
+    except (OSError, ValueError, ValidationError):
+        pass
+    try:
+        # The first one may have to compile kernels.
+        resident, files = min(_measured(), _measured())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ProcessMemory(resident=_STATED, files=0, measured_on=None)
+    found = ProcessMemory(resident=resident, files=files, measured_on=name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, found.model_dump_json(indent=2))
+    except OSError:
+        # It is measured again by the next process.
+        return found
+    return found
+
+
+def _measured() -> tuple[int, int]:
+    """The peak of a child process that trains a tiny graph, and what of it are pages of files."""
+    child = start_python(
+        ["-m", "penstock.train.tiny_run"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with child:
+        try:
+            said, _ = child.communicate(timeout=_TIMEOUT)
+        finally:
+            child.kill()
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args)
+    resident, files = map(int, said.split()[-2:])
+    return resident, files
+
 
 _PINNED_STAGING = 128 << 20
 """Two page-locked buffers through which tables are copied to a GPU."""

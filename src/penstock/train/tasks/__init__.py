@@ -12,21 +12,16 @@ from penstock.graph.schema import EdgeType
 from penstock.sampling.links import Reverse, find_reverse, split_edges, supervise
 from penstock.sampling.registry import sampler_entry
 from penstock.sampling.triples import relations_of
-from penstock.train.batch_source import BatchSource, layers_of, make_batch_source
+from penstock.train.batch_source import BatchSource, EdgeTimes, edge_times, layers_of, make_batch_source
 from penstock.train.data import choose_edge_type
-from penstock.train.data_options import Task as TaskName
-from penstock.train.edge_times import EdgeTimes, edge_times
 from penstock.train.job import Job
-from penstock.train.labels import labelled_vertices, vertices_to_judge
-from penstock.train.learned_labels import LearnedLabels
-from penstock.train.tasks.edge_labels import labelled_edges
-from penstock.train.tasks.edges import EdgeTask
-from penstock.train.tasks.links import LinkTask
+from penstock.train.job_options import Task as TaskName
+from penstock.train.labels import LearnedLabels, labelled_vertices, vertices_to_judge
+from penstock.train.tasks.edges import EdgeTask, labelled_edges
+from penstock.train.tasks.links import LinkTask, TimedLinkTask, check_no_held_out, time_splits
 from penstock.train.tasks.node import NodeTask
 from penstock.train.tasks.task import Scores, Task
-from penstock.train.tasks.timed_links import TimedLinkTask, check_no_held_out, time_splits
-from penstock.train.tasks.triple_checks import check_relations, check_triple_job
-from penstock.train.tasks.triples import TripleTask
+from penstock.train.tasks.triples import TripleTask, check_relations, check_triple_job
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 __all__ = ["EdgeTask", "LinkTask", "NodeTask", "Scores", "Task", "TripleTask", "make_task"]

@@ -1,6 +1,7 @@
 """Edge classification and regression: a class, or a number, for each edge, from both its ends."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -8,22 +9,24 @@ from torch.nn import functional
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.scorers import EdgeClassifier
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
-from penstock.sampling.key import BatchKey
-from penstock.sampling.links import EdgeBatcher
+from penstock.sampling.block import BatchKey
+from penstock.sampling.links import EdgeBatcher, find_reverse, split_positions
+from penstock.sampling.links.known import Reverse
 from penstock.traced import new_weights
-from penstock.train.batch_source import BatchSource
-from penstock.train.class_weights import NO_WEIGHTS, loss_weights
-from penstock.train.edge_times import EdgeTimes
+from penstock.train.batch_source import BatchSource, EdgeTimes
 from penstock.train.job import Job
+from penstock.train.job_options import DataOptions, Task
+from penstock.train.labels import LearnedLabels, check_classes, check_learned, recoded
 from penstock.train.layerwise.inference import Inference
+from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
 from penstock.train.metrics import default_metric, metric_values
-from penstock.train.number_losses import number_loss
-from penstock.train.tasks.edge_labels import LabelledEdges
 from penstock.train.tasks.ends import (
     EndRows,
     Rows,
@@ -41,6 +44,114 @@ from penstock.train.tasks.ends import (
 )
 from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
+
+# Labels of edges, classes or numbers, and which of them are for training.
+
+
+@dataclass(eq=False)
+class LabelledEdges:
+    """The edges of one type: a label for each (-1 or NaN: none), positions of the splits, and the relation's reverse.
+
+    `classes` is 0 where labels are numbers. `problem` says why outputs cannot be compared with the labels.
+    """
+
+    edge_type: EdgeType
+    task: Task
+    labels: Array
+    splits: dict[str, Array]
+    classes: int
+    reverse: Reverse
+    field: str
+    words: list[str] | None = None
+    problem: str | None = None
+
+    def learned(self) -> LearnedLabels:
+        """What a run remembers of them."""
+        kind = edge_key(self.edge_type)
+        return LearnedLabels(self.task, kind, self.field, self.classes, words=self.words)
+
+
+def labelled_edges(
+    graph: Graph,
+    kind: EdgeType,
+    options: DataOptions,
+    task: Task,
+    learned: LearnedLabels | None,
+    reverse: Reverse | None = None,
+    times: EdgeTimes | None = None,
+) -> LabelledEdges:
+    """Labels and splits of an edge task; in the codes of a run that has `learned` them, where given.
+
+    `reverse` is of the relation, looked for if not known. With `times` the earliest edges are for training, unless
+    the job asks for a split by ratio.
+    """
+    edges, field = graph.edges[kind], options.label
+    reverse = find_reverse(graph, kind) if reverse is None else reverse
+    if learned is None:
+        if field not in edges.fields:
+            raise PenstockError(f"The edges have no field {field!r} to learn: set `label`.", code="field-missing")
+        labels = _column(edges.fields[field])
+        found = LabelledEdges(kind, task, labels, {}, 0, reverse, field)
+        if task == "edge-regression":
+            _check_type(labels, "iubf", field, kind, "regression needs one number for each edge")
+        else:
+            found.classes = _count_classes(labels, field, kind)
+            found.words = edges.categories.get(field)
+            check_classes(found.classes, labels, options, f"edges {edge_key(kind)}")
+    else:
+        check_learned(learned, options)
+        known = (learned.classes, reverse, learned.field or field, learned.words)
+        if field in edges.fields:
+            labels, problem = recoded(_column(edges.fields[field]), edges.categories.get(field), learned)
+        else:
+            labels, problem = np.full(edges.count, -1), f"The edges have no labels {field!r} to compare with."
+        found = LabelledEdges(kind, learned.task, labels, {}, *known, problem)
+    found.splits = {name: np.empty(0, np.int64) for name in SPLITS}
+    if found.problem is None:
+        first, second, third = options.split_ratio
+        eligible = np.flatnonzero(_known(found))
+        if times is not None and options.split != "ratio":
+            found.splits = times.splits((first, second, third), eligible)
+            return found
+        # An edge and its reverse are one fact where the relation is symmetric.
+        worker_group: Reverse = "same" if reverse == "same" else "none"
+        found.splits = split_positions(edges, (first, second, third), options.split_number, worker_group, eligible)
+    return found
+
+
+def _column(labels: Array) -> Array:
+    """Labels, with a matrix of one column as a vector."""
+    labels = np.asarray(labels)
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+
+
+def _known(found: LabelledEdges) -> Array:
+    """Whether each edge has a label; losses are computed in float32, and what is infinite there is not known."""
+    if found.labels.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.asarray(np.isfinite(found.labels.astype(np.float32, copy=False)))
+    return np.asarray(found.labels != -1 if found.classes == 0 else found.labels >= 0)
+
+
+def _check_type(labels: Array, types: str, field: str, kind: EdgeType, needed: str) -> None:
+    """Refuse labels that are not one for each edge, of some of NumPy's kinds of types."""
+    if labels.ndim != 1 or labels.dtype.kind not in types:
+        raise PenstockError(
+            f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}: {needed}.", code="wrong-type"
+        )
+
+
+def _count_classes(labels: Array, field: str, kind: EdgeType) -> int:
+    needed = "classes need one integer for each edge; use task edge-regression for numbers"
+    _check_type(labels, "iub", field, kind, needed)
+    classes = int(labels.max()) + 1 if len(labels) else 0
+    if classes < 2:
+        raise PenstockError(
+            f"Edge field {field!r} of {edge_key(kind)} has only {classes} class: give at least two.",
+            code="missing-data",
+        )
+    return classes
+
 
 _REPORTED = {"edge-classification": ("accuracy", "macro-f1", "micro-f1"), "edge-regression": ("mae", "rmse")}
 

@@ -15,8 +15,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import Progress
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.links import EdgeBatch, EdgeBatcher, share_of
-from penstock.train.batch_source import BatchSource
-from penstock.train.edge_times import EdgeTimes
+from penstock.train.batch_source import BatchSource, EdgeTimes
 from penstock.train.layerwise.inference import Inference
 from penstock.train.tasks.task import Owners
 from penstock.train.user_functions import UserLoss

@@ -14,12 +14,11 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
 from penstock.train.batch_source import BatchSource
-from penstock.train.class_weights import NO_WEIGHTS, LossWeights, loss_weights
 from penstock.train.job import Job
 from penstock.train.labels import Labelled
 from penstock.train.layerwise.inference import Inference
+from penstock.train.losses import NO_WEIGHTS, LossWeights, loss_weights, number_loss
 from penstock.train.metrics import Metric, default_metric, metric_values
-from penstock.train.number_losses import number_loss
 from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 

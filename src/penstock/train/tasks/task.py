@@ -11,9 +11,9 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
-from penstock.train.data_options import Task as TaskName
+from penstock.train.job_options import Task as TaskName
+from penstock.train.labels import LearnedLabels
 from penstock.train.layerwise.inference import Inference
-from penstock.train.learned_labels import LearnedLabels
 from penstock.train.metrics import Metric, metric_named
 from penstock.train.user_functions import UserFunctions, own_metric
 

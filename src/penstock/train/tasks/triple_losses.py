@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.nn.scorers import End, RelationScorer
-from penstock.train.triple_options import TripleOptions
+from penstock.train.job_options import TripleOptions
 
 TripleLoss = Callable[[Tensor, Tensor, TripleOptions], Tensor]
 

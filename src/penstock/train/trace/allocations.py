@@ -5,6 +5,8 @@ torch's `FakeTensorMode`, which is made of them, would bring its compiler along:
 many a job.
 """
 
+import traceback
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +17,39 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from penstock.errors import PenstockError
 from penstock.traced import MemoryPlace, current_category, current_place, memory_for
-from penstock.train.trace.categories import ACTIVATIONS, GRADIENTS, LIBRARIES, OPTIMISER
-from penstock.train.trace.inside import library_workspaces, memory_inside
+from penstock.train.trace.kernel_rates import StepWork
+from penstock.train.trace.libraries import library_workspaces, memory_inside
 from penstock.train.trace.shapes import like, rule_for
-from penstock.train.trace.step_work import StepWork
+
+# What memory is for, as predictions list it.
+
+WEIGHTS = "weights"
+OPTIMISER = "optimiser state"
+FEATURES = "features"
+TOPOLOGY = "topology"
+BATCHES = "batches"
+ACTIVATIONS = "activations"
+GRADIENTS = "gradients"
+LIBRARIES = "library workspace"
+CONTEXT = "CUDA context"
+PROCESS = "process"
+
+CATEGORIES = (
+    WEIGHTS,
+    OPTIMISER,
+    FEATURES,
+    TOPOLOGY,
+    BATCHES,
+    ACTIVATIONS,
+    GRADIENTS,
+    LIBRARIES,
+    CONTEXT,
+    PROCESS,
+)
+"""In the order in which they are listed."""
+
 
 META = torch.device("meta")
 
@@ -253,3 +283,42 @@ def peak_of(events: list[Event], unit: int = 1) -> PeakMemory:
         if now > most:
             most, moment = now, event.moment
     return PeakMemory(most, moment)
+
+
+# Computations that cannot be traced: they ask for numbers, which traced tensors do not have.
+
+_DATA_DEPENDENT = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
+"""What torch raises where a shape or a number depends on data."""
+
+
+class UntraceableError(Exception):
+    """A step asks for numbers, or calls code that knows no tensors without numbers; the message says what failed."""
+
+
+@contextmanager
+def traceable() -> Iterator[None]:
+    """What fails in it is an `UntraceableError`, and the run goes on with another prediction.
+
+    A step that asks for numbers is expected to fail, and a refusal says in its sentence what is wrong. Any other error
+    is warned of with its place: it may be a mistake of the model, which shows when the step is computed, or one of the
+    trace, which nobody would hear of otherwise.
+    """
+    try:
+        yield
+    except (UntraceableError, MemoryError):
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        what = f"{type(cause).__name__}: {' '.join(str(cause).split())[:160]}"
+        if not asks_for_numbers(cause) and not isinstance(cause, PenstockError):
+            where = traceback.extract_tb(cause.__traceback__)[-1]
+            what = f"{what}, at {where.filename}:{where.lineno}"
+            warnings.warn(f"Memory could not be traced, for an unexpected reason ({what}).", RuntimeWarning, 3)
+        raise UntraceableError(what) from error
+
+
+def asks_for_numbers(error: BaseException) -> bool:
+    """Whether an error is torch's answer to an operation that needs values of tensors which have none."""
+    if isinstance(error, NotImplementedError) or type(error).__name__ in _DATA_DEPENDENT:
+        return True
+    return isinstance(error, (RuntimeError, TypeError, ValueError)) and "meta" in str(error).lower()

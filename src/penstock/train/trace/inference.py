@@ -11,13 +11,11 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.device.block import on_device
 from penstock.traced import current_trace, is_gpu, memory_for
-from penstock.train.layerwise.chunks import Sampled
-from penstock.train.layerwise.engine import evaluating
 from penstock.train.layerwise.host import HostPlan
-from penstock.train.layerwise.inference import Inference
+from penstock.train.layerwise.inference import Inference, evaluating
+from penstock.train.layerwise.plan import Sampled
 from penstock.train.session import Session
-from penstock.train.trace.allocations import META, Allocations
-from penstock.train.trace.categories import ACTIVATIONS
+from penstock.train.trace.allocations import ACTIVATIONS, META, Allocations
 
 _READ = 2
 """Chunks whose rows are there at once: of one that is computed, and of the next."""

@@ -1,8 +1,11 @@
 """The execution mode of sampler `whole`, on one machine: exact steps over the whole graph, in bins."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,34 +13,86 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
 from penstock.memory import available_mb
-from penstock.pipeline.clock import Recorder
+from penstock.partition.bins import breadth_first
+from penstock.partition.problem import merged_lists
 from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.pipeline.stages import Recorder
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.layerwise.host import HostPlan
+from penstock.train.layerwise.host import HostPlan, Reach
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
-from penstock.train.layerwise.reach import Reach
 from penstock.train.run_context import device_peak
-from penstock.train.session import Session
-from penstock.train.steps import Pause, Steps
+from penstock.train.session import Pause, Session, Steps
+from penstock.train.trace.allocations import UntraceableError
 from penstock.train.trace.libraries import measure_libraries
-from penstock.train.trace.untraceable import UntraceableError
-from penstock.train.whole.bin_sizes import BinSize, bin_sizes, in_place_sizes, num_inputs
 from penstock.train.whole.in_place import InPlaceStep
-from penstock.train.whole.in_place_plan import ListSizes, list_sizes, make_in_place_plan, reads_in_place
-from penstock.train.whole.memory import Decision, LayerSize, decide, edge_numbers, free_bytes, step_bytes
+from penstock.train.whole.memory import (
+    BinSize,
+    Decision,
+    LayerSize,
+    bin_sizes,
+    decide,
+    edge_numbers,
+    free_bytes,
+    in_place_sizes,
+    num_inputs,
+    step_bytes,
+)
 from penstock.train.whole.own_module import KeptNeighbourhood, OwnModulePasses
-from penstock.train.whole.plan import make_plan, vertices_by_level
-from penstock.train.whole.preparation import Preparation
+from penstock.train.whole.plan import (
+    ListSizes,
+    list_sizes,
+    make_in_place_plan,
+    make_plan,
+    reads_in_place,
+    vertices_by_level,
+)
 from penstock.train.whole.prepared import PreparedStep
-from penstock.train.whole.schedule import first_epoch
-from penstock.train.whole.step_passes import StepPasses
-from penstock.train.whole.steps import Passes, WholeSteps
-from penstock.train.whole.support import is_captured
+from penstock.train.whole.steps import Passes, StepPasses, WholeSteps, first_epoch, is_captured
 from penstock.train.whole.traced import traced_step_memory
-from penstock.train.whole.vertex_order import in_search_order
+
+# What a step on the whole graph does before it is computed for the first time: told while it is done, and timed.
+
+
+class Preparation:
+    """Seconds of everything that is done once, by name."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._seconds = session, dict[str, float]()
+
+    @contextmanager
+    def phase(self, name: str, doing: str) -> Iterator[None]:
+        """One piece of the preparation; several of one name are counted together. `doing` is told."""
+        began = time.perf_counter()
+        self._session.progress.status(f"whole graph: {doing}")
+        yield
+        took = time.perf_counter() - began
+        self._seconds[name] = self._seconds.get(name, 0.0) + took
+        self._session.progress.status(f"whole graph: {doing}: {took:.1f} s")
+
+    def facts(self) -> dict[str, float]:
+        """Seconds as they are shown."""
+        return {name: round(each, 3) for name, each in self._seconds.items()}
+
+
+# The order of vertices in which bins read few rows: that of a breadth-first search, where neighbours are together.
+
+
+def in_search_order(graph: Graph, order: dict[str, Array], counts: list[dict[str, int]]) -> dict[str, Array]:
+    """The same vertices by node type, such that every level is a prefix still: what each level adds is in the order in
+    which a search along the lists comes to it."""
+    whole = merged_lists(graph)
+    places = whole.by_type(breadth_first(whole.indptr, whole.indices, np.zeros(whole.count, np.int32)))
+    found = {}
+    for name, vertices in order.items():
+        ends = sorted({0, len(vertices), *(level[name] for level in counts)})
+        parts = [vertices[first:last] for first, last in pairwise(ends)]
+        found[name] = np.concatenate([vertices[:0], *(some[np.argsort(places[name][some])] for some in parts)])
+    return found
+
 
 _MB = 1 << 20
 _ITEM = {"float32": 4, "bfloat16": 2}
@@ -82,7 +137,7 @@ class WholeExecution(LoadedExecution):
                 self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
         if self._is_captured():
             # Triton is imported where there is a device for it.
-            from penstock.train.whole.captured import CapturedWholeSteps
+            from penstock.train.whole.device import CapturedWholeSteps
 
             return CapturedWholeSteps(self._session, self._prepared, schedule, start, recorder)
         return WholeSteps(self._session, passes, schedule, start, recorder)
@@ -95,7 +150,7 @@ class WholeExecution(LoadedExecution):
         if self._session.inputs.device.type != "cuda":
             return None
         if self._whole is None:
-            from penstock.train.whole.device_inference import whole_on_device
+            from penstock.train.whole.device import whole_on_device
 
             self._whole = whole_on_device(self._session)
         return self._whole(host)
@@ -201,7 +256,7 @@ class WholeExecution(LoadedExecution):
         # Triton is imported where there is a device for it.
         from penstock.store.device.copies import to_device
         from penstock.store.device.tables import ResidentTable
-        from penstock.train.device.fitting import stored_type
+        from penstock.train.device.memory import stored_type
 
         session, inputs = self._session, self._session.inputs
         elsewhere = {

@@ -5,7 +5,8 @@ from the whole level, and its layer is given aggregates in place of rows. This i
 The gradients of a level are pulled bin by bin (`pulled`), and so never there for all rows at once.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,19 +14,87 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import map_blocks
-from penstock.nn.first_rows import AggregatedRows, Aggregation
-from penstock.nn.list_sums import sum_lists
+from penstock.nn.input_rows import AggregatedRows, Aggregation
+from penstock.nn.table_aggregation import sum_lists
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 from penstock.train.session import Session
-from penstock.train.whole.in_place_plan import InPlacePlan
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.memory import Decision
-from penstock.train.whole.neighbour_lists import PlacedLists, list_offsets
-from penstock.train.whole.plan import Bin
+from penstock.train.whole.plan import Bin, InPlacePlan, PlacedLists, list_offsets
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
-from penstock.train.whole.pulled import Factors, NoGradients, PulledGradients
+
+# Gradients of a level's rows that are never all there: those of some rows are pulled together when they are asked for.
+#
+# A layer that aggregates linearly gives gradients of its aggregates and of its own rows, as many rows as it computes,
+# which are far fewer than those it read. The gradient of a row that it read is a sum over the rows that read it.
+
+
+class Factors(NamedTuple):
+    """Of an aggregate: write[i] * sum over the list of i of read[j] * x[j], by places; None stands for ones.
+
+    Where there is `read`, a row reads itself as well, as GCN's do.
+    """
+
+    read: Tensor | None = None
+    write: Tensor | None = None
+
+
+class NoGradients(LevelGradients):
+    """Of inputs that nobody learns."""
+
+    def __init__(self) -> None:
+        super().__init__({}, torch.device("cpu"))
+
+    def take(self, work: Any, x: Mapping[str, Any]) -> None:
+        """Nothing is left in them."""
+
+
+class PulledGradients(LevelGradients):
+    """Gradients of the rows of one level, of which one layer's bins leave those of what they aggregated."""
+
+    def __init__(self, readers: Mapping[int, Block], rows: int, factors: Factors, kept: torch.dtype) -> None:
+        """`readers`, by the first row of each bin of the level, list the rows of the layer above that read its rows,
+        of which there are `rows`. Gradients wait in the type `kept`."""
+        self._readers, self._rows, self._factors, self._kept = readers, rows, factors, kept
+        self._neighbours: Tensor | None = None
+        self._own: Tensor | None = None
+        self._computed = torch.float32
+
+    def take(self, work: Any, x: Mapping[str, Any]) -> None:
+        """Keep gradients of what a bin aggregated, and of its own rows, until they are pulled."""
+        ((name, given),) = x.items()
+        assert isinstance(given, AggregatedRows) and given.neighbours.grad is not None
+        rows, gradients = work.rows[name], given.neighbours.grad
+        if self._factors.write is not None:
+            gradients = gradients * self._factors.write[rows, None]
+        self._computed = gradients.dtype
+        self._neighbours = self._put(self._neighbours, rows, gradients)
+        if given.own is not None:
+            assert given.own.grad is not None
+            self._own = self._put(self._own, rows, given.own.grad)
+
+    def of(self, node_type: str, rows: Any) -> Tensor | None:
+        """The gradients of one bin's rows, in the type that they were computed in."""
+        given, block, read = self._neighbours, self._readers[rows.start], self._factors.read
+        if given is None:
+            return None
+        itself, last = self._own if read is None else given, min(rows.stop, self._rows)
+        own = None if itself is None or last <= rows.start else itself[rows.start : last]
+        found = sum_lists(block, given, self._computed, own=own)
+        return found if read is None else found.mul_(read[rows, None])
+
+    def clear(self) -> None:
+        """Drop all gradients."""
+        self._neighbours = self._own = None
+
+    def _put(self, room: Tensor | None, rows: slice, gradients: Tensor) -> Tensor:
+        if room is None:
+            room = torch.empty(self._rows, gradients.shape[1], dtype=self._kept, device=gradients.device)
+        room[rows] = gradients.to(self._kept)
+        return room
+
 
 _ROWS = 1 << 18
 """Input rows that a thread reads at a time."""
@@ -107,7 +176,7 @@ class InPlaceStep(PreparedStep):
     def _input_type(self) -> torch.dtype:
         """On a device, of the features."""
         # Triton is imported where there is a device for it.
-        from penstock.train.device.fitting import stored_type
+        from penstock.train.device.memory import stored_type
 
         session = self._session
         return stored_type(session.job, session.graph.nodes[self._name].fields[session.inputs.fields[self._name]])

@@ -1,14 +1,21 @@
 """The rows between two layers, kept from the forward to the backward pass; and the gradients of these rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.train.layerwise.levels import rows_in_file
+from penstock.graph.arrays import Array
+from penstock.nn.aggregation import add_to_rows, gather_rows, known_totals, mean_scale, sum_scale
+from penstock.nn.input_rows import AggregatedRows, Aggregation
+from penstock.nn.layer_table import layer_entry
+from penstock.nn.order_costs import LayerSizes, shipped_order_costs
+from penstock.sampling.block import Block
+from penstock.train.layerwise.plan import rows_in_file
+from penstock.train.session import Session
 
 Where = Literal["device", "host", "disk"]
 
@@ -113,3 +120,111 @@ class LevelGradients:
 
 
 _WHO, _MEND = "Training on the whole graph", "set keep to host or recompute"
+
+
+# Bins of a layer behind the first that read the level below where it stands: a row that several of them read is not
+# copied and transformed, nor its gradient copied, for each of them.
+#
+# A bin aggregates rows of the whole level, and its layer is given aggregates in place of rows. The gradients of these
+# are added to the level's rows along the same lists, turned round. This is for layers that aggregate linearly, on the
+# host.
+
+
+class _Lists(NamedTuple):
+    """Some rows, and for each of them a list of others with weights."""
+
+    rows: Array
+    indptr: Array
+    indices: Array
+    weights: Array
+
+
+class RowsInPlace:
+    """What one bin aggregates of a level, and which of the level's rows its gradients go to."""
+
+    def __init__(self, what: Aggregation, block: Block, places: Array, dtype: torch.dtype) -> None:
+        """`places` are the rows of the level that the block's source rows are, its own ones first."""
+        self._what, own = what, places[: block.num_dst]
+        targets, sources, weights = _weighted(what, block)
+        rows, at = np.unique(places[sources], return_inverse=True)
+        number = np.float64 if dtype == torch.float64 else np.float32
+        self._read = _lists(np.arange(block.num_dst), targets, places[sources], weights.astype(number))
+        self._returned = _lists(rows, at, targets, weights.astype(number))
+        self._own = None if what == "normalised" else torch.from_numpy(own)
+
+    def aggregated(self, level: Tensor) -> AggregatedRows:
+        """Leaves of autograd's graph."""
+        lists = self._read
+        sums = gather_rows(lists.indptr, lists.indices, lists.weights, None, None, None, None, level)
+        own = None if self._own is None else level.index_select(0, self._own).requires_grad_()
+        return AggregatedRows(self._what, sums.requires_grad_(), own)
+
+    def add_gradients(self, kind: str, x: AggregatedRows, gradients: LevelGradients) -> None:
+        """Add what the backward pass left in a bin's leaves to the gradients of the level's rows."""
+        given = x.neighbours.grad
+        if given is not None:
+            add_to_rows(*self._returned, given, gradients.all(kind, given))
+        if x.own is not None and x.own.grad is not None:
+            gradients.add(kind, self._own, x.own.grad)
+
+
+def read_in_place(session: Session, bins: Sequence[Any], out: int) -> None:
+    """Let the bins (`PreparedBin`) of a layer behind the first, of width `out`, read rows where they stand, if that is
+    predicted to be cheaper."""
+    what, width = _aggregated_in_place(session), session.job.hidden
+    if what is None or not bins or not is_cheaper_in_place(session, [each.block for each in bins], width, out):
+        return
+    dtype = next(session.learned.parameters()).dtype
+    for work in bins:
+        (places,) = work.inputs.values()
+        rows = np.arange(work.block.num_src) if places is None else places
+        work.in_place = RowsInPlace(what, work.block, rows, dtype)
+
+
+def _aggregated_in_place(session: Session) -> Aggregation | None:
+    """What layers behind the first aggregate of rows where they stand; None: bins need rows of their own."""
+    job, model = session.job, session.model
+    plain = session.graph.is_homogeneous and session.inputs.device.type == "cpu" and getattr(model, "layerwise", False)
+    carried = session.list_weight is not None or bool(session.inputs.edges)
+    orders = job.order if isinstance(job.order, list) else [job.order]
+    if not plain or carried or job.residual or job.keep_type != "float32" or "transform" in orders:
+        return None
+    what: Aggregation | None = layer_entry(job.model).aggregates(job)
+    return what
+
+
+def is_cheaper_in_place(session: Session, blocks: Sequence[Block], width_in: int, width_out: int) -> bool:
+    """Whether bins of a layer take less time so, by the costs of operators that the job goes by, than with copies.
+
+    A copy of a row that is read, and of its gradient, costs what aggregating a list of one entry does.
+    """
+    costs = (session.job.order_costs or {}).get("cpu") or shipped_order_costs()["cpu"]
+    here = there = 0.0
+    for block in blocks:
+        sizes = LayerSizes(block.num_src, block.num_dst, block.num_edges, width_in, width_out, True)
+        here += costs.aggregate_seconds(sizes)
+        there += min(costs.aggregate_seconds(sizes), costs.transform_seconds(sizes))
+        there += 2 * costs.gather_seconds(block.num_src, block.num_src, block.num_src, width_in)
+    return here < there
+
+
+def _weighted(what: Aggregation, block: Block) -> tuple[Array, Array, Array]:
+    """Edges as (destination, source row, factor of the source's row in what the destination aggregates)."""
+    targets, sources = block.destinations(), block.indices.astype(np.int64)
+    weights = np.ones(len(sources)) if block.weights is None else block.weights.astype(np.float64)
+    if what == "mean":
+        return targets, sources, weights * mean_scale(block)[targets]
+    scale = sum_scale(block)
+    weights = weights if scale is None else weights * scale[targets]
+    if what == "sum":
+        return targets, sources, weights
+    # In GCN's sum a vertex reads itself as well.
+    roots, own = 1 / np.sqrt(known_totals(block, block.num_src) + 1), np.arange(block.num_dst)
+    weights = np.append(weights * roots[sources] * roots[targets], roots[own] ** 2)
+    return np.append(targets, own), np.append(sources, own), weights
+
+
+def _lists(rows: Array, targets: Array, sources: Array, weights: Array) -> _Lists:
+    order = np.argsort(targets, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=len(rows)))]).astype(np.int64)
+    return _Lists(rows, indptr, sources[order].astype(np.int32), weights[order])

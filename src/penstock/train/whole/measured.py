@@ -11,14 +11,13 @@ import torch
 from penstock.errors import PenstockError
 from penstock.pipeline.schedule import Schedule
 from penstock.train.batch_source import layers_of
-from penstock.train.layerwise.reach import Reach
+from penstock.train.layerwise.host import Reach
 from penstock.train.session import Session
-from penstock.train.whole.levels import KeptLevel, LevelGradients
+from penstock.train.whole.levels import KeptLevel, LevelGradients, read_in_place
 from penstock.train.whole.memory import Decision
-from penstock.train.whole.passes import LayerPasses
 from penstock.train.whole.plan import make_plan, vertices_by_level
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
-from penstock.train.whole.rows_in_place import read_in_place
+from penstock.train.whole.steps import LayerPasses
 
 _DIVISIONS = (2, 12, 72)
 """Numbers of bins that a layer is divided into: the bins of one worker among several are small."""

@@ -13,10 +13,10 @@ from penstock.nn.drop import dropping
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import MiniBatch, TypedBlock
 from penstock.sampling.device.block import on_device
-from penstock.train.layerwise.reach import Reach, frontiers
+from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session
-from penstock.train.whole.examples import ExampleSource
 from penstock.train.whole.memory import free_bytes
+from penstock.train.whole.prepared import ExampleSource
 
 _TRIED = 64
 """Items of the small batch whose memory is measured."""

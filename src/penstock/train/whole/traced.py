@@ -10,29 +10,116 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block, TypedBlock
-from penstock.sampling.device.block import DeviceBlock
-from penstock.traced import memory_for, room, stand_in, tensor_of
+from penstock.sampling.device.block import CHUNK, DeviceBlock
+from penstock.traced import array_of, current_trace, memory_for, room, stand_in, tensor_of
 from penstock.train.session import Session
-from penstock.train.trace.allocations import META, Event, PeakMemory
-from penstock.train.trace.categories import FEATURES, TOPOLOGY
-from penstock.train.trace.cuda_allocator import DevicePeak, device_peak
+from penstock.train.trace.allocations import FEATURES, META, TOPOLOGY, Event, PeakMemory, UntraceableError, traceable
+from penstock.train.trace.allocators import DevicePeak, device_peak, heap_peak
+from penstock.train.trace.batches import try_small_batch
 from penstock.train.trace.fake_session import input_density, traced_session
-from penstock.train.trace.heap import heap_peak
 from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.trace.kernel_rates import kernel_rates
 from penstock.train.trace.libraries import LOADED_ON_HOST
-from penstock.train.trace.small_batch import try_small_batch
-from penstock.train.trace.untraceable import UntraceableError, traceable
-from penstock.train.whole.bin_sizes import BinSize
+from penstock.train.whole.in_place import Factors, InPlaceStep
 from penstock.train.whole.levels import KeptLevel
-from penstock.train.whole.memory import Decision
-from penstock.train.whole.plan import Bin, WholePlan
+from penstock.train.whole.memory import BinSize, Decision
+from penstock.train.whole.plan import Bin, InPlacePlan, PlacedLists, WholePlan, reads_in_place
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
-from penstock.train.whole.step_passes import StepPasses
-from penstock.train.whole.support import is_captured
-from penstock.train.whole.traced_in_place import TracedInPlaceStep
+from penstock.train.whole.steps import StepPasses, is_captured
+
+# A step whose bins read levels in place, on tensors without numbers: for the memory that it will take.
 
 _TRACED = 2
+"""Bins of a layer that are traced, those of most rows: one is computed after the other, and keeps next to nothing."""
+
+
+class TracedInPlaceStep(InPlaceStep):
+    """A step whose lists have sizes only."""
+
+    def __init__(
+        self,
+        session: Session,
+        order: dict[str, Array],
+        counts: list[dict[str, int]],
+        sizes: list[list[BinSize]],
+        decision: Decision,
+        planned: Planned,
+    ) -> None:
+        what = reads_in_place(session)
+        assert what is not None
+        trace = current_trace()
+        self._on_device = trace is not None and trace.on_device
+        most = [sorted(layer, key=lambda each: -_rows(each))[:_TRACED] for layer in sizes]
+        loads = [sum(each.load for layer in some for each in layer) for some in (sizes, most)]
+        self._untraced = 1 - loads[1] / max(1, loads[0])
+        self._entries = [sum(edges for each in layer for edges in each.edges.values()) for layer in sizes]
+        with memory_for(TOPOLOGY):
+            lists, *readers = (_empty_lists(entries) for entries in self._entries)
+        bins = [[Bin(each.rows, each, {}, {}) for each in layer] for layer in most]
+        super().__init__(session, InPlacePlan(order, counts, bins, lists, readers), decision, planned, what)
+
+    def further(self, kept: int) -> int:
+        """What bins that were not traced keep: where their lists begin, and on a device the rows of long ones' chunks.
+
+        What the traced ones keep tells nothing: it is less than what libraries take in a first step.
+        """
+        rows = sum(level[self._name] for level in [*self.plan.counts[1:], *self.plan.counts[1:-1]])
+        size = 4 * rows + 4 * (sum(self._entries) + sum(self._entries[1:])) // CHUNK if self._on_device else 8 * rows
+        return round(size * self._untraced)
+
+    def prepared(self, work: Bin) -> Any:
+        """Names and lists of the sizes that the bin's will have."""
+        self._work: Any = work.block
+        return super().prepared(work)
+
+    def _list_block(self, rows: slice) -> Block:
+        return self._block(self.plan.lists, rows, sum(self._work.edges.values()), self.plan.counts[0][self._name])
+
+    def _reader_block(self, number: int, rows: slice) -> Block:
+        """Readers are taken to be as many, in proportion, as what the rows read themselves."""
+        read = sum(self._size_of(number, rows).edges.values())
+        entries = read * self._entries[number + 1] // max(1, self._entries[number])
+        return self._block(self.plan.readers[number], rows, entries, self.plan.counts[number + 2][self._name])
+
+    def _size_of(self, number: int, rows: slice) -> BinSize:
+        found: BinSize = next(work.block for work in self.plan.bins[number] if work.rows[self._name] == rows)
+        return found
+
+    def _block(self, lists: PlacedLists, rows: slice, entries: int, sources: int) -> Block:
+        with memory_for(TOPOLOGY):
+            kind = torch.int32 if self._on_device else torch.int64
+            offsets: Any = torch.empty(rows.stop - rows.start + 1, dtype=kind, device=META)
+        indices: Any = lists.indices[:entries]
+        if self._on_device:
+            return DeviceBlock(offsets, indices, sources)
+        return Block(array_of(offsets), array_of(indices), sources)
+
+    def _names(self, vertices: Array, device: torch.device) -> Tensor:
+        with memory_for(TOPOLOGY):
+            return torch.empty(len(vertices), dtype=torch.int32 if self._on_device else torch.int64, device=META)
+
+    def _input_rows(self, vertices: Array) -> Tensor:
+        with memory_for(FEATURES):
+            dtype = self._input_type() if self._on_device else self._computed
+            return torch.empty(self._input_shape(len(vertices)), dtype=dtype, device=META)
+
+    def _made_factors(self, vertices: Array) -> Factors:
+        if self._what == "sum":
+            return Factors()
+        rows = len(vertices) if self._what == "normalised" else self.plan.counts[1][self._name]
+        with memory_for(TOPOLOGY):
+            values = torch.empty(rows, dtype=self._computed, device=META)
+        return Factors(values, values) if self._what == "normalised" else Factors(write=values)
+
+
+def _empty_lists(entries: int) -> PlacedLists:
+    return PlacedLists(np.empty(0, np.int64), torch.empty(entries, dtype=torch.int32, device=META))
+
+
+def _rows(size: BinSize) -> int:
+    return sum(rows.stop - rows.start for rows in size.rows.values())
+
+
 """Bins of a layer that are traced, the largest ones, where one is computed after the other. What further ones keep from
 step to step is concluded from these."""
 _STEPS = 2
@@ -87,8 +174,7 @@ def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], 
 def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePeak:
     """The most that a run takes of a GPU: its steps, captured or launched, and its validations."""
     from penstock.pipeline.device import DeviceCarrier
-    from penstock.train.whole.captured import CapturedWholeStep
-    from penstock.train.whole.device_inference import whole_on_device
+    from penstock.train.whole.device import CapturedWholeStep, whole_on_device
 
     inputs, further = session.inputs, 0
     with traceable(), traced_session(session, input_density(session), True) as allocations:

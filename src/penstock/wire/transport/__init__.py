@@ -7,10 +7,8 @@ end, `group` those of one channel, `listener` accepts connections and bounds how
 sockets themselves. What is in a message is not known here.
 """
 
-from penstock.wire.transport.connection import Connection, Owner
-from penstock.wire.transport.group import LARGE_BYTES, Group
-from penstock.wire.transport.handshake import CallerSide, ServerSide, Side
-from penstock.wire.transport.listener import Listener
+from penstock.wire.transport.connection import CallerSide, Connection, Owner, ServerSide, Side
+from penstock.wire.transport.listener import LARGE_BYTES, Group, Listener
 from penstock.wire.transport.stream import Lane, default_lanes
 from penstock.wire.transport.tls import HandshakeError, Tls, kernel_tls
 

@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from penstock.graph.arrays import Array
-from penstock.wire.loop import EventLoop
 from penstock.wire.message import Limits, Malformed
-from penstock.wire.transport.inbox import Frames, Inbox
-from penstock.wire.transport.outbox import Outbox
+from penstock.wire.sockets import EventLoop
+from penstock.wire.transport.frames import Frames, Inbox, Outbox
 
 log = logging.getLogger("penstock.wire")
 

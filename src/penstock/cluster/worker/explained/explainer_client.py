@@ -11,7 +11,7 @@ from penstock.cluster.worker.explained import explainer_process
 from penstock.cluster.worker.explained.frames import Frame, encoded, read_frame
 from penstock.errors import PenstockError, known_code
 from penstock.graph.arrays import Array
-from penstock.python_program import start_python
+from penstock.processes import start_python
 
 ARGUMENTS = ["-m", explainer_process.__name__]
 """What Python is started with to be an explainer."""

@@ -1,7 +1,7 @@
-"""Ways to schedule a flexible job shop, one file for each.
+"""Ways to schedule a flexible job shop.
 
 `SCHEDULERS` is the table of contents. A new scheduler is one file and one line here (docs/shops.md). What any of them
-returns is checked before it is given to anybody.
+returns is checked before it is given to anybody. `enumeration` has the exact search, which `bilevel` uses for groups.
 """
 
 from typing import Any
@@ -10,14 +10,12 @@ from pydantic import ValidationError
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import first_problem
-from penstock.simulate.shop.schedule import Schedule
+from penstock.simulate.shop.schedule import Schedule, check_schedule
 from penstock.simulate.shop.schedulers.bilevel import BILEVEL
 from penstock.simulate.shop.schedulers.cp_sat import CP_SAT
 from penstock.simulate.shop.schedulers.enumeration import ENUMERATION
-from penstock.simulate.shop.schedulers.fifo import FIFO
-from penstock.simulate.shop.schedulers.scheduler import Scheduler
+from penstock.simulate.shop.schedulers.scheduler import FIFO, Scheduler
 from penstock.simulate.shop.shop import Shop
-from penstock.simulate.shop.validator import check_schedule
 
 SCHEDULERS = {each.name: each for each in (FIFO, BILEVEL, ENUMERATION, CP_SAT)}
 

@@ -8,8 +8,7 @@ from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument
 from penstock.simulate.shop.schedule import Pick, Schedule, placed
-from penstock.simulate.shop.schedulers.fifo import in_order_of_arrival
-from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler
+from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler, in_order_of_arrival
 from penstock.simulate.shop.shop import Shop
 
 _TICKS = 1_000_000

@@ -1,13 +1,167 @@
-"""Every schedule of up to four jobs: the shortest one is found, and proved to be it."""
+"""Every schedule of up to four jobs, and the exact search that finds the shortest one and proves it."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice, permutations
+from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.simulate.shop.job_orders import best_order
-from penstock.simulate.shop.schedule import Schedule
+from penstock.simulate.shop.schedule import Pick, Schedule, placed
 from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler
-from penstock.simulate.shop.search import Search
-from penstock.simulate.shop.shop import Shop
+from penstock.simulate.shop.shop import Choice, Route, Shop, best_route, quickest
+
+# Schedules that place one job after the other: where a search begins.
+
+_MOST_ORDERS = 120
+"""Orders of jobs that are tried: those of five jobs."""
+
+
+def best_order(shop: Shop) -> Schedule:
+    """The shortest schedule of those that place job after job, in all orders or the first 120."""
+    routes = tuple(best_route(job) for job in shop.jobs)
+    orders = islice(permutations(range(len(shop.jobs))), _MOST_ORDERS)
+    return min((_placed_in(shop, routes, order) for order in orders), key=lambda schedule: schedule.makespan)
+
+
+def _placed_in(shop: Shop, routes: tuple[int, ...], order: Sequence[int]) -> Schedule:
+    """Each operation on the machine where it would end first behind all that is there, in the first gap that fits."""
+    free, picks = [0.0] * len(shop.machines), []
+    for job in order:
+        ready = 0.0
+        for operation in shop.jobs[job][routes[job]]:
+            ready, machine = min((max(ready, free[machine]) + time, machine) for machine, time in operation)
+            free[machine] = ready
+            picks.append(Pick(job, machine))
+    return placed(shop, routes, picks, filling=True)
+
+
+# The exact search: operations are placed in order of their start, and of two ways to the same point one is kept.
+#
+# A state says how far every job is, when it can go on, and when every machine is free. Nothing starts before what was
+# placed last, so no time before that counts: all times are raised to it. A state that is nowhere earlier than another
+# at the same point is let go, and so is one whose remaining work cannot beat the best schedule known. With a limit on
+# the states after each operation it is a beam search: the most promising ones are kept, and nothing is proved.
+
+_UNSTARTED = -1
+
+
+class _State(NamedTuple):
+    """Times, and how they were come to: the pick behind it and the state before that."""
+
+    ready: tuple[float, ...]
+    free: tuple[float, ...]
+    pick: Pick | None
+    before: "_State | None"
+
+
+Progress = tuple[tuple[int, int], ...]
+"""Of every job its route, or _UNSTARTED, and the operations that are done."""
+
+
+class Search:
+    """Looks for the best schedule of a shop, starting from one that is known.
+
+    `width` limits the states that are kept after each operation; None: none is left out, and the result is the best.
+    """
+
+    def __init__(self, shop: Shop, known: Schedule, width: int | None = None) -> None:
+        self._shop, self._best, self._width = shop, known, width
+        self._rest = [[_remaining(route) for route in job] for job in shop.jobs]
+
+    def run(self) -> Schedule:
+        """The best schedule: the one that was known, where no other is shorter."""
+        shop = self._shop
+        start: Progress = ((_UNSTARTED, 0),) * len(shop.jobs)
+        nothing = _State((0.0,) * len(shop.jobs), (0.0,) * len(shop.machines), None, None)
+        level: dict[Progress, list[_State]] = {start: [nothing]}
+        while level:
+            following: dict[Progress, list[_State]] = defaultdict(list)
+            for progress, states in level.items():
+                for state in states:
+                    self._extend(progress, state, following)
+            level = following if self._width is None else self._promising(following)
+        return self._best
+
+    def _extend(self, progress: Progress, state: _State, following: dict[Progress, list[_State]]) -> None:
+        for job, (route, done) in enumerate(progress):
+            ways = range(len(self._shop.jobs[job])) if route == _UNSTARTED else (route,)
+            for way in ways:
+                operations = self._shop.jobs[job][way]
+                if done == len(operations):
+                    continue
+                for choice in operations[done]:
+                    reached = (*progress[:job], (way, done + 1), *progress[job + 1 :])
+                    self._add(reached, _after(state, job, choice), following)
+
+    def _add(self, progress: Progress, state: _State, following: dict[Progress, list[_State]]) -> None:
+        if self._bound(progress, state) >= self._best.makespan * (1 - 1e-12):
+            return
+        if all(
+            route != _UNSTARTED and done == len(self._shop.jobs[job][route])
+            for job, (route, done) in enumerate(progress)
+        ):
+            self._best = self._schedule(progress, state)
+            return
+        others = following[progress]
+        for other in others:
+            if _nowhere_later(other, state):
+                return
+        others[:] = [other for other in others if not _nowhere_later(state, other)]
+        others.append(state)
+
+    def _promising(self, level: dict[Progress, list[_State]]) -> dict[Progress, list[_State]]:
+        """The states with the lowest bounds, and of equal ones those whose machines are free earlier."""
+        assert self._width is not None
+        ranked = [(self._bound(at, state), sum(state.free), at, state) for at, some in level.items() for state in some]
+        ranked.sort(key=lambda each: each[:2])
+        kept: dict[Progress, list[_State]] = defaultdict(list)
+        for _, _, progress, state in ranked[: self._width]:
+            kept[progress].append(state)
+        return kept
+
+    def _bound(self, progress: Progress, state: _State) -> float:
+        """What the way on takes at least: the longest job, and all remaining work on all machines."""
+        longest, work = 0.0, sum(state.free)
+        for job, (route, done) in enumerate(progress):
+            rest = min(each[0] for each in self._rest[job]) if route == _UNSTARTED else self._rest[job][route][done]
+            longest = max(longest, state.ready[job] + rest)
+            work += rest
+        return max(longest, work / len(state.free))
+
+    def _schedule(self, progress: Progress, state: _State) -> Schedule:
+        picks = []
+        at: _State | None = state
+        while at is not None and at.pick is not None:
+            picks.append(at.pick)
+            at = at.before
+        return placed(self._shop, tuple(route for route, _ in progress), reversed(picks))
+
+
+def _after(state: _State, job: int, choice: Choice) -> _State:
+    start = max(state.ready[job], state.free[choice.machine])
+    end = start + choice.time
+    ready = [max(time, start) for time in state.ready]
+    free = [max(time, start) for time in state.free]
+    ready[job] = free[choice.machine] = end
+    return _State(tuple(ready), tuple(free), Pick(job, choice.machine), state)
+
+
+def _nowhere_later(one: _State, other: _State) -> bool:
+    return all(a <= b for a, b in zip(one.free, other.free, strict=True)) and all(
+        a <= b for a, b in zip(one.ready, other.ready, strict=True)
+    )
+
+
+def _remaining(route: Route) -> list[float]:
+    """The least time of the operations from each one on, and 0 behind the last."""
+    found = [0.0]
+    for operation in reversed(route):
+        found.append(found[-1] + quickest(operation).time)
+    return found[::-1]
+
+
+# Every schedule of up to four jobs: the shortest one is found, and proved to be it.
 
 MOST_JOBS = 4
 

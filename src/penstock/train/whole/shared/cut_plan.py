@@ -1,20 +1,136 @@
 """Every layer of one worker in bins, and the groups of rows that workers send each other; made before training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.train.whole.plan import Bin, bin_bounds
-from penstock.train.whole.shared.cut_groups import HaloGroup, SentGroup
 from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
-from penstock.train.whole.shared.levels import LevelRows
-from penstock.train.whole.shared.partial_sums import ReadSums, sum_readers, with_sums
-from penstock.train.whole.shared.returns import AwaitedGroup, ReturnedGroup, plan_returns
-from penstock.train.whole.shared.row_order import order_of_arrival
-from penstock.train.whole.shared.sent_sums import Places, SentSums, sums_by_bin
+from penstock.train.whole.shared.levels import LevelRows, order_of_arrival
+from penstock.train.whole.shared.partial_sums import Places, ReadSums, SentSums, sum_readers, sums_by_bin, with_sums
+
+# The groups of rows that workers send each other: what belongs to one message.
+
+
+class HaloGroup(NamedTuple):
+    """Rows that another worker sends together."""
+
+    rank: int
+    number: int
+    rows: dict[str, slice]
+    """Where they stand in the level, by node type."""
+
+
+class SentGroup(NamedTuple):
+    """Rows, and sums of rows, that another worker reads and is sent together."""
+
+    rank: int
+    number: int
+    rows: Rows
+    """Rows of the level, ascending, by node type."""
+    bins: dict[int, dict[str, slice]]
+    """The bins that compute them, and which of `rows` are a bin's."""
+    sums: dict[str, SentSums]
+    """Behind the rows of a type, for the types that have any."""
+
+    @property
+    def computed_by(self) -> set[int]:
+        """The bins that compute what is sent."""
+        return {*self.bins, *(place for sums in self.sums.values() for place in sums.returned)}
+
+    def count(self, kind: str) -> int:
+        """How many rows and sums of a node type are sent."""
+        return len(self.rows[kind]) + (len(self.sums[kind].numbers) if kind in self.sums else 0)
+
+
+# How gradients of halo rows go back to their owners: after each bin, those that it was the last to add to.
+#
+# A row's gradient is complete after the bin that reads it last in the order of the backward pass. A worker sends one
+# message for each of its bins and each owner. The owner waits for all gradients of a group that it sent, which may come
+# in several messages.
+
+
+class ReturnedGroup(NamedTuple):
+    """Halo rows of one owner whose gradients are complete after a bin."""
+
+    rank: int
+    bin: int
+    rows: Rows
+    """Rows of the level, ascending, by node type; no type without rows."""
+
+
+class AwaitedGroup(NamedTuple):
+    """Gradients that a reader sends together."""
+
+    rank: int
+    bin: int
+    """The reader's."""
+    parts: dict[str, list[tuple[int, Array]]]
+    """By node type, groups that were sent, by their place in the level's list, and which of their rows these are."""
+
+
+def plan_returns(
+    lists: Lists, name: str, last_reader: Rows, received: list[HaloGroup], sent: list[SentGroup]
+) -> tuple[list[ReturnedGroup], list[AwaitedGroup]]:
+    """What goes back to each owner, and what comes back from each reader.
+
+    `last_reader` is for every row of the level the bin after which its gradient is complete.
+    """
+    kinds = list(last_reader)
+    groups = [[each for each in received if each.rank == rank] for rank in range(lists.world)]
+    offered = [
+        [
+            np.concatenate([_NONE, *(last_reader[kind][each.rows[kind]] for each in mine if kind in each.rows)])
+            for kind in kinds
+        ]
+        for mine in groups
+    ]
+    told = lists.exchange(name, offered)
+    returned = [each for rank, mine in enumerate(groups) for each in _returned(rank, mine, last_reader)]
+    awaited = []
+    for rank, readers in enumerate(told):
+        mine = [(place, group) for place, group in enumerate(sent) if group.rank == rank]
+        awaited += _awaited(rank, mine, dict(zip(kinds, readers, strict=True)))
+    return returned, awaited
+
+
+def _returned(rank: int, groups: list[HaloGroup], last_reader: Rows) -> list[ReturnedGroup]:
+    rows = {
+        kind: np.concatenate(
+            [_NONE, *(np.arange(*each.rows[kind].indices(len(bins))) for each in groups if kind in each.rows)]
+        )
+        for kind, bins in last_reader.items()
+    }
+    found = []
+    for number in _bins(last_reader[kind][some] for kind, some in rows.items()):
+        here = {kind: some[last_reader[kind][some] == number] for kind, some in rows.items()}
+        found.append(ReturnedGroup(rank, number, {kind: some for kind, some in here.items() if len(some)}))
+    return found
+
+
+def _awaited(rank: int, groups: list[tuple[int, SentGroup]], readers: Rows) -> list[AwaitedGroup]:
+    found = [AwaitedGroup(rank, number, {}) for number in _bins(readers.values())]
+    for kind, bins in readers.items():
+        first = 0
+        for place, group in groups:
+            mine = bins[first : first + group.count(kind)]
+            first += len(mine)
+            for each in found:
+                rows = np.flatnonzero(mine == each.bin)
+                if len(rows):
+                    each.parts.setdefault(kind, []).append((place, rows))
+    return found
+
+
+def _bins(parts: Iterable[Array]) -> list[int]:
+    """Descending."""
+    return sorted(np.unique(np.concatenate([_NONE, *parts])).tolist(), reverse=True)
+
+
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(eq=False)

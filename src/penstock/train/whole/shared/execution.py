@@ -1,32 +1,203 @@
 """The execution mode of sampler `whole` among workers."""
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.pipeline.clock import Recorder
+from penstock.nn.order_costs import LayerSizes, OrderCosts
 from penstock.pipeline.schedule import Planned, Position, Schedule
+from penstock.pipeline.stages import Recorder
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import SharedExecution
-from penstock.train.execution.worker_group import WorkerGroup
-from penstock.train.session import Session
-from penstock.train.steps import Pause, Steps
+from penstock.train.execution.shared import SharedExecution, WorkerGroup
+from penstock.train.session import Pause, Session, Steps
 from penstock.train.whole.memory import Decision, LayerSize, decide, edge_numbers
-from penstock.train.whole.schedule import first_epoch
-from penstock.train.whole.shared.bin_choice import RATES, bins_by_cost
 from penstock.train.whole.shared.cut_plan import make_cut_plan
-from penstock.train.whole.shared.exchanges import EXCHANGES
-from penstock.train.whole.shared.interfaces import Rows, WholeWorkers
-from penstock.train.whole.shared.levels import LevelRows, find_levels
-from penstock.train.whole.shared.loss_rows import LossRowSource
-from penstock.train.whole.shared.replication import Cheaper, cheaper_than, replicate_where_cheaper
-from penstock.train.whole.shared.shared_step import SharedStep
-from penstock.train.whole.shared.steps import Exposure, SharedWholeSteps
+from penstock.train.whole.shared.interfaces import CutLists, Rows, WholeWorkers
+from penstock.train.whole.shared.levels import LevelRows, Replicate, batches_of, find_levels, lengths_of
+from penstock.train.whole.shared.shared_step import LossRowSource, SharedStep
+from penstock.train.whole.shared.steps import EXCHANGES, Exposure, SharedWholeSteps
+from penstock.train.whole.steps import first_epoch
+
+# How many bins a worker's layers have where the job leaves it open, by predicted time.
+#
+# With B bins all but about one part in B of what compute and messages could do at the same time is done at the same
+# time. Every bin costs something by itself, and so does every message at both its ends. So a step takes
+#
+#     compute + messages - S (1 - 1 / B) + B F
+#
+# seconds: S is what could overlap, and F what a bin of every layer costs with its messages. One bin is the schedule of
+# exchange `layer`; several are chosen only where they save a clear share of that.
+#
+# What layers compute is predicted on a host by the costs of operators that the job goes by, which all its workers have,
+# also one that is started again and must divide its rows as before. The other rates are those of one processor core or
+# one GPU of common machines, as measured, and not of this one. `penstock plan` simulates several numbers of bins with a
+# measured profile.
+
+_MOST = 32
+_GAIN = 0.1
+"""Share of a step that several bins must save."""
+_NUMBER = 4
+"""Bytes of a number."""
+_BACKWARD = 2
+"""A backward pass takes about so many times as long as the forward pass."""
+
+
+class Rates(NamedTuple):
+    """What a kind of device computes."""
+
+    read: float
+    """Bytes of neighbours' rows that are aggregated in a second."""
+    flops: float
+    """Multiplications and additions of a dense product in a second."""
+    bin_s: float
+    """Seconds that a bin takes by itself, forward and backward."""
+    message_s: float
+    """Seconds of a processor that a message takes at each of its ends,"""
+    handled: float
+    """and bytes of messages that a processor handles in a second at each end."""
+
+
+RATES = {"cpu": Rates(4e9, 2e10, 3e-3, 6e-4, 1e9), "cuda": Rates(3e11, 1e13, 6e-4, 4e-4, 1e9)}
+"""By type of device."""
+
+
+def bins_by_cost(
+    sizes: Sequence[LayerSize],
+    received: Sequence[int],
+    world: int,
+    bandwidth: float,
+    rates: Rates,
+    costs: OrderCosts | None = None,
+) -> int:
+    """`received` are the rows of other workers that each layer reads in a step, `bandwidth` is in bytes a second.
+
+    `costs` of operators, where they are known, stand for the rates of what layers compute.
+    """
+    one_way = sum(_NUMBER * rows * size.width_in for rows, size in zip(received, sizes, strict=True))
+    # In each pass a worker sends about as much as it receives.
+    handling = 2 * one_way / rates.handled
+    forward = sum(_layer_seconds(size, rates) if costs is None else _predicted_seconds(size, costs) for size in sizes)
+    # A bin's rows go to every other worker, and so do gradients; as many come.
+    messages = 4 * (world - 1) * sum(rows > 0 for rows in received)
+    alone = len(sizes) * rates.bin_s + messages * rates.message_s
+    return best_number(forward + handling, _BACKWARD * forward + handling, one_way / bandwidth, alone)
+
+
+def best_number(forward_s: float, backward_s: float, one_way_s: float, bin_s: float) -> int:
+    """From the seconds of processors in both passes, of messages in each, and of a bin of every layer by itself."""
+    overlapping = min(forward_s, one_way_s) + min(backward_s, one_way_s)
+    whole = forward_s + backward_s + 2 * one_way_s
+
+    def seconds(bins: int) -> float:
+        return whole - overlapping * (1 - 1 / bins) + bins * bin_s
+
+    best = min(range(1, _MOST + 1), key=seconds)
+    return best if seconds(best) < (1 - _GAIN) * seconds(1) else 1
+
+
+def _predicted_seconds(size: LayerSize, costs: OrderCosts) -> float:
+    """Of a forward pass in the faster order."""
+    counts = max(size.inputs, size.rows), size.rows, size.edges
+    given = LayerSizes(*counts, size.width_in, size.width_out, input_gradient=False, training=False)
+    return min(costs.aggregate_seconds(given), costs.transform_seconds(given))
+
+
+def _layer_seconds(size: LayerSize, rates: Rates) -> float:
+    narrower = min(size.width_in, size.width_out)
+    products = 2 * size.rows * size.width_in * size.width_out / rates.flops
+    return products + _NUMBER * size.edges * narrower / rates.read
+
+
+# Which rows of other workers are computed here instead of received, vertex by vertex, by predicted cost.
+#
+# A row that is received costs its bytes, and those of its gradient on the way back. A replica costs computation, and in
+# later layers the rows that it reads and that are not here anyway, which change in every step; inputs of the first
+# layer are fetched once and kept. Costs are those that a plan measured and wrote into the job, or follow from stated
+# rates: never from what this process measures, so that a worker that is started again decides as before.
+
+_READ = 4e9
+"""Bytes of neighbours' rows that a core aggregates in a second."""
+_FLOPS = 2e10
+"""Multiplications and additions of a dense product in a second on a core."""
+_PRODUCTS = 2
+"""Of a row: forward, and backward to the weights. Nothing goes back to inputs that are not learned."""
+
+Cheaper = Callable[[Array, Array], Array]
+"""(numbers of neighbours, rows of these that would be received for it alone) -> whether a row is cheaper to compute."""
+
+
+def replicate_where_cheaper(cut: CutLists, rank: int, cheaper: Sequence[Cheaper]) -> Replicate:
+    """Decides for every vertex that is read; `cheaper` is for every layer."""
+
+    def chosen(level: int, halo: Rows, own: Rows) -> Rows:
+        number = level - 1
+        known = _read_by(cut, number, own) if number else {}
+        found = {}
+        for kind, vertices in halo.items():
+            missing = np.zeros(len(vertices), np.int64)
+            if number:
+                missing = _missing(cut, rank, number, kind, vertices, known)
+            found[kind] = cheaper[number](lengths_of(cut, number, kind, vertices), missing)
+        return found
+
+    return chosen
+
+
+def cheaper_than(
+    bandwidth: float, width_in: int, width_out: int, constant: bool, learned: bool, measured: Sequence[float] = ()
+) -> Cheaper:
+    """`bandwidth` in bytes a second. What is aggregated of `constant` inputs is known after the first step; to
+    `learned` ones, and to all rows between layers, gradients go back. `measured` are seconds of a row and of an edge,
+    both passes together; where there are none, stated rates are taken."""
+    received, further = (2 * 4 * width / bandwidth for width in (width_out, width_in))
+    reads = 0 if constant else 1 + learned
+    row = (_PRODUCTS + learned) * 2 * width_in * width_out / _FLOPS + reads * 4 * width_in / _READ
+    edge = reads * 4 * width_in / _READ
+    if measured:
+        row, edge = measured
+
+    def cheaper(neighbours: Array, missing: Array) -> Array:
+        found: Array = row + edge * neighbours + further * missing < received
+        return found
+
+    return cheaper
+
+
+def _read_by(cut: CutLists, number: int, rows: Rows) -> Rows:
+    """The vertices that a layer reads of some rows, ascending."""
+    found = {kind: np.empty(0, np.int64) for kind in cut.types}
+    for kind, vertices in rows.items():
+        for batch in batches_of(cut, number, kind, vertices):
+            for source, ids in batch.vertices.items():
+                found[source] = np.union1d(found[source], np.asarray(ids, np.int64))
+    return found
+
+
+def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, known: Rows) -> Array:
+    """For each of some vertices, how many of the rows that a layer reads for it are neither own nor known; its row of
+    the level below is one of them."""
+    counts = [np.empty(0, np.int64)]
+    for batch in batches_of(cut, number, kind, vertices):
+        block = batch.blocks[0]
+        only = next(iter(batch.vertices))
+        absent = {}
+        for source, ids in batch.vertices.items():
+            ids = np.asarray(ids, np.int64)
+            absent[source] = (cut.ranks(source, ids) != rank) & ~np.isin(ids, known[source])
+        found = absent[kind][: batch.num_seeds].astype(np.int64)
+        for edge_type, part in getattr(block, "relations", {(only, "", kind): block}).items():
+            # Relations to other types have no rows.
+            if part.num_dst:
+                found += np.bincount(part.destinations()[absent[edge_type[0]][part.indices]], minlength=part.num_dst)
+        counts.append(found)
+    return np.concatenate(counts)
+
 
 _SHARE = 0.6
 """Of a machine's memory, what its workers plan with: what is free changes from start to start, and bins must not."""

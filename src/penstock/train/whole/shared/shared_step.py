@@ -1,5 +1,6 @@
 """A worker's part of a step made ready: its bins, the places of rows that losses read, and inputs that are kept."""
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,17 +9,154 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.nn.norm import BatchNorm
+from penstock.pipeline.batch_rows import EdgeRows, as_tensors
+from penstock.pipeline.schedule import Planned
+from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.device.block import on_device
 from penstock.train.session import Session
-from penstock.train.whole.levels import KeptLevel
+from penstock.train.whole.levels import KeptLevel, read_in_place
 from penstock.train.whole.memory import Decision
-from penstock.train.whole.prepared import normalised_layers
-from penstock.train.whole.rows_in_place import read_in_place
-from penstock.train.whole.shared.cut_plan import CutPlan
+from penstock.train.whole.prepared import PreparedBin, moved, normalised_layers, prepared_bin
+from penstock.train.whole.shared.cut_plan import CutBin, CutLevel, CutPlan
 from penstock.train.whole.shared.interfaces import CutLists, Rows
-from penstock.train.whole.shared.loss_rows import LossRowSource
-from penstock.train.whole.shared.sent_sums import RowLists, SentSums
-from penstock.train.whole.shared.tasks import BinTask, make_tasks
+from penstock.train.whole.shared.partial_sums import RowLists, SentSums
+
+# The rows that every worker's part of the loss reads: its own, and of tasks on edges those at the other ends, too.
+#
+# Every worker knows all examples of a step, and so which rows another one reads of it, without being told.
+
+Places = dict[str, Tensor]
+
+
+class LossRows(NamedTuple):
+    """Of one step in one epoch, on one worker. Rows go by node type."""
+
+    batch: MiniBatch[Any]
+    """This worker's examples, with their labels where the model is computed."""
+    share: float
+    """What the task's loss of them is multiplied by, so that all workers' parts add up to the mean."""
+    sent: list[Places]
+    """By rank, which of this worker's rows a worker's loss reads: places among the rows that losses may read,"""
+    read: list[Places]
+    """and where in the rows of the batch's seeds each worker's rows stand, in the same order."""
+
+    only_own: bool = False
+    """Whether no loss reads another worker's rows, and this one's reads all its own as they stand."""
+
+    @property
+    def num_examples(self) -> int:
+        """Vertices or edges of this worker."""
+        return self.batch.num_seeds if self.batch.links is None else len(self.batch.links)
+
+
+class LossRowSource:
+    """The examples of one step, which are the same in every epoch, or drawn anew in each."""
+
+    def __init__(self, session: Session, planned: Planned, cut: CutLists, rank: int, world: int, names: Rows) -> None:
+        """`names` are the original numbers of this worker's rows that losses may read, ascending by node type."""
+        self._session, self._planned, self._cut, self._names = session, planned, cut, names
+        self._rank, self._world = rank, world
+        self._fixed = None if session.task.redraws else self._made(planned)
+
+    def of(self, key: BatchKey) -> LossRows:
+        """What the step in the key's epoch reads."""
+        return self._made(self._planned._replace(key=key)) if self._fixed is None else self._fixed
+
+    def _made(self, planned: Planned) -> LossRows:
+        task, device = self._session.task, self._session.inputs.device
+        divided = task.divided(planned, self._owners, self._world)
+        mine = divided[self._rank]
+        task.label(mine)
+        mine.labels = moved(as_tensors(mine.labels), device)
+        # The loss of a share of edges is its part of the mean, and that of vertices the mean of its own.
+        share = mine.num_seeds / len(planned.seeds) if mine.links is None else 1.0
+        sent = [self._sent(theirs.seeds, device) for theirs in divided]
+        read = [self._of_owner(rank, mine.seeds, device) for rank in range(self._world)]
+        others = any(sent[rank] or read[rank] for rank in range(self._world) if rank != self._rank)
+        as_they_stand = all(np.array_equal(self._names.get(kind, ()), rows) for kind, rows in mine.seeds.items())
+        return LossRows(mine, share, sent, read, as_they_stand and not others)
+
+    def _sent(self, seeds: Rows, device: torch.device) -> Places:
+        places = {
+            kind: np.searchsorted(self._names[kind], rows[self._owners(kind, rows) == self._rank])
+            for kind, rows in seeds.items()
+            if kind in self._names
+        }
+        return _filled(places, device)
+
+    def _of_owner(self, rank: int, seeds: Rows, device: torch.device) -> Places:
+        return _filled({kind: np.flatnonzero(self._owners(kind, rows) == rank) for kind, rows in seeds.items()}, device)
+
+    def _owners(self, kind: str, vertices: Array) -> Array:
+        return self._cut.ranks(kind, self._cut.numbers(kind, vertices))
+
+
+def _filled(places: Rows, device: torch.device) -> Places:
+    return {kind: torch.from_numpy(rows).to(device) for kind, rows in places.items() if len(rows)}
+
+
+# The bins of a step on one worker with what they wait for, forward and backward.
+
+
+@dataclass(eq=False)
+class BinTask(PreparedBin):
+    """A bin where it is computed, and what it has to do with other bins and with messages."""
+
+    vertices: Rows = field(default_factory=dict)
+    """Of its inputs, numbers in the cut graph."""
+    layer: int = 0
+    place: int = 0
+    """Its number in the layer."""
+    below: frozenset[int] = frozenset()
+    """Bins of the layer below whose rows it reads."""
+    halo: frozenset[int] = frozenset()
+    """Groups received for the level below that it reads, by their place in the level's list."""
+    above: frozenset[int] = frozenset()
+    """Bins of the layer above that read its rows."""
+    readers: tuple[int, ...] = ()
+    """Groups sent of its level that hold rows of it, by their place in the level's list: by rank, then number."""
+
+
+def make_tasks(plan: CutPlan, device: torch.device, edges: EdgeRows) -> list[list[BinTask]]:
+    """For every layer, its bins in order; `edges` reads what the edges of each bin carry."""
+    made = [
+        [_task(work, number, place, device, edges) for place, work in enumerate(layer)]
+        for number, layer in enumerate(plan.bins)
+    ]
+    for number, layer in enumerate(made):
+        level = plan.levels[number]
+        for task in layer:
+            if number:
+                task.below, task.halo = _sources(task, plan.bins[number - 1], level)
+                for place in task.below:
+                    made[number - 1][place].above |= {task.place}
+            sent = plan.levels[number + 1].sent
+            task.readers = tuple(place for place, group in enumerate(sent) if task.place in group.computed_by)
+    return made
+
+
+def _task(work: CutBin, layer: int, place: int, device: torch.device, edges: EdgeRows) -> BinTask:
+    return BinTask(**vars(prepared_bin(work, device, edges)), vertices=work.vertices, layer=layer, place=place)
+
+
+def _sources(task: BinTask, below: list[CutBin], level: CutLevel) -> tuple[frozenset[int], frozenset[int]]:
+    bins: set[int] = set()
+    groups: set[int] = set()
+    for kind, rows in task.inputs.items():
+        assert rows is not None
+        own = rows < level.computed[kind]
+        bins |= _which(rows[own], [(place, work.rows[kind]) for place, work in enumerate(below) if kind in work.rows])
+        parts = [(place, group.rows[kind]) for place, group in enumerate(level.received) if kind in group.rows]
+        groups |= _which(rows[~own], parts)
+    return frozenset(bins), frozenset(groups)
+
+
+def _which(rows: Array, parts: list[tuple[int, slice]]) -> set[int]:
+    """The parts, which stand one behind the other, that hold any of some rows."""
+    if not len(rows):
+        return set()
+    ends = np.array([some.stop for _, some in parts])
+    return {parts[place][0] for place in np.unique(np.searchsorted(ends, rows, "right")).tolist()}
 
 
 class PreparedSums(NamedTuple):

@@ -1,0 +1,421 @@
+"""What `penstock simulate` does with a workload, a trace of coflows or a plan: read it, run it and print it."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Column, Table
+
+from penstock.errors import PenstockError
+from penstock.formatting import counted, percent
+from penstock.graph.document_sweep import Point, fields_of, parse_sweeps, points_of, said, with_point
+from penstock.graph.files import read_document
+from penstock.report.gantt import path_by_kind, path_sentence
+from penstock.report.words import seconds
+from penstock.simulate import RatePolicy, Timeline, critical_path, gap_of
+from penstock.simulate.document import TraceDocument
+from penstock.simulate.scenario import Scenario
+from penstock.simulate.sharing.families import PRIORITY
+from penstock.simulate.timeline import coflow_times, step_seconds
+from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, read_trace, simulate_trace, trace_policy_named
+
+if TYPE_CHECKING:
+    from penstock.plan.document import Plan
+    from penstock.simulate.document import TraceDocument, WorkloadDocument
+    from penstock.simulate.levels import Pace
+    from penstock.simulate.rates import RatePolicy
+    from penstock.simulate.scenario import Scenario
+    from penstock.simulate.timeline import Timeline
+
+
+# What `penstock simulate` simulates: a workload file, a trace of coflows, or a plan, and each with other values.
+
+_FOR_ANY = ("hermod", "slack")
+"""Orders of coflows that say something where there is no language model."""
+_REPLAYED = ("nic_gbps", "speed", "rack", "oversubscription")
+"""Fields of a cluster that change what a plan's run takes with its tasks where they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A scenario with the policy it is simulated under and those it may be compared under."""
+
+    scenario: "Scenario"
+    policy: str
+    fitting: "Mapping[str, RatePolicy]"
+    by: str = "makespan_s"
+    """What policies are compared by."""
+    fair_scenario: "Callable[[], Scenario] | None" = None
+    """Of a language model whose all-to-alls are sent as matchings: the same with all of their flows at once."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the answer: of a plan, what an iteration takes in the long run and what it predicted."""
+    pace: "Pace | None" = None
+    """Of a plan: what an iteration takes in the long run."""
+
+
+@dataclass(frozen=True)
+class TraceSubject:
+    """A recorded trace of coflows."""
+
+    document: "TraceDocument"
+    folder: Path
+    policy: str | None
+
+
+def subject_of(path: Path, policy: str | None, iterations: int | None) -> Subject | TraceSubject:
+    """What the file at `path` describes."""
+    if is_plan(path):
+        from penstock.plan.document import read_plan
+
+        return _of_plan(read_plan(path), policy, iterations)
+    from penstock.simulate.document import read_workload
+
+    return _of_workload(read_workload(path), path.parent, policy, iterations)
+
+
+def swept_simulations(
+    path: Path, sweeps: Sequence[str], policy: str | None, iterations: int | None, queues: int | None
+) -> Iterator[tuple[Point, Callable[[], dict[str, Any]]]]:
+    """Every combination of the swept values, and what simulates the file with it; all are checked before the first."""
+    points = points_of(parse_sweeps(sweeps))
+    if is_plan(path):
+        from penstock.plan.document import read_plan
+
+        plan = read_plan(path)
+        plans = [_plan_at(plan, point) for point in points]
+        for point, changed in zip(points, plans, strict=True):
+            yield point, partial(_swept_plan, changed, policy, iterations, queues)
+        return
+    from penstock.graph.documents import read_yaml
+    from penstock.simulate.document import WorkloadDocument
+
+    raw, known = read_yaml(path, "a workload file"), fields_of(WorkloadDocument)
+    documents = [_workload_at(with_point(raw, point, known), path, point) for point in points]
+    for point, document in zip(points, documents, strict=True):
+        yield point, partial(_swept_workload, document, path.parent, policy, iterations, queues)
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file is a plan; a workload file may end in .json as well."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    try:
+        raw = json.loads(read_document(path))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(raw, dict) and raw.get("format") == "penstock-plan"
+
+
+def steps_of(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
+    """What a step takes, and what coflows do."""
+    from penstock.simulate.timeline import bubble_fraction, coflow_times, exposed_seconds, step_seconds
+
+    return {
+        "step_s": step_seconds(found.case, found.ends),
+        "bubble_fraction": bubble_fraction(found, scenario.placement) if scenario.language_model else None,
+        "exposed_communication_s": exposed_seconds(found, scenario.silent()),
+        "coflows": asdict(coflow_times(found)),
+    }
+
+
+def fair_exchange_step(subject: Subject, queues: int | None) -> float | None:
+    """What a step would take if all-to-alls were sent all at once, where they are sent as matchings."""
+    from penstock.simulate.timeline import step_seconds
+
+    if subject.fair_scenario is None:
+        return None
+    found = subject.fair_scenario().simulate(subject.policy, queues=queues)
+    return step_seconds(found.case, found.ends)
+
+
+def _swept_plan(plan: "Plan", policy: str | None, iterations: int | None, queues: int | None) -> dict[str, Any]:
+    return _simulation_row(_of_plan(plan, policy, iterations), queues)
+
+
+def _swept_workload(
+    document: "WorkloadDocument", folder: Path, policy: str | None, iterations: int | None, queues: int | None
+) -> dict[str, Any]:
+    subject = _of_workload(document, folder, policy, iterations)
+    return _trace_row(subject) if isinstance(subject, TraceSubject) else _simulation_row(subject, queues)
+
+
+def _simulation_row(subject: Subject, queues: int | None) -> dict[str, Any]:
+    """One combination of a sweep, simulated."""
+    import numpy as np
+
+    from penstock.simulate import gap_of, lower_bound
+    from penstock.simulate.timeline import coflow_times, step_seconds
+
+    found = subject.scenario.simulate(subject.policy, queues=queues)
+    bound = lower_bound(found.case)
+    slowest = int(np.argmax(found.link_use))
+    step = step_seconds(found.case, found.ends)
+    return {
+        "policy": subject.policy,
+        "makespan_s": found.makespan,
+        "step_s": step,
+        "iteration_s": subject.fields.get("iteration_s", step),
+        "lower_bound_s": bound,
+        "gap": gap_of(found.makespan, bound),
+        "mean_cct_s": coflow_times(found).mean_cct_s,
+        "slowest_link": found.network.link_names[slowest],
+        "utilisation": float(found.link_use[slowest]),
+    }
+
+
+def _trace_row(subject: TraceSubject) -> dict[str, Any]:
+    from penstock.simulate import gap_of
+
+    found = trace_fields(subject.document, subject.folder, subject.policy, compare=False)
+    busiest = max(found["links"], key=lambda name: found["links"][name]["utilisation"])
+    gap = gap_of(found["makespan_s"], found["lower_bound_s"])
+    same = {name: found[name] for name in ("policy", "makespan_s", "step_s", "lower_bound_s")}
+    use = {"slowest_link": busiest, "utilisation": found["links"][busiest]["utilisation"]}
+    return {**same, "gap": gap, "mean_cct_s": found["coflows"]["mean_cct_s"], **use}
+
+
+def _of_workload(
+    document: "WorkloadDocument", folder: Path, policy: str | None, iterations: int | None
+) -> Subject | TraceSubject:
+    from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
+    from penstock.simulate.scenario import build_scenario
+
+    if document.trace is not None:
+        return TraceSubject(document.trace, folder, policy)
+    if document.llm is not None:
+        fair = _with_fair_exchange(document, iterations)
+        scenario = build_scenario(document, iterations)
+        return Subject(scenario, _known(policy, "slack"), COFLOW_POLICIES, "step_s", fair)
+    fitting = {**FLOW_POLICIES, **{name: COFLOW_POLICIES[name] for name in _FOR_ANY}}
+    return Subject(build_scenario(document, iterations), _known(policy, "oes"), fitting)
+
+
+def _with_fair_exchange(document: "WorkloadDocument", iterations: int | None) -> "Callable[[], Scenario] | None":
+    from penstock.simulate.llm.document import ExchangeDocument
+    from penstock.simulate.scenario import build_scenario
+
+    if document.llm is None or document.llm.all_to_all.schedule == "fair":
+        return None
+    kept = document.llm.all_to_all.model_dump(exclude={"schedule", "detail"})
+    fair = document.llm.model_copy(update={"all_to_all": ExchangeDocument(schedule="fair", **kept)})
+    return partial(build_scenario, document.model_copy(update={"llm": fair}), iterations)
+
+
+def _known(policy: str | None, default: str) -> str:
+    from penstock.simulate import policy_named
+
+    return policy_named(policy or default).name
+
+
+def _of_plan(plan: "Plan", policy: str | None, iterations: int | None) -> Subject:
+    from penstock.plan.planner import replay
+    from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
+
+    chosen = policy or plan.flows
+    found = replay(plan, chosen, iterations)
+    predicted = plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"})
+    fields = {"iteration_s": found.pace.iteration_s, "predicted": {"flows": plan.flows, **predicted}}
+    fitting = {**FLOW_POLICIES, **{name: COFLOW_POLICIES[name] for name in _FOR_ANY}}
+    return Subject(found.scenario, chosen, fitting, fields=fields, pace=found.pace)
+
+
+def _plan_at(plan: "Plan", point: Point) -> "Plan":
+    """The plan on a cluster with other values: its placement stays as it is."""
+    from pydantic import ValidationError
+
+    from penstock.graph.documents import first_problem
+    from penstock.hardware.cluster import ClusterDocument
+
+    known = [path for path in fields_of(ClusterDocument) if path[-1].name in _REPLAYED]
+    changed = with_point(plan.cluster, point, known)
+    try:
+        ClusterDocument.model_validate(changed)
+    except ValidationError as error:
+        raise PenstockError(
+            f"With {said(point)} the cluster is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
+    return plan.model_copy(update={"cluster": changed})
+
+
+def _workload_at(raw: dict[str, Any], path: Path, point: Point) -> "WorkloadDocument":
+    from pydantic import ValidationError
+
+    from penstock.graph.documents import first_problem
+    from penstock.simulate.document import WorkloadDocument
+
+    try:
+        return WorkloadDocument.model_validate(raw)
+    except ValidationError as error:
+        raise PenstockError(
+            f"With {said(point)} {path} is not valid: {first_problem(error)}.", code="invalid-document"
+        ) from None
+
+
+# `penstock simulate` for a trace of coflows: completion times under general coflow schedulers.
+
+_DEFAULT = "sebf"
+
+
+def trace_fields(document: TraceDocument, folder: Path, policy: str | None, compare: bool) -> dict[str, Any]:
+    """What a simulation of a trace says, for JSON; a relative file is looked for in `folder`."""
+    chosen = policy or _DEFAULT
+    trace_policy_named(chosen)
+    trace, rate = read_trace(folder / document.file), document.port_gbps * 1e9 / 8
+    found = simulate_trace(trace, chosen, rate)
+    fields = _fields(found)
+    if compare:
+        outcomes = [found if name == chosen else simulate_trace(trace, name, rate) for name in TRACE_POLICIES]
+        fields["compared"] = sorted((_row_of_outcome(each) for each in outcomes), key=lambda row: row["mean_cct_s"])
+    return fields
+
+
+def print_trace(fields: dict[str, Any], written: Path | None = None) -> None:
+    """The same for people; `written` is the table of coflows, where one was asked for."""
+    coflows = fields["coflows"]
+    print(f"{fields['policy']}: {coflow_sentence(coflows)}")
+    print(f"All are through after {seconds(fields['makespan_s'])}; no schedule takes less than "
+          f"{seconds(fields['lower_bound_s'])}")  # fmt: skip
+    print(f"Simulated {counted(fields['events'], 'events')} in {seconds(fields['seconds'])}")
+    if "compared" in fields:
+        table = Table(Column("policy", no_wrap=True), "mean coflow", "95 of 100 within", "times alone", "all")
+        for row in fields["compared"]:
+            times = [seconds(row[name]) for name in ("mean_cct_s", "p95_cct_s")]
+            bold = "bold" if row["policy"] == fields["policy"] else None
+            table.add_row(row["policy"], *times, f"{row['mean_slowdown']:.2f}", seconds(row["makespan_s"]), style=bold)
+        Console().print(table)
+    busiest = max(fields["links"], key=lambda name: fields["links"][name]["utilisation"])
+    print(f"Busiest port: {busiest} {percent(fields['links'][busiest]['utilisation'])}")
+    if written is not None:
+        print(f"Written to {written}")
+
+
+def coflow_sentence(coflows: dict[str, Any]) -> str:
+    """How many coflows there are, and how long they take."""
+    take = "takes" if coflows["count"] == 1 else "take"
+    mean, late = seconds(coflows["mean_cct_s"]), seconds(coflows["p95_cct_s"])
+    return f"{counted(coflows['count'], 'coflows')} {take} {mean} on average; 95 of 100 at most {late}"
+
+
+def _fields(found: TraceOutcome) -> dict[str, Any]:
+    sides = (("in", found.ingress_use), ("out", found.egress_use))
+    return {
+        "policy": found.policy,
+        "makespan_s": found.makespan_s,
+        "lower_bound_s": found.makespan_bound_s,
+        "events": found.events,
+        "seconds": found.seconds,
+        "links": {
+            f"port {port} {side}": {"utilisation": float(share)}
+            for side, use in sides
+            for port, share in enumerate(use)
+        },
+        "critical_path": [],
+        "step_s": None,
+        "bubble_fraction": None,
+        "exposed_communication_s": None,
+        "coflows": found.summary()["coflows"],
+        "mean_slowdown": found.mean_slowdown,
+        "coflow_times": found.rows(),
+    }
+
+
+def _row_of_outcome(found: TraceOutcome) -> dict[str, Any]:
+    names = ("mean_cct_s", "p95_cct_s", "mean_slowdown", "makespan_s")
+    return {"policy": found.policy} | {name: getattr(found, name) for name in names}
+
+
+# What `penstock simulate` prints: fields for JSON, sentences and tables for people.
+
+_BUSIEST = 3
+"""Links that are named."""
+
+
+def compared_policies(
+    scenario: Scenario, bound: float, policies: Mapping[str, RatePolicy], queues: int | None, by: str
+) -> list[dict[str, Any]]:
+    """Every policy, the one with the least of `by` first."""
+    rows: list[dict[str, Any]] = []
+    for policy, rule in policies.items():
+        found = scenario.simulate(policy, queues=queues if rule.family == PRIORITY else None)
+        slowest = int(np.argmax(found.link_use))
+        rows.append(
+            {
+                "policy": policy,
+                "makespan_s": found.makespan,
+                "step_s": step_seconds(found.case, found.ends),
+                "mean_cct_s": coflow_times(found).mean_cct_s,
+                "lower_bound_s": bound,
+                "gap": gap_of(found.makespan, bound),
+                "slowest_link": found.network.link_names[slowest],
+                "utilisation": float(found.link_use[slowest]),
+            }
+        )
+    rows.sort(key=lambda row: row[by])
+    best = rows[0][by]
+    return [{**row, "ratio": row[by] / best if best else 1.0} for row in rows]
+
+
+def simulation_fields(found: Timeline, policy: str, bound: float) -> dict[str, Any]:
+    use = zip(found.network.link_names, found.link_use.tolist(), strict=True)
+    return {
+        "policy": policy,
+        "iterations": found.iterations,
+        "makespan_s": found.makespan,
+        "lower_bound_s": bound,
+        "events": found.events,
+        "seconds": found.seconds,
+        "links": {name: {"utilisation": share} for name, share in use},
+        "critical_path": [step._asdict() for step in critical_path(found)],
+    }
+
+
+def print_simulation(found: Timeline, policy: str, bound: float) -> None:
+    each = f" ({seconds(found.makespan / found.iterations)} each)" if found.iterations > 1 else ""
+    count = counted(found.iterations, "iterations")
+    print(f"{policy}: {count} in {seconds(found.makespan)}{each}")
+    print(f"No schedule takes less than {seconds(bound)}: a gap of {percent(gap_of(found.makespan, bound))}")
+    order = [link for link in np.argsort(-found.link_use, kind="stable").tolist() if found.link_use[link] > 0]
+    busiest = (f"{found.network.link_names[link]} {percent(found.link_use[link])}" for link in order[:_BUSIEST])
+    print(f"Busiest links: {', '.join(busiest) or 'nothing crosses one'}")
+    print(f"Critical path: {path_sentence(path_by_kind(critical_path(found)))}")
+    print(f"Simulated {counted(found.events, 'events')} in {seconds(found.seconds)}")
+
+
+def print_steps(steps: dict[str, Any]) -> None:
+    exposed = f"{seconds(steps['exposed_communication_s'])} of it is communication that nothing hides"
+    print(f"A step takes {seconds(steps['step_s'])}; {exposed}")
+    if steps["bubble_fraction"] is not None:
+        print(f"Devices compute {percent(1 / (1 + steps['bubble_fraction']))} of the time")
+    fair = steps["fair_all_to_all_step_s"]
+    if fair is not None and steps["step_s"] > fair:
+        longer = percent(steps["step_s"] / fair - 1)
+        print(
+            f"Note: these matchings make a step {longer} longer than `schedule: fair` would ({seconds(fair)}):"
+            " their phases' overhead costs more than they save"
+        )
+    coflows = steps["coflows"]
+    if coflows["count"]:
+        print(coflow_sentence(coflows))
+
+
+def print_policies(compared: list[dict[str, Any]], policy: str) -> None:
+    columns = ("step", "to the best", "makespan", "gap", "mean coflow", "slowest link", "used")
+    table = Table(Column("policy", no_wrap=True), *columns)
+    for row in compared:
+        table.add_row(
+            row["policy"],
+            seconds(row["step_s"]),
+            f"{row['ratio']:.3f}",
+            seconds(row["makespan_s"]),
+            percent(row["gap"]),
+            seconds(row["mean_cct_s"]),
+            row["slowest_link"],
+            percent(row["utilisation"]),
+            style="bold" if row["policy"] == policy else None,
+        )
+    Console().print(table)

@@ -1,0 +1,445 @@
+"""All use of Ray: connecting, listing live nodes, and starting an actor on one of them."""
+
+import math
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from penstock.cluster.launch.local import LocalProcess, started_here
+from penstock.cluster.layout import Layout, TaskSpec, read_setup
+from penstock.errors import PenstockError
+from penstock.hardware.cluster import LOOPBACK, ClusterDocument, Machine, RayOptions
+
+# Which node of a Ray cluster is which machine, and what of the machine a task asks Ray for.
+
+MACHINE = "machine:"
+"""A node that was started with the resource machine:NAME is that machine."""
+_SLACK = 1e-6
+
+
+@dataclass(frozen=True)
+class Node:
+    """A living node, as Ray knows it. Memory in bytes."""
+
+    id: str
+    name: str
+    host: str
+    address: str
+    cores: float
+    gpus: float
+    memory: float
+    machines: frozenset[str]
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> "Node":
+        """From an entry of `ray.nodes()`."""
+        has = said["Resources"]
+        return cls(
+            said["NodeID"],
+            said.get("NodeName") or said["NodeManagerAddress"],
+            said["NodeManagerHostname"],
+            said["NodeManagerAddress"],
+            has.get("CPU", 0.0),
+            has.get("GPU", 0.0),
+            has.get("memory", 0.0),
+            frozenset(name.removeprefix(MACHINE) for name in has if name.startswith(MACHINE)),
+        )
+
+
+class NodeAssignment:
+    """Assigns machines to Ray nodes: by the machine's name or address, or to a spare node where that is allowed.
+
+    A machine stays on its node while that lives.
+    """
+
+    def __init__(self, machines: Sequence[Machine], spares: bool) -> None:
+        self._machines = {machine.name: machine for machine in machines}
+        self._spares = spares
+        self._nodes: dict[str, str] = {}
+
+    def node_of(self, name: str, nodes: Sequence[Node]) -> Node | None:
+        """The running node of a machine, or None where it has none."""
+        by_id = {node.id: node for node in nodes}
+        taken = {node_id for machine, node_id in self._nodes.items() if machine != name}
+        node = by_id.get(self._nodes.get(name, ""))
+        if node is None:
+            found = self._candidates(self._machines[name], nodes, taken)
+            node = next((each for each in found if each.id not in taken), found[0] if found else None)
+        if node is None:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = node.id
+        return node
+
+    def address_on(self, name: str, node: Node) -> str:
+        """Where the machine's tasks listen on a node: at its own address, unless that is another host's or none."""
+        machine = self._machines[name]
+        ours = machine.address not in LOOPBACK and (name in node.machines or name in (node.name, node.host))
+        return machine.address if ours else node.address
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Refuse a Ray cluster that lacks a node or resources for a machine."""
+        for machine in self._machines.values():
+            if self.node_of(machine.name, nodes) is None:
+                known = ", ".join(sorted(f"{node.name} ({node.address})" for node in nodes))
+                raise PenstockError(
+                    f"Ray has no node for machine {machine.name}: start one with"
+                    f" --resources='{{\"{MACHINE}{machine.name}\": 1}}', or give the machine the name or address of one"
+                    f" of these: {known}.",
+                    code="infeasible",
+                )
+        for node in nodes:
+            here = [self._machines[name] for name, node_id in self._nodes.items() if node_id == node.id]
+            if problem := lacking(here, node):
+                names = " and ".join(machine.name for machine in here)
+                raise PenstockError(
+                    f"The Ray node {node.name} has too little for {names}: {problem}.", code="infeasible"
+                )
+
+    def _candidates(self, machine: Machine, nodes: Sequence[Node], taken: set[str]) -> list[Node]:
+        found = [node for node in nodes if machine.name in node.machines]
+        found = found or [node for node in nodes if machine.name in (node.name, node.host)]
+        if machine.address not in LOOPBACK:
+            found = found or [node for node in nodes if node.address == machine.address]
+        if self._spares and not any(node.id not in taken for node in found):
+            found = [node for node in nodes if node.id not in taken and not lacking([machine], node)]
+        return found
+
+
+def lacking(machines: Sequence[Machine], node: Node) -> str:
+    """What a node has too little of to be these machines; empty: nothing."""
+    asked = {
+        "cores": (sum(machine.cores or 0 for machine in machines), node.cores),
+        "GPUs": (sum(machine.gpus for machine in machines), node.gpus),
+        "GB of memory": (sum(machine.memory_gb or 0 for machine in machines), node.memory / 1e9),
+    }
+    lacks = [f"{has:g} {what} of {need:g}" for what, (need, has) in asked.items() if need > has * (1 + _SLACK)]
+    return ", ".join(lacks)
+
+
+_COMPUTING = ("worker", "sampler")
+_FINEST = 10_000
+"""Ray counts in ten-thousandths."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The resources of a machine that one task asks of Ray. Memory is in bytes."""
+
+    cores: float = 0.0
+    gpus: float = 0.0
+    memory: int = 0
+
+
+def share_of(task: TaskSpec, layout: Layout, machine: Machine) -> Share:
+    """Those that compute divide the cores and the memory among them, and workers the GPUs.
+
+    Stores and servers mostly wait for the network and ask for nothing, unless the machine has nobody else.
+    """
+    here = [each for each in layout.tasks if each.machine == machine.name]
+    sharing = [each for each in here if each.kind in _COMPUTING] or here
+    workers = sum(each.kind == "worker" for each in here)
+    if task.id not in {each.id for each in sharing}:
+        return Share()
+    return Share(
+        _part(machine.cores or 0, len(sharing)),
+        _whole_gpus(machine.gpus, workers) if task.kind == "worker" else 0.0,
+        int((machine.memory_gb or 0) * 1e9) // len(sharing),
+    )
+
+
+def _part(amount: float, among: int) -> float:
+    """Rounded down, so that all parts together are no more than there is."""
+    return math.floor(amount / among * _FINEST) / _FINEST
+
+
+def _whole_gpus(gpus: int, workers: int) -> float:
+    """Ray gives parts of one GPU, but not of several: of workers that share, so many must fit each."""
+    if gpus >= workers:
+        return float(gpus // workers)
+    return _part(1, math.ceil(workers / gpus)) if gpus else 0.0
+
+
+# The Ray actor of one task: starts its process on the actor's node and reports how it ended.
+#
+# The task runs in a process of its own, as everywhere else: its memory, its log and how it dies are not Ray's.
+
+
+class TaskActor:
+    """Lives while its task does. If it is killed, the task's standard input closes, and the task ends."""
+
+    def __init__(self, setup: str, folder: str) -> None:
+        """`folder`: where the run was started, and where the task runs if there is such a folder here."""
+        self._process: LocalProcess | None = None
+        self._refusal = ""
+        try:
+            where = Path(folder)
+            self._process = started_here(read_setup(setup), where if where.is_dir() else None)
+        except PenstockError as error:
+            self._refusal = str(error)
+
+    def pid(self) -> int | None:
+        """The number of the task's process."""
+        return self._process.pid if self._process else None
+
+    def wait(self) -> tuple[int, str]:
+        """How it ended: the exit status, or why there was no process."""
+        return (self._process.wait(), "") if self._process else (0, self._refusal)
+
+    def end(self) -> None:
+        """End the task at once."""
+        if self._process:
+            self._process.kill()
+
+
+# A time limit for calls that have none of their own.
+
+
+class TimeLimit(Exception):  # noqa: N818
+    """The call took too long."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeLimit in the block after so many seconds. Only the main thread can be interrupted; others are not.
+
+    An alarm that was set before is set again afterwards, for what is left of its time.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeLimit
+
+    began = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, late)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, left - (time.monotonic() - began)), interval)
+
+
+ADDRESS = "RAY_ADDRESS"
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""What makes Ray listen on the loopback address alone, on any system."""
+_OBJECTS = 80 << 20
+"""Bytes of Ray's object store, the least it takes: no array of ours goes through it."""
+_ENDING = 5.0
+"""Seconds for an actor to end its task before the actor itself is ended."""
+
+
+class RayCluster:
+    """A connection to Ray. What it started or joined it leaves when closed; a connection that was there stays."""
+
+    def __init__(self, ray: Any, ours: bool) -> None:
+        self._ray, self._ours = ray, ours
+        self._actors = 0
+
+    @property
+    def interface(self) -> str:
+        """This host's address, as the nodes reach it."""
+        return str(self._ray.util.get_node_ip_address())
+
+    def nodes(self) -> list[Node]:
+        """Those that live, in a fixed order."""
+        living = [Node.of(said) for said in self._ray.nodes() if said["Alive"]]
+        return sorted(living, key=lambda node: (node.address, node.name, node.id))
+
+    def start_actor(self, name: str, setup: str, node: Node, share: Share) -> "RayActorHandle":
+        """Have a task started on a node; it may be that it never is."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._actors += 1
+        actor = self._ray.remote(TaskActor).options(
+            name=f"{name}.{self._actors}",
+            num_cpus=share.cores,
+            num_gpus=share.gpus,
+            memory=share.memory or None,
+            max_restarts=0,
+            max_task_retries=0,
+            # One call waits for the task's end, meanwhile others are answered.
+            max_concurrency=4,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        )
+        return RayActorHandle(self._ray, actor.remote(setup, str(Path.cwd())))
+
+    def close(self) -> None:
+        """Leave, and stop what was started here."""
+        if self._ours and self._ray.is_initialized():
+            self._ray.shutdown()
+        self._ours = False
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """What became of a task: it ended with a status, could not be started, or was lost with its actor."""
+
+    how: Literal["ended", "refused", "lost"]
+    status: int = 0
+    why: str = ""
+
+
+class RayActorHandle:
+    """An actor as its starter sees it. Nothing here waits but `end`."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+        self._pid, self._end = actor.pid.remote(), actor.wait.remote()
+
+    def pid(self) -> int | None:
+        """The task's process, once it runs."""
+        if self._ready(self._pid):
+            with suppress(self._ray.exceptions.RayError):
+                found: int | None = self._ray.get(self._pid)
+                return found
+        return None
+
+    def look(self) -> TaskEnd | None:
+        """How the task ended, or None while it runs or has not been started."""
+        if not self._ready(self._end):
+            return None
+        try:
+            status, refusal = self._ray.get(self._end)
+        except self._ray.exceptions.RayError as error:
+            # An actor that only cannot be reached must not go on.
+            self._kill()
+            return TaskEnd("lost", why=str(error).strip().splitlines()[0])
+        self._kill()
+        return TaskEnd("refused", why=refusal) if refusal else TaskEnd("ended", status)
+
+    def end(self) -> None:
+        """End the task, then the actor. A task that was only just started ends when its actor does."""
+        if self._ready(self._pid):
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.wait([self._actor.end.remote()], timeout=_ENDING)
+        self._kill()
+
+    def _ready(self, answer: Any) -> bool:
+        return bool(self._ray.wait([answer], timeout=0)[0])
+
+    def _kill(self) -> None:
+        with suppress(self._ray.exceptions.RayError, ValueError):
+            self._ray.kill(self._actor)
+
+
+def connect(cluster: ClusterDocument) -> RayCluster:
+    """Join the Ray cluster that the options or RAY_ADDRESS name; if neither does, start one of this host alone."""
+    address = _address(cluster.ray)
+    if address is not None:
+        return join(cluster.ray)
+    with _environment({**_QUIET, **_LOOPBACK, **_own_token()}):
+        ray = imported_ray()
+        if ray.is_initialized():
+            return RayCluster(ray, ours=False)
+        # Every machine of the file is this one node, and it has all that they say.
+        cores = sum(machine.cores or 0 for machine in cluster.machines)
+        memory = int(sum(machine.memory_gb or 0 for machine in cluster.machines) * 1e9)
+        _init(
+            ray,
+            cluster.ray.start_timeout,
+            address="local",
+            num_cpus=max(cores, os.cpu_count() or 1),
+            _memory=memory or None,
+            object_store_memory=_OBJECTS,
+            resources={MACHINE + machine.name: 1 for machine in cluster.machines},
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+        )
+    return RayCluster(ray, ours=True)
+
+
+def join(options: RayOptions) -> RayCluster:
+    """Join a Ray cluster that runs: the one that is named, or the one that has a node on this host."""
+    ray = imported_ray()
+    if ray.is_initialized():
+        return RayCluster(ray, ours=False)
+    address = _address(options) or "auto"
+    if address.startswith("ray://"):
+        raise PenstockError(
+            f"{address} is an address for Ray clients, but tasks must be able to reach the controller: start the run"
+            " on a node of the cluster, with ray.address auto.",
+            code="unsupported-combination",
+        )
+    with _environment(_QUIET):
+        _init(ray, options.start_timeout, address=address)
+    return RayCluster(ray, ours=True)
+
+
+def imported_ray() -> Any:
+    """Ray, or a sentence how to have it."""
+    try:
+        import ray
+        import ray.exceptions
+        import ray.util
+    except ImportError:
+        raise PenstockError(
+            "Ray is not installed: install it with `pip install 'penstock[ray]'`.", code="not-installed"
+        ) from None
+    return ray
+
+
+def _address(options: RayOptions) -> str | None:
+    return options.address or os.environ.get(ADDRESS) or None
+
+
+def _init(ray: Any, limit: float, address: str, **more: Any) -> None:
+    try:
+        with time_limit(limit):
+            ray.init(address=address, log_to_driver=False, configure_logging=False, job_config=_job_config(), **more)
+    except Exception as error:
+        # Ray raises a plain Exception where its own processes do not start in time.
+        said = f"it took more than {limit:g} s" if isinstance(error, TimeLimit) else " ".join(str(error).split())[:500]
+        raise PenstockError(
+            f"Ray cannot be reached or started at {address} ({said}): start a node with `ray start --head`, name one in"
+            " ray.address or RAY_ADDRESS, or raise ray.start_timeout in the cluster file.",
+            code="peer-lost",
+        ) from None
+
+
+def _job_config() -> Any:
+    """Without the working folder, which Ray would put before all others on the search path of its workers."""
+    from ray.job_config import JobConfig
+
+    class InstalledModules(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            # Ray leaves the folders of the script and of the process alone where a job brings its own.
+            return True
+
+    return InstalledModules()
+
+
+def _own_token() -> dict[str, str]:
+    """Who is no part of the run is refused, and no token is left in the user's home.
+
+    Ray reads these when it is imported first; later it would mix them with what it read before.
+    """
+    if "ray" in sys.modules or "RAY_AUTH_MODE" in os.environ:
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """For Ray's own start alone. What the user has set stays."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

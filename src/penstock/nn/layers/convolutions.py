@@ -1,0 +1,226 @@
+"""Layers that sum or average neighbours: GraphSAGE, GCN, GIN and GINE; and the dense layer that reads none."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from penstock.nn.aggregation import (
+    Reduce,
+    aggregate,
+    aggregate_beside,
+    aggregate_joined,
+    edge_features,
+    normalised_sum,
+    of_sources,
+    sum_of_edges,
+)
+from penstock.nn.device.drop import Rectified
+from penstock.nn.device.gather import TableRows, compute_dtype
+from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant
+from penstock.nn.layers.rgcn import own_terms
+from penstock.nn.order import Costs, aggregates_first, inputs_aggregated_first, transform_neighbours, transformed
+from penstock.nn.order_costs import Order
+from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.device.block import DeviceBlock
+
+# GraphSAGE: a transformed aggregate of the neighbours beside the transformed vertex.
+
+
+class SAGELayer(nn.Module):
+    """neighbours(aggregate) + own(x). `order` is chosen by predicted time; a maximum is always taken first."""
+
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        aggregate: Reduce = "mean",
+        bias: bool = True,
+        order: Order = "auto",
+        costs: Costs | None = None,
+    ) -> None:
+        super().__init__()
+        self.reduce, self.order, self.costs = aggregate, order, costs
+        self.neighbours = nn.Linear(width_in, width_out, bias)
+        self.own = nn.Linear(width_in, width_out, bias=False)
+
+    def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
+        """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table where they lie."""
+        weight, bias = self.neighbours.weight, self.neighbours.bias
+        in_table = isinstance(x, TableRows) and x.direct
+        first = self.reduce == "max" or in_table or aggregates_first(block, x, weight, self.order, self.costs)
+        if isinstance(block, DeviceBlock) and first and self.reduce != "max" and not isinstance(x, HostRows):
+            # One product rather than two, of which the second would read and write all results again. The bias is a
+            # weight of ones: its gradient by itself would be one more pass over all results.
+            joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
+            return functional.linear(joined, self._joined_weights(joined.shape[1]))
+        if isinstance(x, TableRows):
+            x = x.materialise(compute_dtype(weight))
+        if isinstance(x, Rectified):
+            x = x.settled()
+        if first and not isinstance(x, HostRows):
+            neighbours, own = aggregate_beside(block, x, self.reduce)
+            result = functional.linear(neighbours, weight, bias)
+        else:
+            assert not isinstance(x, AggregatedRows)
+            result = aggregate(block, transformed(x, weight), self.reduce)
+            result = result if bias is None else result + bias
+            if isinstance(x, HostRows):
+                return result + transformed(x[: block.num_dst], self.own.weight)
+            if is_constant(x):
+                return result + transformed(x, self.own.weight)[: block.num_dst]
+            own = x[: block.num_dst]
+        if result.dtype == own.dtype == weight.dtype:
+            return result.addmm_(own, self.own.weight.t())
+        return result + functional.linear(own, self.own.weight)
+
+    def aggregates_inputs(self, block: Block) -> bool:
+        """Whether features of a batch are aggregated before they are transformed."""
+        return self.reduce != "max" and inputs_aggregated_first(block, self.neighbours.weight, self.order, self.costs)
+
+    def _joined_weights(self, width: int) -> Tensor:
+        weight, bias = self.neighbours.weight, self.neighbours.bias
+        parts = [weight, self.own.weight, *([] if bias is None else [bias[:, None]])]
+        empty = width - sum(part.shape[1] for part in parts)
+        return torch.cat([*parts, weight.new_zeros(len(weight), empty)], dim=1)
+
+
+# GCN: neighbours and the vertex itself, each divided by the root of both ends' degrees.
+
+
+class GCNLayer(nn.Module):
+    """sum over the list and v itself of W x_u / sqrt((d_u + 1)(d_v + 1)), d being whole lists' totals."""
+
+    def __init__(
+        self, width_in: int, width_out: int, bias: bool = True, order: Order = "auto", costs: Costs | None = None
+    ) -> None:
+        super().__init__()
+        self.order, self.costs = order, costs
+        self.linear = nn.Linear(width_in, width_out, bias=False)
+        self.bias = nn.Parameter(torch.zeros(width_out)) if bias else None
+        nn.init.xavier_uniform_(self.linear.weight)
+
+    def forward(self, block: Block, x: Tensor | AggregatedRows | HostRows) -> Tensor:
+        """[num_dst, out] of x [num_src, in]; the block needs the totals of its source rows."""
+        weight = self.linear.weight
+        combine = partial(normalised_sum, block)
+        result = transform_neighbours(block, x, weight, combine, self.order, self.costs)
+        return result if self.bias is None else result + self.bias
+
+    def aggregates_inputs(self, block: Block) -> bool:
+        """Whether features of a batch are aggregated before they are transformed."""
+        return inputs_aggregated_first(block, self.linear.weight, self.order, self.costs)
+
+
+# GIN: a small network on the vertex plus the sum of its neighbours.
+
+
+class GINLayer(nn.Module):
+    """mlp((1 + eps) x + sum of neighbours); the default mlp has one hidden layer as wide as the output.
+
+    Where the mlp begins with a linear layer, that may come before the sum (`order`).
+    """
+
+    eps: Tensor
+
+    def __init__(
+        self,
+        width_in: int,
+        width_out: int,
+        eps: float = 0.0,
+        train_eps: bool = False,
+        mlp: nn.Module | None = None,
+        order: Order = "auto",
+        costs: Costs | None = None,
+    ) -> None:
+        super().__init__()
+        self.order, self.costs = order, costs
+        self.mlp = mlp or nn.Sequential(nn.Linear(width_in, width_out), nn.ReLU(), nn.Linear(width_out, width_out))
+        start = torch.tensor([float(eps)])
+        if train_eps:
+            self.eps = nn.Parameter(start)
+        else:
+            self.register_buffer("eps", start)
+
+    def forward(self, block: Block, x: Tensor | AggregatedRows | HostRows) -> Tensor:
+        """[num_dst, out] of x [num_src, in]; sums by the block's totals where it has them."""
+        first = self._first_linear()
+        if first is not None and not aggregates_first(block, x, first.weight, self.order, self.costs):
+            assert not isinstance(x, AggregatedRows)
+            rows = transformed(x, first.weight)
+            result = aggregate(block, rows, "sum") + (1 + self.eps) * rows[: block.num_dst]
+            result = result if first.bias is None else result + first.bias
+            for module in list(cast(nn.Sequential, self.mlp))[1:]:
+                result = module(result)
+            return result
+        assert not isinstance(x, HostRows), "they are given where the mlp begins with a linear layer"
+        neighbours, own = aggregate_beside(block, x, "sum")
+        made: Tensor = self.mlp(neighbours + (1 + self.eps) * own)
+        return made
+
+    def aggregates_inputs(self, block: Block) -> bool:
+        """Whether features of a batch are aggregated before they are transformed."""
+        first = self._first_linear()
+        return first is None or inputs_aggregated_first(block, first.weight, self.order, self.costs)
+
+    def _first_linear(self) -> nn.Linear | None:
+        """What the mlp begins with, if that is a linear layer and may be called apart from the others."""
+        if not isinstance(self.mlp, nn.Sequential) or not len(self.mlp):
+            return None
+        first = self.mlp[0]
+        return first if type(first) is nn.Linear else None
+
+
+# GINE (Hu et al., ICLR 2020): GIN whose messages are rectified sums of a neighbour and what the edge carries.
+
+
+class GINELayer(nn.Module):
+    """mlp((1 + eps) x + sum over the list of relu(x_u + edge(e_uv))); the mlp has one hidden layer."""
+
+    def __init__(
+        self, width_in: int, width_out: int, edge_width: int, eps: float = 0.0, mlp: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.mlp = mlp or nn.Sequential(nn.Linear(width_in, width_out), nn.ReLU(), nn.Linear(width_out, width_out))
+        self.edge = nn.Linear(edge_width, width_in)
+        self.eps = nn.Parameter(torch.tensor([float(eps)]))
+
+    def forward(self, block: Block, x: Tensor) -> Tensor:
+        """[num_dst, out] of x [num_src, in]; sums by the block's totals where it has them."""
+        carried = self.edge(edge_features(block, self.edge.in_features).to(x.dtype))
+        messages = torch.relu(of_sources(block, x) + carried)
+        own = (1 + self.eps) * x[: block.num_dst]
+        result: Tensor = self.mlp(sum_of_edges(block, messages) + own)
+        return result
+
+
+# Layers that look at no neighbour: the baseline.
+
+
+class DenseLayer(nn.Module):
+    """A linear map of the destination rows."""
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width_in, width_out)
+
+    def forward(self, block: Block, x: Tensor) -> Tensor:
+        """[num_dst, out] of x [num_src, in]."""
+        result: Tensor = self.linear(x[: block.num_dst])
+        return result
+
+
+class TypedDenseLayer(nn.Module):
+    """A linear map of each type's destination rows."""
+
+    def __init__(self, width_in: int, width_out: int, node_types: Sequence[str]) -> None:
+        super().__init__()
+        self.node_types = list(node_types)
+        self.own = nn.ModuleList(nn.Linear(width_in, width_out) for _ in node_types)
+
+    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+        return own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))

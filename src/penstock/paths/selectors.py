@@ -1,0 +1,172 @@
+"""Ways to choose a path, and the registry of them.
+
+A new selector is an entry and its line in `SELECTORS` (docs/paths.md). The kernels that decide are in `paths/rules.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.arrays import Array
+from penstock.paths.optimum import optimal_choices
+from penstock.paths.request_sequence import Sequence
+from penstock.paths.route_table import RouteTable
+from penstock.paths.rules import (
+    GREEDY_END_TO_END_RULE,
+    GREEDY_INTRA_RULE,
+    IPIPE_RULE,
+    LEO_RULE,
+    LEO_SMOOTH_RULE,
+    RANDOM_RULE,
+    RECORDED_RULE,
+    SHARES_RULE,
+    node_shares,
+    quickest_shares,
+)
+
+# What an entry of the registry of selectors says.
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a selector may look at before the first request."""
+
+    table: RouteTable
+    sequence: Sequence | None
+    """The recorded requests; None where they are not known ahead, as in a service."""
+    argument: str = ""
+    horizon: int = 8
+    """Requests that the optimum decides together."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a selector has decided before the first request."""
+
+    weights: Array = field(default_factory=lambda: np.zeros(0))
+    """Shares of the paths, for rules that divide by shares."""
+    choices: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    """A path for each request, for decisions that were made before."""
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A way to choose a path: the number of its rule, and what it prepares."""
+
+    name: str
+    rule: int
+    about: str
+    prepare: Callable[[Case], Prepared] = lambda case: Prepared()
+    argument: str = ""
+    """What must follow a colon behind the name; empty: nothing."""
+    online: bool = True
+    """Whether it can decide for requests that are not known ahead."""
+
+
+# `greedy-end-to-end`: by the last completion, network included.
+
+GREEDY_END_TO_END = Selector(
+    "greedy-end-to-end", GREEDY_END_TO_END_RULE, "the path whose last request took least from end to end"
+)
+
+
+# `greedy-intra`: by the last completion, network left out.
+
+GREEDY_INTRA = Selector("greedy-intra", GREEDY_INTRA_RULE, "the path whose last request took least at both hosts")
+
+
+# `ipipe`: migration between paths.
+
+IPIPE = Selector("ipipe", IPIPE_RULE, "move to the next path while end-to-end times exceed the base time, and back")
+
+
+# `leo`: the source's rule.
+
+LEO = Selector("leo", LEO_RULE, "least k * toll + base; k counts slow completions in a row, a fast one resets it")
+
+
+# `leo-smooth`: the source's rule with steadier estimates.
+
+LEO_SMOOTH = Selector(
+    "leo-smooth",
+    LEO_SMOOTH_RULE,
+    "least expected end: queues of the requests in progress, shared by paths that share a link, and an average of what"
+    " completions took beyond that",
+)
+
+
+# `node:NAME`: one node only.
+
+ONE_NODE = Selector(
+    "node",
+    SHARES_RULE,
+    "only paths over one node, where a request type has one",
+    lambda case: Prepared(weights=node_shares(case.table, case.argument)),
+    argument="NAME",
+)
+
+
+# `optimum`: a mixed-integer program that knows the requests to come.
+
+
+def _prepare(case: Case) -> Prepared:
+    if case.sequence is None:
+        raise PenstockError(
+            "The selector 'optimum' needs requests that are known ahead: use it in a simulation.",
+            code="unsupported-combination",
+        )
+    return Prepared(choices=optimal_choices(case.table, case.sequence, case.horizon))
+
+
+OPTIMUM = Selector(
+    "optimum",
+    RECORDED_RULE,
+    "a mixed-integer program over the next requests of a recorded sequence",
+    _prepare,
+    online=False,
+)
+
+
+# `random`: any path.
+
+RANDOM = Selector("random", RANDOM_RULE, "any path, by a hash of the request's number")
+
+
+# `static`: the quickest path of each request type.
+
+STATIC = Selector(
+    "static",
+    SHARES_RULE,
+    "always the path with the least base time",
+    lambda case: Prepared(weights=quickest_shares(case.table)),
+)
+
+
+SELECTORS = {
+    selector.name: selector
+    for selector in (
+        LEO_SMOOTH,
+        LEO,
+        GREEDY_END_TO_END,
+        GREEDY_INTRA,
+        IPIPE,
+        RANDOM,
+        STATIC,
+        ONE_NODE,
+        OPTIMUM,
+    )
+}
+
+
+def selector_named(name: str) -> tuple[Selector, str]:
+    """The selector of that name and what follows a colon in it, as in `node:responder.cpu`."""
+    word, _, argument = name.partition(":")
+    selector = SELECTORS.get(word)
+    if selector is None:
+        raise PenstockError(f"No path selector is called {word!r}{nearest(word, SELECTORS)}", code="unknown-name")
+    if bool(argument) != bool(selector.argument):
+        hint = f"write {word}:{selector.argument}" if selector.argument else f"write {word} alone"
+        raise PenstockError(f"The path selector {name!r} cannot be read: {hint}.", code="invalid-value")
+    return selector, argument

@@ -1,0 +1,417 @@
+"""What replicas, and sending fewer bytes of features, would bring to a plan: counted in batches drawn before a run."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.cost.profile import Profile
+from penstock.formatting import percent
+from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.hardware.cluster import MOST_REPLICAS, ClusterDocument, Machine, Replica
+from penstock.hardware.machines import machines_of
+from penstock.partition.assignment import parts_of
+from penstock.pipeline.schedule import Planned, Schedule
+from penstock.plan.comparison import Comparison, Trial
+from penstock.plan.document import Change
+from penstock.plan.workloads import PlannedRun, workload_entry
+from penstock.sampling import Block, MiniBatch, NeighbourSampler
+from penstock.sampling.explained import CutNumbers, UnscoredLists
+from penstock.sampling.local_source import LocalSource
+from penstock.sampling.parts.homogeneous import share_of
+from penstock.sampling.registry import (
+    ExplainOptions,
+    SamplerOptions,
+    SamplerSettings,
+    layer_count,
+    plain_fanouts,
+    sampler_entry,
+)
+
+# What batches read of other machines, counted in batches that are drawn before a run.
+#
+# Batches are drawn from the whole graph with the sampler's own code and shared among workers as in a run: seeds ordered
+# by part, in equal ranges. Counted are different remote rows of a batch, those of them that a cache would have, and the
+# neighbour lists of remote vertices; and the same for sampler explained with all remote vertices alike, as nothing has
+# been explained yet. That sampler reads fewer rows than its bias alone would tell: all lists of a hop see the same
+# random number of a vertex and so agree on whom to take.
+
+_LEARNED = 16
+"""Batches from which a worker learns which rows it reads most, as in a run."""
+_COUNTED = 8
+"""Batches after these, in which reads are counted."""
+
+
+@dataclass(frozen=True)
+class RemoteReads:
+    """What a batch reads of other machines, all workers added up, in the mean over some batches."""
+
+    rows: float
+    """Different remote rows of each worker."""
+    cache_hits: float
+    """Of these, rows that are in the workers' caches."""
+    lists: float
+    """Lists of remote vertices that are drawn from, at all hops."""
+    edges: float
+    """Edges drawn from them."""
+    readers: float
+    """Remote vertices whose lists are drawn from at the last hop."""
+    halos: tuple[int, ...]
+    """Of every worker, the remote vertices that the lists of its machine's part name."""
+
+
+WorkerBatches = list[MiniBatch[Block] | None]
+"""The share of one batch that each worker has; None: no seed of it."""
+
+
+class CountedBatches:
+    """Batches of a job on a graph of one type, where worker r is on the machine with part `seats[r]`."""
+
+    def __init__(self, graph: Graph, job: Mapping[str, Any], part_of: Array, seats: Sequence[int]) -> None:
+        (nodes,), self._graph, self._part_of, self._seats = graph.nodes.values(), graph, part_of, seats
+        given = nodes.splits.get("train", ())
+        train = np.asarray(given if len(given) else np.arange(nodes.count))
+        fields = {name: job[name] for name in SamplerOptions.model_fields if name in job}
+        self._options = SamplerOptions.model_validate(fields)
+        self._entry, layers = sampler_entry(self._options.sampler), layer_count(self._options, job.get("layers") or 0)
+        self._sampler = self._entry.build(
+            LocalSource(graph, train), SamplerSettings(self._options, layers, 0, totals=False)
+        )
+        size = int(job.get("batch_size") or 1024)
+        if self._entry.items_per_batch is not None:
+            train, size = self._sampler.items, self._entry.items_per_batch(self._options)
+        elif self._entry.batches_per_epoch is not None:
+            size = max(1, -(-len(train) // self._entry.batches_per_epoch(self._options)))
+        self._schedule = Schedule(train, size, 0)
+        self._halos = tuple(_halo(graph, part_of, seat) for seat in seats)
+
+    def plain(self, cached: float) -> RemoteReads:
+        """Reads of the job's own sampler, where each worker's cache has room for a share of its halo's rows."""
+        learned: list[list[Array]] = [[np.empty(0, np.int64)] for _ in self._seats]
+        for batches in map(self._drawn, self._planned(0, _LEARNED)):
+            for rank, rows in self._far_rows(batches):
+                learned[rank].append(rows)
+        kept = [_most_read(rows, round(cached * halo)) for rows, halo in zip(learned, self._halos, strict=True)]
+        return self._counted(map(self._drawn, self._planned(_LEARNED, _COUNTED)), kept)
+
+    def explained(self, bias: float) -> RemoteReads:
+        """Reads of sampler explained with this `remote_bias`, before anything is explained; without a cache."""
+        ((kind, edges),) = self._graph.edges.items()
+        numbers = CutNumbers(self._part_of, 1 + int(self._part_of.max(initial=0)))
+        plain = NeighbourSampler(self._graph, plain_fanouts(self._options))
+        samplers = [plain.drawing_from({kind: UnscoredLists(edges, numbers, seat, bias)}) for seat in self._seats]
+
+        def drawn(planned: Planned) -> WorkerBatches:
+            shares = zip(samplers, self._shares(planned.seeds), strict=True)
+            return [each.sample(planned.seeds[mine], planned.key) if len(mine) else None for each, mine in shares]
+
+        return self._counted(map(drawn, self._planned(_LEARNED, _COUNTED)), [np.empty(0, np.int64)] * len(samplers))
+
+    def _planned(self, first: int, count: int) -> Iterator[Planned]:
+        return islice(self._schedule.from_position(), first, first + count)
+
+    def _drawn(self, planned: Planned) -> WorkerBatches:
+        """Every worker's share of a batch, as the job's sampler draws it."""
+        if self._entry.joint:
+            whole = self._sampler.sample(planned.seeds, planned.key)
+            shares = self._shares(whole.seeds[whole.node_type])
+            return [share_of(whole, mine) if len(mine) else None for mine in shares]
+        seeds = planned.seeds
+        return [
+            self._sampler.sample(seeds[mine], planned.key) if len(mine) else None
+            for mine in self._shares(planned.seeds)
+        ]
+
+    def _shares(self, seeds: Array) -> list[Array]:
+        """The places of each worker's seeds."""
+        ordered, workers = np.lexsort((seeds, self._part_of[seeds])), len(self._seats)
+        ends = [round(rank * len(seeds) / workers) for rank in range(workers + 1)]
+        return [ordered[first:last] for first, last in pairwise(ends)]
+
+    def _far_rows(self, batches: WorkerBatches) -> Iterator[tuple[int, Array]]:
+        """The remote vertices of each worker that has a share."""
+        for rank, batch in enumerate(batches):
+            if batch is not None:
+                vertices = batch.vertices[batch.node_type]
+                yield rank, vertices[self._part_of[vertices] != self._seats[rank]]
+
+    def _counted(self, drawn: Iterator[WorkerBatches], kept: Sequence[Array]) -> RemoteReads:
+        found = np.zeros(5)
+        for batches in drawn:
+            for rank, rows in self._far_rows(batches):
+                batch = batches[rank]
+                assert batch is not None
+                found += len(rows), np.isin(rows, kept[rank]).sum(), *self._lists(batch, self._seats[rank])
+        rows, hits, lists, edges, readers = (found / _COUNTED).tolist()
+        return RemoteReads(rows, hits, lists, edges, readers, self._halos)
+
+    def _lists(self, batch: MiniBatch[Block], seat: int) -> tuple[int, int, int]:
+        """Lists of remote vertices, edges drawn from them, and those of the lists that the last hop draws from."""
+        far = self._part_of[batch.vertices[batch.node_type]] != seat
+        asked = [far[: block.num_dst] for block in batch.blocks]
+        edges = sum(int(np.diff(block.indptr)[mine].sum()) for block, mine in zip(batch.blocks, asked, strict=True))
+        return sum(int(mine.sum()) for mine in asked), edges, int(asked[0].sum())
+
+
+def _most_read(rows: Sequence[Array], count: int) -> Array:
+    """The `count` rows that are read most."""
+    ids, reads = np.unique(np.concatenate(rows), return_counts=True)
+    return np.asarray(ids[np.argsort(-reads, kind="stable")[:count]])
+
+
+def _halo(graph: Graph, part_of: Array, part: int) -> int:
+    """How many vertices of other parts the lists of a part name."""
+    (edges,) = graph.edges.values()
+    members, named = np.flatnonzero(part_of == part), np.zeros(graph.num_nodes, np.bool_)
+    first, lengths = edges.indptr[:-1][members], edges.indptr[1:][members] - edges.indptr[:-1][members]
+    offsets = np.cumsum(lengths) - lengths
+    named[edges.indices[np.arange(int(lengths.sum())) + np.repeat(first - offsets, lengths)]] = True
+    return int((named & (part_of != part)).sum())
+
+
+# What a replica of a part's features on another machine would bring to a plan, and what a plan's replicas bring.
+
+_MOST = 4
+"""Machines that are tried for a replica: those with the fastest links."""
+
+
+def replica_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]:
+    """The busiest part's features on each of some other machines too; and the plan without the replicas that it has.
+
+    Tasks stay where the plan has them.
+    """
+    entry, cluster = workload_entry(planned.profile.mode), planned.cluster
+    if not entry.uses_replicas or len(cluster.machines) < 2:
+        return []
+    changes = []
+    if cluster.replicas:
+        without = cluster.model_copy(update={"replicas": []})
+        changes.append(change_by("without its replicas", planned, replace(planned, cluster=without), best, seed))
+    part = _busiest_part(planned, best)
+    taken = {each.machine for each in cluster.replicas if each.part == part} | {cluster.machines[part].name}
+    if len(taken) <= MOST_REPLICAS:
+        others = [machine.name for machine in _fastest(cluster, planned.profile.rate) if machine.name not in taken]
+        for name in others[:_MOST]:
+            more = cluster.model_copy(update={"replicas": [*cluster.replicas, Replica(part=part, machine=name)]})
+            what = f"a replica of part {part}'s features on {name}"
+            changes.append(change_by(what, planned, replace(planned, cluster=more), best, seed))
+    return sorted(changes, key=lambda change: -change.gain)
+
+
+def _fastest(cluster: ClusterDocument, rate: float) -> list[Machine]:
+    rates = machines_of(cluster, rate).rates
+    order = sorted(range(len(rates)), key=lambda number: -rates[number])
+    return [cluster.machines[number] for number in order]
+
+
+def _busiest_part(planned: PlannedRun, best: Trial) -> int:
+    """The part whose machine's link is busiest with what leaves it."""
+    use = dict(zip(best.timeline.network.link_names, best.timeline.link_use.tolist(), strict=True))
+    return int(np.argmax([use.get(f"{machine.name} out", 0.0) for machine in planned.cluster.machines]))
+
+
+def change_by(what: str, planned: PlannedRun, other: PlannedRun, best: Trial, seed: int) -> Change:
+    """What another run in the place of the planned one takes, its tasks where the best trial has them."""
+    seated = with_seats(other, best)
+    entry = workload_entry(planned.profile.mode)
+    workload = entry.build(seated.profile, entry.set_up(seated))
+    run = Comparison(workload, machines_of(other.cluster, planned.profile.rate), seed)
+    seconds = tried_again(run, best).iteration_s
+    gain = 1 - seconds / best.iteration_s if best.iteration_s else 0.0
+    return Change(what=what, iteration_s=seconds, gain=gain)
+
+
+def with_seats(planned: PlannedRun, best: Trial) -> PlannedRun:
+    """The run with its workers where a trial has them: what comes from replicas depends on who is beside them."""
+    where = dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
+    return replace(planned, seats=tuple(where[f"worker-{rank}"] for rank in range(planned.profile.workers)))
+
+
+def tried_again(run: Comparison, best: Trial) -> Trial:
+    """The workload with every task on the machine where a trial places it."""
+    return run.trial(replace(best.placed, machine_of=_as_placed(run, best)), best.flows)
+
+
+def _as_placed(run: Comparison, best: Trial) -> Array:
+    """Every task where the best trial has it; what is beside a task follows it."""
+    before, load = best.timeline.load, run.load
+    where = dict(zip(before.task_names, best.placed.machine_of.tolist(), strict=True))
+    return np.array([where[load.task_names[beside]] for beside in load.beside], best.placed.machine_of.dtype)
+
+
+# What sending fewer bytes of features would bring to a plan: fewer bits, a cache, fewer remote rows and columns.
+#
+# Bytes are predicted from the profile and from batches that are drawn for it (`remote_reads`), and the plan is
+# simulated again with them. What explanations read is counted, the processor time that they take is not.
+
+CACHED = 0.1
+"""Of the remote rows that a machine's lists name, the share whose cache is looked at."""
+ROW_OVERHEAD = 25
+"""Bytes that a cached row takes beside itself."""
+_LENGTH_BYTES, _EDGE_BYTES, _WEIGHT_BYTES, _TOTAL_BYTES = 1, 4, 4, 4
+"""Bytes of a drawn list's length, of an edge, of its weight, and of a whole list's length, as they travel."""
+_LEAST = 0.02
+"""A gain below this share is not worth a word."""
+_MOST_EDGES = 200_000_000
+"""Larger graphs are not counted through for advice."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to send fewer bytes: what to write, and the factors on the bytes of features and of neighbour lists."""
+
+    what: str
+    factor: float
+    lists: float = 1.0
+
+
+def transport_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]:
+    """Each way by itself and the ways that combine, the most useful first; none where nothing is sent over links."""
+    features = planned.profile.transfer("features")
+    pulls = workload_entry(planned.profile.mode).uses_replicas and features is not None
+    if not pulls or not planned.has_graph or len(planned.cluster.machines) < 2:
+        return []
+    assert features is not None
+    where = dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
+    seats = [where[f"worker-{rank}"] for rank in range(planned.profile.workers)]
+    remote = sum(
+        size for part, row in enumerate(features.bytes) for size, seat in zip(row, seats, strict=True) if seat != part
+    )
+    if not remote:
+        return []
+    changes = []
+    for way in ways_of(planned, seats):
+        factors = {"features": way.factor, "lists": way.lists}
+        other = replace(planned, profile=_with_transfers(planned.profile, factors, seats))
+        change = change_by(way.what, planned, other, best, seed)
+        gain = change.gain if change.gain > _LEAST else 0.0
+        changes.append(change.model_copy(update={"gain": gain, "feature_bytes": way.factor * remote}))
+    return sorted(changes, key=lambda change: -change.gain)
+
+
+def transport_advice(changes: Sequence[Change]) -> str:
+    """Which ways help, in words: the best single one, then the others in order, then a combination that saves more."""
+    useful = sorted((change for change in changes if change.gain > 0), key=lambda change: -change.gain)
+    if not useful:
+        return ""
+    single = [change for change in useful if " with " not in change.what] or useful
+    best, first = useful[0], single[0]
+    said = [f"Links limit this run: {first.what} alone would save {percent(first.gain)} of an iteration."]
+    less = [f"{change.what} ({percent(change.gain)}{_remark(change)})" for change in single[1:]]
+    if less:
+        said.append(f"Less would be saved by {', '.join(less)}.")
+    if best is not first and best.gain > first.gain + _LEAST:
+        said.append(f"The most would be saved by {best.what}: {percent(best.gain)}.")
+    return " ".join(said)
+
+
+def _remark(change: Change) -> str:
+    """A remark on a way to send fewer bytes, beside how much it saves."""
+    remarks = {"remote_cache_mb": ", lossless", "sampler: explained": ", changes what is drawn"}
+    return next((remark for start, remark in remarks.items() if change.what.startswith(start)), "")
+
+
+def ways_of(planned: PlannedRun, seats: Sequence[int]) -> list[Way]:
+    """The ways that the cluster and the job do not take yet, and their combinations; for graphs of one type."""
+    cluster, job, graph = planned.cluster, planned.profile.job, planned.open_graph()
+    if not graph.is_homogeneous or graph.num_edges > _MOST_EDGES:
+        return []
+    rows = _Rows.of(graph, str(job.get("features", "x")))
+    if rows is None:
+        return []
+    narrow, cache, explained = list[Way](), list[Way](), list[Way]()
+    if cluster.wire_type == "stored" and rows.itemsize > 2:
+        narrow.append(Way("wire_type: float16", 2 / rows.itemsize))
+        narrow.append(Way("wire_type: int8", (rows.width + 4) / rows.nbytes))
+    reads = _reads(planned, graph, seats)
+    if reads is not None and reads.plain.rows:
+        plain, chosen = reads
+        if not cluster.remote_cache_mb:
+            size = CACHED * max(plain.halos) * (rows.nbytes + ROW_OVERHEAD) / (1 << 20)
+            cache.append(Way(f"remote_cache_mb: {size:.3g}", 1 - plain.cache_hits / plain.rows))
+        if chosen is not None:
+            explained.append(_explained(plain, chosen, rows))
+    int8 = narrow[-1:]
+    # Rows of some columns have a scale of their own and are not cached.
+    several = [each for each in (int8 + cache, explained + int8) if len(each) > 1]
+    return [*narrow, *cache, *explained, *map(_combined, several)]
+
+
+def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
+    """Sampler explained as it is by default, whose batches read what is `chosen` where plain ones read `plain`.
+
+    An explanation reads some remote rows, others every time, unless they are all that there are. Lists come with a
+    weight for every edge, and with the lengths of the whole lists of all rows that the last hop reads.
+    """
+    options = ExplainOptions()  # type: ignore[call-arg]
+    explaining = sum(options.explain_rows for halo in plain.halos if halo > options.explain_rows)
+    columns = math.ceil(options.feature_share * rows.width - 1e-9) / rows.width
+    factor = (chosen.rows * columns + explaining / options.explain_every) / plain.rows
+    before = _LENGTH_BYTES * plain.lists + _EDGE_BYTES * plain.edges
+    after = _LENGTH_BYTES * chosen.lists + (_EDGE_BYTES + _WEIGHT_BYTES) * chosen.edges + _TOTAL_BYTES * chosen.readers
+    return Way("sampler: explained", factor, after / before if before else 1.0)
+
+
+def _combined(ways: Sequence[Way]) -> Way:
+    """Several ways at once: each saves as large a share of what the others have left."""
+    first, others = ways[:1], ways[1:]
+    what = " with ".join(filter(None, (" and ".join(each.what for each in some) for some in (first, others))))
+    return Way(what, math.prod(way.factor for way in ways), math.prod(way.lists for way in ways))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of features as they are stored."""
+
+    width: int
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.width * self.itemsize
+
+    @staticmethod
+    def of(graph: Graph, field: str) -> "_Rows | None":
+        """Of a graph of one type; None where it has no such field of numbers."""
+        (nodes,) = graph.nodes.values()
+        table = nodes.fields.get(field)
+        return _Rows(table.shape[1], table.dtype.itemsize) if table is not None and table.ndim == 2 else None
+
+
+class _Reads(NamedTuple):
+    plain: RemoteReads
+    """Of the job's own sampler."""
+    chosen: RemoteReads | None
+    """Of sampler explained, where it can take that one's place."""
+
+
+def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> _Reads | None:
+    """What batches read of other machines; None where drawing them needs more than the graph's lists."""
+    cluster, job = planned.cluster, planned.profile.job
+    if job.get("time") is not None or job.get("sampler") == "explained":
+        return None
+    part_of = parts_of(graph, cluster.partition, len(cluster.machines), cluster.method)
+    batches = CountedBatches(graph, job, part_of, seats)
+    chosen = None
+    if job.get("sampler") == "neighbour":
+        chosen = batches.explained(ExplainOptions().remote_bias)  # type: ignore[call-arg]
+    return _Reads(batches.plain(CACHED), chosen)
+
+
+def _with_transfers(profile: Profile, factors: Mapping[str, float], seats: Sequence[int]) -> Profile:
+    """The profile with other bytes of some transfers from parts on other machines."""
+    transfers = []
+    for each in profile.transfers:
+        factor = factors.get(each.name, 1.0)
+        if factor != 1.0:
+            changed = [
+                [size if seat == part else factor * size for size, seat in zip(row, seats, strict=True)]
+                for part, row in enumerate(each.bytes)
+            ]
+            each = each.model_copy(update={"bytes": changed})
+        transfers.append(each)
+    return profile.model_copy(update={"transfers": transfers})

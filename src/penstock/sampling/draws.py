@@ -1,0 +1,421 @@
+"""Draws from neighbour lists: evenly, by edge weight, and from only those edges that may be drawn."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.data import EdgeSet
+from penstock.graph.hashing import mix, unit
+from penstock.kernels import njit
+from penstock.sampling.exclusion import NOTHING, Exclusion, drop_excluded, find_excluded
+
+# Kernels of neighbour sampling: one hop of one batch a call, without the interpreter's lock.
+#
+# A hop chooses list positions (`draw_uniform` here, `admissible` for the rest), fetches what stands there (`fetch`) and
+# numbers it (`relabel`), each in a pass of its own over the whole hop: a pass is a loop of independent loads, so that
+# the processor has many cache misses under way at once. In one pass every edge would wait for its own; fetching group
+# by group while choosing took twice as long as after it. For the same reason the lists' bounds are read a group of rows
+# ahead. (Passing arrays through nested inlined functions makes Numba count references in the inner loop, which costs
+# more than the work; hence the plain loops.)
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_S32 = np.uint64(32)
+_GROUP = 128
+"""Rows whose lists' bounds are read ahead: they stay in the first-level cache."""
+SCANNED = 32
+"""Up to this fan-out a repeated draw is found by looking through those already made."""
+
+
+@njit(nogil=True, cache=True)
+def draw_uniform(
+    indptr: Array,
+    original: Array,
+    key: np.uint64,
+    fanout: int,
+    replace: bool,
+    vertices: Array,
+    out_indptr: Array,
+    positions: Array,
+) -> None:
+    """List positions of `fanout` in-neighbours (all, if negative) of every vertex; row i's are behind `out_indptr[i]`.
+
+    `original[v]` names v in the hash; empty: v itself. `positions` has room for `count_edges`.
+    """
+    starts, degrees, names = np.empty(_GROUP, np.int64), np.empty(_GROUP, np.int64), np.empty(_GROUP, np.uint64)
+    out_indptr[0] = used = 0
+    for first in range(0, len(vertices), _GROUP):
+        last = min(first + _GROUP, len(vertices))
+        for row in range(first, last):
+            v = vertices[row]
+            starts[row - first], degrees[row - first] = indptr[v], indptr[v + 1] - indptr[v]
+            names[row - first] = v if original.shape[0] == 0 else original[v]
+        for row in range(first, last):
+            here = row - first
+            used += choose(mix(key ^ names[here]), starts[here], degrees[here], fanout, replace, positions, used)
+            out_indptr[row + 1] = used
+
+
+@njit(nogil=True, cache=True)
+def fetch(indices: Array, positions: Array, sources: Array) -> None:
+    """The sources at some list positions."""
+    for k in range(len(positions)):
+        sources[k] = indices[positions[k]]
+
+
+@njit(nogil=True, cache=True)
+def count_edges(indptr: Array, vertices: Array, fanout: int, replace: bool) -> int:
+    """How many edges a hop draws from some vertices."""
+    total = 0
+    for v in vertices:
+        degree = indptr[v + 1] - indptr[v]
+        if fanout < 0 or (degree <= fanout and not replace):
+            total += degree
+        elif degree > 0:
+            total += fanout
+    return total
+
+
+@njit(nogil=True, cache=True)
+def choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, positions: Array, used: int) -> int:
+    """Write positions out of [start, start + degree) behind the `used` first; returns how many.
+
+    All of them, or `fanout` drawn: with repeats, or each set of different ones equally likely.
+    """
+    if degree == 0:
+        return 0
+    if fanout < 0 or (degree <= fanout and not replace):
+        for k in range(degree):
+            positions[used + k] = start + k
+        return degree
+    if replace:
+        for j in range(fanout):
+            bits = mix(key + np.uint64(j + 1) * _STEP) >> _S32
+            positions[used + j] = start + int((bits * np.uint64(degree)) >> _S32)
+        return fanout
+    if fanout <= SCANNED:
+        # Floyd: draw below a growing bound; a repeat takes the newest position instead.
+        for j in range(fanout):
+            newest = degree - fanout + j
+            bits = mix(key + np.uint64(j + 1) * _STEP) >> _S32
+            position = start + int((bits * np.uint64(newest + 1)) >> _S32)
+            for i in range(used, used + j):
+                if positions[i] == position:
+                    position = start + newest
+                    break
+            positions[used + j] = position
+        return fanout
+    # Pass through all positions and take each with the share of what is still wanted.
+    taken = 0
+    for k in range(degree):
+        bits = mix(key + np.uint64(k + 1) * _STEP) >> _S32
+        if int((bits * np.uint64(degree - k)) >> _S32) < fanout - taken:
+            positions[used + taken] = start + k
+            taken += 1
+    return fanout
+
+
+# Draws in proportion to edge weights, from the candidates of one list.
+#
+# With replacement a draw is a search in the prefix sums of the candidates' weights, made anew for every list: a
+# cumulated array of the whole graph would save a pass over the list, but costs eight bytes an edge, rounds where a
+# small weight follows a large sum, and is of no use for a list of which some edges may not be drawn.
+#
+# Without replacement it is priority sampling (Duffield, Lund and Thorup): an edge of weight w has the priority w / u
+# with u uniform in (0, 1]; the k largest are kept, the next is the threshold t, and max(w, t) stands for w. The sum of
+# these over the drawn is exactly unbiased for the sum over the list, and its variance is near the least that k draws
+# can have.
+
+
+def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
+    """The weights of the edges and the sum of each list's, checked: one finite number, not negative, an edge."""
+    if field not in edges.fields:
+        has = ", ".join(edges.fields) or "none"
+        raise PenstockError(
+            f"The edges of {where} have no field {field!r} to use as weights (fields: {has}).", code="field-missing"
+        )
+    weights = edges.fields[field]
+    if weights.ndim != 1 or weights.dtype.kind not in "iuf":
+        raise PenstockError(
+            f"Field {field!r} of {where} cannot be used as weights: it must hold one number for each edge.",
+            code="wrong-type",
+        )
+    sums = np.empty(len(edges.indptr) - 1, np.float32)
+    bad = _sum_lists(edges.indptr, weights, sums)
+    if bad >= 0:
+        # Also of trusted graphs: a draw by NaN or negative weights has no meaning.
+        wrong = int(np.count_nonzero(~((weights >= 0) & (weights < np.inf))))
+        raise PenstockError(
+            f"Field {field!r} of {where} has {wrong:,} weights that are NaN, infinite or negative, first {weights[bad]}"
+            f" at edge {bad}: weights must be finite and not negative; 0 leaves an edge out.",
+            code="not-finite",
+        )
+    if not np.isfinite(sums).all():
+        raise PenstockError(
+            f"The weights {field!r} of {where} add up beyond float32: divide them by a constant.",
+            code="value-out-of-range",
+        )
+    return weights, sums
+
+
+@njit(nogil=True, cache=True)
+def _sum_lists(indptr: Array, weights: Array, sums: Array) -> int:
+    """Sum every list's weights; returns the position of a weight that is no weight, or -1."""
+    for v in range(len(sums)):
+        total = 0.0
+        for k in range(indptr[v], indptr[v + 1]):
+            if not (weights[k] >= 0 and weights[k] < np.inf):
+                return k
+            total += weights[k]
+        sums[v] = total
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def choose_weighted(
+    key: np.uint64,
+    start: int,
+    weights: Array,
+    candidates: Array,
+    count: int,
+    fanout: int,
+    replace: bool,
+    positions: Array,
+    out_weights: Array,
+    used: int,
+) -> int:
+    """Write `fanout` of the first `count` candidates behind the `used` first positions; returns how many.
+
+    Candidates have positive weights and draw by their place in the list, which starts at `start`. Estimator weights go
+    to `out_weights`, unless drawn with replacement.
+    """
+    if count == 0:
+        return 0
+    if fanout < 0 or (count <= fanout and not replace):
+        for k in range(count):
+            positions[used + k] = candidates[k]
+            out_weights[used + k] = weights[candidates[k]]
+        return count
+    if replace:
+        _choose_with_repeats(key, weights, candidates, count, positions[used : used + fanout])
+        return fanout
+    _choose_by_priority(
+        key, start, weights, candidates, count, positions[used : used + fanout], out_weights[used : used + fanout]
+    )
+    return fanout
+
+
+@njit(nogil=True, cache=True)
+def _choose_with_repeats(key: np.uint64, weights: Array, candidates: Array, count: int, positions: Array) -> None:
+    sums = np.empty(count, np.float64)
+    total = 0.0
+    for k in range(count):
+        total += weights[candidates[k]]
+        sums[k] = total
+    for j in range(len(positions)):
+        wanted = unit(mix(key + np.uint64(j + 1) * _STEP)) * total
+        low, high = 0, count - 1
+        while low < high:
+            middle = (low + high) // 2
+            if sums[middle] > wanted:
+                high = middle
+            else:
+                low = middle + 1
+        positions[j] = candidates[low]
+
+
+@njit(nogil=True, cache=True)
+def _choose_by_priority(
+    key: np.uint64, start: int, weights: Array, candidates: Array, count: int, positions: Array, out_weights: Array
+) -> None:
+    """The k largest priorities; the heap holds one more, whose root is the threshold."""
+    size = len(positions) + 1
+    heap, items = np.full(size, -1.0), np.empty(size, np.int64)
+    for k in range(count):
+        position = candidates[k]
+        weight, lot = weights[position], 1.0 - unit(mix(key + np.uint64(position - start + 1) * _STEP))
+        if weight <= heap[0] * lot:
+            continue
+        hole, priority = 0, weight / lot
+        while True:
+            child = 2 * hole + 1
+            if child + 1 < size and heap[child + 1] < heap[child]:
+                child += 1
+            if child >= size or heap[child] >= priority:
+                break
+            heap[hole], items[hole] = heap[child], items[child]
+            hole = child
+        heap[hole], items[hole] = priority, position
+    for k in range(1, size):
+        positions[k - 1] = items[k]
+        out_weights[k - 1] = max(float(weights[items[k]]), heap[0])
+
+
+# Draws from lists of which only some edges may be drawn: those with a weight, in time, and not excluded.
+#
+# A list to which a condition applies is passed once to collect its candidates, and the draw is made among these.
+# Weights and times apply to all lists (`draw_admissible`); exclusion to the few that have an excluded edge, which are
+# drawn again after all have drawn freely (`redraw_excluded`).
+
+
+class Conditions(NamedTuple):
+    """What an edge needs to be drawn; an empty array asks nothing.
+
+    A positive weight; a time of its own, or of its source, that is not later than the row's limit; not to be excluded.
+    """
+
+    weights: Array = np.empty(0, np.float32)
+    edge_times: Array = np.empty(0, np.int64)
+    vertex_times: Array = np.empty(0, np.int64)
+    limits: Array = np.empty(0, np.int64)
+    exclusion: Exclusion = NOTHING
+
+
+@njit(nogil=True, cache=True)
+def draw_admissible(
+    indptr: Array,
+    indices: Array,
+    original: Array,
+    key: np.uint64,
+    fanout: int,
+    replace: bool,
+    vertices: Array,
+    trees: Array,
+    conditions: Conditions,
+    out_indptr: Array,
+    positions: Array,
+    out_weights: Array,
+) -> int:
+    """As `draw_uniform`, under conditions; returns how many are drawn.
+
+    `trees[row]`, where there are any, makes rows of one vertex draw apart. `out_weights` has the room of `positions`
+    where estimator weights come out: weights, and not drawn with replacement.
+    """
+    weights = conditions.weights
+    candidates = np.empty(0, np.int64)
+    out_indptr[0] = 0
+    for row in range(len(vertices)):
+        v, used = vertices[row], out_indptr[row]
+        row_key = mix(key ^ np.uint64(v if original.shape[0] == 0 else original[v]))
+        if len(trees):
+            row_key = mix(row_key ^ (np.uint64(trees[row] + 1) * _STEP))
+        candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
+        count = _collect(indptr, indices, v, row, conditions, candidates)
+        if len(weights):
+            chosen = choose_weighted(
+                row_key, indptr[v], weights, candidates, count, fanout, replace, positions, out_weights, used
+            )
+        else:
+            chosen = _choose_among(row_key, candidates, count, fanout, replace, positions, used)
+        out_indptr[row + 1] = used + chosen
+    return int(out_indptr[len(vertices)])
+
+
+@njit(nogil=True, cache=True)
+def redraw_excluded(
+    indptr: Array,
+    indices: Array,
+    original: Array,
+    key: np.uint64,
+    fanout: int,
+    replace: bool,
+    vertices: Array,
+    rows: Array,
+    conditions: Conditions,
+    out_indptr: Array,
+    positions: Array,
+) -> int:
+    """Draw some rows again, without what is excluded, over the result of `draw_uniform`; returns how many are drawn.
+
+    A row never draws more than it did; where it draws less, what follows moves up.
+    """
+    candidates = np.empty(0, np.int64)
+    chosen = np.empty(len(rows), np.int64)
+    for k in range(len(rows)):
+        v, used = vertices[rows[k]], out_indptr[rows[k]]
+        row_key = mix(key ^ np.uint64(v if original.shape[0] == 0 else original[v]))
+        candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
+        count = _collect(indptr, indices, v, rows[k], conditions, candidates)
+        chosen[k] = _choose_among(row_key, candidates, count, fanout, replace, positions, used)
+    begin, end, used, k = out_indptr[0], 0, 0, 0
+    for row in range(len(vertices)):
+        end = out_indptr[row + 1]
+        amount = end - begin
+        if k < len(rows) and rows[k] == row:
+            amount = chosen[k]
+            k += 1
+        if begin > used:
+            for i in range(amount):
+                positions[used + i] = positions[begin + i]
+        used += amount
+        out_indptr[row + 1] = used
+        begin = end
+    return int(used)
+
+
+@njit(nogil=True, cache=True)
+def total_whole(indptr: Array, vertices: Array, sums: Array, totals: Array) -> None:
+    """The number of the edges of each row's list, or their weight, where `sums` has it by vertex."""
+    if len(sums):
+        for row in range(len(vertices)):
+            totals[row] = sums[vertices[row]]
+    else:
+        for row in range(len(vertices)):
+            totals[row] = indptr[vertices[row] + 1] - indptr[vertices[row]]
+
+
+@njit(nogil=True, cache=True)
+def total_admissible(
+    indptr: Array, indices: Array, vertices: Array, rows: Array, conditions: Conditions, totals: Array
+) -> None:
+    """The number, or the weight, of the edges that some rows may draw."""
+    weights = conditions.weights
+    candidates = np.empty(0, np.int64)
+    for row in rows:
+        v = vertices[row]
+        candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
+        count = _collect(indptr, indices, v, row, conditions, candidates)
+        total = 0.0 if len(weights) else float(count)
+        if len(weights):
+            for k in range(count):
+                total += weights[candidates[k]]
+        totals[row] = total
+
+
+@njit(nogil=True, cache=True)
+def _collect(indptr: Array, indices: Array, v: int, row: int, conditions: Conditions, candidates: Array) -> int:
+    """Write the positions of v's admissible edges; returns how many."""
+    weights, edge_times, vertex_times, limits, (_, destinations, offsets, excluded) = conditions
+    weighted, by_edge, by_vertex = len(weights) > 0, len(edge_times) > 0, len(vertex_times) > 0
+    count = 0
+    for position in range(indptr[v], indptr[v + 1]):
+        admissible = True
+        if weighted:
+            admissible &= weights[position] > 0
+        if by_edge:
+            admissible &= edge_times[position] <= limits[row]
+        if by_vertex:
+            admissible &= vertex_times[indices[position]] <= limits[row]
+        candidates[count] = position
+        count += admissible
+    first, last = find_excluded(destinations, offsets, v)
+    if first < last:
+        count = drop_excluded(indices, excluded[first:last], candidates, count)
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _choose_among(
+    key: np.uint64, candidates: Array, count: int, fanout: int, replace: bool, positions: Array, used: int
+) -> int:
+    """`choose` of the first `count` candidates."""
+    chosen = choose(key, 0, count, fanout, replace, positions, used)
+    for k in range(used, used + chosen):
+        positions[k] = candidates[positions[k]]
+    return chosen
+
+
+@njit(nogil=True, cache=True)
+def _with_room(candidates: Array, amount: int) -> Array:
+    return candidates if amount <= len(candidates) else np.empty(2 * amount, np.int64)

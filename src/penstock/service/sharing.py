@@ -1,0 +1,196 @@
+"""How jobs share a device: through CUDA MPS, in time slices, or as threads of one process.
+
+`SHARING` lists the ways; a new way is a class and one line there (docs/queue.md).
+"""
+
+import os
+import shutil
+import subprocess
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from penstock.errors import PenstockError, nearest
+from penstock.graph.files import make_private_folder
+from penstock.service.rooms import Room
+from penstock.service.workers.pool import SharedPool, Starter, WarmPool
+
+# What a way of sharing devices has to say and to do.
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Devices, with what processes must be told to use them, and who starts jobs there."""
+
+    rooms: list[Room]
+    trainers: Starter
+
+
+class SharingWay(Protocol):
+    """A way in which several jobs use one device at once."""
+
+    name: str
+
+    def lacks(self, folder: Path, rooms: list[Room]) -> str | None:
+        """What is missing here for this way, as part of a sentence; None where nothing is."""
+
+    def opened(self, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+        """Prepare this way in the service's folder; what is started for it is ended with `stack`."""
+
+
+# CUDA MPS: a daemon of NVIDIA's through which the kernels of several processes run on one GPU at the same time.
+#
+# Without it processes take turns (time slices). Its pipes lie in the service's folder, so that only the service's own
+# jobs share a server: a fatal fault of one client ends all clients of its server.
+
+_CONTROL = "nvidia-cuda-mps-control"
+_LONGEST_PATH = 80
+"""Characters of the folder: sockets in it may have about a hundred."""
+_PATIENCE_S = 30.0
+
+
+class CudaMps:
+    """A running daemon, as jobs need to know it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.environment = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(folder),
+            "CUDA_MPS_LOG_DIRECTORY": str(folder),
+        }
+
+    def runs(self) -> bool:
+        """Whether a daemon answers; one that an earlier service has started is used again."""
+        return self._told("get_server_list") is not None
+
+    def start(self) -> None:
+        """Start the daemon, or refuse with what it said."""
+        make_private_folder(self._folder)
+        done = subprocess.run(
+            [_CONTROL, "-d"], env=self._all(), capture_output=True, text=True, check=False, timeout=_PATIENCE_S
+        )
+        if done.returncode != 0 or not self.runs():
+            what = " ".join((done.stdout + done.stderr).split()) or f"exit status {done.returncode}"
+            raise PenstockError(
+                f"CUDA MPS could not be started ({what[:300]}): use --sharing time-slices.", code="external-failure"
+            )
+
+    def close(self) -> None:
+        """End the daemon; nothing runs on its devices any more."""
+        self._told("quit -t 5")
+
+    def _told(self, order: str) -> str | None:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run(
+                [_CONTROL],
+                input=f"{order}\n",
+                env=self._all(),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_PATIENCE_S,
+            )
+            return done.stdout if done.returncode == 0 else None
+        return None
+
+    def _all(self) -> dict[str, str]:
+        return {**os.environ, **self.environment}
+
+
+def mps_lacks(folder: Path) -> str | None:
+    """What is missing for a daemon whose pipes lie in `folder`; None where nothing is."""
+    if shutil.which(_CONTROL) is None:
+        return f"{_CONTROL} is not installed"
+    if len(str(folder)) > _LONGEST_PATH:
+        return f"{folder} is too long a path for its sockets"
+    return None
+
+
+def started_mps(folder: Path) -> CudaMps:
+    """The daemon that jobs share GPUs through, in a folder of its own."""
+    daemon = CudaMps(folder)
+    if not daemon.runs():
+        daemon.start()
+    return daemon
+
+
+# A process for each job; through CUDA MPS their kernels run at the same time.
+
+_FOLDER = "mps"
+
+
+class Mps:
+    """A fatal fault of one job ends all others on the GPU; they go on from their checkpoints."""
+
+    name = "mps"
+
+    def lacks(self, folder: Path, rooms: list[Room]) -> str | None:
+        """It needs a GPU and NVIDIA's daemon."""
+        if not any(room.kind == "cuda" for room in rooms):
+            return "this machine has no GPU"
+        return mps_lacks(folder / _FOLDER)
+
+    def opened(self, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+        """Forks of the warm program that find the daemon."""
+        daemon = started_mps(folder / _FOLDER)
+        stack.callback(daemon.close)
+        return Sharing([replace(room, environment={**room.environment, **daemon.environment}) for room in rooms], pool)
+
+
+# One process for several jobs, each in a thread of its own; on a GPU, on streams and in memory of its own.
+
+
+class Streams:
+    """Jobs on one graph share its mapping and its copy on the GPU; a crash of one ends all, and they go on from their
+    checkpoints."""
+
+    name = "streams"
+
+    def lacks(self, folder: Path, rooms: list[Room]) -> str | None:
+        """It is there wherever threads are."""
+        return None
+
+    def opened(self, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+        """A process for all jobs of a device that can be together."""
+        shared = SharedPool(pool, folder / "jobs" / "shared")
+        stack.callback(shared.close)
+        return Sharing(rooms, shared)
+
+
+# A process for each job; the driver lets one after the other have the GPU for a moment.
+
+
+class TimeSlices:
+    """Nothing has to be prepared, and a fault of one job is its own."""
+
+    name = "time-slices"
+
+    def lacks(self, folder: Path, rooms: list[Room]) -> str | None:
+        """It is there wherever processes are."""
+        return None
+
+    def opened(self, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+        """Forks of the warm program, as they are."""
+        return Sharing(rooms, pool)
+
+
+SHARING: dict[str, SharingWay] = {way.name: way for way in (Mps(), TimeSlices(), Streams())}
+"""The ways by name; `auto` is the first one that can be had."""
+AUTO = "auto"
+
+
+def shared_devices(name: str, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+    """The devices as jobs share them in the way of that name; what was started for it is ended with `stack`."""
+    if name == AUTO:
+        way = next(way for way in SHARING.values() if way.lacks(folder, rooms) is None)
+    elif name in SHARING:
+        way = SHARING[name]
+    else:
+        known = [AUTO, *SHARING]
+        raise PenstockError(f"No way of sharing a device is called {name!r}{nearest(name, known)}", code="unknown-name")
+    lacks = way.lacks(folder, rooms)
+    if lacks is not None:
+        others = " or ".join(each for each in SHARING if each != name)
+        raise PenstockError(f"--sharing {name} cannot be used: {lacks}. Use {others}.", code="not-installed")
+    return way.opened(stack, folder, rooms, pool)

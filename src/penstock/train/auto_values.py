@@ -1,0 +1,95 @@
+"""Values of fields that a job leaves at `auto`: batches in a group, sampling threads, the order of products."""
+
+from penstock.cost.model import CostModel, machine_order_costs, measured_model
+from penstock.graph.blocks import default_threads
+from penstock.nn.order_costs import shipped_order_costs
+from penstock.pipeline.grouped_batches import group_size
+from penstock.plan.execution import ExecutionChoice, PipelineDepths, predict
+from penstock.plan.execution.first_layer import rows_gathered
+from penstock.plan.execution.search import cheapest_orders
+from penstock.train.batch_source import layers_of
+from penstock.train.execution.support import DEVICE_SAMPLING, demands_of, reasons_against
+from penstock.train.execution_modes import needs_placement
+from penstock.train.job import Job
+from penstock.train.job_batches import kind_of_batches, unknown_of
+from penstock.train.session import OPERATOR_PROFILE, RULE, Session
+
+# The groups of `groups: auto`, by this machine's operator profile where there is one.
+
+_WORTH = 1.02
+"""How much slower training without groups must be predicted to be, if there are to be groups."""
+
+
+def decide_groups(session: Session, model: CostModel | None = None) -> None:
+    """Decide `groups: auto` of a session on the host; it stays open, for the rule, where nothing was measured.
+
+    Batches are the same with any groups, so that nothing but time depends on it.
+    """
+    job = session.job
+    if job.groups:
+        return
+    model = measured_model() if model is None else model
+    if model is None or session.inputs.device.type != "cpu" or unknown_of(session):
+        session.decided_by["groups"] = RULE
+        return
+    size = predicted_groups(model, session)
+    session.job = job.model_copy(update={"groups": size})
+    session.decided["groups"] = size
+    session.decided_by["groups"] = OPERATOR_PROFILE
+
+
+def predicted_groups(model: CostModel, session: Session) -> int:
+    """One, or as many batches as suit the threads, whichever is predicted to be faster."""
+    job, kind = session.job, kind_of_batches(session)
+    depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
+    order, threads = cheapest_orders(model, kind, "cpu"), job.threads or model.machine.cores
+    sizes = [1, group_size(0, threads)]
+    alone, grouped = (
+        predict(
+            model,
+            kind,
+            ExecutionChoice("cpu", "cpu", "host", "gather", order, sample_threads=job.drawing_threads, groups=size),
+            rows_gathered,
+            depths,
+        ).seconds
+        for size in sizes
+    )
+    return sizes[1] if _WORTH * grouped < alone else sizes[0]
+
+
+# The threads of `sample_threads: auto`, where a GPU computes what the host draws.
+
+_MOST = 16
+"""Each thread has a batch under way, which takes memory."""
+
+
+def decide_sample_threads(session: Session) -> None:
+    """Decide the threads of a session on a GPU; it stays open, which is one thread, where the GPU draws by itself.
+
+    A GPU waits for batches that one thread draws, while the host's other cores have nothing to do. Batches are the same
+    with any number of threads, so that nothing but time and the host's memory depends on it.
+    """
+    job = session.job
+    if job.sample_threads or not needs_placement(job.sampler) or not layers_of(job):
+        return
+    if job.sample_on == "host" or reasons_against(DEVICE_SAMPLING, demands_of(session)):
+        # One core launches steps.
+        threads = min(_MOST, max(1, (job.threads or default_threads()) - 1))
+        session.job = job.model_copy(update={"sample_threads": threads})
+        session.decided["sample_threads"] = threads
+        session.decided_by["sample_threads"] = RULE
+
+
+# The costs by which a run's layers choose their order of products: known when it starts, and kept in its job.
+
+
+def with_order_costs(job: Job, built: bool = False) -> Job:
+    """The job with the costs that `order: auto` predicts with, where it has none yet.
+
+    They are this machine's, or those that come with Penstock where it was not measured, or where the model was `built`
+    before. Two orders round differently: with the costs in its job a run decides alike wherever it goes on.
+    """
+    asked = job.order if isinstance(job.order, list) else [job.order]
+    if "auto" not in asked or job.order_costs or job.module is not None:
+        return job
+    return job.model_copy(update={"order_costs": shipped_order_costs() if built else machine_order_costs()})

@@ -1,0 +1,126 @@
+"""Callbacks that log a run elsewhere: TensorBoard, MLflow, Weights & Biases."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.train.callbacks.calls import EpochResult
+from penstock.train.job import Job
+
+# Curves for TensorBoard.
+
+
+class TensorBoard:
+    """Writes every epoch's numbers for TensorBoard, into the run's folder `tensorboard` unless `folder` is given."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise PenstockError(
+                "TensorBoard is not installed: `pip install penstock[tensorboard]`.", code="not-installed"
+            ) from None
+        self._writer_of: Any = SummaryWriter
+        self._folder = folder
+        self._writer: Any = None
+
+    def on_start(self, run: Path, job: Job) -> None:
+        """Open the log, with the job as a text."""
+        self._writer = self._writer_of(os.fspath(self._folder or run / "tensorboard"))
+        fields = job.model_dump(mode="json")
+        self._writer.add_text("job", "\n".join(f"    {name}: {value}" for name, value in fields.items()))
+
+    def __call__(self, result: EpochResult) -> None:
+        """A point of every curve."""
+        for name, value in result.numbers.items():
+            self._writer.add_scalar(name, value, result.epoch)
+        self._writer.flush()
+
+    def on_end(self, result: dict[str, Any] | None) -> None:
+        """The best model's metrics; then the log is closed."""
+        if result:
+            for name, value in result.get("test", {}).items():
+                self._writer.add_scalar(f"test_{name}", value, result["best_epoch"])
+        self._writer.close()
+
+
+# A run in MLflow.
+
+
+class MLflow:
+    """Keeps a run in MLflow: the job as parameters, every epoch's numbers, and the best model's test metrics.
+
+    Where it is kept is MLflow's own setting (MLFLOW_TRACKING_URI), unless `tracking_uri` is given.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, experiment: str = "penstock") -> None:
+        try:
+            import mlflow
+        except ImportError:
+            raise PenstockError(
+                "MLflow is not installed: `pip install penstock[mlflow]`.", code="not-installed"
+            ) from None
+        self._mlflow: Any = mlflow
+        self._tracking_uri, self._experiment = tracking_uri, experiment
+
+    def on_start(self, run: Path, job: Job) -> None:
+        """Begin a run of the same name."""
+        if self._tracking_uri is not None:
+            self._mlflow.set_tracking_uri(self._tracking_uri)
+        self._mlflow.set_experiment(self._experiment)
+        self._mlflow.start_run(run_name=run.name)
+        self._mlflow.log_params({name: str(value) for name, value in job.model_dump(mode="json").items()})
+
+    def __call__(self, result: EpochResult) -> None:
+        """The epoch's numbers."""
+        self._log(result.numbers, result.epoch)
+
+    def on_end(self, result: dict[str, Any] | None) -> None:
+        """Test metrics, and whether the run succeeded."""
+        if result:
+            self._log({f"test_{name}": value for name, value in result.get("test", {}).items()}, result["best_epoch"])
+        self._mlflow.end_run("FINISHED" if result is not None else "FAILED")
+
+    def _log(self, numbers: dict[str, float], step: int) -> None:
+        # MLflow's names have no @.
+        self._mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in numbers.items()}, step=step)
+
+
+# A run in Weights & Biases.
+
+
+class WandB:
+    """Keeps a run in Weights & Biases: offline, in the run's folder, unless WANDB_MODE or `mode` says otherwise."""
+
+    def __init__(self, project: str = "penstock", mode: str | None = None) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise PenstockError(
+                "Weights & Biases is not installed: `pip install penstock[wandb]`.", code="not-installed"
+            ) from None
+        self._wandb: Any = wandb
+        self._project, self._mode = project, mode or os.environ.get("WANDB_MODE", "offline")
+        self._run: Any = None
+
+    def on_start(self, run: Path, job: Job) -> None:
+        """Begin a run of the same name, with the job as its configuration."""
+        self._run = self._wandb.init(
+            project=self._project,
+            name=run.name,
+            dir=str(run),
+            mode=self._mode,
+            config=job.model_dump(mode="json"),
+            reinit="finish_previous",
+        )
+
+    def __call__(self, result: EpochResult) -> None:
+        """The epoch's numbers."""
+        self._run.log(result.numbers, step=result.epoch)
+
+    def on_end(self, result: dict[str, Any] | None) -> None:
+        """The best model's metrics in the summary; then the run is closed."""
+        if result:
+            self._run.summary.update({f"test_{name}": value for name, value in result.get("test", {}).items()})
+        self._run.finish(exit_code=0 if result is not None else 1)

@@ -1,0 +1,106 @@
+"""The device that a job computes on: which it is, the memory it has, and out-of-memory errors as one sentence."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.pipeline.stages import StageError
+
+# The device that a job names.
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device of a job; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise PenstockError(f"There is no device {name!r}: use auto, cpu or cuda.", code="unknown-name") from None
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise PenstockError(f"Device {name!r} is not supported: use auto, cpu or cuda.", code="unsupported-combination")
+    if not torch.cuda.is_available():
+        raise PenstockError(
+            f"Device {name!r} does not exist, or torch was built without CUDA: use auto or cpu.",
+            code="device-not-found",
+        )
+    if device.index:
+        # Every thread would have to be told; the system can tell the whole process.
+        raise PenstockError(
+            f"Device {name!r} is not the first GPU: set CUDA_VISIBLE_DEVICES={device.index} and use device cuda.",
+            code="unsupported-combination",
+        )
+    return device
+
+
+# The memory of a GPU: what there is, and what may still be taken.
+
+UNKNOWN = 1 << 62
+"""The memory of a GPU of which nothing is said: everything fits."""
+
+
+def device_memory_of(device: torch.device) -> tuple[int, int]:
+    """Bytes that this process may still take of a GPU, and all that it has."""
+    assumed = _assumed.get()
+    if assumed is not None:
+        size, used = assumed
+        return size - used(), size
+    free, total = torch.cuda.mem_get_info(device)
+    # What torch keeps for later is ours as well.
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
+
+
+def is_assumed() -> bool:
+    """Whether the memory of GPUs is what somebody said, and none is asked."""
+    return _assumed.get() is not None
+
+
+@contextmanager
+def assumed_memory(size: int, used: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Within it GPUs have so many bytes, of which some are used; none need be there."""
+    token = _assumed.set((size, used))
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
+_assumed: ContextVar[tuple[int, Callable[[], int]] | None] = ContextVar("_assumed", default=None)
+
+
+# Out-of-memory errors of a device or the host in the middle of a run, as one sentence.
+
+STEPS = "lower batch_size, fanouts or hidden, or use a device with more memory"
+INFERENCE = "lower inference_mb or hidden, or use a device with more memory"
+
+
+class DeviceFull(PenstockError):  # noqa: N818
+    """What was asked for does not fit the device."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, code="out-of-memory")
+
+
+@contextmanager
+def device_memory(where: Callable[[], str], mend: str) -> Iterator[None]:
+    """What runs out of a device's memory in it is told with its place (asked for then) and what to change."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, StageError) as error:
+        cause = error.__cause__ if isinstance(error, StageError) else error
+        if not isinstance(cause, torch.OutOfMemoryError):
+            raise
+        asked = re.search(r"Tried to allocate ([\d.]+ \w+)", str(cause))
+        amount = f" ({asked[1]} more were asked for)" if asked else ""
+        raise DeviceFull(f"The device ran out of memory {where()}{amount}: {mend}.") from error
+
+
+def is_host_full(error: BaseException) -> bool:
+    """Whether the host has no memory left, of which torch tells in an error of no kind of its own."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))

@@ -1,0 +1,329 @@
+"""The execution plan of a job on one machine: what `penstock plan --execution` says."""
+
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.cost.fit import fit_and_compare
+from penstock.cost.machine import Machine
+from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, Extrapolation, batch_work, machine_model
+from penstock.cost.profile import FittedOperator
+from penstock.errors import PenstockError
+from penstock.graph.generate import make_graph, recipe_named
+from penstock.graph.graph import Graph
+from penstock.pipeline.grouped_batches import PER_PROCESSOR
+from penstock.pipeline.schedule import START, Schedule
+from penstock.plan.execution import (
+    Alternative,
+    BatchKind,
+    ExecutionChoice,
+    ExecutionPlan,
+    PipelineDepths,
+    Space,
+    outside_measured,
+    predict,
+    search,
+)
+from penstock.plan.execution.choice import Device, Features
+from penstock.plan.execution.search import PlannedWay
+from penstock.plan.residence import NoRoomError
+from penstock.progress import SILENT, Progress
+from penstock.train.assembly import session_of
+from penstock.train.auto_values import with_order_costs
+from penstock.train.build import make_session
+from penstock.train.compute_device import UNKNOWN, assumed_memory
+from penstock.train.device.decision import Decision, decide
+from penstock.train.device.traced import TracedMemory
+from penstock.train.execution.support import DEVICE_SAMPLING, demands_of
+from penstock.train.execution.support import reasons_against as reasons_against_mode
+from penstock.train.first_layer.ways import WAYS, reasons_against
+from penstock.train.job import Job, make_job
+from penstock.train.job_batches import kind_of_batches
+from penstock.train.run_context import run_context
+from penstock.train.session import Session
+
+# What a job and the machine that a profile is of leave open.
+
+
+class DeviceRoom(NamedTuple):
+    """What a job takes of a GPU's memory."""
+
+    taken: int | None
+    """Bytes, with everything where it fits; None where not even a step fits."""
+    memory: int | None
+    """Bytes that the GPU has; None where that is not known and everything is taken to fit."""
+    features: Features
+    """The nearest place to the GPU at which features fit."""
+
+
+def space_of(
+    session: Session, model: CostModel, device_memory: int | None, traced: TracedMemory
+) -> tuple[Space, DeviceRoom | None]:
+    """Every way to execute a job that it allows; `device_memory` bytes hold what is placed on a GPU.
+
+    A GPU is there if the profile has one whose copies were measured. A job that does not fit on it is computed by the
+    host, if it leaves that open.
+    """
+    job, inputs = session.job, session.inputs
+    ways = {
+        way.name: PlannedWay(way.planned, way.on_host, way.on_both)
+        for way in WAYS.values()
+        if way.planned is not None and not reasons_against(way, job, session.graph, session.model, inputs)
+    }
+    devices, room, places = devices_of(job.device, model), None, list[tuple[Features, int]]()
+    on_device = False
+    if "cuda" in devices:
+        try:
+            decision = _decision(session, device_memory, traced)
+        except NoRoomError:
+            if devices == ("cuda",):
+                raise
+            devices, room = ("cpu",), DeviceRoom(None, device_memory, "host")
+        else:
+            places = _places(decision)
+            room = DeviceRoom(decision.predicted_bytes, device_memory, decision.residence.features)
+            # Lists that stay on the host are drawn there.
+            refused = reasons_against_mode(DEVICE_SAMPLING, demands_of(session))
+            on_device = not refused and decision.residence.topology != "host"
+    cores = model.machine.cores
+    space = Space(
+        ways,
+        devices,
+        ("cpu", "cuda") if on_device else ("cpu",),
+        (("host", 0), *places),
+        tuple(dict.fromkeys((job.drawing_threads, cores))),
+        (1, PER_PROCESSOR * cores),
+        PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth),
+    )
+    return space, room
+
+
+def devices_of(asked: str, model: CostModel) -> tuple[Device, ...]:
+    """The devices that a job may be computed by, of those that the profile knows."""
+    known: tuple[Device, ...] = ("cpu", "cuda") if model.knows("copy_up", "cuda") else ("cpu",)
+    return known if asked == "auto" else tuple(each for each in known if each == asked.partition(":")[0])
+
+
+def schedule_of(session: Session) -> Schedule:
+    """The batches of a job."""
+    return Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
+
+
+def _decision(session: Session, device_memory: int | None, traced: TracedMemory) -> Decision:
+    """What a run would put on a GPU of so much memory."""
+    session.inputs.device = torch.device("cuda")
+    try:
+        with assumed_memory(UNKNOWN if device_memory is None else device_memory):
+            return decide(session, schedule_of(session), traced)
+    finally:
+        session.inputs.device = torch.device("cpu")
+
+
+def _places(decision: Decision) -> list[tuple[Features, int]]:
+    """Where a GPU can read features: pinned, with as large a cache as fits, or on the device."""
+    residence, found = decision.residence, list[tuple[Features, int]]([("pinned", 0)])
+    if residence.features == "device":
+        return [*found, ("device", 0)]
+    return [*found, ("pinned", residence.cache_rows)] if residence.cache_rows else found
+
+
+# The plan of a job's execution on one machine, or on each of several.
+
+
+@dataclass(frozen=True)
+class PlannedExecution:
+    """The plan of a job, and what it was made from."""
+
+    plan: ExecutionPlan
+    kind: BatchKind
+    machine: Machine
+    seconds: float
+    """That planning took."""
+    room: DeviceRoom | None = None
+    """What the job takes of the machine's GPU, where it has one."""
+    outside: tuple[Extrapolation, ...] = ()
+    """Sizes of the chosen execution that are smaller or larger than all that were measured, the farthest first."""
+
+    @property
+    def epoch_s(self) -> float:
+        """Predicted seconds of an epoch by the chosen execution."""
+        return self.plan.chosen.predicted.seconds * self.kind.batches
+
+
+def plan_execution(
+    job: Job, graph: Graph | None = None, model: CostModel | None = None, device_memory: int | None = None
+) -> PlannedExecution:
+    """Compare all executions of a job on the machine of a cost model, by default this one's.
+
+    Batches are drawn on the host to be counted. Nothing is trained and no GPU is touched, so a GPU's profile serves on
+    a machine without one; `device_memory` is that GPU's, in bytes, and everything fits where it is None.
+    """
+    (found,) = plan_executions(job, [(machine_model() if model is None else model, device_memory)], graph)
+    if isinstance(found, PenstockError):
+        raise found
+    return found
+
+
+def plan_executions(
+    job: Job, machines: Iterable[tuple[CostModel, int | None]], graph: Graph | None = None
+) -> Iterator[PlannedExecution | PenstockError]:
+    """The plan for each of several machines, given by their cost models and the bytes of their GPUs.
+
+    Batches are drawn and counted once. A machine that cannot execute the job has the reason instead of a plan.
+    """
+    on_host = with_order_costs(job.model_copy(update={"device": "cpu"}))
+    with run_context(on_host):
+        session = session_of(on_host, torch.device("cpu"), graph)
+        kind = kind_of_batches(session)
+        session.job = job
+        # What steps take of a GPU is the same on all of them.
+        traced = TracedMemory(session, schedule_of(session))
+        for model, device_memory in machines:
+            began = time.perf_counter()
+            if not devices_of(job.device, model):
+                yield PenstockError(
+                    f"The profile has no operators of {job.device}: name a machine that has it with --machine, such as"
+                    " h200, or measure one with `penstock profile --operators -o FILE` and name that file.",
+                    code="missing-data",
+                )
+                continue
+            try:
+                space, room = space_of(session, model, device_memory, traced)
+                plan = search(model, kind, space)
+            except PenstockError as error:
+                if error.code not in ("missing-data", "out-of-memory"):
+                    raise
+                yield error
+                continue
+            chosen = plan.chosen
+            outside = outside_measured(model, kind, chosen, space.ways[chosen.choice.first_layer].work)
+            yield PlannedExecution(
+                plan, kind, model.machine, round(time.perf_counter() - began, 3), room, tuple(outside)
+            )
+
+
+def fields_of(choice: ExecutionChoice) -> dict[str, Any]:
+    """The fields of a job that carry out a choice; on a CPU those of a device are left out."""
+    found: dict[str, Any] = {
+        "device": choice.device,
+        "first_layer": choice.first_layer,
+        "order": list(choice.order),
+        "groups": choice.groups,
+        "sample_threads": choice.sample_threads,
+    }
+    if choice.device == "cpu":
+        return found
+    placement: dict[str, Any] = {"features": choice.features}
+    if choice.features == "pinned":
+        placement["cache_rows"] = choice.cache_rows
+    return {**found, "sample_on": "device" if choice.sampled_by == "cuda" else "host", "placement": placement}
+
+
+# What batches of a run take beyond their simulated operators: small jobs are trained here, and rates fitted to them.
+#
+# Operators are measured alone. In a run, threads of the host prepare batches beside the step, wait for each other and
+# for Python, and every batch is handed from stage to stage. No operator has that time; of a small batch it is a third.
+
+_SCALES = {"small": 0.02, "large": 0.3}
+"""Of synthetic-arxiv: 3,400 and 51,000 vertices with 128 columns."""
+_JOBS: list[tuple[str, dict[str, Any]]] = [
+    ("small", {"model": "sage", "hidden": 32, "fanouts": [10, 5], "batch_size": 256}),
+    ("large", {"model": "gcn", "hidden": 64, "fanouts": [10, 5], "batch_size": 1024}),
+    ("small", {"model": "gcn", "hidden": 32, "fanouts": [10, 5], "batch_size": 1024}),
+    ("large", {"model": "sage", "hidden": 128, "fanouts": [10, 10], "batch_size": 512}),
+    ("large", {"model": "gat", "hidden": 64, "fanouts": [5, 5], "batch_size": 512}),
+    ("small", {"model": "sage", "hidden": 64, "fanouts": [10, 5], "batch_size": 64}),
+    ("large", {"model": "sage", "hidden": 64, "fanouts": [10, 5], "batch_size": 1024}),
+    ("large", {"model": "gcn", "hidden": 256, "fanouts": [15, 10], "batch_size": 512}),
+]
+_HELD_OUT = frozenset({2, 6, 9})
+"""Places of the measurements that no rate is fitted to."""
+_BATCHES, _TURNS = 24, 2
+
+
+class MeasuredBatch(NamedTuple):
+    """A batch of a run: what its operators were simulated to take, how many they are, and what it took."""
+
+    simulated: float
+    operators: int
+    seconds: float
+
+
+def fit_batches(model: CostModel, device: str, progress: Progress = SILENT) -> list[FittedOperator]:
+    """Rates of a batch among many, from runs of small jobs on this machine; `model` has its operators.
+
+    Of a GPU there are two: for steps that are captured, and for steps that are launched one by one.
+    """
+    progress.status(f"batches on {device}")
+    bare = [fit for fit in model.profile.fits if fit.name not in (BATCH, LAUNCHED_BATCH)]
+    model = CostModel(model.profile.model_copy(update={"fits": bare}))
+    found = [fitted_batches(BATCH, device, list(_measured(model, device)))]
+    if device == "cuda":
+        found.append(fitted_batches(LAUNCHED_BATCH, device, list(_measured(model, device, launched=True))))
+    return found
+
+
+def fitted_batches(name: str, device: str, found: list[MeasuredBatch]) -> FittedOperator:
+    """Rates of some measured batches."""
+    work = [batch_work(each.simulated, each.operators) for each in found]
+    held_out = [place in _HELD_OUT for place in range(len(found))]
+    seconds = [each.seconds for each in found]
+    fit = fit_and_compare(work, seconds, held_out)
+    return FittedOperator(
+        name=name,
+        device=device,
+        rates=fit.rates,
+        ranges={"seconds": (min(seconds), max(seconds))},
+        fitted=held_out.count(False),
+        held_out=len(fit.errors),
+        mean_error=float(np.mean(fit.errors)),
+        p95_error=float(np.quantile(fit.errors, 0.95)),
+    )
+
+
+def _measured(model: CostModel, device: str, launched: bool = False) -> Iterator[MeasuredBatch]:
+    with tempfile.TemporaryDirectory(prefix="penstock-batches-") as place:
+        graphs = dict[str, Graph]()
+        for name, scale in _SCALES.items():
+            graphs[name] = make_graph(recipe_named("synthetic-arxiv").scaled(scale), Path(place) / name)
+        for name, fields in _JOBS:
+            job = make_job({"graph": str(Path(place) / name), "device": device, "timed_choices": [], **fields})
+            planned = plan_execution(job, graphs[name], model)
+            for each in _carried_out(planned.plan.alternatives, device):
+                simulated = each.predicted
+                if launched:
+                    choice = replace(each.choice, launched=True)
+                    way = WAYS[choice.first_layer].planned
+                    assert way is not None
+                    simulated = predict(model, planned.kind, choice, way)
+                own = job.model_copy(update={**fields_of(each.choice), "capture": not launched})
+                spent = min(seconds_of_batch(own, graphs[name], _BATCHES) for _ in range(_TURNS))
+                yield MeasuredBatch(simulated.seconds, simulated.operators, spent)
+
+
+def _carried_out(alternatives: list[Alternative], device: str) -> list[Alternative]:
+    """The alternatives of a job that are trained: on the host both ways of reading rows, on a GPU captured steps."""
+    usual = [each for each in alternatives if each.choice.device == device and each.choice.groups == 1]
+    if device == "cuda":
+        usual = [each for each in usual if each.choice.captured and each.choice.features == "device"]
+    by_way = {each.choice.first_layer: each for each in reversed(usual) if each.choice.first_layer != "transform"}
+    return list(by_way.values())
+
+
+def seconds_of_batch(job: Job, graph: Graph, batches: int) -> float:
+    """Seconds of a batch in training, behind the first quarter of them."""
+    job = with_order_costs(job)
+    with run_context(job):
+        session = make_session(job, graph)
+        schedule = Schedule(session.task.items, session.task.batch_size, job.seed)
+        with session.execution.steps(schedule, START, lambda position: 1, lambda *_: None) as steps:
+            ends = [time.perf_counter() for _ in islice(steps, batches)]
+        first = max(batches // 4, job.groups % batches)
+        return (ends[-1] - ends[first]) / (batches - 1 - first)

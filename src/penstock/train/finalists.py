@@ -1,0 +1,518 @@
+"""Choices that a job leaves open, decided by training some batches under each finalist before the run begins."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+
+from penstock.cost.model import CostModel, machine_model
+from penstock.errors import PenstockError
+from penstock.formatting import counted
+from penstock.graph.blocks import default_threads
+from penstock.nn.layer_table import layer_entry
+from penstock.nn.order_costs import Order
+from penstock.pipeline.batch_rows import PlainReading
+from penstock.pipeline.grouped_batches import group_size
+from penstock.pipeline.schedule import START, Position, Schedule
+from penstock.pipeline.stages import StageError
+from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
+from penstock.plan.execution.choice import Device, Features
+from penstock.plan.execution.first_layer import WayWork, rows_aggregated, rows_gathered, rows_of_place
+from penstock.plan.execution.search import cheapest_orders
+from penstock.progress import SILENT, Progress
+from penstock.train.execution_modes import choose_execution, reads_rows_again
+from penstock.train.first_layer.ways import WAYS, FirstLayerWay, first_layer_reader, reasons_against
+from penstock.train.job_batches import kind_of_batches, unknown_of
+from penstock.train.session import RULE, TIMED, Session, state_kept
+
+# What a field that a job leaves open declares, so that its values can be timed.
+
+FEWEST = 8
+"""Batches of a trial, of which the first quarter fills the pipeline and is not counted."""
+ENOUGH = 60
+"""Batches that a finalist is tried on at most, unless it says otherwise."""
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A value of a field that may turn out to be the fastest."""
+
+    value: Any
+    predicted: float | None = None
+    """Seconds of a batch, where the cost model knows its operators."""
+    batches: int = FEWEST
+    """That a trial must train at least."""
+    enough: int = ENOUGH
+    """More of them are not trained."""
+
+
+@dataclass(frozen=True)
+class OpenField:
+    """A field of a job whose value may be left open, and is then decided when a run starts."""
+
+    name: str
+    is_open: Callable[[Session], bool]
+    """Whether the job of a session leaves it open, and there is more than one value for such a session."""
+    finalists: Callable[[Session, CostModel], list[Finalist]]
+    """At most three; the first is the value that is taken without a trial."""
+    take: Callable[[Session, Any], None]
+    """Have the session use a value from its next step on."""
+
+
+# The predicted seconds of a session's batches under one finalist.
+
+_FAR = 1.6
+"""A finalist that is predicted to take so many times as long as the fastest is not timed. What the cost model predicts
+worst took up to 1.6 times as long as predicted."""
+FAR_CAPTURED = 4.0
+"""The same for captured steps whose slots the host fills: what all of its threads do was up to three times as fast as
+predicted."""
+_MOST = 3
+
+
+class PredictedSteps:
+    """Batches of a session, as the cost model sees them."""
+
+    def __init__(self, session: Session, model: CostModel) -> None:
+        self._session, self._model = session, model
+        self._kind: BatchKind | None = None if unknown_of(session) else kind_of_batches(session)
+
+    def orders(self) -> tuple[Order, ...] | None:
+        """Of every layer, the order of its products: the one that the job asks for, or the cheapest."""
+        if self._kind is None:
+            return None
+        asked = self._session.job.order
+        cheapest = cheapest_orders(self._model, self._kind, self._device)
+        given = asked if isinstance(asked, list) else [asked] * len(cheapest)
+        return tuple(own if own != "auto" else best for own, best in zip(given, cheapest, strict=True))
+
+    def seconds(
+        self,
+        way: WayWork,
+        first_layer: str,
+        orders: Sequence[Order] | None = None,
+        groups: int | None = None,
+        features: Features = "host",
+        cache_rows: int = 0,
+    ) -> float | None:
+        """Of a batch whose features lie somewhere; None where the cost model does not know all operators."""
+        if self._kind is None:
+            return None
+        job = self._session.job
+        if self._is_captured and way(self._kind).filled and not self._model.knows("host_gather", "cuda"):
+            # One thread that prepares batches for a pipeline tells nothing of all threads that fill slots.
+            return None
+        known = self.orders() if orders is None else tuple(orders)
+        assert known is not None
+        choice = ExecutionChoice(
+            self._device,
+            self._drawn_by,
+            features,
+            first_layer,
+            known,
+            cache_rows,
+            sample_threads=job.drawing_threads,
+            groups=max(1, job.groups) if groups is None else groups,
+            launched=self._session.placed is not None and not self._is_captured,
+        )
+        depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
+        try:
+            return predict(self._model, self._kind, choice, way, depths).seconds
+        except PenstockError as error:
+            if error.code != "missing-data":
+                raise
+            return None
+
+    @property
+    def _is_captured(self) -> bool:
+        placed = self._session.placed
+        return placed is not None and placed.is_captured
+
+    @property
+    def _device(self) -> Device:
+        return "cpu" if self._session.placed is None else "cuda"
+
+    @property
+    def _drawn_by(self) -> Device:
+        placed = self._session.placed
+        if placed is None:
+            return "cpu"
+        # Captured steps draw for themselves where the device has the lists.
+        return "cuda" if placed.sample is not None or (self._is_captured and placed.topology is not None) else "cpu"
+
+
+def closest(finalists: Sequence[Finalist], far: float = _FAR) -> list[Finalist]:
+    """The first and those that may be faster: at most three, and none that is predicted to take `far` times as long."""
+    first, *others = finalists
+    known = [each.predicted for each in finalists if each.predicted is not None]
+    if known:
+        most = far * min(known)
+        others = [each for each in others if each.predicted is None or each.predicted <= most]
+        others.sort(key=lambda each: -1.0 if each.predicted is None else each.predicted)
+    return [first, *others[: _MOST - 1]]
+
+
+# Training steps that are timed and thrown away.
+
+_TURNS = 2
+_UNCOUNTED = 4
+"""The first of so many parts of a trial is not counted: the pipeline fills, and kernels are loaded."""
+
+BURST = 16
+"""Captured steps between two readings of the clock: the device rests there, as it does in a run from time to time."""
+CAPTURED_BATCHES = (3 * BURST, 9 * BURST)
+"""Fewest and most captured steps of a trial: host and device try several shares of their work meanwhile."""
+
+Clock = Callable[[], float]
+
+
+def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_counter) -> float:
+    """The mean time of a batch while the session trains its first ones, as it is set now.
+
+    The caller sees to it that the session's state is kept.
+    """
+    session.execution = choose_execution(session, session.placed)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
+    if session.placed is not None and session.placed.is_captured:
+        return _fastest_burst(session, schedule, batches, clock)
+    with session.execution.steps(schedule, START, lambda position: 1, lambda *_: None) as steps:
+        ends = [clock() for _ in islice(steps, batches)]
+    first = batches // _UNCOUNTED
+    return (ends[-1] - ends[first]) / (batches - 1 - first)
+
+
+def _fastest_burst(session: Session, schedule: Schedule, batches: int, clock: Clock) -> float:
+    """The mean time of a batch in the fastest burst behind the first: shares of host and device are tried in others."""
+
+    def pause(position: Position) -> int:
+        return min(BURST, schedule.batches - position.batch)
+
+    trained, spent = 0, list[tuple[int, float]]()
+    with session.execution.steps(schedule, START, pause, lambda *_: None) as steps:
+        last = clock()
+        for done in steps:
+            now = clock()
+            spent.append((len(done), (now - last) / len(done)))
+            trained, last = trained + len(done), now
+            if trained >= batches:
+                break
+    counted = spent[1:] or spent
+    # An epoch may end with a burst of few steps.
+    longest = max(size for size, _ in counted)
+    return min(seconds for size, seconds in counted if size == longest)
+
+
+def turns_of(batches: int, fewest: int) -> list[int]:
+    """Batches of each turn of a trial of so many: two turns where both are long enough."""
+    return [batches // _TURNS] * _TURNS if batches >= _TURNS * fewest else [batches]
+
+
+# `first_layer: auto`: ways of reading the first layer's inputs that need nothing to be placed anew.
+
+
+def _first_layer_is_open(session: Session) -> bool:
+    return session.job.first_layer == "auto" and bool(_others(session))
+
+
+def _others(session: Session) -> list[FirstLayerWay]:
+    """What can be done instead of `auto`: on the host what gives the same bits, beside a GPU what the host reads."""
+    placed, on_host = session.placed, session.inputs.device.type == "cpu"
+    if placed is not None and placed.is_captured:
+        # Triton is imported where there is a device for it.
+        from penstock.train.device.placement import other_ways
+
+        return other_ways(session, placed)
+    if placed is not None and placed.decision.residence.features != "host":
+        return []
+    if on_host and placed is None and _impossible(WAYS["auto"], session):
+        # Rows are then read as they are in any case.
+        return []
+    return [
+        way for way in WAYS.values() if way.on_host and way.rounds_as_auto == on_host and not _impossible(way, session)
+    ]
+
+
+def _impossible(way: FirstLayerWay, session: Session) -> list[str]:
+    return reasons_against(way, session.job, session.graph, session.model, session.inputs)
+
+
+def _first_layer_finalists(session: Session, model: CostModel) -> list[Finalist]:
+    placed = session.placed
+    if placed is None and not _aggregates(session):
+        return [Finalist("auto")]
+    steps = PredictedSteps(session, model)
+    captured = placed is not None and placed.is_captured
+    length = CAPTURED_BATCHES if captured else (FEWEST, ENOUGH)
+    found = [Finalist("auto", _seconds_of_auto(session, steps), *length)]
+    for way in _others(session):
+        assert way.planned is not None
+        features: Features = "pinned" if way.on_both else "host"
+        found.append(Finalist(way.name, steps.seconds(way.planned, way.name, features=features), *length))
+    return closest(found, FAR_CAPTURED) if captured else closest(found)
+
+
+def _seconds_of_auto(session: Session, steps: PredictedSteps) -> float | None:
+    """Predicted for what `auto` does."""
+    placed = session.placed
+    if placed is None:
+        return steps.seconds(rows_aggregated, "aggregate")
+    residence, gathers = placed.decision.residence, placed.decision.gathers
+    way = rows_of_place(residence.features == "host", gathers)
+    name = "gather" if residence.features == "host" else "device"
+    return steps.seconds(way, name, features=residence.features, cache_rows=residence.cache_rows)
+
+
+def _aggregates(session: Session) -> bool:
+    """Whether `auto` does anything else than reading rows, by the first batch."""
+    task, job, inputs = session.task, session.job, session.inputs
+    batch = task.sample(next(Schedule(task.items, task.batch_size, job.draw_seed).from_position()))
+    return not any(
+        isinstance(inputs.reader.reading(batch, name, source), PlainReading) for name, source in inputs.sources.items()
+    )
+
+
+def _take_first_layer(session: Session, value: Any) -> None:
+    placed = session.placed
+    if placed is None:
+        session.job = session.job.model_copy(update={"first_layer": value})
+    else:
+        # Triton is imported where there is a device for it.
+        from penstock.train.device.placed_graph import bring_batches, fill_by_job
+        from penstock.train.device.placement import job_with
+
+        session.job = job_with(session.job, placed, value)
+    session.inputs.read_by(first_layer_reader(session.job, session.graph, session.model, session.inputs))
+    if placed is not None:
+        (fill_by_job if placed.is_captured else bring_batches)(session, placed)
+
+
+FIRST_LAYER = OpenField("first_layer", _first_layer_is_open, _first_layer_finalists, _take_first_layer)
+
+
+# `groups: auto`: batches drawn beside the training of others, or a group of them by all processors.
+
+_GROUPS = 3
+"""Groups that a trial draws at least: the first is not counted."""
+
+
+def _groups_are_open(session: Session) -> bool:
+    # A job that leaves it open has it decided already, by a profile or by the rule.
+    return "groups" in session.decided_by and session.inputs.device.type == "cpu"
+
+
+def _group_finalists(session: Session, model: CostModel) -> list[Finalist]:
+    threads = session.job.threads or default_threads()
+    steps, whole = PredictedSteps(session, model), group_size(0, threads)
+    first = session.job.groups or whole
+    found = [
+        Finalist(size, steps.seconds(rows_gathered, "gather", groups=size), _GROUPS * whole + 1) for size in (1, whole)
+    ]
+    return sorted(found, key=lambda each: each.value != first)
+
+
+def _take_groups(session: Session, value: Any) -> None:
+    session.job = session.job.model_copy(update={"groups": value})
+
+
+GROUPS = OpenField("groups", _groups_are_open, _group_finalists, _take_groups)
+
+
+# `order: auto`: the order of every layer's products by prediction, block by block, or one order in all layers.
+
+_ONE_ORDER: tuple[Order, ...] = ("aggregate", "transform")
+
+
+def _order_is_open(session: Session) -> bool:
+    job = session.job
+    # Other ways of reading the first layer's inputs fix its order.
+    free = job.first_layer in ("auto", "device", "gather") and session.inputs.device.type == "cpu"
+    return job.order == "auto" and free and bool(layer_entry(job.model).linear(job))
+
+
+def _order_finalists(session: Session, model: CostModel) -> list[Finalist]:
+    steps = PredictedSteps(session, model)
+    cheapest, plain = steps.orders(), WAYS["gather"].planned
+    assert plain is not None
+    found = [Finalist("auto", steps.seconds(plain, "gather"))]
+    for order in _ONE_ORDER:
+        alike = [order] * len(cheapest or ())
+        if list(cheapest or ()) != alike or not alike:
+            found.append(Finalist(order, steps.seconds(plain, "gather", alike) if alike else None))
+    return closest(found)
+
+
+def _take_order(session: Session, value: Any) -> None:
+    session.job = session.job.model_copy(update={"order": value})
+    for layer in getattr(session.model, "convolutions", ()):
+        layer.order = value
+
+
+ORDER = OpenField("order", _order_is_open, _order_finalists, _take_order)
+
+
+# `feature_paths: auto`: whether the host's turn in every captured batch is worth what it takes of it.
+
+DEVICE_ALONE = ["cache", "pinned"]
+"""The paths of a device that reads rows by itself."""
+
+
+def _feature_paths_are_open(session: Session) -> bool:
+    placed = session.placed
+    return session.job.feature_paths == "auto" and placed is not None and placed.is_captured and placed.is_divided
+
+
+def _feature_path_finalists(session: Session, model: CostModel) -> list[Finalist]:
+    assert session.placed is not None
+    steps, residence = PredictedSteps(session, model), session.placed.decision.residence
+    found = [
+        Finalist(
+            value,
+            steps.seconds(
+                rows_of_place(False, gathers), "device", features=residence.features, cache_rows=residence.cache_rows
+            ),
+            *CAPTURED_BATCHES,
+        )
+        for value, gathers in (("auto", True), (DEVICE_ALONE, False))
+    ]
+    return closest(found, FAR_CAPTURED)
+
+
+def _take_feature_paths(session: Session, value: Any) -> None:
+    # Triton is imported where there is a device for it.
+    from penstock.train.device.placed_graph import divide_rows
+
+    assert session.placed is not None
+    session.job = session.job.model_copy(update={"feature_paths": value})
+    divide_rows(session, session.placed, value == "auto")
+
+
+FEATURE_PATHS = OpenField("feature_paths", _feature_paths_are_open, _feature_path_finalists, _take_feature_paths)
+
+
+# The fields whose values are timed where a job leaves them open.
+
+OPEN_FIELDS: dict[str, OpenField] = {each.name: each for each in (FEATURE_PATHS, FIRST_LAYER, GROUPS, ORDER)}
+"""By their names in a job."""
+
+
+# Decides the fields that a job leaves open by timing their finalists, if the run is long enough for that.
+
+_SHARE = 100
+"""One batch in so many of a run may be trained for trials."""
+_WORTH = 1.02
+"""How much slower the first finalist must be than another, if that is taken."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What was found out about a field that a job left open."""
+
+    chosen: Any
+    decided_by: str
+    finalists: list[dict[str, Any]] = field(default_factory=list)
+    """Value, predicted and timed seconds of a batch of each."""
+    batches: int = 0
+    """That were trained for each."""
+    seconds: float = 0.0
+    """That the trial took."""
+    reason: str = ""
+    """Why nothing was timed, where nothing was."""
+
+    def facts(self) -> dict[str, Any]:
+        """What run.json and the result say."""
+        return dict(vars(self))
+
+
+def settle(session: Session, progress: Progress = SILENT) -> None:
+    """Decide the open fields of a session that is about to train, one after the other (`timed_choices` of its job).
+
+    Batches are trained under each finalist and thrown away; weights, optimiser and generators are afterwards as before.
+    The session's job has the values that were chosen, so that a run that goes on later does not decide again.
+    """
+    task, job = session.task, session.job
+    left = Schedule(task.items, task.batch_size, job.draw_seed).batches * job.epochs // _SHARE
+    for name in job.timed_choices:
+        entry = OPEN_FIELDS[name]
+        if not _can_be_tried(session) or not entry.is_open(session):
+            continue
+        settled = _settled(session, entry, left, progress)
+        left -= settled.batches * len(settled.finalists)
+        session.settled[name] = settled.facts()
+        session.decided_by[name] = settled.decided_by
+        if settled.decided_by == TIMED:
+            session.decided[name] = settled.chosen
+            progress.note(_said(name, settled))
+
+
+def _can_be_tried(session: Session) -> bool:
+    """Whether steps can be thrown away: a module of the user's may count them, and learned rows are not copied.
+
+    Where rows are read once for all steps there are no batches that could be timed.
+    """
+    library_model = bool(getattr(session.model, "layerwise", False))
+    return library_model and not session.inputs.tables and reads_rows_again(session.job.sampler)
+
+
+def _settled(session: Session, entry: OpenField, left: int, progress: Progress) -> Settled:
+    usual, by = session.job.model_dump(mode="json")[entry.name], session.decided_by.get(entry.name, RULE)
+    # Two finalists of the fewest batches are the least there can be; counting batches for predictions takes time too.
+    if left < 2 * FEWEST:
+        return Settled(usual, by, reason=_too_short(left, 2 * FEWEST))
+    finalists = entry.finalists(session, machine_model())
+    if len(finalists) < 2:
+        return Settled(usual, by, reason="There is one finalist.")
+    fewest = max(each.batches for each in finalists)
+    enough = max(each.enough for each in finalists)
+    batches = min(max(enough, fewest), left // len(finalists))
+    if batches < fewest:
+        return Settled(usual, by, reason=_too_short(left, len(finalists) * fewest))
+    return _timed(session, entry, finalists, batches, progress)
+
+
+def _timed(session: Session, entry: OpenField, finalists: list[Finalist], batches: int, progress: Progress) -> Settled:
+    """Time every finalist in turn, and have the session use the fastest."""
+    usual, began = getattr(session.job, entry.name), time.perf_counter()
+    turns = turns_of(batches, max(each.batches for each in finalists))
+    chosen, by, reason = usual, session.decided_by.get(entry.name, RULE), ""
+    times: list[list[float]] = [[] for _ in finalists]
+    try:
+        with state_kept(session), progress.step(f"timing {entry.name}", sum(turns) * len(finalists), "batches"):
+            for turn in turns:
+                for each, spent in zip(finalists, times, strict=True):
+                    entry.take(session, each.value)
+                    spent.append(seconds_of_batches(session, turn))
+                    progress.advance(turn)
+        first, best = min(times[0]), min(range(len(times)), key=lambda place: min(times[place]))
+        chosen, by = finalists[best if _WORTH * min(times[best]) < first else 0].value, TIMED
+    except StageError as error:
+        # The run meets the same batch, and ends with a sentence of its own and a log.
+        reason = f"A trial failed in stage {error.stage!r}."
+    except torch.OutOfMemoryError:
+        reason = "A trial did not fit the device's memory."
+    finally:
+        entry.take(session, chosen)
+        session.execution = choose_execution(session, session.placed)
+    rows = [
+        {
+            "value": each.value,
+            "predicted_s": each.predicted,
+            "timed_s": min(spent) if spent else None,
+        }
+        for each, spent in zip(finalists, times, strict=True)
+    ]
+    return Settled(chosen, by, rows, batches, round(time.perf_counter() - began, 3), reason)
+
+
+def _too_short(left: int, needed: int) -> str:
+    return (
+        f"The run is too short: {counted(needed, 'batches')} would be timed, and one in {_SHARE} of the run's is"
+        f" {left:,}."
+    )
+
+
+def _said(name: str, settled: Settled) -> str:
+    times = ", ".join(f"{each['value']} {1e3 * each['timed_s']:.3g} ms" for each in settled.finalists)
+    return f"{name}: {settled.chosen} ({counted(settled.batches, 'batches')} of each were timed: {times})."

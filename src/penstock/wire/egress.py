@@ -1,0 +1,292 @@
+"""What a process sends, and in which order.
+
+`policies` say which flow is next, from what can be seen of the queues; `flow` is a flow's queue and its counters;
+`queues` holds all flows of a process and lets only so many bytes be on a connection at a time, since what is there can
+be neither reordered nor withdrawn.
+"""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from penstock.graph.arrays import Array
+
+# A flow: the messages from one task to another that share a name, a queue and a priority.
+
+
+class Route(NamedTuple):
+    """The connections of a peer's channel that asks."""
+
+    port_index: int
+    """At which of this process's sockets it came in."""
+    identity: int
+    """The group's number there."""
+
+
+@dataclass(frozen=True)
+class FlowCount:
+    """What a flow has carried, as this process saw it. Bytes of headers and arrays, without the network's own."""
+
+    name: str
+    """caller>server, or caller>server/flow."""
+    priority: int
+    sent_bytes: int
+    sent_messages: int
+    received_bytes: int
+    received_messages: int
+
+
+@dataclass(eq=False)
+class Outgoing:
+    """A message on its way out."""
+
+    flow: "Flow"
+    route: Route | None
+    """The connection that asked; None for what this process asks."""
+    frames: list[bytes | Array]
+    size: int
+    """Bytes."""
+    sent: Callable[[bool], None]
+    """Told, when it leaves the queue, whether it was handed over (True) or dropped."""
+    left: Callable[[], None]
+    """Told when its memory is nobody's any more. Also of what was dropped."""
+    turn: int = 0
+    """The batch it belongs to; lower ones are needed sooner."""
+    arrival: int = 0
+    cancelled: bool = False
+
+
+@dataclass(eq=False)
+class Flow:
+    """The queue of a flow. It is a policy's `Head` as long as something is in it."""
+
+    name: str
+    priority: int
+    queue: deque[Outgoing] = field(default_factory=deque)
+    start: int = 0
+    in_flight: int = 0
+    """Bytes on a connection."""
+    moved: float = 0.0
+    """When bytes last left, in seconds of the clock that the queues are told."""
+    blocked: bool = False
+    """Whether there is no connection to send it over."""
+    sent_bytes: int = 0
+    sent_messages: int = 0
+    received_bytes: int = 0
+    received_messages: int = 0
+
+    @property
+    def arrival(self) -> int:
+        """The arrival number of the message at the head."""
+        return self.queue[0].arrival
+
+    @property
+    def turn(self) -> int:
+        """The turn of the message at the head."""
+        return self.queue[0].turn
+
+    def count(self) -> FlowCount:
+        """The counters as they are."""
+        return FlowCount(
+            self.name, self.priority, self.sent_bytes, self.sent_messages, self.received_bytes, self.received_messages
+        )
+
+
+# Which flow may send next: what a policy is, and the policies by name.
+#
+# A policy ranks what waits at the heads of the queues, and the lowest rank goes first.
+
+
+class Head(Protocol):
+    """What a policy sees of a flow: the message at the head of its queue, and what the flow has had."""
+
+    @property
+    def arrival(self) -> int:
+        """The message's place in the order of arrival, over all flows."""
+
+    @property
+    def turn(self) -> int:
+        """The batch that it belongs to; lower is needed sooner."""
+
+    @property
+    def start(self) -> int:
+        """Bytes that had been sent, to a flow that always had its share, when this message's turn came."""
+
+    @property
+    def priority(self) -> int:
+        """Lower is more urgent."""
+
+
+class Policy(NamedTuple):
+    """Chooses which flow may send next."""
+
+    rank: Callable[[Head], tuple[int, ...]]
+    level: Callable[[int], int]
+    """Which flows share with each other, by priority: shares (`start`) are counted among those of one level."""
+    within: bool = False
+    """Whether earlier turns also go first within a flow, and large answers are cut so that they can."""
+
+
+def _everybody(priority: int) -> int:
+    return 0
+
+
+def _equals(priority: int) -> int:
+    return priority
+
+
+URGENT = 0
+"""The last priority of what is not made ahead."""
+
+
+def _coflow_rank(head: Head) -> tuple[int, ...]:
+    """Coflows in strict order: first what workers wait for with nothing else to do, then batches in their order.
+
+    Gradients, weights, embeddings and the controller's messages (priority 0 and below) pass before lists and features,
+    which are asked for ahead. Of those, all that an earlier batch needs goes before anything of a later one; of one
+    batch, draws before rows, since rows are known when the draws are there. Flows of one rank share by bytes: workers
+    train in step, so that the batch of one is needed when the others' are. Nothing is starved for long: whatever is
+    ahead belongs to a step that ends, and the next step needs what waited.
+    """
+    ahead = int(head.priority > URGENT)
+    return ahead, head.turn, head.priority, head.start, head.arrival
+
+
+POLICIES = {
+    "fifo": Policy(lambda head: (head.arrival,), _everybody),
+    # Start-time fair queueing: of two flows that always have something to send, neither is ever ahead by more than
+    # one message of each.
+    "fair": Policy(lambda head: (head.start, head.arrival), _everybody),
+    "priority": Policy(lambda head: (head.priority, head.start, head.arrival), _equals),
+    # Of one flow the head alone is seen: what was put behind it waits for it.
+    "turns": Policy(lambda head: (head.turn, head.priority, head.start, head.arrival), _everybody),
+    "coflow": Policy(_coflow_rank, _equals, within=True),
+}
+
+
+# The queues of a process: messages wait here until there is room on a connection and their flow's turn has come.
+
+_STALLED = 0.5
+"""Seconds without a byte leaving after which a flow no longer holds up the others."""
+
+
+class Egress:
+    """Any thread puts; one takes. Times are seconds of any one clock."""
+
+    def __init__(self, policy: Policy, window: int) -> None:
+        """`window`: bytes that may be on a connection at once, or one message if that is larger."""
+        self._policy, self._window = policy, window
+        self._flows: dict[tuple[str, bool], Flow] = {}
+        self._clocks: defaultdict[int, int] = defaultdict(int)
+        self._arrivals = 0
+        self._lock = threading.Lock()
+
+    def flow(self, name: str, priority: int, serving: bool = False) -> Flow:
+        """The flow of that name, on this process's asking or serving side; made when first asked for."""
+        with self._lock:
+            return self._flows.setdefault((name, serving), Flow(name, priority))
+
+    def flows(self) -> list[Flow]:
+        """All of them, in the order in which they were made."""
+        with self._lock:
+            return list(self._flows.values())
+
+    def put(self, out: Outgoing) -> None:
+        """Let it wait for its turn."""
+        with self._lock:
+            flow = out.flow
+            self._arrivals += 1
+            out.arrival = self._arrivals
+            if not flow.queue:
+                self._catch_up(flow)
+            flow.queue.insert(self._place(flow, out), out)
+
+    def take(self, now: float) -> Outgoing | None:
+        """The next message to be sent, from now on counted as on a connection; None when none may go yet."""
+        with self._lock:
+            ready = [flow for flow in self._flows.values() if flow.queue and not flow.blocked]
+            ready = [flow for flow in ready if not _stalled(flow, now)]
+            if not ready:
+                return None
+            flow = min(ready, key=self._policy.rank)
+            size = flow.queue[0].size
+            busy = sum(each.in_flight for each in self._flows.values() if not _stalled(each, now))
+            if busy and busy + size > self._window:
+                return None
+            out = flow.queue.popleft()
+            self._clocks[self._policy.level(flow.priority)] = flow.start
+            flow.start += size
+            if not flow.in_flight:
+                flow.moved = now
+            flow.in_flight += size
+            return out
+
+    def handed_over(self, out: Outgoing) -> None:
+        """A connection has taken it: count it."""
+        with self._lock:
+            out.flow.sent_bytes += out.size
+            out.flow.sent_messages += 1
+
+    def put_back(self, out: Outgoing) -> None:
+        """There is no connection: neither this nor anything else of its flow can be sent until `unblock`."""
+        with self._lock:
+            flow = out.flow
+            flow.queue.appendleft(out)
+            flow.start -= out.size
+            flow.in_flight -= out.size
+            flow.blocked = True
+
+    def unblock(self, flow: Flow) -> None:
+        """There is a connection again."""
+        with self._lock:
+            flow.blocked = False
+            self._catch_up(flow)
+
+    def left(self, out: Outgoing, now: float) -> None:
+        """A message that was taken has left its connection, or never got there."""
+        with self._lock:
+            if _stalled(out.flow, now):
+                self._catch_up(out.flow)
+            out.flow.in_flight -= out.size
+            out.flow.moved = now
+
+    def withdraw(self, flow: Flow, everything: bool = False) -> list[Outgoing]:
+        """Take cancelled messages, or all, out of a flow's queue."""
+        with self._lock:
+            gone = [out for out in flow.queue if everything or out.cancelled]
+            if gone:
+                flow.queue = type(flow.queue)(out for out in flow.queue if not (everything or out.cancelled))
+            return gone
+
+    def received(self, flow: Flow, size: int) -> None:
+        """Count bytes that a flow received."""
+        with self._lock:
+            flow.received_bytes += size
+            flow.received_messages += 1
+
+    def waiting(self) -> int:
+        """The number of messages in the queues."""
+        with self._lock:
+            return sum(len(flow.queue) for flow in self._flows.values())
+
+    def in_flight(self) -> int:
+        """The number of bytes handed to a connection and not yet sent."""
+        with self._lock:
+            return sum(flow.in_flight for flow in self._flows.values())
+
+    def _place(self, flow: Flow, out: Outgoing) -> int:
+        """Behind everything of its flow, or behind what is needed no later."""
+        place = len(flow.queue)
+        while self._policy.within and place and flow.queue[place - 1].turn > out.turn:
+            place -= 1
+        return place
+
+    def _catch_up(self, flow: Flow) -> None:
+        """What a flow did not use while it had nothing to send, or could not, is not owed to it."""
+        flow.start = max(flow.start, self._clocks[self._policy.level(flow.priority)])
+
+
+def _stalled(flow: Flow, now: float) -> bool:
+    return flow.in_flight > 0 and now - flow.moved > _STALLED
