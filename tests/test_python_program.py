@@ -43,7 +43,7 @@ def test_a_program_of_the_working_folder_is_not_found(folder):
 
 
 def test_the_process_that_is_measured(folder):
-    assert host_forecast._measured() > 50 << 20
+    assert host_forecast._measured()[0] > 50 << 20
 
 
 def test_the_explainer(folder, tmp_path_factory):

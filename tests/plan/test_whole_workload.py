@@ -146,7 +146,7 @@ def test_a_plan_is_written_read_and_replayed(tmp_path) -> None:
     assert "comput" in plan.bottleneck or "link" in plan.bottleneck
     write_plan(plan, tmp_path / "plan.json")
     again = replay(read_plan(tmp_path / "plan.json"), plan.flows)
-    assert again.iteration_s == plan.predicted.iteration_s
+    assert again.pace.iteration_s == plan.predicted.iteration_s
     assert any("bin 2" in name for name in again.scenario.load.task_names)
 
 
