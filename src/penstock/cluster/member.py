@@ -30,7 +30,7 @@ class Member:
         self.asked = threading.Event()
         """Set when the run should stop at the next step."""
         self.round = 0
-        """The newest round that the controller has said is over; see `cluster.rounds`."""
+        """The newest round that the controller has said is over; see `cluster.rendezvous.Rounds`."""
         self.counts: Callable[[], dict[str, int]] = dict
         """What this task has counted so far, told with its signs of life."""
         self.spans: Callable[[], list[list[int]]] = list

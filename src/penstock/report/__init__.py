@@ -1,9 +1,9 @@
 """From a run folder to a page: `report.html`, one file that works offline.
 
-`run_folder`, `metrics_log` and `trace` read, and accept what a run that is going or has died leaves unfinished; `axes`,
-`charts` and `timeline` draw; `words` puts numbers and findings into words; `page` and its sections put the page
-together, with the pieces of `markup` and with `style` and `script`. `gantt/` draws simulated timelines, and
-`explanation_page` what a prediction rests on. Nothing here writes anything but the page.
+`run_folder` and `run_logs` read, and accept what a run that is going or has died leaves unfinished; `charts` and
+`timeline` draw; `words` puts numbers and findings into words; `page` puts the page together from the cards of `curves`,
+`facts`, `cluster` and `explanations`, with the pieces of `markup` and the style and script of `assets`. `gantt/` draws
+simulated timelines, and `explanations` also what a prediction rests on. Nothing here writes anything but pages.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,9 @@
 """The queue: jobs that wait on disk and are trained on this machine's devices, several at once where they fit together.
 
 `records` is what is known of a job, `database` keeps it through anything, `folder` is where a service lives.
-`submission` checks what is submitted, `scheduler` decides when jobs start and what becomes of them, `workers/` are the
-processes that train, `policies/` choose which job is next. `app` is the service's HTTP interface and `client` its user.
+`operations` checks what is submitted and answers what users ask. `scheduler` starts jobs and watches them, `workers/`
+are the processes that train, `policies` choose which job is next, and `sharing` says how jobs share a device. `app` is
+the service's HTTP interface and `client` its user.
 """
 
 from typing import TYPE_CHECKING

@@ -127,7 +127,7 @@ class Session:
     decided: dict[str, Any] = field(default_factory=dict)
     """Fields that the job left open, as they were decided for the graph."""
     decided_by: dict[str, str] = field(default_factory=dict)
-    """What decided some of them (`train.decided_by`)."""
+    """What decided some of them: `OPERATOR_PROFILE`, `RULE` or `TIMED`."""
     settled: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By field, what was found out about those whose finalists may be timed (`train.finalists`)."""
     placed: Any = None

@@ -2,8 +2,8 @@
 
 Process 0 becomes the controller and starts its own node's tasks. On every other node the first process becomes an
 *agent*, which starts what the controller hands it; further processes of a node end at once, as tasks are processes of
-their own. `place` reads the environment, `rendezvous` is how processes find and authenticate each other, `agent` holds
-the agents and the controller's record of them. `launcher` decides what a process becomes, and starts tasks.
+their own. `job_processes` reads a process's place from the environment, and says how processes find and authenticate
+each other.
 """
 
 import atexit

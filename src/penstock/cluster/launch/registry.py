@@ -1,6 +1,6 @@
 """The interface of launchers, and the launcher that a cluster file names.
 
-A new launcher is one file with its entry, and one line in `hardware.launcher_table.LAUNCHERS`.
+A new launcher is one file with its entry, and one line in `hardware.cluster.LAUNCHERS`.
 """
 
 from collections.abc import Callable

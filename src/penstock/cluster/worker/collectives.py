@@ -153,7 +153,7 @@ class WireCollective:
 
 
 class WireGroup(StagedSums):
-    """A collective group (see `collective_group`) for arrays in host memory, over the run's own connections."""
+    """A collective group (see `CollectiveGroup`) for arrays in host memory, over the run's own connections."""
 
     def __init__(self, member: Member, generation: int, collective: WireCollective) -> None:
         self._member, self._generation, self._collective = member, generation, collective

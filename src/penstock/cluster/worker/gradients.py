@@ -235,8 +235,6 @@ class AllReduce:
 
 # Gradients summed by parameter servers, which give the new weights back.
 
-"""Behind the gradients: the loss, and how many workers were asked to stop."""
-
 
 class ParameterServers:
     """The way to the servers in one round."""

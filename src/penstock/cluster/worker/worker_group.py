@@ -55,7 +55,7 @@ class ReductionMethod(Protocol):
 
 
 class ClusterWorkerGroup:
-    """The workers of a cluster run, see `train.execution.worker_group.WorkerGroup`."""
+    """The workers of a cluster run, see `train.execution.shared.WorkerGroup`."""
 
     def __init__(self, member: Member, parts: Parts, split: SeedSplit) -> None:
         self._member, self._parts, self._split = member, parts, split

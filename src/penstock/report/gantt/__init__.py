@@ -1,8 +1,8 @@
 """A simulation as a picture: `write_timeline` makes a page that works offline, or a trace that Perfetto opens.
 
 `bars` lays tasks and flows out in lanes by machine and merges what is too much to see, `findings` says what set the
-pace and how full links were over time; `page` draws them with `style` and `script`, `export` writes the page or the
-trace.
+pace and how full links were over time, `drawing` has the bands with their style and script, and `page` writes the page
+or the trace.
 """
 
 from penstock.report.gantt.findings import KindShare, pace_sentence, path_by_kind, path_sentence

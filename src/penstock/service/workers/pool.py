@@ -172,7 +172,7 @@ class WarmPool:
         return self.fork(folder, environment, "task")
 
     def fork(self, folder: Path, environment: dict[str, str], program: str) -> TaskProcess:
-        """A process that runs a program of `workers.programs` in `folder`, which gets its log."""
+        """A process that runs one of `shared_jobs.PROGRAMS` in `folder`, which gets its log."""
         with self.make_log(folder) as log:
             for _ in range(2):
                 self.prepare()

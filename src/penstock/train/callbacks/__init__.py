@@ -1,4 +1,4 @@
-"""Callbacks: what is told about a run as it goes on, and may end it. One file for each that comes with Penstock."""
+"""Callbacks: what is told about a run as it goes on, and may end it. `loggers` has those that come with Penstock."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,9 @@
-"""Training on a GPU: what is put where, steps captured once and replayed, and the steps that cannot be.
+"""Training on a GPU: what is placed where, and steps, captured and replayed where they can be.
 
-`decision` says what goes where, from what a job allows and what `trial` and `memory` say it takes (`fitting`);
-`placement` puts it there, and `placed` is what comes of it. `other_ways` are those in which the host could fill slots
-instead. `captured` does steps from memory that never moves, with its `supply` of
-batches, its `launches` and a `stopwatch`; `shared` is the same among workers, with `share_supply`, `step_sum` and
-`summed`. `device_sampling` and `whole` serve the others. Imported when a job names a device.
+`memory` and `traced` say what training takes of the device; `decision` decides from that and the job what goes where,
+and whether steps are captured. `placement` carries it out with `placed_graph`, and `placed` is what a session then
+trains with; `batch_placement` does the same for a loader alone. `captured` replays steps on the batches of `supply`,
+with the recordings and the stopwatch of `launches`. `host_drawn` and `host_filled_steps` are for batches that the host
+draws or fills, `triple_steps` for triples, and `summed` for workers that sum their gradients. `execution` has the
+execution modes. Imported when a job names a device.
 """

@@ -42,7 +42,7 @@ from penstock.train.job import Job
 
 
 class DrawnAhead:
-    """Draws a loader's batches (`pipeline.ahead.AheadSampler`): the same as the host's."""
+    """Draws a loader's batches (`pipeline.loader.AheadSampler`): the same as the host's."""
 
     slots = 2
 

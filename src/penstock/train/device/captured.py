@@ -1,8 +1,8 @@
 """Steps captured once and replayed: a batch is drawn and learned from without a word from the host.
 
 Two slots take turns. While one is learned from on the stream that computes, the next batch is drawn into the other on a
-stream of its own. Shapes are fixed by the room (`sampling.device.room`); a batch that lacks room is not learned from,
-nor are those behind it, until the host has seen it, made more room and captured anew.
+stream of its own. Shapes are fixed by the room (`sampling.device.block.Room`); a batch that lacks room is not learned
+from, nor are those behind it, until the host has seen it, made more room and captured anew.
 """
 
 import time

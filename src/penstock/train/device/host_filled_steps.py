@@ -1,7 +1,7 @@
 """Captured steps whose inputs come from the host.
 
 Between a batch's draw and its step, both of which are recorded, the host has its turn: it sees what was drawn, and its
-threads gather or aggregate what the step reads, at the places that the recorded step knows (`first_layer.slot_fill`).
+threads gather or aggregate what the step reads, at the places that the recorded step knows (`first_layer.slots`).
 Four slots take turns:
 
     drawing     | draw 2      | draw 3      | draw 4

@@ -80,7 +80,7 @@ class WorkerGroup(Protocol):
         """The workers as training on the whole graph sees them (`train.whole.shared.interfaces.WholeWorkers`)."""
 
     def explanations(self, session: Session) -> Any:
-        """Explanations of the model beside training (`train.execution.explained.Explanations`)."""
+        """Explanations of the model beside training (`Explanations`)."""
 
     def gather_optimiser(self, session: Session) -> None:
         """Before the optimiser's state is written: bring it here if it is kept elsewhere."""

@@ -1,4 +1,5 @@
-"""What the host does of the first layer while it reads a batch's features, one file for each way.
+"""What the host does of the first layer while it reads a batch's features.
 
-`ways` is the list of them; a way says which jobs it is for and how batches then read their features.
+`ways` is the list of ways; each says which jobs it is for and how batches then read their features. `aggregated` is for
+batches of the pipeline, `slots` and `aggregated_slots` fill the slots of captured steps.
 """

@@ -73,7 +73,7 @@ class FillParts(NamedTuple):
 
     job: Job
     rows: Array
-    """The features, as kernels of the host read them (`nn.stored_numbers`)."""
+    """The features, as kernels of the host read them (`nn.table_aggregation`)."""
     dtype: torch.dtype
     """The type of their numbers."""
     table: PinnedTable | None

@@ -1,5 +1,6 @@
 """What a job will take of memory, on the device and on the host, before it starts.
 
-`forecast` predicts a job's peak from a trace of its own code (`train/trace`), `document` says it in words and JSON, and
-`remedies` what would make a job fit a device that is too small for it.
+`forecast` predicts a job's peak, shows it as text and JSON, and finds changes that make the job fit a device that is
+too small for it. `device_forecast` and `host_forecast` predict the two sides from a trace of the job's own code
+(`train.trace`), or from two small steps where it cannot be traced.
 """

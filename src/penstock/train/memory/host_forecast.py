@@ -57,7 +57,7 @@ from penstock.train.whole.traced import StepSizes, traced_host_steps
 _STEPS = 2
 """The first step makes what later ones keep."""
 _BUFFER_SLACK = 1.25
-"""Feature buffers have room for somewhat larger batches than the first (`pipeline.buffers`)."""
+"""Feature buffers have room for somewhat larger batches than the first (`pipeline.batch_rows`)."""
 HOLES = "holes of the heap"
 
 

@@ -2,7 +2,7 @@
 
 A bin is a range of rows of one array of lists, so that nothing is made for it and it copies no rows: it aggregates them
 from the whole level, and its layer is given aggregates in place of rows. This is for layers that aggregate linearly.
-The gradients of a level are pulled bin by bin (`pulled`), and so never there for all rows at once.
+The gradients of a level are pulled bin by bin (`PulledGradients`), and so never there for all rows at once.
 """
 
 from collections.abc import Mapping

@@ -120,8 +120,6 @@ def _rows(size: BinSize) -> int:
     return sum(rows.stop - rows.start for rows in size.rows.values())
 
 
-"""Bins of a layer that are traced, the largest ones, where one is computed after the other. What further ones keep from
-step to step is concluded from these."""
 _STEPS = 2
 """The first step makes what later ones keep: constant aggregates, transposed lists, the optimiser's state."""
 

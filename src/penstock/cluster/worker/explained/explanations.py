@@ -223,7 +223,7 @@ class ExplainedRows:
 
 
 class Explanations:
-    """See `train.execution.explained.Explanations`. Also says which explanation a batch is drawn by (`at`)."""
+    """See `train.execution.shared.Explanations`. Also says which explanation a batch is drawn by (`at`)."""
 
     def __init__(self, parts: Parts, session: Session) -> None:
         job, failure = session.job, parts.member.setup.cluster.failure

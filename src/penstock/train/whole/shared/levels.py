@@ -123,8 +123,6 @@ def _reads(cut: CutLists, number: int, kind: str, vertices: Array, halo: Rows) -
 
 # The order of a worker's vertices in every level: that of a search, so that a bin's vertices read the same rows.
 
-"""Vertices whose lists are read at a time."""
-
 
 def search_order(cut: CutLists, rank: int) -> Rows:
     """By node type, the place of each of this worker's vertices in a breadth-first search that stays among them."""
@@ -161,8 +159,6 @@ def _edges(cut: CutLists, rank: int, own: Rows, starts: dict[str, int], rows: Ro
         found.append(np.stack([places, first + part.destinations()[inside]]))
     return found
 
-
-"""Vertices whose lists are read at a time."""
 
 Replicate = Callable[[int, Rows, Rows], Rows]
 """(level, vertices of others that are read here, this worker's vertices that are) -> by node type a mask of those of
