@@ -211,7 +211,6 @@ class WholeTemplate:
 
 _EDGE_BYTES = 20
 """Bytes that an edge of a bin takes: its index, and the transposed lists of the backward pass."""
-"""Bytes of a number of an input, or of a row that travels."""
 _BINS = (1, 2, 4, 8, 16)
 """Numbers of bins that are tried where the job leaves it open."""
 _GAIN, _CLEAR_GAIN = 0.03, 0.1

@@ -277,7 +277,6 @@ def again_degree(first: LayerCost, rate: float) -> int:
 
 MESSAGE = "message"
 """The operator of a profile that is a message, at both ends together."""
-"""Bytes of a number of a row that travels."""
 
 
 class MessageCost(NamedTuple):

@@ -251,8 +251,7 @@ def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
 _PIECE = 1 << 20
 """Bytes of a large frame that are handed to TLS at a time: they leave as one, however long that takes."""
 _AT_ONCE = 16
-"""Pieces that are written by one call where nothing is encrypted,"""
-"""and bytes before other connections have their turn."""
+"""Pieces that are written by one call where nothing is encrypted."""
 
 
 @dataclass(eq=False)
