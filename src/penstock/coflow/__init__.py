@@ -1,8 +1,8 @@
 """Coflows: communication that belongs together, scheduled and sent.
 
-`matching/` turns an all-to-all of known sizes into phases without contention, one file for each schedule; it knows no
-network. `rank_phases` are these phases as one rank sees them, cut at whole rows, and `shares` what every rank sends to
-every other. `exchange` is `all_to_all` over torch.distributed, phase by phase; torch is imported when it is asked for.
+`matching` turns an all-to-all of known sizes into phases without contention, and has the table of schedules; it knows
+no network. `exchange` is `all_to_all` over torch.distributed, phase by phase, each cut at whole rows; torch is imported
+when it is asked for.
 """
 
 from typing import TYPE_CHECKING

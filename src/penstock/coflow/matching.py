@@ -1,8 +1,8 @@
-"""An all-to-all of known sizes as a sequence of phases: a file per schedule, a line in the table.
+"""An all-to-all of known sizes as a sequence of phases, by the schedules of a table.
 
-A matrix says how many bytes rank i has for rank j; a phase (`Phase`) is a matching of senders and receivers, so that
-no port has two flows. `schedule` gives the phases, `seconds` what they take alone, `bound` what no schedule can beat.
-Who sends them is no matter of this folder.
+A matrix says how many bytes rank i has for rank j; a phase (`Phase`) is a matching of senders and receivers, so that no
+port has two flows. `schedule` gives the phases, `seconds` what they take alone, `bound` what no schedule can beat. What
+sends them is in `coflow.exchange`.
 """
 
 import math

@@ -161,7 +161,7 @@ def optimise_masks(
 
 
 class _SoughtMask:
-    """A mask on its way: flat arrays that kernels change in place (`mask_steps`)."""
+    """A mask on its way: flat arrays that kernels change in place."""
 
     def __init__(self, mask: Mask, target: Tensor, seed: int, name: str) -> None:
         self._shape, self._mask = mask.shape, mask

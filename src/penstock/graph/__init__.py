@@ -2,9 +2,9 @@
 
 `data` is what a graph holds, `folder` how it lies on disk (`schema` is its document), and `graph` joins the two.
 `tables/` builds graphs from users' tables, `convert/` from other libraries' objects and files, `generate/` from
-recipes. `integrity/` checks what kernels rely on and `facts` remembers it; `inspect/` looks for what will hurt
-training. Everything above uses `arrays`, `documents`, `atomic` and `output_files` for files, `blocks` for threads and
-`hashing` for random choices. Nothing here knows about partitions, models or training.
+recipes. `integrity` checks what kernels rely on and `facts` remembers it; `inspect` looks for what will hurt
+training. Everything above uses `arrays`, `documents` and `files` for files, `blocks` for threads and `hashing` for
+random choices. Nothing here knows about partitions, models or training.
 """
 
 from typing import TYPE_CHECKING

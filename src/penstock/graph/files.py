@@ -103,7 +103,7 @@ def open_text(path: Path, mode: Literal["x", "a"], buffering: int = -1, errors: 
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a document that is not there yet; for one that may be, see `atomic.write_whole`."""
+    """Write a document that is not there yet; for one that may be, see `write_whole`."""
     with open_text(path, "x") as file:
         file.write(text)
 

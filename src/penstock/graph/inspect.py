@@ -1,7 +1,7 @@
 """A look at a graph before training on it: what it holds, how its degrees are spread, and what will hurt.
 
-`inspection` does it, `report` says what can be found; `scans` reads fields and lists, in blocks and never as a copy of
-the graph; `advice` and `label_advice` turn findings into sentences.
+`inspect_graph` reads fields and neighbour lists in blocks, without copying the graph, and returns an `Inspection`. Its
+`warnings` say in sentences what will hurt training and what to do about it.
 """
 
 import os

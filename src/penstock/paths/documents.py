@@ -10,7 +10,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import Model, StrictDocument, first_problem, read_yaml
 from penstock.graph.files import write_whole
 
-# How the three files of this folder are read: one sentence says where a mistake is.
+# How the three files are read: one sentence says where a mistake is.
 
 
 def read_document(path: Path, kind: type[Model], what: str) -> Model:

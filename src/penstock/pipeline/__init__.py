@@ -1,8 +1,8 @@
 """From seeds to batches that a model can use: stages that run in parallel and keep the order.
 
-`stages` is the mechanism for any stages, `schedule` the endless list of batches, `loader` the five stages of training.
-`host_carrier` and `device` are how batches get their features and reach the processor that computes; `clock` measures
-the stages.
+`stages` is the mechanism for any stages, and measures them; `schedule` is the endless list of batches, `loader` the
+five stages of training. `batch_rows` and `device` are how batches get their features and reach the processor that
+computes. `grouped_batches` has batches that are drawn in groups by all processors, or once for every epoch.
 """
 
 from typing import TYPE_CHECKING

@@ -245,7 +245,7 @@ def _as_placed(run: Comparison, best: Trial) -> Array:
 
 # What sending fewer bytes of features would bring to a plan: fewer bits, a cache, fewer remote rows and columns.
 #
-# Bytes are predicted from the profile and from batches that are drawn for it (`remote_reads`), and the plan is
+# Bytes are predicted from the profile and from batches that are drawn for it (`CountedBatches`), and the plan is
 # simulated again with them. What explanations read is counted, the processor time that they take is not.
 
 CACHED = 0.1

@@ -152,7 +152,7 @@ class MiniBatch(Generic[Layer]):
     made: Any = None
     """Values of a loader's batch that were made ahead (`train.loading.batch_fields`)."""
     edge_rows: Any = None
-    """What was read of the edges, on its way into the blocks (`pipeline.edge_rows`)."""
+    """What was read of the edges, on its way into the blocks (`pipeline.batch_rows`)."""
 
     @property
     def num_edges(self) -> int:

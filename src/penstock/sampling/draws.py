@@ -13,7 +13,7 @@ from penstock.sampling.exclusion import NOTHING, Exclusion, drop_excluded, find_
 
 # Kernels of neighbour sampling: one hop of one batch a call, without the interpreter's lock.
 #
-# A hop chooses list positions (`draw_uniform` here, `admissible` for the rest), fetches what stands there (`fetch`) and
+# A hop chooses list positions (`draw_uniform`, `draw_admissible` for the rest), fetches what stands there (`fetch`) and
 # numbers it (`relabel`), each in a pass of its own over the whole hop: a pass is a loop of independent loads, so that
 # the processor has many cache misses under way at once. In one pass every edge would wait for its own; fetching group
 # by group while choosing took twice as long as after it. For the same reason the lists' bounds are read a group of rows

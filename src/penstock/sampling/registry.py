@@ -47,8 +47,8 @@ SEEDS_ONLY = "seeds"
 
 # The samplers by name: how each is built, what an epoch of it goes through, and what it supports.
 #
-# A new sampler is one file that defines a `SamplerEntry` and one line in `SAMPLERS` (`sampler_table`). It then runs on
-# one machine and on clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
+# A new sampler is a `SamplerEntry` in its module and one line in `SAMPLERS` above. It then runs on one machine and on
+# clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
 
 FEATURES = {
     "types": "graphs with several node or edge types",

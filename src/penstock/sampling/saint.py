@@ -1,7 +1,7 @@
 """GraphSAINT (Zeng et al., ICLR 2020): a batch is the subgraph induced by what some independent draws visit.
 
-`sampler` makes batches, also those of single vertices; `edges` and `walks` say what a draw is; `inclusion` has the
-estimator's weights.
+`Saint` makes the batches; `VertexDraws`, `EdgeDraws` and `WalkDraws` say what a draw is; `inclusion` and `edge_weights`
+have the estimator's weights.
 """
 
 from math import expm1, log1p

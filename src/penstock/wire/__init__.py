@@ -1,11 +1,10 @@
 """Messages between the processes of a run: authenticated peers, typed messages with raw arrays, no pickle.
 
-`keys` holds what a launcher hands each task, `message` the form of what is sent, `endpoint` a process's end of the wire
-and `channel` its calls to one peer. `egress` decides which message leaves next; `transport` is the authenticated and
-encrypted connection that it leaves over. Behind them, `loop` is the thread owning all sockets, `exchange` what that
-thread does, `link` a channel's connection, `pending_call` a call under way, `request_server` and `answer` the other
-side of it. `slices` sends large messages in pieces, `loan` knows when memory is no longer read, and `coflows` counts
-how long transfers that belong together took. What is sent, by whom and when, is not decided here.
+`message` is the form of what is sent, large messages in slices; `endpoint` is a process's end of the wire, `channel`
+its calls to one peer, and `request_server` answers the calls of others. `egress` decides which message leaves next;
+`transport/` is the authenticated and encrypted connection that it leaves over, and has the keys that a launcher hands
+each task. `sockets` has the TCP sockets and the thread that owns them, `coflows` measures how long transfers that
+belong together took, and `options` are the cluster file's fields. What is sent, by whom and when, is not decided here.
 """
 
 from typing import TYPE_CHECKING

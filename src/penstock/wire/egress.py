@@ -1,8 +1,8 @@
 """What a process sends, and in which order.
 
-`policies` say which flow is next, from what can be seen of the queues; `flow` is a flow's queue and its counters;
-`queues` holds all flows of a process and lets only so many bytes be on a connection at a time, since what is there can
-be neither reordered nor withdrawn.
+Messages from one task to another that share a name and a priority are a `Flow`, with a queue and counters. A `Policy`
+says which flow is next, from what can be seen of the queues. `Egress` holds all flows of a process and lets only so
+many bytes be on a connection at a time, since what is there can be neither reordered nor withdrawn.
 """
 
 import threading

@@ -24,7 +24,7 @@ FORMER = 1
 """The version before there were coflows: journals of runs that were begun then are in it."""
 SIGNS = ("ask", "answer", "part", "end", "error", "slice")
 """A request; a whole answer; a part of an answer; how many parts there were; what went wrong; a piece of an answer, or
-of a part, that was cut (see `slices`)."""
+of a part, that was cut (see `cut`)."""
 _DTYPES = {
     code: np.dtype("<" + code)
     for code in ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")

@@ -1,7 +1,8 @@
-"""The operators that the cost model knows: one file for each family, and the table of all of them.
+"""The operators that the cost model knows, and the table of all of them.
 
-An entry says which sizes an operator has, which work these make, and how it is run to be measured. A new operator is an
-entry in a file of this folder and its line in `OPERATORS`.
+`entry` is what an operator declares: which sizes it has, which work these make, and how it is run to be measured. The
+other files have the entries, by what operators do: `sampling`, `rows`, `neighbours`, `dense` and `reduction`. A new
+operator is an entry in one of them and its line in `OPERATORS`.
 """
 
 from penstock.cost.operators.dense import (

@@ -1,7 +1,8 @@
-"""Graphs from other libraries' objects and files: one file for each origin, and `load` that recognises them.
+"""Graphs from other libraries' objects and files, and `load` (in `detect`), which recognises them.
 
-`edges` and `ids` are what converters share; `ogb` is a folder because OGB stores its sets in four ways. Tables are not
-here: they need a description, see `penstock.graph.tables`. Optional libraries are imported when used.
+`pyg` and `library_graphs` convert objects of PyG, DGL, NetworkX and SciPy; `ogb`, `npz` and `triple_files` read files.
+Converters share `edges`, and check ids with `penstock.graph.ids`. Tables are not here: they need a description, see
+`penstock.graph.tables`. Optional libraries are imported when used.
 """
 
 from penstock.graph.convert.detect import load

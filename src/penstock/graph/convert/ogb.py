@@ -1,7 +1,7 @@
 """OGB's node- and link-property sets, from the raw files of their folders; the `ogb` package is not needed.
 
-`dataset` puts the graph together; `layouts` reads the four layouts, `splits` what is for training and what for
-evaluation, `links` the edges of link sets, `tables` single files.
+`from_ogb` makes the graph. OGB stores its sets in four layouts: `.npz` archives and `.csv.gz` files, each with one type
+or with several. Splits are vertices to train and evaluate on, or in link sets edges that are held out.
 """
 
 import codecs

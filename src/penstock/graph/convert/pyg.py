@@ -1,4 +1,4 @@
-"""PyG's `Data` and `HeteroData` as graphs; `graph.pyg_export` is the way back.
+"""PyG's `Data` and `HeteroData` as graphs; `graph.graph.to_pyg` is the way back.
 
 PyG's stores hold the values of a node type, an edge type or a whole `Data`; `StoreReader` reads them as fields.
 """

@@ -1,9 +1,8 @@
 """Graphs from users' tables, and back.
 
-`importer` goes through all steps: read the spec (`spec`), stream the files (`sources`, `reader`, and one file for each
-format), number the vertices (`nodes`, `index`, `hash_index`), turn columns into fields (`columns`, `features`,
-`fields`, `labels`, `multilabels`), resolve and sort the edges (`edges`, `spool`). `export` goes the other way. No table
-is ever held in memory.
+`importer` goes through all steps: read the spec (`spec`), stream the files in any of their formats (`reader`), number
+the vertices (`nodes`, `index`, `hash_index`), turn columns into fields (`columns`, `features`, `fields`, `labels`),
+resolve and sort the edges (`edges`). `export` goes the other way. No table is ever held in memory.
 """
 
 from penstock.graph.tables.export import export_tables

@@ -218,4 +218,4 @@ MLP = LayerEntry(
     reads_neighbours=False,
 )
 EMBEDDING = LayerEntry("embedding", reads_neighbours=False)
-"""No layer at all: `nn.zoo.embedding` gives the input rows."""
+"""No layer at all: `nn.zoo.model.EmbeddingModel` gives the input rows."""

@@ -1,4 +1,8 @@
-"""Partitioning methods, one file for each. To add one, write a file and add a line here."""
+"""Partitioning methods by name. To add one, write a function that is a `Method` and add a line to `METHODS`.
+
+`metis` and `hypergraph` call partitioners (Mt-KaHyPar runs in a process of its own, `mtkahypar_process`); `one_pass`
+has the methods that need none.
+"""
 
 import difflib
 

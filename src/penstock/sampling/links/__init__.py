@@ -1,10 +1,10 @@
 """Links as examples: edges become batches with negatives, are held out, and are ranked.
 
-`batcher` turns edge positions into an `EdgeBatch`; the policies `uniform`, `joint` and `inbatch` choose its negatives;
-`worker_share` gives each of several workers a part of a batch; `edge_split` holds edges out; `edge_ranks` places held-
-out edges among candidates. `known` answers which pairs are true edges, `reverse` which relation holds the same edges
-the other way round, `supervision` which training edges carry no messages where the whole graph is one batch. The
-neighbourhoods of a batch's vertices come from the node samplers, which are given `nodes` and `exclude` of the batch.
+`batcher` turns edge positions into an `EdgeBatch`, and gives each of several workers a part of it; `negatives` has the
+policies that choose negatives. `edge_split` holds edges out, and says which training edges carry no messages where the
+whole graph is one batch; `edge_ranks` places held-out edges among candidates. `known` answers which pairs are true
+edges, and which relation holds the same edges the other way round. The neighbourhoods of a batch's vertices come from
+the node samplers, which are given `nodes` and `exclude` of the batch.
 """
 
 from typing import Any

@@ -1,12 +1,11 @@
 """Sampling a graph that was cut: the owner of a list draws from it, and the requester puts the owners' draws together.
 
-`owner` draws from the lists of one part, `service` does it for others. `answers` groups rows by owner and puts their
-draws together again, `remote` has the lists of a relation over all parts, and `graph` samplers over those;
-`vertex_times` draws from lists that owners give whole. `homogeneous` is a graph for samplers that read whole lists, and
-`shared_sampler` keeps a worker's share of the batches that they draw for all workers. Draws hash original numbers and
-lists keep their order, so that batches are those of the uncut graph. `relation` reads one relation's lists, for tasks
-on its edges, and `holdout` samples without edges that are held out of it. `batches` has whole batches drawn by tasks
-that do nothing else, `batch_codec` is their form on the wire, and `requests` what is checked of a request.
+`owner` draws from the lists of one part, `service` does it for others. `remote` has the lists of a relation over all
+parts, groups rows by owner and puts their draws together again, and `graph` has samplers over those lists.
+`homogeneous` is a graph for samplers that read whole lists, and keeps a worker's share of the batches that they draw
+for all workers. Draws hash original numbers and lists keep their order, so that batches are those of the uncut graph.
+`relation` reads one relation's lists, for tasks on its edges. `batches` has whole batches drawn by tasks that do
+nothing else, also without edges that are held out, and `requests` is the form of requests and batches on the wire.
 """
 
 from penstock.sampling.parts.batches import HoldoutSampler, RemoteSampler, serve_batches

@@ -1,8 +1,9 @@
 """Tables that a GPU reads: in its own memory, in pinned host memory, or there with the hottest rows cached.
 
-`tables` has sources of rows with three mechanisms, `kernels` (Triton, imported at the first gather) what they launch;
-`divided` brings rows of a pinned table along two paths at once (`host_paths`, `path_division`, `host_threads`);
-`copies` brings a host array to where it is read, `pinned_memory` makes host memory the GPU can read. What goes where is
+`tables` has sources of rows with three mechanisms, `kernels` (Triton, imported at the first gather) what they launch.
+`divided` brings rows of a pinned table along two paths at once; `host_paths` has the host's threads and decides how
+many rows take which path. `copies` brings a host array to where it is read, and makes host memory that the GPU can
+read. `embedding` keeps learnable rows on the device, and `moments` are points on its streams. What goes where is
 decided elsewhere, in `penstock.plan.residence`.
 """
 

@@ -2,7 +2,7 @@
 
 A batch's rows that are in no cache are sorted by their number. The first of them the device reads by itself, in the
 table's order; the others the host's threads gather into page-locked memory, from where one copy brings them to the
-device, which puts them in their places. How many take which path is decided for each batch (`path_division`).
+device, which puts them in their places. How many take which path is decided for each batch (`host_paths`).
 """
 
 import threading

@@ -1,10 +1,10 @@
 """TCP connections between two tasks of a run that have authenticated each other by TLS 1.3.
 
-`tls` holds the settings of Python's `ssl` and says whose a certificate is, `handshake` is how a connection begins.
-`layout` says how a message's frames lie on a connection, `outbox` writes them, `inbox` reads them, `stream` is an
-authenticated connection and the thread that it belongs to. `connection` is one TCP connection from its beginning to its
-end, `group` those of one channel, `listener` accepts connections and bounds how many may be there, `tcp` makes the
-sockets themselves. What is in a message is not known here.
+`tls` holds the keys and certificates of a run and the settings of Python's `ssl`, and says whose a certificate is.
+`frames` says how a message's frames lie on a connection, and writes and reads them; `stream` is an authenticated
+connection and the thread that it belongs to. `connection` is one TCP connection from its handshake to its end;
+`listener` accepts connections, bounds how many there may be, and has those of one channel as a group. What is in a
+message is not known here.
 """
 
 from penstock.wire.transport.connection import CallerSide, Connection, Owner, ServerSide, Side
