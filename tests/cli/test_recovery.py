@@ -21,7 +21,7 @@ from training_graphs import community_graph
 KILLED = """
 import os, signal, sys
 from penstock.cli import main
-from penstock.graph import arrays, atomic
+from penstock.graph import arrays, files
 
 made, opened = [], arrays.open_bytes
 
@@ -31,7 +31,7 @@ def open_bytes(path, *how):
         os.kill(os.getpid(), signal.SIGKILL)
     return opened(path, *how)
 
-arrays.open_bytes = atomic.open_bytes = open_bytes
+arrays.open_bytes = files.open_bytes = open_bytes
 sys.argv = {words!r}
 main()
 """

@@ -1,6 +1,7 @@
 """Requests over paths in time: against queueing theory, against a plain simulation, and again with the same seed."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -78,7 +79,11 @@ def test_every_request_ends_as_in_a_plain_simulation(data):
         st.builds(lambda node: {"compute": f"n{node}", "us": float(numbers.uniform(0.01, 3))}, st.integers(0, 2)),
         st.builds(lambda size: {"go": ["n0", "n1", "n2"], "bytes": size}, st.integers(0, 500)),
     )
-    paths = {f"p{each}": data.draw(st.lists(step, min_size=1, max_size=4)) for each in range(2)}
+    # Who goes twice in a row comes to a link at the moment at which it has left it, so that its place there is not defined.
+    steps = st.lists(step, min_size=1, max_size=4).filter(
+        lambda steps: not any("go" in each and "go" in following for each, following in pairwise(steps))
+    )
+    paths = {f"p{each}": data.draw(steps) for each in range(2)}
     application = ApplicationDocument(
         name="a", hardware="h", workloads={"w": {"r": 1}}, requests={"r": {"paths": paths}}
     )
