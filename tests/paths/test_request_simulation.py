@@ -79,7 +79,7 @@ def test_every_request_ends_as_in_a_plain_simulation(data):
         st.builds(lambda node: {"compute": f"n{node}", "us": float(numbers.uniform(0.01, 3))}, st.integers(0, 2)),
         st.builds(lambda size: {"go": ["n0", "n1", "n2"], "bytes": size}, st.integers(0, 500)),
     )
-    # Who goes twice in a row comes to a link at the moment at which it has left it, so that its place there is not defined.
+    # Who goes twice in a row comes to a link at the moment at which it has left it: its place there is not defined.
     steps = st.lists(step, min_size=1, max_size=4).filter(
         lambda steps: not any("go" in each and "go" in following for each, following in pairwise(steps))
     )
