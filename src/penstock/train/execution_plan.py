@@ -52,7 +52,7 @@ from penstock.train.session import Session
 # What a job and the machine that a profile is of leave open.
 
 
-class DeviceRoom(NamedTuple):
+class TakenMemory(NamedTuple):
     """What a job takes of a GPU's memory."""
 
     taken: int | None
@@ -65,7 +65,7 @@ class DeviceRoom(NamedTuple):
 
 def space_of(
     session: Session, model: CostModel, device_memory: int | None, traced: TracedMemory
-) -> tuple[Space, DeviceRoom | None]:
+) -> tuple[Space, TakenMemory | None]:
     """Every way to execute a job that it allows; `device_memory` bytes hold what is placed on a GPU.
 
     A GPU is there if the profile has one whose copies were measured. A job that does not fit on it is computed by the
@@ -85,10 +85,10 @@ def space_of(
         except NoRoomError:
             if devices == ("cuda",):
                 raise
-            devices, room = ("cpu",), DeviceRoom(None, device_memory, "host")
+            devices, room = ("cpu",), TakenMemory(None, device_memory, "host")
         else:
             places = _places(decision)
-            room = DeviceRoom(decision.predicted_bytes, device_memory, decision.residence.features)
+            room = TakenMemory(decision.predicted_bytes, device_memory, decision.residence.features)
             # Lists that stay on the host are drawn there.
             refused = reasons_against_mode(DEVICE_SAMPLING, demands_of(session))
             on_device = not refused and decision.residence.topology != "host"
@@ -146,7 +146,7 @@ class PlannedExecution:
     machine: Machine
     seconds: float
     """That planning took."""
-    room: DeviceRoom | None = None
+    room: TakenMemory | None = None
     """What the job takes of the machine's GPU, where it has one."""
     outside: tuple[Extrapolation, ...] = ()
     """Sizes of the chosen execution that are smaller or larger than all that were measured, the farthest first."""
