@@ -249,17 +249,14 @@ print("GOLDEN " + json.dumps({"losses": [float(step.loss).hex() for step in done
 
 HELP = """
 import json, os, sys, tempfile
-from importlib import import_module
 import typer
 from penstock.cli import main  # before the module of that name takes its place
 
-from penstock.cli.main import _COMMANDS
+from penstock.cli.main import COMMANDS
 
 pages = [["--help"], ["--version"]]
-for name, home in _COMMANDS.items():
+for name, command in COMMANDS.items():
     pages.append([name, "--help"])
-    module, _, attribute = home.partition(":")
-    command = getattr(import_module(module), attribute)
     if isinstance(command, typer.Typer):
         for each in command.registered_commands:
             pages.append([name, each.name or each.callback.__name__.replace("_", "-"), "--help"])

@@ -31,7 +31,7 @@ from penstock.sampling.explanation import Explanation, largest_columns, scores_o
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts import OwnedPart, parted_lists
 from penstock.sampling.parts.homogeneous import share_of
-from penstock.sampling.registry import sampler_entry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.build import make_session
 from penstock.train.job import Job, make_job
 from penstock.train.run_context import run_context
@@ -116,7 +116,7 @@ class Workers:
         (nodes,) = session.graph.nodes.values()
         self._x = np.asarray(nodes.fields[session.job.features])
         self.rows = self.remote_rows = 0
-        self._joint = sampler_entry(session.job.sampler).joint
+        self._joint = SAMPLERS[session.job.sampler].joint
         self._world = 1 if partition is None else partition.parts
         self._weights: dict[str, torch.Tensor] = {}
         if partition is None:

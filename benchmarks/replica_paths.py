@@ -40,7 +40,7 @@ from penstock.hardware.machines import machines_of
 from penstock.partition import Cut, cut
 from penstock.plan.comparison import Comparison
 from penstock.plan.placement import PlacedUnits
-from penstock.plan.workloads import PlannedRun, workload_entry
+from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.progress import SILENT, Progress
 from penstock.train.data import open_data
 from penstock.train.job import Job, make_job
@@ -152,7 +152,7 @@ def _predicted(fields: dict[str, Any], job: Job, profile: Profile, drop: float) 
     slow = cluster.machines[0].model_copy(update={"nic_gbps": (cluster.machines[0].nic_gbps or 0) / drop})
     cluster = cluster.model_copy(update={"machines": [slow, *cluster.machines[1:]]})
     planned = PlannedRun(cluster, job, profile, open_graph=lambda: open_data(job))
-    entry = workload_entry(profile.mode)
+    entry = WORKLOADS[profile.mode]
     run = Comparison(entry.build(profile, entry.set_up(planned)), machines_of(cluster, profile.rate))
     where = {**{f"store-{name}": n for n, name in enumerate(NAMES)}, "worker-0": 1, "worker-1": 2}
     machine_of = np.array([where[run.load.task_names[beside]] for beside in run.load.beside], np.int32)

@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import signal
+from contextlib import ExitStack
 
 # Read by OpenMP when torch is imported: threads that wait leave their core to other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -34,6 +35,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("penstock", deadline=None, suppress_health_check=list(HealthCheck), max_examples=20)
 settings.register_profile("long", settings.get_profile("penstock"), max_examples=200)
 settings.load_profile("penstock")
+
+
+@pytest.fixture
+def added():
+    """`added(registry, name, entry)`: the registry has that entry until the test ends."""
+    with ExitStack() as stack:
+        yield lambda registry, name, entry: stack.enter_context(registry.added(name, entry))
 
 
 PROGRAM, WARM_PROGRAM = local.LocalProcess, pool.start_warm_program

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
-from penstock.service.policies import DeviceRoom, policy_named
+from penstock.service.policies import POLICIES, DeviceRoom
 from penstock.service.ray_jobs import HandOver
 from penstock.service.rooms import Room
 from penstock.service.scheduler import Scheduler
@@ -47,7 +47,7 @@ def make_parts(folder, allowed=(), modules=False, host_bytes=4 << 30, pool=None,
     device = DeviceRoom(name="cpu", kind="cpu", host_bytes=host_bytes, cores=2.0)
     rooms = [Room(device, {}, "processor")] if rooms is None else rooms
     pool = WarmPool() if pool is None else pool
-    policy = HandOver() if ray else policy_named("fit")
+    policy = HandOver() if ray else POLICIES["fit"]()
     scheduler = Scheduler(operations, rooms, policy, pool, lambda line: None, trainers)
     return Parts(service, database, operations, scheduler, feed, pool)
 

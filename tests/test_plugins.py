@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from in_process import command
-from penstock import imports
-from penstock.nn.layer_table import layer_entry
-from penstock.partition.methods import method_named
-from penstock.service.policies import policy_named
+from penstock import registry
+from penstock.graph.tasks import TASK_FACTS
+from penstock.hardware.cluster import LAUNCHER_FACTS
+from penstock.nn.layer_table import LAYERS
+from penstock.partition.methods import METHODS
+from penstock.service.policies import POLICIES
 from penstock.train.job import make_job
 from refusals import refused
 from training_graphs import PENSTOCK, SMALL, community_graph
@@ -69,6 +73,49 @@ count = valve:count
 """
 
 
+OWN_TESTS = """
+import valve
+from penstock.conformance import check_callback, check_layer, check_partitioner, check_queue_policy, check_sampler
+from penstock.conformance import check_scorer
+
+
+def test_all_of_valve():
+    check_layer(valve.AVERAGING)
+    check_sampler(valve.FIRST)
+    check_scorer(valve.Scorer)
+    check_partitioner(valve.assign)
+    check_queue_policy(valve.Last)
+    check_callback(valve.count)
+
+
+def test_a_broken_one():
+    check_partitioner(lambda problem: valve.np.zeros(3))
+"""
+TABLES = {
+    "penstock.cli.main": ["COMMANDS"],
+    "penstock.cluster.launch": ["LAUNCHERS"],
+    "penstock.coflow": ["SCHEDULES"],
+    "penstock.cost.operators": ["OPERATORS"],
+    "penstock.nn.layer_table": ["LAYERS"],
+    "penstock.nn.scorer_table": ["SCORERS"],
+    "penstock.partition.methods": ["METHODS"],
+    "penstock.paths": ["SELECTORS"],
+    "penstock.plan.placement": ["PLACEMENTS"],
+    "penstock.plan.workloads": ["WORKLOADS"],
+    "penstock.sampling.sampler_table": ["SAMPLERS"],
+    "penstock.service.policies": ["POLICIES"],
+    "penstock.service.sharing": ["SHARING"],
+    "penstock.simulate.rates": ["POLICIES"],
+    "penstock.simulate.shop.schedulers": ["SCHEDULERS"],
+    "penstock.simulate.traces": ["TRACE_POLICIES"],
+    "penstock.train.callbacks": ["CALLBACKS"],
+    "penstock.train.execution_modes": ["EXECUTION_MODES"],
+    "penstock.train.first_layer.ways": ["WAYS"],
+    "penstock.train.tasks": ["TASKS"],
+}
+"""Every registry that has a group of its own."""
+
+
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """The folder of an installed distribution `valve`, which can be imported."""
@@ -77,9 +124,9 @@ def installed(tmp_path, monkeypatch):
     (folder / "valve.py").write_text(CODE)
     for each in (folder, TESTS / "nn", TESTS / "sampling"):
         monkeypatch.syspath_prepend(each)
-    imports.plugins.cache_clear()
+    registry.plugins.cache_clear()
     yield folder
-    imports.plugins.cache_clear()
+    registry.plugins.cache_clear()
     sys.modules.pop("valve", None)
 
 
@@ -117,22 +164,69 @@ def test_help_imports_none_of_them(installed, monkeypatch, capsys):
 def test_other_registries_look_there_too(installed, tmp_path):
     from penstock.api import train
 
-    assert method_named("valve").__name__ == "assign_chunk" and policy_named("last").name == "last"
+    assert METHODS["valve"].__name__ == "assign_chunk" and POLICIES["last"]().name == "last"
     links = {**SMALL, "task": "link-prediction", "scorer": "own-dot", "epochs": 1, "batch_size": 200}
     assert train(community_graph(80), run=str(tmp_path / "run"), **links).state == "finished"
 
 
+def test_every_registry_has_a_group(tmp_path, monkeypatch):
+    """A name that a package offers is found in each of them, and facts are taken from the entry that has them."""
+    tables = [getattr(import_module(home), name) for home, names in TABLES.items() for name in names]
+    assert len({table.group for table in tables}) == len(tables)
+    pairs = [(table, next(iter(table))) for table in tables]
+    everything = SimpleNamespace(**{f"ENTRY_{number}": table[name] for number, (table, name) in enumerate(pairs)})
+    points = [f"[{table.group}]\nborrowed = everything:ENTRY_{number}\n" for number, table in enumerate(tables)]
+    install(tmp_path, "everything", "\n".join(points))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "everything", everything)
+    registry.plugins.cache_clear()
+    try:
+        for table, name in pairs:
+            assert "borrowed" in table and "borrowed" in table.names() and "borrowed" not in list(table)
+            assert table["borrowed"] is table[name]
+            with refused("unknown-name borowed borrowed"):
+                table["borowed"]
+        assert TASK_FACTS["borrowed"] is TASK_FACTS[next(iter(TASK_FACTS))]
+        assert LAUNCHER_FACTS["borrowed"] is LAUNCHER_FACTS["local"]
+    finally:
+        registry.plugins.cache_clear()
+
+
+def test_an_author_runs_the_checks_that_ship(installed):
+    (installed / "test_valve.py").write_text(OWN_TESTS)
+    paths = os.pathsep.join(map(str, (installed, TESTS / "nn", TESTS / "sampling", *sys.path)))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            "/dev/null",
+            installed / "test_valve.py",
+        ],
+        cwd=installed,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "120 vertices have (3,) parts" in done.stdout
+
+
 def test_a_broken_one_is_a_sentence_with_its_name(installed):
     with refused("user-code-failed 'absent' valve valve_absent:ENTRY"):
-        layer_entry("absent")
+        LAYERS["absent"]
     with refused("user-code-failed 'number' int LayerEntry"):
-        layer_entry("number")
+        LAYERS["number"]
     with refused("invalid-document averagin"):
         make_job({"model": "averagin"})
 
 
 def test_two_packages_with_one_name(installed):
     install(installed, "other", "[penstock.samplers]\nfirst = other:FIRST\n")
-    imports.plugins.cache_clear()
+    registry.plugins.cache_clear()
     with refused("duplicate first valve other"):
         make_job({"sampler": "first"})

@@ -3,8 +3,6 @@
 import json
 
 from in_process import command
-from penstock.cli.paths import _SELECTOR_HELP
-from penstock.paths import SELECTORS
 from refusals import check_refusal
 
 
@@ -69,8 +67,3 @@ def test_mistakes_are_sentences(monkeypatch, capsys, tmp_path):
         code, found = asked(monkeypatch, capsys, *words)
         assert code == 2
         check_refusal(found["code"], found["error"], expected)
-
-
-def test_the_help_names_every_selector():
-    for name, selector in SELECTORS.items():
-        assert (f"{name}:{selector.argument}" if selector.argument else name) in _SELECTOR_HELP

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from in_process import answer, command, refusal
-from penstock.simulate.shop import SCHEDULERS
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "group.fjs"
 
@@ -50,10 +49,3 @@ def test_options_of_others_are_refused(monkeypatch, capsys, tmp_path):
         ([EXAMPLE.with_name("exchange.yaml"), "--schedule", "fifo"], "--shop"),
     ):
         assert said in str(refusal(monkeypatch, capsys, "simulate", *options))
-
-
-def test_the_help_names_all_schedulers():
-    from penstock.cli import simulate
-
-    text = Path(simulate.__file__).read_text()
-    assert f"{', '.join(list(SCHEDULERS)[:-1])} or {list(SCHEDULERS)[-1]}" in text

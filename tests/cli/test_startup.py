@@ -9,9 +9,7 @@ import pytest
 
 from in_process import command
 from penstock.cli.job_flags import SHORT_HELP
-from penstock.cli.main import _COMMANDS
-from penstock.simulate import POLICIES
-from penstock.simulate.traces import TRACE_POLICIES
+from penstock.cli.main import COMMANDS
 from penstock.train.job import Job
 from training_graphs import community_graph
 
@@ -48,7 +46,7 @@ for words in pages:
 """
 HELP = [
     [],
-    *([name] for name in _COMMANDS),
+    *([name] for name in COMMANDS),
     *(["data", name] for name in ("import", "inspect", "export", "list", "make")),
     *(["bench", name] for name in ("sampling", "training")),
     *(["net", name] for name in ("show", "apply", "clear")),
@@ -120,15 +118,6 @@ def test_the_short_help_has_the_flags_that_most_runs_need(monkeypatch, capsys):
     assert flags <= set(re.findall(r"--[a-z][a-z-]*", long))
     assert f"{len(flags) - len(SHORT_HELP)} more" in " ".join(short.replace("│", " ").split())
     assert len(short.splitlines()) < 90 < len(long.splitlines())
-
-
-def test_the_help_of_simulate_names_all_policies(monkeypatch, capsys):
-    """They are written out there, as their tables import kernels."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERMINAL_WIDTH", "200")
-    _, text, _ = command(monkeypatch, capsys, "simulate", "--help")
-    words = set(re.findall(r"[a-z][a-z-]+", text))
-    assert {*POLICIES, *TRACE_POLICIES} <= words
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from penstock.cost.operators.entry import HELD_OUT, RUNGS, block_sizes, distinct
 from penstock.cost.profile import FittedOperator, Profile, read_profile, write_profile
 from penstock.cost.step_prediction import LAYER_CALLS, BlockSizes, StepShape, step_calls, step_seconds, step_work
 from penstock.nn import build_model
+from penstock.nn.layer_table import model_options
 from penstock.nn.operator_work import CHUNK, Processor, aggregate_work, in_chunks, seconds_of
-from penstock.nn.options import model_options
 from penstock.nn.order_costs import order_costs_of
 from penstock.sampling import Block
 from refusals import refused

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cost.profile import DECIDING, CostSpread, Profile, deciding, read_profile, write_profile
-from penstock.sampling.registry import SamplerOptions
+from penstock.sampling.sampler_table import SamplerOptions
 from plan_profiles import profile_of
 from refusals import refused
 

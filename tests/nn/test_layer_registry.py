@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.nn import ModelOptions, build_model
-from penstock.nn.layer_table import LAYERS, WITHOUT_LAYERS, layer_entry
+from penstock.nn.layer_table import LAYERS, WITHOUT_LAYERS
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.build import make_session
 from penstock.train.job import make_job
@@ -12,13 +12,13 @@ from training_graphs import SMALL, community_graph
 
 
 @pytest.fixture(autouse=True)
-def _averaging(monkeypatch):
-    monkeypatch.setitem(LAYERS, "averaging", "averaging_layer:AVERAGING")  # the one line
+def _averaging():
+    with LAYERS.added("averaging", "averaging_layer:AVERAGING"):  # the one line
+        yield
 
 
 def test_a_new_layer_trains_and_infers():
-    # Names of layers are fixed when the options are defined, which a program's own table precedes.
-    job = make_job({**SMALL, "epochs": 12}).model_copy(update={"model": "averaging"})
+    job = make_job({**SMALL, "epochs": 12, "model": "averaging"})
     session = make_session(job, community_graph())
     schedule = Schedule(session.task.items, session.task.batch_size, 0, 12)
     with session.execution.steps(schedule, Position(0, 0), lambda _: 1, lambda *_: None) as steps:
@@ -28,7 +28,7 @@ def test_a_new_layer_trains_and_infers():
 
 
 def test_what_a_layer_does_not_declare_is_refused():
-    options = ModelOptions().model_copy(update={"model": "averaging"})
+    options = ModelOptions(model="averaging")
     with pytest.raises(PenstockError) as caught:
         build_model(options, {"a": 4, "b": 4}, 2, [("a", "to", "b")])
     assert caught.value.code == "unsupported-combination" and "averaging" in str(caught.value)
@@ -36,5 +36,5 @@ def test_what_a_layer_does_not_declare_is_refused():
 
 def test_every_layer_can_be_built_for_some_graph():
     for name in LAYERS:
-        entry = layer_entry(name)
+        entry = LAYERS[name]
         assert entry.name == name and (entry.build or entry.build_typed or name in WITHOUT_LAYERS)

@@ -6,8 +6,8 @@ import torch
 
 from penstock import Graph, NodeSet
 from penstock.nn import build_model
+from penstock.nn.layer_table import model_options
 from penstock.nn.layers import OneHotRGCNLayer
-from penstock.nn.options import model_options
 from penstock.sampling import BatchKey, TypedNeighbourSampler
 from penstock.train.job import make_job
 from refusals import refused

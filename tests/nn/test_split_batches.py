@@ -6,7 +6,7 @@ import torch
 
 from penstock.nn import build_model
 from penstock.nn.drop import dropping
-from penstock.nn.options import model_options
+from penstock.nn.layer_table import model_options
 from penstock.sampling import BatchKey, NeighbourSampler
 from penstock.sampling.device.block import on_device
 from training_graphs import community_graph

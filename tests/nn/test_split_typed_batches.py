@@ -7,7 +7,7 @@ import torch
 from penstock import Graph, NodeSet
 from penstock.nn import build_model
 from penstock.nn.drop import drop, dropping, skip_drop
-from penstock.nn.options import model_options
+from penstock.nn.layer_table import model_options
 from penstock.partition import Cut, cut, open_partition
 from penstock.sampling import BatchKey, TypedNeighbourSampler
 from penstock.sampling.device.block import on_device

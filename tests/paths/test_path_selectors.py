@@ -188,10 +188,10 @@ def test_names_are_checked():
         selector_named("leo:3")
 
 
-def test_another_selector_is_one_entry(monkeypatch):
+def test_another_selector_is_one_entry(added):
     application, table = two_paths()
     random = SELECTORS["random"]
-    monkeypatch.setitem(SELECTORS, "mine", Selector("mine", random.rule, "as random"))
+    added(SELECTORS, "mine", Selector("mine", random.rule, "as random"))
     sequence = draw_sequence(application, None, 1e5, 300, seed=1)
     mine, other = (simulate_paths(table, sequence, name).record.path for name in ("mine", "random"))
     assert np.array_equal(mine, other)

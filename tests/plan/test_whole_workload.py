@@ -9,7 +9,7 @@ from penstock.plan.comparison import Comparison
 from penstock.plan.document import read_plan, write_plan
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, comparison_of, make_plan, replay
-from penstock.plan.workloads import PlannedRun, workload_entry, workload_of
+from penstock.plan.workloads import WORKLOADS, PlannedRun, workload_of
 from penstock.plan.workloads.whole_section import layer_costs
 from penstock.progress import Progress
 from penstock.train.job import make_job
@@ -33,7 +33,7 @@ def planned_run(machines: int = 3, nic_gbps: float = 1.0, profile=None, cluster=
 
 
 def compared(run: PlannedRun) -> Comparison:
-    section = workload_entry("whole").set_up(run)
+    section = WORKLOADS["whole"].set_up(run)
     return comparison_of(run.cluster, run.profile, {"mode": "whole", **section.model_dump(mode="json")}, 0)
 
 
@@ -58,7 +58,7 @@ def test_costs_are_fitted_exactly_where_they_are_lines() -> None:
 def test_a_profile_of_mini_batches_is_refused_in_words() -> None:
     run = planned_run(profile=whole_profile(operators=[]))
     with refused("missing-data forward 0 penstock profile"):
-        workload_entry("whole").set_up(run)
+        WORKLOADS["whole"].set_up(run)
 
 
 @pytest.mark.parametrize("exchange", ["bins", "layer", "boundary", "replicate"])
@@ -66,7 +66,7 @@ def test_a_profile_of_mini_batches_is_refused_in_words() -> None:
 def test_one_worker_takes_what_its_bins_take(exchange: str, scope: str) -> None:
     run = planned_run(1, exchange=exchange, scope=scope, bins=3)
     graph: Graph = run.open_graph()
-    section = workload_entry("whole").set_up(run)
+    section = WORKLOADS["whole"].set_up(run)
     rows = sum(sum(map(sum, layer.rows)) for layer in section.layers)
     edges = sum(sum(map(sum, layer.edges)) for layer in section.layers)
     if scope == "all":
@@ -77,7 +77,7 @@ def test_one_worker_takes_what_its_bins_take(exchange: str, scope: str) -> None:
 def test_rows_that_travel_are_those_that_parts_read() -> None:
     run = planned_run(scope="all", model="gat")
     found = compared(run)
-    section = workload_entry("whole").set_up(run)
+    section = WORKLOADS["whole"].set_up(run)
     rows = np.array(section.inputs).sum()
     load = found.load
     sent = {kind: load.flow_bytes[np.array(load.flow_kinds) == kind].sum() for kind in set(load.flow_kinds)}
@@ -109,9 +109,9 @@ def test_overlap_never_costs_and_reaches_the_bound_of_its_parts(nic_gbps: float)
 
 
 def test_rows_are_computed_again_where_links_are_slow() -> None:
-    slow = workload_entry("whole").set_up(planned_run(nic_gbps=1e-4, exchange="replicate", scope="all"))
+    slow = WORKLOADS["whole"].set_up(planned_run(nic_gbps=1e-4, exchange="replicate", scope="all"))
     assert np.array(slow.layers[0].sent).sum() == 0 and np.array(slow.layers[0].again)[:, 0].sum() > 0
-    fast = workload_entry("whole").set_up(planned_run(nic_gbps=100, exchange="replicate", scope="all"))
+    fast = WORKLOADS["whole"].set_up(planned_run(nic_gbps=100, exchange="replicate", scope="all"))
     assert np.array(fast.layers[0].sent).sum() > 0 and np.array(fast.layers[0].again).sum() == 0
     fields = {"nic_gbps": 0.005, "scope": "all"}
     assert epoch(planned_run(exchange="replicate", **fields)) < epoch(planned_run(exchange="bins", **fields))
@@ -129,7 +129,7 @@ def test_gradients_are_summed_while_earlier_layers_run(reduce) -> None:
 def test_a_machine_without_workers_is_refused() -> None:
     machines = [Machine(name="a", nic_gbps=1), Machine(name="b", nic_gbps=1, workers=0)]
     with refused("option-missing Machine b workers"):
-        workload_entry("whole").set_up(planned_run(cluster=ClusterDocument(machines=machines)))
+        WORKLOADS["whole"].set_up(planned_run(cluster=ClusterDocument(machines=machines)))
 
 
 def test_a_plan_is_written_read_and_replayed(tmp_path) -> None:
@@ -156,7 +156,7 @@ def test_bins_are_chosen_by_predicted_seconds() -> None:
     assert plan.job["bins"] == plan.execution["bins"] > 1
     assert min(tried.values()) <= tried[plan.execution["bins"]] < 1.05 * min(tried.values()) < tried[1]
     costly = whole_profile(fixed=0.01)
-    assert workload_entry("whole").set_up(planned_run(profile=costly, scope="all")).bins == 1
+    assert WORKLOADS["whole"].set_up(planned_run(profile=costly, scope="all")).bins == 1
 
 
 def with_messages(fixed: float, byte: float = 0.0):
@@ -171,7 +171,7 @@ def test_handling_messages_takes_time_of_both_ends() -> None:
     fields = {"scope": "all", "bins": 1, "nic_gbps": 1e6}
     alone = epoch(planned_run(**fields))
     assert epoch(planned_run(profile=with_messages(0.004), **fields)) == pytest.approx(alone + 8 * 0.002, rel=1e-6)
-    section = workload_entry("whole").set_up(planned_run(**fields))
+    section = WORKLOADS["whole"].set_up(planned_run(**fields))
     sent = np.array(section.layers[0].sent).sum(axis=1) * 16 * 4
     # Rows go one way and gradients the other, so that a worker handles as many bytes of both.
     longest = ((sent.sum(0) + sent.sum(1)) * 1e-6).max()
@@ -181,7 +181,6 @@ def test_handling_messages_takes_time_of_both_ends() -> None:
 def test_fewer_bins_are_chosen_where_messages_cost_more() -> None:
     fields = {"nic_gbps": 0.1, "scope": "all"}
     chosen = [
-        workload_entry("whole").set_up(planned_run(profile=with_messages(each), **fields)).bins
-        for each in (0.0, 2e-5, 1e-3)
+        WORKLOADS["whole"].set_up(planned_run(profile=with_messages(each), **fields)).bins for each in (0.0, 2e-5, 1e-3)
     ]
     assert chosen == sorted(chosen, reverse=True) and chosen[0] > chosen[-1] == 1

@@ -8,7 +8,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import read_plan, write_plan
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan, replay
-from penstock.plan.workloads import WORKLOADS, PlannedRun, workload_entry
+from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.progress import Progress
 from penstock.train.job import make_job
 from refusals import refused
@@ -18,7 +18,7 @@ from whole_profiles import whole_profile
 
 @pytest.mark.parametrize("mode", WORKLOADS)
 def test_every_entry_is_complete(mode: str) -> None:
-    entry = workload_entry(mode)
+    entry = WORKLOADS[mode]
     cluster = ClusterDocument(machines=[Machine(name=name, nic_gbps=1) for name in ("a", "b")])
     graph = community_graph()
     job = make_job({"graph": "g"}, "The test")
@@ -30,11 +30,11 @@ def test_every_entry_is_complete(mode: str) -> None:
 
 def test_an_unknown_mode_is_a_sentence() -> None:
     with refused("unknown-name minibatch mini-batch"):
-        workload_entry("minibatch")
+        WORKLOADS["minibatch"]
 
 
-def test_another_mode_is_planned_for_and_replayed(monkeypatch, tmp_path) -> None:
-    monkeypatch.setitem(WORKLOADS, "ring", "toy_execution:RING")  # the one line
+def test_another_mode_is_planned_for_and_replayed(added, tmp_path) -> None:
+    added(WORKLOADS, "ring", "toy_execution:RING")  # the one line
     profile = Profile.model_validate(
         {
             "mode": "ring",

@@ -1,23 +1,24 @@
 """Samplers are entries of one registry: complete, honest about what they support, and extended by one file and line."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from cut_and_sampled import assert_same_but_for_numbers, cut_at_random, plain_graph
 
 from penstock import PenstockError
-from penstock.sampling.registry import FEATURES, SAMPLERS, check_supported, layer_count, sampler_entry
+from penstock.sampling.block import BatchKey
+from penstock.sampling.local_source import LocalSource
+from penstock.sampling.parts import OwnedPart, parted_graph
+from penstock.sampling.registry import FEATURES, check_supported
+from penstock.sampling.sampler_table import SAMPLERS, layer_count
+from penstock.train.batch_source import settings_of
 from penstock.train.job import make_job
 from refusals import refused
-
-TESTS = Path(__file__).parent.parent
+from training_graphs import community_graph, trained
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_entry_is_complete(name):
-    entry = sampler_entry(name)
+    entry = SAMPLERS[name]
     assert entry.name == name
     assert entry.supports <= set(FEATURES)
     options = make_job({"graph": "g", "sampler": name})
@@ -27,13 +28,13 @@ def test_every_entry_is_complete(name):
 
 def test_an_unknown_sampler_is_a_sentence():
     with refused("unknown-name labour labor"):
-        sampler_entry("labour")
+        SAMPLERS["labour"]
 
 
 def test_what_an_entry_does_not_declare_is_refused():
     with refused("unsupported-combination time"):
-        check_supported(sampler_entry("labor"), {"time": "leave out `time`"})
-    check_supported(sampler_entry("neighbour"), dict.fromkeys(FEATURES, ""))
+        check_supported(SAMPLERS["labor"], {"time": "leave out `time`"})
+    check_supported(SAMPLERS["neighbour"], dict.fromkeys(FEATURES, ""))
 
 
 def test_layers_are_those_of_the_numbers_for_each_layer():
@@ -44,67 +45,36 @@ def test_layers_are_those_of_the_numbers_for_each_layer():
         layer_count(make_job({"graph": "g", "fanouts": [3, 2]}), 3)
 
 
-_WITH_A_NEW_SAMPLER = r"""
-import sys
-from pathlib import Path
-
-import numpy as np
-
-from importlib.util import find_spec, module_from_spec
-
-import penstock.sampling
-
-# The registry with one line more in its table.
-spec = find_spec("penstock.sampling.registry")
-head, table, rest = Path(spec.origin).read_text().partition("SAMPLERS = {\n")
-penstock.sampling.registry = sys.modules[spec.name] = module_from_spec(spec)
-line = '    "first": "first_neighbours:FIRST",\n'
-exec(compile(head + table + line + rest, spec.origin, "exec"), penstock.sampling.registry.__dict__)
-
-from cut_and_sampled import assert_same_but_for_numbers, cut_at_random, plain_graph
-from penstock.sampling.block import BatchKey
-from penstock.sampling.parts import OwnedPart, parted_graph
-from penstock.train.batch_source import settings_of
-from penstock.train.job import make_job
-from training_graphs import SMALL, community_graph, trained
-
-run = trained(community_graph(), Path(sys.argv[1]) / "run", sampler="first")
-assert run.state == "finished"
-
-from first_neighbours import FIRST
-from penstock.sampling.local_source import LocalSource
-
 class Parted:
+    """A graph cut into parts, all of them in this process."""
+
     typed = False
+
     def __init__(self, partition):
         self._partition = partition
+
     def whole_lists(self, sampler):
         parts = {part: OwnedPart.of(self._partition, part) for part in range(self._partition.parts)}
         return parted_graph(self._partition, sampler, parts, None)
 
-graph, seeds = plain_graph(), np.array([5, 17, 250])
-partition = cut_at_random(graph, 3, Path(sys.argv[1]) / "parts")
-settings = settings_of(make_job({"graph": "g", "sampler": "first", "fanouts": [3, 2]}))
-whole = FIRST.build(LocalSource(graph, seeds), settings).sample(seeds, BatchKey(0, 0, 0))
-parted = FIRST.build(Parted(partition), settings).sample(partition.new_ids(seeds), BatchKey(0, 0, 0))
-parted.names = {"node": partition.original()[parted.vertices["node"]]}
-assert_same_but_for_numbers(partition, parted, whole)
-"""
-
 
 def test_a_new_sampler_is_one_file_and_one_line(tmp_path):
-    folders = [TESTS, TESTS / "sampling", TESTS / "sampling" / "parts"]
-    paths = f"import sys; sys.path[:0] = {[str(folder) for folder in folders]!r}\n"
-    script = tmp_path / "script.py"
-    script.write_text(paths + _WITH_A_NEW_SAMPLER)
-    done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    graph, seeds = plain_graph(), np.array([5, 17, 250])
+    with SAMPLERS.added("first", "first_neighbours:FIRST"):  # the one line
+        assert trained(community_graph(), tmp_path / "run", sampler="first").state == "finished"
+        first, settings = SAMPLERS["first"], settings_of(make_job({"sampler": "first", "fanouts": [3, 2]}))
+    with refused("invalid-document sampler first"):
+        make_job({"sampler": "first"})
+    partition = cut_at_random(graph, 3, tmp_path / "parts")
+    whole = first.build(LocalSource(graph, seeds), settings).sample(seeds, BatchKey(0, 0, 0))
+    parted = first.build(Parted(partition), settings).sample(partition.new_ids(seeds), BatchKey(0, 0, 0))
+    parted.names = {"node": partition.original()[parted.vertices["node"]]}
+    assert_same_but_for_numbers(partition, parted, whole)
 
 
 def test_a_relation_that_no_hop_follows_is_never_opened():
     from penstock.graph.data import EdgeSet, NodeSet
     from penstock.graph.graph import Graph
-    from penstock.sampling.local_source import LocalSource
 
     edges = {
         ("a", "to", "a"): EdgeSet(np.array([0, 1, 2]), np.array([1, 0], np.int32), {"w": np.ones(2, np.float32)}),

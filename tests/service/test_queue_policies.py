@@ -15,7 +15,6 @@ from penstock.service.policies import (
     WaitingJob,
     by_size,
     never_fits,
-    policy_named,
 )
 from refusals import refused
 
@@ -31,7 +30,7 @@ def jobs(*sizes: int, **fields: object) -> list[WaitingJob]:
 
 
 def started(policy: str, waiting, running=(), devices=(GPU,), age_s=1800.0) -> list[str]:
-    starts = policy_named(policy, age_s).choose(waiting, running, devices)
+    starts = POLICIES[policy](age_s).choose(waiting, running, devices)
     return [start.id for start in starts]
 
 
@@ -88,7 +87,7 @@ def test_cores_and_host_memory_are_shared_by_a_machines_devices(policy: str) -> 
         for name, machine in (("a0", "a"), ("a1", "a"), ("b0", "b"))
     ]
     waiting = [WaitingJob(id=str(order), host_bytes=6, cores=1, submitted=order) for order in range(3)]
-    starts = policy_named(policy).choose(waiting, [], devices)
+    starts = POLICIES[policy]().choose(waiting, [], devices)
     machines = [start.device[0] for start in starts]
     assert sorted(machines) == ["a", "b"]
 
@@ -108,7 +107,7 @@ def test_jobs_run_on_devices_of_their_kind_and_share_the_host() -> None:
         WaitingJob(id=f"{kind} {order}", kind=kind, host_bytes=6, cores=1, submitted=order)
         for order, kind in enumerate(("cpu", "cuda"))
     ]
-    starts = policy_named("fit").choose(waiting, [], devices)
+    starts = POLICIES["fit"]().choose(waiting, [], devices)
     assert [(start.id, start.device) for start in starts] == [("cpu 0", "cpu")]
     assert "kind tpu" in (never_fits(WaitingJob(id="a", kind="tpu", submitted=0), devices) or "")
 
@@ -152,7 +151,7 @@ def test_auto_fills_the_device_by_predicted_shares() -> None:
 
 def test_jobs_spread_over_devices() -> None:
     devices = [DeviceRoom(name=name, bytes=100, host_bytes=1000, cores=16) for name in ("one", "two")]
-    starts = policy_named("fit").choose(jobs(10, 10, share=0.4), [], devices)
+    starts = POLICIES["fit"]().choose(jobs(10, 10, share=0.4), [], devices)
     assert {start.device for start in starts} == {"one", "two"}
 
 
@@ -161,7 +160,7 @@ def test_base_leaves_a_job_for_the_larger_device() -> None:
         DeviceRoom(name="small", bytes=10, host_bytes=1000, cores=16),
         DeviceRoom(name="large", bytes=100, host_bytes=1000, cores=16),
     ]
-    starts = policy_named("base").choose(jobs(50, 10), [], devices)
+    starts = POLICIES["base"]().choose(jobs(50, 10), [], devices)
     assert {(start.id, start.device) for start in starts} == {("0:50", "large"), ("1:10", "small")}
 
 
@@ -194,13 +193,13 @@ def test_what_no_device_could_run_is_said_in_a_sentence() -> None:
 
 def test_an_unknown_policy_is_refused() -> None:
     with refused("unknown-name lmfc lmcf"):
-        policy_named("lmfc")
+        POLICIES["lmfc"]
 
 
-def test_the_policy_in_the_documentation_works(monkeypatch) -> None:
+def test_the_policy_in_the_documentation_works(added) -> None:
     page = (Path(__file__).parents[2] / "docs" / "queue.md").read_text()
     (code,) = re.findall(r"```text\n(@dataclass.*?class LargestFirst.*?)```", page, re.S)
     names = {"AGE_S": AGE_S, "Packing": Packing, "by_size": by_size, "dataclass": dataclass}
     exec(code, names)
-    monkeypatch.setitem(POLICIES, "largest-first", names["LargestFirst"])
+    added(POLICIES, "largest-first", names["LargestFirst"])
     assert started("largest-first", jobs(50, 30, 60, 10, 20)) == ["2:60", "1:30", "3:10"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_queue import PlainJob, plain_ends
 
-from penstock.service.policies import POLICIES, policy_named
+from penstock.service.policies import POLICIES
 from penstock.service.simulation import (
     METHODS,
     QueueOutcome,
@@ -88,7 +88,7 @@ def test_it_agrees_with_a_plain_simulator(jobs, policy: str, memory: int, limit:
             "age_s": FOREVER,
         }
     )
-    found = simulate_queue(trace, policy_named(policy, FOREVER))
+    found = simulate_queue(trace, POLICIES[policy](FOREVER))
     assert {job.name: job.end_s for job in found.jobs} == pytest.approx(
         {name: float(end) for name, end in expected.items()}
     )

@@ -19,7 +19,8 @@ from penstock.simulate import (
     lower_bound,
     simulate,
 )
-from penstock.simulate.rates import FLOW_POLICIES, terms_of
+from penstock.simulate.rate_policy import terms_of
+from penstock.simulate.rates import FLOW_POLICIES
 from penstock.simulate.sharing.families import PRIORITY
 
 SEEDS = st.integers(0, 10**6)

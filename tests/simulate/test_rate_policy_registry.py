@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.simulate import POLICIES, WorkloadBuilder, policy_named, simulate, star
+from penstock.simulate import POLICIES, WorkloadBuilder, simulate, star
 from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.state import Terms
@@ -15,8 +15,8 @@ def smallest_first(case: Case) -> Terms:
     return terms_of(case, rank=np.argsort(np.argsort(case.amounts.sizes, axis=1), axis=1))
 
 
-def test_another_policy_orders_flows(monkeypatch) -> None:
-    monkeypatch.setitem(POLICIES, "smallest-first", RatePolicy("smallest-first", PRIORITY, smallest_first))
+def test_another_policy_orders_flows(added) -> None:
+    added(POLICIES, "smallest-first", RatePolicy("smallest-first", PRIORITY, smallest_first))
     building = WorkloadBuilder()
     sender = building.task("sender", "work", 0.0)
     for size in (4.0, 1.0, 2.0):
@@ -29,4 +29,4 @@ def test_another_policy_orders_flows(monkeypatch) -> None:
 
 def test_an_unknown_policy_is_a_sentence() -> None:
     with refused("unknown-name fifoo fifo"):
-        policy_named("fifoo")
+        POLICIES["fifoo"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.simulate import (
+    POLICIES,
     Amounts,
     GnnJob,
     PeakToMean,
@@ -14,7 +15,6 @@ from penstock.simulate import (
     draw_amounts,
     gnn_workload,
     merge,
-    policy_named,
     racks,
     simulate,
     star,
@@ -68,7 +68,7 @@ def test_bad_workloads(change, sentence):
         (lambda: star([1, 1], [1, 1], ["a", "a"]), "duplicate"),
         (lambda: racks([0, 1], [1, 1], [1, 1], 0), "value-out-of-range 0"),
         (lambda: star([1], [1]).machine("elsewhere"), "unknown-name elsewhere"),
-        (lambda: policy_named("oess"), "unknown-name oes"),
+        (lambda: POLICIES["oess"], "unknown-name oes"),
         (lambda: PeakToMean(0.5), "value-out-of-range peak-to-mean 0.5"),
         (lambda: Quantiles([]), "value-out-of-range"),
         (lambda: GnnJob(0, 1, 1), "value-out-of-range 0"),

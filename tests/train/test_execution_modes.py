@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.graph.tasks import TASK_FACTS
 from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.stages import StageTime
 from penstock.train.build import make_session
@@ -45,22 +46,22 @@ class _Counted:
         return {"count": StageTime(0.0, 0.0, 1, 1)}
 
 
-def test_a_mode_is_one_entry(tmp_path, monkeypatch):
+def test_a_mode_is_one_entry(tmp_path, added):
     """A job whose sampler is the mode's own is executed by it, from the command to the report."""
     mode = ExecutionMode(
         "counting", lambda session, placed, group: CountingExecution(session), samplers=frozenset({"labor"})
     )
-    monkeypatch.setitem(EXECUTION_MODES, mode.name, mode)
+    added(EXECUTION_MODES, mode.name, mode)
     run = trained(community_graph(), tmp_path / "run", **{**SMALL, "sampler": "labor", "epochs": 2})
     assert run.result["train_loss"] == 1.0
     other = trained(community_graph(), tmp_path / "other", **{**SMALL, "epochs": 2})
     assert other.result["train_loss"] != 1.0
 
 
-def test_what_a_mode_does_not_support_is_refused(monkeypatch):
+def test_what_a_mode_does_not_support_is_refused(added):
     support = Support(norms=frozenset({"none"}), optimisers=frozenset({"SGD"}))
     mode = ExecutionMode("narrow", lambda *given: LoadedExecution(given[0]), support, samplers=frozenset({"labor"}))
-    monkeypatch.setitem(EXECUTION_MODES, mode.name, mode)
+    added(EXECUTION_MODES, mode.name, mode)
     with pytest.raises(PenstockError) as caught:
         make_session(make_job({**SMALL, "sampler": "labor", "norm": "layer"}), community_graph())
     assert caught.value.code == "unsupported-combination"
@@ -75,7 +76,7 @@ def test_the_host_alone_is_loaded():
 
 def test_reasons_come_from_the_declaration():
     class Task:
-        name = "node-classification"
+        name, facts = "node-classification", TASK_FACTS["node-classification"]
 
     job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "RMSprop", "norm": "batch"})
     demands = Demands(job, community_graph(), Task(), library_model=False, learned_rows=True)

@@ -11,7 +11,7 @@ from penstock.pipeline.grouped_batches import ReusedBatches
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.report import write_report
 from penstock.sampling import NeighbourSampler
-from penstock.sampling.registry import SAMPLERS, sampler_entry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.batch_source import check_sampler_supports
 from penstock.train.job import make_job
 from penstock.train.job_options import past_elbow
@@ -142,7 +142,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         trained(graph, tmp_path / "b", shuffle="adaptive", evaluate_every=0)
     for sampler in SAMPLERS:
         job = make_job({**SMALL, "sampler": sampler, "shuffle": "never"})
-        if sampler_entry(sampler).shuffles:
+        if SAMPLERS[sampler].shuffles:
             check_sampler_supports(job, typed=False)
         else:
             with refused(f"unsupported-combination {sampler} never"):

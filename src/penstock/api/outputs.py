@@ -13,13 +13,13 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
+from penstock.nn.user_module import code_at_fault
 from penstock.train.compute_device import chosen_device
 from penstock.train.data import prepared
 from penstock.train.inputs import Inputs, with_edge_fields
 from penstock.train.job import Job, make_job
 from penstock.train.layerwise.host import HostPlan, Reach, followed_relations
 from penstock.train.layerwise.inference import Inference, evaluating
-from penstock.train.user_functions import code_at_fault
 
 
 def infer(

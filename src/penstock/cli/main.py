@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from penstock.cli.job_flags import show_hidden, with_flags
 from penstock.cli.output import print_error
 from penstock.errors import Code, PenstockError
 from penstock.graph.files import FEWER_FILES, TOO_MANY_FILES
+from penstock.registry import Registry
 from penstock.version import __version__
 
 EPILOG = """
@@ -45,33 +45,37 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # Imported when they are asked for: a command should not wait for what another needs.
-_COMMANDS = {
-    "data": "penstock.cli.data:data",
-    "partition": "penstock.cli.partition:partition_command",
-    "profile": "penstock.cli.profile:profile_command",
-    "plan": "penstock.cli.plan:plan_command",
-    "simulate": "penstock.cli.simulate:simulate_command",
-    "paths": "penstock.cli.paths:paths",
-    "compare": "penstock.cli.report:compare_command",
-    "train": "penstock.cli.train:train_command",
-    "recipes": "penstock.cli.recipes:recipes_command",
-    "memory": "penstock.cli.train:memory_command",
-    "evaluate": "penstock.cli.use:evaluate_command",
-    "predict": "penstock.cli.use:predict_command",
-    "embed": "penstock.cli.use:embed_command",
-    "export": "penstock.cli.use:export_command",
-    "explain": "penstock.cli.use:explain_command",
-    "report": "penstock.cli.report:report_command",
-    "bench": "penstock.cli.profile:bench",
-    "net": "penstock.cli.net:net",
-    "serve": "penstock.cli.queue:serve_command",
-    "submit": "penstock.cli.queue:submit_command",
-    "queue": "penstock.cli.queue:queue_command",
-    "logs": "penstock.cli.queue:logs_command",
-    "cancel": "penstock.cli.queue:cancel_command",
-    "retry": "penstock.cli.queue:retry_command",
-    "wait": "penstock.cli.queue:wait_command",
-}
+COMMANDS: Registry[Any] = Registry(
+    "command",
+    "penstock.commands",
+    {
+        "data": "penstock.cli.data:data",
+        "partition": "penstock.cli.partition:partition_command",
+        "profile": "penstock.cli.profile:profile_command",
+        "plan": "penstock.cli.plan:plan_command",
+        "simulate": "penstock.cli.simulate:simulate_command",
+        "paths": "penstock.cli.paths:paths",
+        "compare": "penstock.cli.report:compare_command",
+        "train": "penstock.cli.train:train_command",
+        "recipes": "penstock.cli.recipes:recipes_command",
+        "memory": "penstock.cli.train:memory_command",
+        "evaluate": "penstock.cli.use:evaluate_command",
+        "predict": "penstock.cli.use:predict_command",
+        "embed": "penstock.cli.use:embed_command",
+        "export": "penstock.cli.use:export_command",
+        "explain": "penstock.cli.use:explain_command",
+        "report": "penstock.cli.report:report_command",
+        "bench": "penstock.cli.profile:bench",
+        "net": "penstock.cli.net:net",
+        "serve": "penstock.cli.queue:serve_command",
+        "submit": "penstock.cli.queue:submit_command",
+        "queue": "penstock.cli.queue:queue_command",
+        "logs": "penstock.cli.queue:logs_command",
+        "cancel": "penstock.cli.queue:cancel_command",
+        "retry": "penstock.cli.queue:retry_command",
+        "wait": "penstock.cli.queue:wait_command",
+    },
+)
 
 
 _COMPLETES = "_PENSTOCK_COMPLETE"
@@ -169,16 +173,11 @@ def _register_for(words: list[str]) -> None:
     if words[:1] == ["--version"]:
         return
     named = [word for word in words if not word.startswith("-")]
-    if named and named[0] in _COMMANDS:
-        _register(named[0], _found(named[0]))
+    if named and named[0] in COMMANDS:
+        _register(named[0], COMMANDS[named[0]])
     else:
-        for name in _COMMANDS:
-            app.command(name)(_summary(_found(name)))
-
-
-def _found(name: str) -> Any:
-    module, _, attribute = _COMMANDS[name].partition(":")
-    return getattr(import_module(module), attribute)
+        for name in COMMANDS.names():
+            app.command(name)(_summary(COMMANDS[name]))
 
 
 def _summary(command: Any) -> Callable[[], None]:

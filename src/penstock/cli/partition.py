@@ -19,6 +19,7 @@ from penstock.cli.output import (
     short,
 )
 from penstock.errors import PenstockError
+from penstock.partition.methods import METHODS
 from penstock.progress import Progress
 from penstock.terminal_progress import shown_progress
 
@@ -32,7 +33,7 @@ def partition_command(
     parts: Annotated[int, typer.Option("--parts", help="Parts, one a machine.")],
     out: Annotated[Path | None, typer.Option("--out", help="The partition folder to write.")] = None,
     trainers: Annotated[int, typer.Option(help="Sub-parts of every part, one a trainer.")] = 1,
-    method: Annotated[str, typer.Option(help="random, chunk, metis, hypergraph or stream.")] = "metis",
+    method: Annotated[str, typer.Option(help=f"{METHODS.words()}.")] = "metis",
     refine: Annotated[str | None, typer.Option(help="balanced: lower what the busiest part sends or reads.")] = None,
     balance: Annotated[str, typer.Option(help="Constraints: vertices, edges, train, val, test, types.")] = "",
     tolerance: Annotated[float, typer.Option(help="Largest load of a part over the mean.")] = 1.05,
@@ -117,10 +118,9 @@ def _named_cut(base: "Cut", name: str) -> "Cut":
     from dataclasses import replace
 
     from penstock.partition.assignment import REFINEMENTS
-    from penstock.partition.methods import method_named
 
     method, _, refine = name.partition("+")
-    method_named(method)
+    METHODS[method]
     if refine and refine not in REFINEMENTS:
         raise PenstockError(
             f"There is no refinement {refine!r}: use one of {', '.join(REFINEMENTS)}.", code="unknown-name"

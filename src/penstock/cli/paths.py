@@ -12,6 +12,7 @@ from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_f
 from penstock.cli.sweep import check_page
 from penstock.errors import PenstockError
 from penstock.formatting import counted
+from penstock.paths import SELECTORS
 from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
@@ -30,10 +31,9 @@ WorkloadOption = Annotated[str | None, typer.Option(help="A workload of the appl
 LoadOption = Annotated[
     str, typer.Option(metavar="A,B,...", help="Offered loads, as shares of the highest rate that can be served.")
 ]
-# Written here, as the registry imports its kernels; a test compares these words with the registry.
 _SELECTOR_HELP = (
-    "leo-smooth, leo, greedy-end-to-end, greedy-intra, ipipe, random, static, node:NAME, optimum; may be repeated."
-    " By default all that decide as requests come."
+    f"{', '.join(SELECTORS)}; of these node needs a name, as node:NAME; may be repeated. By default all that decide as"
+    " requests come."
 )
 
 
@@ -121,7 +121,7 @@ def simulate_command(
     Example: penstock paths simulate key-value-store --workload ycsb-b --chart latency.html
     """
     from penstock.cli.paths_simulation import simulated_rows
-    from penstock.paths import SELECTORS, highest_rate, selector_named, workload_shares
+    from penstock.paths import highest_rate, selector_named, workload_shares
 
     if chart is not None:
         check_page(chart)

@@ -13,6 +13,7 @@ from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_f
 from penstock.cli.sweep import PLANNED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
 from penstock.errors import PenstockError
 from penstock.formatting import counted, parsed_bytes, percent, signed_percent
+from penstock.plan.placement import PLACEMENTS
 from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def plan_command(
     device_memory: Annotated[
         str | None, typer.Option(help="With --execution: memory of the GPU, such as 24GB.  [default: the machine's]")
     ] = None,
-    placement: Annotated[str, typer.Option(help="ifs, distdgl, spread, greedy, etp or search; all are compared.")] = "",
+    placement: Annotated[str, typer.Option(help=f"{PLACEMENTS.words()}; all are compared.")] = "",
     flows: Annotated[str, typer.Option(help="oes, fair, fifo, iteration-first, …; the best that can run.")] = "",
     budget: Annotated[float, typer.Option(min=0, help="Seconds to search at most; 0: by steps alone.")] = 0.0,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a search.")] = 10_000,

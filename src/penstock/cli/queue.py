@@ -16,6 +16,7 @@ from penstock.cli.output import JsonOption, print_json
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.processes import polite_interrupt
+from penstock.service.policies import POLICIES
 
 FolderOption = Annotated[
     Path | None, typer.Option("--folder", help="The service's folder; PENSTOCK_QUEUE or your own by default.")
@@ -208,7 +209,7 @@ def serve_command(
     folder: FolderOption = None,
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0: a free one.")] = 0,
-    policy: Annotated[str, typer.Option(help="Which job is next: fit, base, lmcf or bmc.")] = "fit",
+    policy: Annotated[str, typer.Option(help=f"Which job is next: {POLICIES.words()}.")] = "fit",
     concurrent: Annotated[
         str, typer.Option(metavar="N", help="Jobs at once on a device; auto: as memory and throughput allow.")
     ] = "auto",

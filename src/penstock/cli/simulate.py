@@ -17,15 +17,16 @@ from penstock.cli.sweep import (
     show_sweep,
 )
 from penstock.errors import PenstockError
+from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES, POLICIES
+from penstock.simulate.shop.schedulers import SCHEDULERS
+from penstock.simulate.traces import TRACE_POLICIES
 
 if TYPE_CHECKING:
     from penstock.cli.simulate_network import Subject, TraceSubject
 
-# Written here, as the tables of policies import their kernels; a test compares these words with the tables.
 _POLICY_HELP = (
-    "How flows share links: oes, fair, fifo, mrtf, omcoflow, iteration-first, critical-path; of coflows fair,"
-    " ep-over-dp, dp-first, pp-first, ep-first, bytescheduler, hermod, slack; of a trace fair, fifo, coflowsim-fair,"
-    " coflowsim-fifo, sebf, sincronia. If none: slack for an llm, sebf for a trace, else oes."
+    f"How flows share links: {', '.join(FLOW_POLICIES)}; of coflows {', '.join(COFLOW_POLICIES)}; of a trace"
+    f" {', '.join(TRACE_POLICIES)}. If none: slack for an llm, sebf for a trace, else oes."
 )
 
 
@@ -60,7 +61,7 @@ def simulate_command(
     ] = False,
     shop: Annotated[bool, typer.Option("--shop", help="Schedule the jobs of a flexible job shop (.fjs).")] = False,
     schedule: Annotated[
-        str | None, typer.Option(help="With --shop: fifo, bilevel, enumeration or cp-sat; by default bilevel.")
+        str | None, typer.Option(help=f"With --shop: {SCHEDULERS.words()}; by default bilevel.")
     ] = None,
     schedule_options: Annotated[
         str | None, typer.Option(help="With --shop: fields of the schedule, such as {beta: 4} (docs/shops.md).")
@@ -145,15 +146,13 @@ def _simulate_workload(
 def _check_options(policy: str | None, timelines: Sequence[Path], out_coflows: Path | None) -> None:
     """Refuse, before anything is simulated, what can be refused at once."""
     from penstock.report.gantt import check_form
-    from penstock.simulate import policy_named
-    from penstock.simulate.traces import TRACE_POLICIES
 
     for path in timelines:
         check_form(path)
     if out_coflows is not None:
         check_table(out_coflows)
     if policy is not None and policy not in TRACE_POLICIES:
-        policy_named(policy)
+        POLICIES[policy]
 
 
 def _simulate_trace(subject: "TraceSubject", compare: bool, out_coflows: Path | None, as_json: bool) -> None:

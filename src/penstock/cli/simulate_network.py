@@ -1,7 +1,7 @@
 """What `penstock simulate` does with a workload, a trace of coflows or a plan: read it, run it and print it."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,18 +17,17 @@ from penstock.graph.document_sweep import Point, fields_of, parse_sweeps, points
 from penstock.graph.files import read_document
 from penstock.report.gantt import path_by_kind, path_sentence
 from penstock.report.words import seconds
-from penstock.simulate import RatePolicy, Timeline, critical_path, gap_of
+from penstock.simulate import POLICIES, Timeline, critical_path, gap_of
 from penstock.simulate.document import TraceDocument
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.sharing.families import PRIORITY
 from penstock.simulate.timeline import coflow_times, step_seconds
-from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, read_trace, simulate_trace, trace_policy_named
+from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, read_trace, simulate_trace
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan
     from penstock.simulate.document import TraceDocument, WorkloadDocument
     from penstock.simulate.levels import Pace
-    from penstock.simulate.rates import RatePolicy
     from penstock.simulate.scenario import Scenario
     from penstock.simulate.timeline import Timeline
 
@@ -47,7 +46,7 @@ class Subject:
 
     scenario: "Scenario"
     policy: str
-    fitting: "Mapping[str, RatePolicy]"
+    fitting: Sequence[str]
     by: str = "makespan_s"
     """What policies are compared by."""
     fair_scenario: "Callable[[], Scenario] | None" = None
@@ -191,8 +190,7 @@ def _of_workload(
         fair = _with_fair_exchange(document, iterations)
         scenario = build_scenario(document, iterations)
         return Subject(scenario, _known(policy, "slack"), COFLOW_POLICIES, "step_s", fair)
-    fitting = {**FLOW_POLICIES, **{name: COFLOW_POLICIES[name] for name in _FOR_ANY}}
-    return Subject(build_scenario(document, iterations), _known(policy, "oes"), fitting)
+    return Subject(build_scenario(document, iterations), _known(policy, "oes"), (*FLOW_POLICIES, *_FOR_ANY))
 
 
 def _with_fair_exchange(document: "WorkloadDocument", iterations: int | None) -> "Callable[[], Scenario] | None":
@@ -207,21 +205,18 @@ def _with_fair_exchange(document: "WorkloadDocument", iterations: int | None) ->
 
 
 def _known(policy: str | None, default: str) -> str:
-    from penstock.simulate import policy_named
-
-    return policy_named(policy or default).name
+    return POLICIES[policy or default].name
 
 
 def _of_plan(plan: "Plan", policy: str | None, iterations: int | None) -> Subject:
     from penstock.plan.planner import replay
-    from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
+    from penstock.simulate.rates import FLOW_POLICIES
 
     chosen = policy or plan.flows
     found = replay(plan, chosen, iterations)
     predicted = plan.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"})
     fields = {"iteration_s": found.pace.iteration_s, "predicted": {"flows": plan.flows, **predicted}}
-    fitting = {**FLOW_POLICIES, **{name: COFLOW_POLICIES[name] for name in _FOR_ANY}}
-    return Subject(found.scenario, chosen, fitting, fields=fields, pace=found.pace)
+    return Subject(found.scenario, chosen, (*FLOW_POLICIES, *_FOR_ANY), fields=fields, pace=found.pace)
 
 
 def _plan_at(plan: "Plan", point: Point) -> "Plan":
@@ -264,7 +259,7 @@ _DEFAULT = "sebf"
 def trace_fields(document: TraceDocument, folder: Path, policy: str | None, compare: bool) -> dict[str, Any]:
     """What a simulation of a trace says, for JSON; a relative file is looked for in `folder`."""
     chosen = policy or _DEFAULT
-    trace_policy_named(chosen)
+    TRACE_POLICIES[chosen]
     trace, rate = read_trace(folder / document.file), document.port_gbps * 1e9 / 8
     found = simulate_trace(trace, chosen, rate)
     fields = _fields(found)
@@ -336,12 +331,12 @@ _BUSIEST = 3
 
 
 def compared_policies(
-    scenario: Scenario, bound: float, policies: Mapping[str, RatePolicy], queues: int | None, by: str
+    scenario: Scenario, bound: float, policies: Sequence[str], queues: int | None, by: str
 ) -> list[dict[str, Any]]:
     """Every policy, the one with the least of `by` first."""
     rows: list[dict[str, Any]] = []
-    for policy, rule in policies.items():
-        found = scenario.simulate(policy, queues=queues if rule.family == PRIORITY else None)
+    for policy in policies:
+        found = scenario.simulate(policy, queues=queues if POLICIES[policy].family == PRIORITY else None)
         slowest = int(np.argmax(found.link_use))
         rows.append(
             {

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.cluster.launch import launcher_entry
+from penstock.cluster.launch import LAUNCHERS
 from penstock.errors import PenstockError
 from penstock.graph.documents import first_problem, read_yaml
-from penstock.hardware.cluster import LAUNCHERS, ClusterDocument, Machine
+from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument, Machine
 
 _SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 
@@ -47,7 +47,7 @@ def _of_this_host(machines: int, workers: int) -> ClusterDocument:
 
 def _discovering() -> list[str]:
     """Launchers that may be asked for the machines, instead of a list of them."""
-    return [name for name, facts in LAUNCHERS.items() if facts.discovers]
+    return [name for name in LAUNCHER_FACTS.names() if LAUNCHER_FACTS[name].discovers]
 
 
 def with_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
@@ -58,6 +58,6 @@ def with_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
             f"Machines found by {source} cannot be used by the launcher {fields['launcher']!r}: leave `launcher` out.",
             code="conflicting-options",
         )
-    discover = launcher_entry(source).discover
+    discover = LAUNCHERS[source].discover
     assert discover is not None
     return discover(fields)

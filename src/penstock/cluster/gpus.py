@@ -6,7 +6,7 @@ import torch
 
 from penstock.cluster.layout import Layout, Setup
 from penstock.errors import PenstockError
-from penstock.hardware.cluster import LAUNCHERS, ClusterDocument, Machine
+from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument, Machine
 from penstock.hardware.machines import check_device
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -37,7 +37,7 @@ def own_gpus(cluster: ClusterDocument, layout: Layout) -> bool:
 
 def claim_gpu(setup: Setup) -> None:
     """Let this worker's process see its own GPU alone. Called before anything asks for a GPU: later is not heard."""
-    task, given = setup.task, LAUNCHERS[setup.cluster.launcher].gives_gpus
+    task, given = setup.task, LAUNCHER_FACTS[setup.cluster.launcher].gives_gpus
     if not given:
         os.environ[_VISIBLE] = _name_of(task.gpu, os.environ.get(_VISIBLE))
     if not torch.cuda.is_available():

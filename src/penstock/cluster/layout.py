@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
-from penstock.hardware.cluster import LAUNCHERS, LOOPBACK, ClusterDocument
+from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
 
 # Which task runs on which machine: stores with their parts, workers, samplers and servers.
 
@@ -174,7 +174,7 @@ def _gpus(cluster: ClusterDocument, seats: Sequence[int]) -> Iterator[int | None
     """The GPU of every worker, by rank; those of a machine are shared out in turn."""
     counts = [machine.gpus for machine in cluster.machines]
     # Machines that are one host have its GPUs one after the other.
-    first = [sum(counts[:number]) if LAUNCHERS[cluster.launcher].one_host else 0 for number in range(len(counts))]
+    first = [sum(counts[:number]) if LAUNCHER_FACTS[cluster.launcher].one_host else 0 for number in range(len(counts))]
     for rank, number in enumerate(seats):
         place = seats[:rank].count(number)
         yield first[number] + place % counts[number] if counts[number] else None

@@ -14,11 +14,12 @@ import torch
 from penstock.cluster.profiling import profile_job
 from penstock.cost.model import CostModel, KnownMachine, machine_model
 from penstock.cost.profile import CostSpread, OperatorCost, Profile, read_profile
-from penstock.cost.scaled_profile import SCALED_SAMPLERS, TaskWork, count_work, scaled_profile
+from penstock.cost.scaled_profile import TaskWork, count_work, scaled_profile
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.tasks import TASK_FACTS
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import chosen_for_plan
 from penstock.partition.assignment import cut_into, parts_of
@@ -30,10 +31,10 @@ from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
-from penstock.plan.workloads import PlannedRun, workload_entry
+from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.progress import Progress
 from penstock.sampling import MiniBatch
-from penstock.sampling.registry import sampler_entry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.assembly import session_of
 from penstock.train.batch_source import make_batch_source
 from penstock.train.data import choose_task, open_data
@@ -86,7 +87,7 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
         return fit_profile(profile_job(job, small, _PROFILED, progress), job, cluster, progress)
     profile = read_profile(path)
     profile.check_job(job.model_dump(mode="json"), str(path))
-    wanted = workload_entry(profile.mode).conditions(cluster)
+    wanted = WORKLOADS[profile.mode].conditions(cluster)
     for name in dict.fromkeys([*wanted, *profile.cluster]):
         measured, value = profile.cluster.get(name), wanted.get(name)
         if measured != value:
@@ -164,7 +165,7 @@ _BATCHES = 10
 def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: Progress) -> Profile:
     """The profile for a cluster's machines and workers: itself, or predicted from it, which is said."""
     parts, workers = len(cluster.machines), cluster.workers
-    if workload_entry(profile.mode).any_size or (profile.parts, profile.workers) == (parts, workers):
+    if WORKLOADS[profile.mode].any_size or (profile.parts, profile.workers) == (parts, workers):
         return profile
     with progress.step("counting what batches read"):
         graph = open_data(job)
@@ -187,15 +188,15 @@ def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: 
 
 def _check_scalable(job: Job, graph: Graph) -> None:
     why = None
-    if sampler_entry(job.sampler).local:
+    if SAMPLERS[job.sampler].local:
         why = f"batches of sampler {job.sampler} depend on which machine has which parts"
-    elif job.sampler not in SCALED_SAMPLERS:
+    elif not SAMPLERS[job.sampler].scales:
         why = f"batches of sampler {job.sampler} are drawn as a whole"
     elif job.time is not None:
         why = "its batches are drawn by time"
     elif not graph.is_homogeneous:
         why = "its graph has several node types or relations"
-    elif not (task := choose_task(graph, job)).startswith("node"):
+    elif not TASK_FACTS[task := choose_task(graph, job)].predictable:
         why = f"its task is {task}"
     if why is not None:
         raise PenstockError(

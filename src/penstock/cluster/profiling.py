@@ -14,7 +14,6 @@ from penstock.cluster.launch import make_launcher
 from penstock.cluster.run import cut_for, template_of
 from penstock.cluster.tasks.worker import WARMING
 from penstock.cost.profile import CostSpread, MemoryUse, OperatorCost, Profile, TransferCost, deciding
-from penstock.cost.scaled_profile import SCALED_SAMPLERS
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.arrays import Array
@@ -27,7 +26,7 @@ from penstock.plan.workloads.mini_batch import conditions
 from penstock.plan.workloads.whole_section import BACKWARD, FORWARD, MESSAGE, operator_name
 from penstock.processes import polite_interrupt
 from penstock.progress import Progress
-from penstock.sampling.registry import sampler_entry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.job import Job
@@ -160,7 +159,7 @@ def _profile_mini_batches(job: Job, cluster: ClusterDocument, iterations: int, p
     how other machines are. Steps are measured on GPUs where the job or the cluster asks for them and this host has one.
     """
     own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING + 1), "evaluate_every": -1, "sample_threads": 1}
-    entry = sampler_entry(job.sampler)
+    entry = SAMPLERS[job.sampler]
     own |= entry.settled
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
         device = _device(job, cluster, progress)
@@ -186,7 +185,7 @@ _MEASURED_BY = {"mini-batch": _profile_mini_batches, "whole": _profile_bins}
 def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress: Progress) -> list[OperatorCost]:
     """What operators take with smaller batches, for jobs whose profiles can be scaled: it tells what does not grow."""
     size = job.batch_size // _SMALLER
-    if job.sampler not in SCALED_SAMPLERS or size < bench.workers:
+    if not SAMPLERS[job.sampler].scales or size < bench.workers:
         return []
     fewer = max(1, iterations // 2)
     small = job.model_copy(update={"batch_size": size, "run": f"{job.run}-smaller"})

@@ -21,7 +21,7 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
-from penstock.hardware.cluster import LAUNCHERS, ClusterDocument
+from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument
 from penstock.nn.user_module import user_module_location
 from penstock.partition import Cut, Partition, cut, open_partition
 from penstock.pipeline.options import PipelineOptions
@@ -185,7 +185,7 @@ def _check_parts(partition: Partition, given: Graph | None, cluster: ClusterDocu
             code="mismatched-inputs",
         )
     check_uncut(job, str(partition.path))
-    if LAUNCHERS[cluster.launcher].one_host:
+    if LAUNCHER_FACTS[cluster.launcher].one_host:
         # Other machines read their own parts through when their tasks start.
         check_parts(partition, job.features)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from penstock.coflow.matching import schedule, schedule_named
+from penstock.coflow.matching import SCHEDULES, schedule
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 
@@ -271,7 +271,7 @@ def all_to_all(
     Phases send whole multiples of `granularity` rows; with `max_phases` that is doubled until they are few enough.
     Gradients do not flow back.
     """
-    schedule_named(schedule)
+    SCHEDULES[schedule]
     rank = dist.get_rank(group)
     if rank < 0:
         raise PenstockError(

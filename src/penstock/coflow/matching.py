@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
+from penstock.registry import Registry
 
 # What an all-to-all has to send (a matrix of bytes), the least time that any schedule takes, and its phases.
 
@@ -383,17 +384,17 @@ def printed_phases(demand: Array, limit: int = LIMIT) -> list[Phase]:
     return phases
 
 
-SCHEDULES: dict[str, Callable[[Array], list[Phase]]] = {
-    "fair": fair_phases,
-    "printed": printed_phases,
-    "matched": matched_phases,
-    "bvn": bvn_phases,
-}
+SCHEDULES: Registry[Callable[[Array], list[Phase]]] = Registry(
+    "all-to-all schedule",
+    "penstock.all_to_all_schedules",
+    {"fair": fair_phases, "printed": printed_phases, "matched": matched_phases, "bvn": bvn_phases},
+    Callable,
+)
 
 
 def schedule(matrix: Any, name: str = "bvn") -> list[Phase]:
     """The phases in which rank i's matrix[i, j] bytes (whole numbers) reach rank j; own data, i = j, is in none."""
-    return schedule_named(name)(checked_demand(matrix))
+    return SCHEDULES[name](checked_demand(matrix))
 
 
 def seconds(matrix: Any, name: str, rate: float, overhead_s: float = 0.0) -> float:
@@ -403,10 +404,3 @@ def seconds(matrix: Any, name: str, rate: float, overhead_s: float = 0.0) -> flo
     checked_rate(rate)
     phases = schedule(matrix, name)
     return sum(phase.weight for phase in phases) / rate + overhead_s * len(phases)
-
-
-def schedule_named(name: str) -> Callable[[Array], list[Phase]]:
-    """The schedule of that name."""
-    if name not in SCHEDULES:
-        raise PenstockError(f"No all-to-all schedule is called {name!r}{nearest(name, SCHEDULES)}", code="unknown-name")
-    return SCHEDULES[name]

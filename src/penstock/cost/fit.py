@@ -16,8 +16,8 @@ from penstock.cost.profile import FittedOperator
 from penstock.cost.step_prediction import LAYER_CALLS, STEP, StepShape, counted_block, step_work
 from penstock.nn import ModelOptions, build_model
 from penstock.nn.eager import eager
+from penstock.nn.layer_table import model_options
 from penstock.nn.operator_work import Amounts, seconds_of
-from penstock.nn.options import model_options
 from penstock.nn.order_costs import order_costs_of
 from penstock.nn.zoo.model import layer_widths
 from penstock.sampling import Block

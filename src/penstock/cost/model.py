@@ -68,9 +68,7 @@ class CostModel:
     def fit(self, operator: str, device: str = "cpu") -> FittedOperator:
         """An operator's rates on a kind of device."""
         if operator not in OPERATORS:
-            raise PenstockError(
-                f"There is no operator {operator!r} (operators: {', '.join(OPERATORS)}).", code="unknown-name"
-            )
+            raise OPERATORS.unknown(operator)
         if (operator, device) not in self._fits:
             raise PenstockError(
                 f"Operator {operator} was not measured on {device}: run `penstock profile --operators` on a machine"

@@ -79,8 +79,6 @@ _LEAST_SHARE = 0.2
 
 SERVED_FOR_ALL = "sum"
 """The operator whose seconds follow the workers that it serves: a parameter server sums their gradients."""
-SCALED_SAMPLERS = ("neighbour", "labor")
-"""Samplers whose batches are drawn worker by worker, from the seeds of each: what they read at other sizes is known."""
 
 
 def scaled_profile(

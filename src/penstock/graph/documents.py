@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.errors import PenstockError, nearest_name
 from penstock.graph.files import read_document
-from penstock.imports import has_plugin
+from penstock.registry import Registry
 
 
 class StrictDocument(BaseModel):
@@ -173,18 +173,18 @@ def split_commas(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-def or_plugin(group: str) -> WrapValidator:
-    """Lets a field that takes some words take names of plug-ins too, which installed packages offer to a registry."""
+def name_in(registry: Registry[Any], *others: str) -> Any:
+    """The type of a field that names an entry of a registry, which may be a plug-in's, or is one of `others`."""
 
     def check(value: object, known: ValidatorFunctionWrapHandler) -> object:
         try:
             return known(value)
         except ValidationError:
-            if isinstance(value, str) and has_plugin(group, value):
+            if isinstance(value, str) and value in registry:
                 return value
             raise
 
-    return WrapValidator(check)
+    return Annotated[Literal[(*others, *registry)], WrapValidator(check)]
 
 
 def _count_or_auto(value: object, check: ValidatorFunctionWrapHandler) -> int:

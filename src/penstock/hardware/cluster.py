@@ -4,17 +4,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from penstock.graph.documents import StrictDocument
+from penstock.graph.documents import StrictDocument, name_in
+from penstock.registry import Registry
 from penstock.wire import WireOptions
 
-# The launchers, which cluster files choose from by name: what each does, and where its entry is defined.
+# What others need to know of the launchers, which cluster files choose from by name.
 
 
 class LauncherFacts(NamedTuple):
-    """What others need to know of a launcher."""
+    """What others need to know of a launcher; `cluster.launch.LAUNCHERS` has what starts tasks."""
 
-    entry: str
-    """The module and the name of its `cluster.launch.registry.LauncherEntry`, imported when a run asks for it."""
     one_host: bool = False
     """Whether all machines of the cluster file are this host."""
     discovers: bool = False
@@ -23,11 +22,18 @@ class LauncherFacts(NamedTuple):
     """Whether it lets each worker see its own GPU alone."""
 
 
-LAUNCHERS = {
-    "local": LauncherFacts("penstock.cluster.launch.local:LOCAL", one_host=True),
-    "ray": LauncherFacts("penstock.cluster.launch.ray:RAY", discovers=True, gives_gpus=True),
-    "environment": LauncherFacts("penstock.cluster.launch.environment:ENVIRONMENT", discovers=True),
-}
+NO_FACTS = LauncherFacts()
+LAUNCHER_FACTS: Registry[LauncherFacts] = Registry(
+    "launcher",
+    "penstock.launchers",
+    {
+        "local": LauncherFacts(one_host=True),
+        "ray": LauncherFacts(discovers=True, gives_gpus=True),
+        "environment": LauncherFacts(discovers=True),
+    },
+    LauncherFacts,
+    part="facts",
+)
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$")]
@@ -38,7 +44,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 if TYPE_CHECKING:
     LauncherName = str
 else:
-    LauncherName = Literal[tuple(LAUNCHERS)]
+    LauncherName = name_in(LAUNCHER_FACTS)
 
 
 class Machine(StrictDocument):

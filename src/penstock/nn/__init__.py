@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.nn.adapter import Adapted, adapt
     from penstock.nn.aggregation import aggregate
     from penstock.nn.attention import attend, attend_jointly
+    from penstock.nn.layer_table import ModelOptions, model_options
     from penstock.nn.layers import (
         DenseLayer,
         GATLayer,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         TypedDenseLayer,
         TypedGATLayer,
     )
-    from penstock.nn.options import ModelOptions, model_options
     from penstock.nn.scorers import (
         ComplExScorer,
         DistMultScorer,
@@ -124,7 +124,7 @@ __getattr__ = lazy_names(
             "TypedDenseLayer",
             "TypedGATLayer",
         ),
-        "penstock.nn.options": (
+        "penstock.nn.layer_table": (
             "ModelOptions",
             "model_options",
         ),

@@ -1,33 +1,118 @@
-"""The kinds of layer, which models choose from by name, and where each one's entry is defined."""
+"""The kinds of layer by name, which models choose from, and the options of a model with one of them."""
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from penstock.imports import load_plugin
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-LAYERS = {
-    "sage": "penstock.nn.layers.entry:SAGE",
-    "gcn": "penstock.nn.layers.entry:GCN",
-    "gat": "penstock.nn.layers.entry:GAT",
-    "gatv2": "penstock.nn.layers.entry:GATV2",
-    "gin": "penstock.nn.layers.entry:GIN",
-    "gine": "penstock.nn.layers.entry:GINE",
-    "transformer": "penstock.nn.layers.entry:TRANSFORMER",
-    "rgcn": "penstock.nn.layers.entry:RGCN",
-    "hgt": "penstock.nn.layers.entry:HGT",
-    "mlp": "penstock.nn.layers.entry:MLP",
-    "embedding": "penstock.nn.layers.entry:EMBEDDING",
-}
-"""For each kind of layer, the module and the name of its entry. Modules are imported when their layer is asked for."""
-PLUGINS = "penstock.models"
-"""The group of entry points by which packages offer further ones."""
+from penstock.errors import PenstockError
+from penstock.graph.documents import first_problem, name_in
+from penstock.nn.options import LayerOptions
+from penstock.nn.scorer_table import SCORERS
+from penstock.registry import Registry
+
+if TYPE_CHECKING:
+    from penstock.nn.layers.entry import LayerEntry
+
+LAYERS: "Registry[LayerEntry]" = Registry(
+    "model",
+    "penstock.models",
+    {
+        "sage": "penstock.nn.layers.entry:SAGE",
+        "gcn": "penstock.nn.layers.entry:GCN",
+        "gat": "penstock.nn.layers.entry:GAT",
+        "gatv2": "penstock.nn.layers.entry:GATV2",
+        "gin": "penstock.nn.layers.entry:GIN",
+        "gine": "penstock.nn.layers.entry:GINE",
+        "transformer": "penstock.nn.layers.entry:TRANSFORMER",
+        "rgcn": "penstock.nn.layers.entry:RGCN",
+        "hgt": "penstock.nn.layers.entry:HGT",
+        "mlp": "penstock.nn.layers.entry:MLP",
+        "embedding": "penstock.nn.layers.entry:EMBEDDING",
+    },
+    "penstock.nn.layers.entry:LayerEntry",
+)
 WITHOUT_LAYERS = frozenset({"embedding"})
 """Models that compute nothing of their inputs: a vertex's output is its own row."""
 
+if TYPE_CHECKING:
+    ModelName = str
+else:
+    ModelName = Annotated[name_in(LAYERS), BeforeValidator(lambda value: _no_scorer(value))]
 
-def layer_entry(name: str) -> Any:
-    """The `nn.layers.entry.LayerEntry` of a kind of layer, which may be a plug-in's."""
-    if name not in LAYERS:
-        return load_plugin(PLUGINS, name, import_module("penstock.nn.layers.entry").LayerEntry)
-    module, _, attribute = LAYERS[name].partition(":")
-    return getattr(import_module(module), attribute)
+
+def _no_scorer(value: object) -> object:
+    """Other libraries call a scorer of triples a model: say where it goes here."""
+    if isinstance(value, str) and value not in LAYERS and value in SCORERS:
+        raise ValueError(
+            f"{value} is a scorer: set `scorer` to it, and `model` to embedding or an encoder such as rgcn"
+        )
+    return value
+
+
+class ModelOptions(LayerOptions):
+    """Fields of a model of the zoo; its input and output widths come from the graph."""
+
+    model: ModelName = Field("sage", description=LayerOptions.model_fields["model"].description)
+
+    @property
+    def needs_totals(self) -> bool:
+        """Whether blocks must say how long whole lists are; of weighted edges they always do."""
+        return bool(LAYERS[self.model].needs_totals(self))
+
+    @model_validator(mode="after")
+    def _order_is_free(self) -> "ModelOptions":
+        """Products can be exchanged where neighbours are added up."""
+        if self.order == "auto":
+            return self
+        entry = LAYERS[self.model]
+        if not (entry.linear(self) and entry.reads_neighbours):
+            what = f"{self.model} with aggregate {self.aggregate}" if entry.linear(self) else self.model
+            raise ValueError(f"order cannot be chosen for model {what}: leave out order")
+        return self
+
+    @model_validator(mode="after")
+    def _decomposition_fits(self) -> "ModelOptions":
+        chosen = "bases" if self.bases else "blocks" if self.blocks else None
+        if chosen is None:
+            return self
+        if not LAYERS[self.model].decomposes:
+            raise ValueError(f"{chosen} is for model rgcn, not for {self.model}: leave out {chosen}")
+        if self.bases and self.blocks:
+            raise ValueError("bases and blocks cannot be combined: leave out one of them")
+        if self.blocks and self.hidden % self.blocks:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of blocks ({self.blocks})")
+        return self
+
+    @model_validator(mode="after")
+    def _rows_of_one_hot(self) -> "ModelOptions":
+        """The embedding of a vertex is then its rows of the first layer's matrices: its own, and one for each basis."""
+        if not self.one_hot:
+            return self
+        if not LAYERS[self.model].decomposes or not self.bases:
+            raise ValueError("one_hot is for model rgcn with bases: set bases, such as 30, or leave out one_hot")
+        width = self.hidden * (1 + self.bases)
+        if "embedding" in self.model_fields_set and self.embedding != width:
+            raise ValueError(f"one_hot makes embeddings of hidden * (1 + bases) = {width}: leave out embedding")
+        self.embedding = width
+        return self
+
+    @model_validator(mode="after")
+    def _time_is_read(self) -> "ModelOptions":
+        if self.time_width and not LAYERS[self.model].encodes_time:
+            able = ", ".join(name for name in LAYERS if LAYERS[name].encodes_time)
+            raise ValueError(f"model {self.model} reads no times of edges: leave out time_width, or use one of {able}")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_share_hidden(self) -> "ModelOptions":
+        if self.hidden % self.heads and LAYERS[self.model].has_heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        return self
+
+
+def model_options(**chosen: Any) -> ModelOptions:
+    """Checked options, refused with a sentence."""
+    try:
+        return ModelOptions(**chosen)
+    except ValidationError as error:
+        raise PenstockError(f"The model cannot be built: {first_problem(error)}.", code="invalid-value") from None

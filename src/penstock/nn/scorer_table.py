@@ -1,39 +1,50 @@
-"""The names of all scorers, which jobs choose from, where each one's class is defined, and how its rows begin.
+"""The scorers by name, which jobs choose from, and how the rows that each one scores begin.
 
 Nothing here imports torch: owners of parts draw rows without it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from penstock.graph.documents import or_plugin
-from penstock.imports import load_plugin
-from penstock.store.initial_rows import InitialRows, chosen_rows, usual_rows
+from penstock.graph.documents import name_in
+from penstock.registry import Registry
+from penstock.store.initial_rows import InitialRows, chosen_rows, distance_rows, product_rows, unit_rows, usual_rows
 
-SCORERS = {
-    "dot": "penstock.nn.scorers.products:DotScorer",
-    "distmult": "penstock.nn.scorers.products:DistMultScorer",
-    "mlp": "penstock.nn.scorers.products:MLPScorer",
-    "complex": "penstock.nn.scorers.products:ComplExScorer",
-    "transe": "penstock.nn.scorers.distances:TransEScorer",
-    "rotate": "penstock.nn.scorers.distances:RotatEScorer",
-}
-"""For each scorer, the module and the name of its class. Modules are imported when their scorer is asked for."""
-PLUGINS = "penstock.scorers"
-"""The group of entry points by which packages offer further ones."""
+SCORERS: Registry[Any] = Registry(
+    "scorer",
+    "penstock.scorers",
+    {
+        "dot": "penstock.nn.scorers.products:DotScorer",
+        "distmult": "penstock.nn.scorers.products:DistMultScorer",
+        "mlp": "penstock.nn.scorers.products:MLPScorer",
+        "complex": "penstock.nn.scorers.products:ComplExScorer",
+        "transe": "penstock.nn.scorers.distances:TransEScorer",
+        "rotate": "penstock.nn.scorers.distances:RotatEScorer",
+    },
+    type,
+)
+"""The classes of scorers, modules with a class method `build(width, relations, settings)`."""
 
 if TYPE_CHECKING:
     ScorerName = str
 else:
-    ScorerName = Annotated[Literal[("auto", *SCORERS)], or_plugin(PLUGINS)]
+    ScorerName = name_in(SCORERS, "auto")
+
+_CHOSEN = {"edges": "dot", "triples": "complex"}
+"""What `auto` is, by what a task is about."""
 
 
-def scorer_class(name: str) -> Any:
-    """The class of a scorer, which may be a plug-in's."""
-    if name not in SCORERS:
-        return load_plugin(PLUGINS, name, type)
-    module, _, attribute = SCORERS[name].partition(":")
-    return getattr(import_module(module), attribute)
+def chosen_scorer(scorer: str, about: str) -> str:
+    """The scorer that a job asks for, or the one that `auto` is for a task about edges or triples."""
+    return _CHOSEN[about] if scorer == "auto" else scorer
+
+
+_BEGIN: dict[str | None, Callable[[int, float, int], InitialRows]] = {
+    **dict.fromkeys(("auto", "dot", "distmult", "complex"), lambda width, margin, distance: product_rows()),
+    "transe": lambda width, margin, distance: unit_rows(width) if distance == 2 else distance_rows(margin, width),
+    "rotate": lambda width, margin, distance: distance_rows(margin, width // 2),
+}
+"""What the scorers' authors begin rows with. Rows of others begin as those that layers read."""
 
 
 def initial_rows(
@@ -41,16 +52,7 @@ def initial_rows(
 ) -> InitialRows:
     """What a table of vertices' rows begins with under a job's `embedding_init`; `scorer`: None where layers read it.
 
-    `auto` is what the scorer's authors do. Rows of products are N(0, 0.1). Those of distances are uniform, so that the
-    distance of two random rows is about the margin (Sun et al., 2019), or about as long as 1 where TransE measures by
-    the root of squares (Bordes et al., 2013).
+    `auto` is what the scorer's authors do.
     """
-    if scorer in ("auto", "dot", "distmult", "complex"):
-        auto = InitialRows("normal", 0.1)
-    elif scorer == "transe" and distance == 2:
-        auto = InitialRows("uniform", (3 / width) ** 0.5)
-    elif scorer in ("transe", "rotate"):
-        auto = InitialRows("uniform", (margin + 2) / (width // 2 if scorer == "rotate" else width))
-    else:
-        auto = usual_rows(width)
+    auto = _BEGIN[scorer](width, margin, distance) if scorer in _BEGIN else usual_rows(width)
     return chosen_rows(init, auto, count, width)

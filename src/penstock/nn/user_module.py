@@ -4,7 +4,8 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -14,6 +15,20 @@ import torch
 from penstock.errors import PenstockError, nearest
 
 Widths = int | Mapping[str, int]
+
+
+@contextmanager
+def code_at_fault(what: str) -> Iterator[None]:
+    """What fails in it is a function of the user's: the sentence says which."""
+    try:
+        yield
+    except (PenstockError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        raise PenstockError(
+            f"{what} failed ({type(error).__name__}: {said}): correct it.", code="user-code-failed"
+        ) from error
 
 
 def build_user_module(name: str, inputs: Widths, outputs: int) -> torch.nn.Module:

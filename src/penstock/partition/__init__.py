@@ -2,14 +2,19 @@
 
 `assignment` goes through all steps: `methods/` decide on a `problem`, `refine` improves the result, its quality is
 measured, parts are divided among trainers, and `writer` writes them. `folder` opens the parts, `owners` answers which
-part a vertex belongs to, and `stitch` puts the whole graph together again. `bins` divides vertices into bins for
+part a vertex belongs to, and `stitched` puts the whole graph together again. `bins` divides vertices into bins for
 training on the whole graph.
 """
 
-from penstock.partition.assignment import Assigned, Cut, Metrics, assign, cut, measure
-from penstock.partition.folder import Partition, open_partition
-from penstock.partition.owners import Book
-from penstock.partition.stitch import stitch
+from typing import TYPE_CHECKING
+
+from penstock.imports import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.partition.assignment import Assigned, Cut, Metrics, assign, cut, measure
+    from penstock.partition.folder import Partition, open_partition
+    from penstock.partition.owners import Book
+    from penstock.partition.stitched import stitch
 
 __all__ = [
     "Assigned",
@@ -23,3 +28,14 @@ __all__ = [
     "open_partition",
     "stitch",
 ]
+
+# Looked up on first use: help lists the methods, and waits for no kernels.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.partition.assignment": ("Assigned", "Cut", "Metrics", "assign", "cut", "measure"),
+        "penstock.partition.folder": ("Partition", "open_partition"),
+        "penstock.partition.owners": ("Book",),
+        "penstock.partition.stitched": ("stitch",),
+    },
+)

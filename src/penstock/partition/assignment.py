@@ -18,7 +18,7 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.folder import DOCUMENT, Partition, PartitionDocument, TypeRanges, open_partition, part_folder
-from penstock.partition.methods import method_named
+from penstock.partition.methods import METHODS
 from penstock.partition.methods.metis import metis_library, part_adjacency
 from penstock.partition.problem import (
     Constraints,
@@ -233,7 +233,7 @@ def cut(
 
 def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progress = SILENT) -> Assigned:
     """The part of every vertex by the chosen method and refinement, and how good that is."""
-    method = method_named(how.method)
+    method = METHODS[how.method]
     _check(graph, how)
     whole = whole_of(graph)
     names = list(how.balance) or default_names(whole)

@@ -1,6 +1,6 @@
-"""Ways to choose a path, and the registry of them.
+"""Ways to choose a path. A new one is an entry and its line in `penstock.paths.SELECTORS` (docs/paths.md).
 
-A new selector is an entry and its line in `SELECTORS` (docs/paths.md). The kernels that decide are in `paths/rules.py`.
+The kernels that decide are in `paths/rules.py`.
 """
 
 from collections.abc import Callable
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.paths import SELECTORS
 from penstock.paths.optimum import optimal_choices
 from penstock.paths.request_sequence import Sequence
 from penstock.paths.route_table import RouteTable
@@ -144,28 +145,10 @@ STATIC = Selector(
 )
 
 
-SELECTORS = {
-    selector.name: selector
-    for selector in (
-        LEO_SMOOTH,
-        LEO,
-        GREEDY_END_TO_END,
-        GREEDY_INTRA,
-        IPIPE,
-        RANDOM,
-        STATIC,
-        ONE_NODE,
-        OPTIMUM,
-    )
-}
-
-
 def selector_named(name: str) -> tuple[Selector, str]:
     """The selector of that name and what follows a colon in it, as in `node:responder.cpu`."""
     word, _, argument = name.partition(":")
-    selector = SELECTORS.get(word)
-    if selector is None:
-        raise PenstockError(f"No path selector is called {word!r}{nearest(word, SELECTORS)}", code="unknown-name")
+    selector = SELECTORS[word]
     if bool(argument) != bool(selector.argument):
         hint = f"write {word}:{selector.argument}" if selector.argument else f"write {word} alone"
         raise PenstockError(f"The path selector {name!r} cannot be read: {hint}.", code="invalid-value")

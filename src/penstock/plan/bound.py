@@ -15,7 +15,7 @@ from penstock.plan.placement import PlacementProblem
 from penstock.plan.placement.packing import fits
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.levels import durations_alone, heads
-from penstock.simulate.rates import Case
+from penstock.simulate.rate_policy import Case
 from penstock.simulate.simulation import Simulator
 
 _UNROLLED = 24

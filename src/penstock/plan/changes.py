@@ -18,19 +18,13 @@ from penstock.partition.assignment import parts_of
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import Change
-from penstock.plan.workloads import PlannedRun, workload_entry
+from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.sampling import Block, MiniBatch, NeighbourSampler
 from penstock.sampling.explained import CutNumbers, UnscoredLists
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts.homogeneous import share_of
-from penstock.sampling.registry import (
-    ExplainOptions,
-    SamplerOptions,
-    SamplerSettings,
-    layer_count,
-    plain_fanouts,
-    sampler_entry,
-)
+from penstock.sampling.registry import ExplainOptions, SamplerSettings, plain_fanouts
+from penstock.sampling.sampler_table import SAMPLERS, SamplerOptions, layer_count
 
 # What batches read of other machines, counted in batches that are drawn before a run.
 #
@@ -77,7 +71,7 @@ class CountedBatches:
         train = np.asarray(given if len(given) else np.arange(nodes.count))
         fields = {name: job[name] for name in SamplerOptions.model_fields if name in job}
         self._options = SamplerOptions.model_validate(fields)
-        self._entry, layers = sampler_entry(self._options.sampler), layer_count(self._options, job.get("layers") or 0)
+        self._entry, layers = SAMPLERS[self._options.sampler], layer_count(self._options, job.get("layers") or 0)
         self._sampler = self._entry.build(
             LocalSource(graph, train), SamplerSettings(self._options, layers, 0, totals=False)
         )
@@ -184,7 +178,7 @@ def replica_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]
 
     Tasks stay where the plan has them.
     """
-    entry, cluster = workload_entry(planned.profile.mode), planned.cluster
+    entry, cluster = WORKLOADS[planned.profile.mode], planned.cluster
     if not entry.uses_replicas or len(cluster.machines) < 2:
         return []
     changes = []
@@ -217,7 +211,7 @@ def _busiest_part(planned: PlannedRun, best: Trial) -> int:
 def change_by(what: str, planned: PlannedRun, other: PlannedRun, best: Trial, seed: int) -> Change:
     """What another run in the place of the planned one takes, its tasks where the best trial has them."""
     seated = with_seats(other, best)
-    entry = workload_entry(planned.profile.mode)
+    entry = WORKLOADS[planned.profile.mode]
     workload = entry.build(seated.profile, entry.set_up(seated))
     run = Comparison(workload, machines_of(other.cluster, planned.profile.rate), seed)
     seconds = tried_again(run, best).iteration_s
@@ -272,7 +266,7 @@ class Way:
 def transport_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]:
     """Each way by itself and the ways that combine, the most useful first; none where nothing is sent over links."""
     features = planned.profile.transfer("features")
-    pulls = workload_entry(planned.profile.mode).uses_replicas and features is not None
+    pulls = WORKLOADS[planned.profile.mode].uses_replicas and features is not None
     if not pulls or not planned.has_graph or len(planned.cluster.machines) < 2:
         return []
     assert features is not None
@@ -392,12 +386,13 @@ class _Reads(NamedTuple):
 def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> _Reads | None:
     """What batches read of other machines; None where drawing them needs more than the graph's lists."""
     cluster, job = planned.cluster, planned.profile.job
-    if job.get("time") is not None or job.get("sampler") == "explained":
+    sampler = SAMPLERS[str(job.get("sampler", "neighbour"))]
+    if job.get("time") is not None or sampler.local:
         return None
     part_of = parts_of(graph, cluster.partition, len(cluster.machines), cluster.method)
     batches = CountedBatches(graph, job, part_of, seats)
     chosen = None
-    if job.get("sampler") == "neighbour":
+    if sampler.has_explained_form:
         chosen = batches.explained(ExplainOptions().remote_bias)  # type: ignore[call-arg]
     return _Reads(batches.plain(CACHED), chosen)
 

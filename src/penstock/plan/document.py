@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import html_table
 from penstock.graph.documents import StrictDocument, first_problem, read_checked
 from penstock.graph.files import write_whole
-from penstock.simulate.rates import policy_named
+from penstock.simulate.rates import POLICIES
 
 FORMAT, VERSION = "penstock-plan", 2
 
@@ -140,7 +140,7 @@ class Plan(StrictDocument):
     @property
     def egress(self) -> Egress:
         """How processes order what they send."""
-        if policy_named(self.flows).name not in CARRIED_OUT:
+        if POLICIES[self.flows].name not in CARRIED_OUT:
             can = ", ".join(CARRIED_OUT)
             raise PenstockError(
                 f"The plan's flow policy {self.flows} can be simulated, but no run can use it: plan with one of {can}.",

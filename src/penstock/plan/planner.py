@@ -12,19 +12,19 @@ from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem
-from penstock.hardware.cluster import LAUNCHERS, LOOPBACK, ClusterDocument
+from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
 from penstock.hardware.machines import machines_of
 from penstock.plan.bottleneck import bottleneck_of, changes_of
 from penstock.plan.changes import replica_changes, transport_advice, transport_changes, tried_again, with_seats
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.placement import PLACEMENTS, Budget, PlacedUnits
-from penstock.plan.workloads import PlannedRun, workload_entry
+from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.plan.workloads.entry import memory_over_time
 from penstock.progress import Progress
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.levels import Pace
-from penstock.simulate.rates import policy_named
+from penstock.simulate.rates import POLICIES
 from penstock.simulate.scenario import Scenario
 
 _FEWER = 5
@@ -43,19 +43,17 @@ class PlanChoices:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.placement is not None and self.placement not in PLACEMENTS:
-            raise PenstockError(
-                f"No placement is called {self.placement!r}{nearest(self.placement, PLACEMENTS)}", code="unknown-name"
-            )
+        if self.placement is not None:
+            PLACEMENTS[self.placement]
         if self.flows is not None:
-            policy_named(self.flows)
+            POLICIES[self.flows]
 
 
 def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> Plan:
     """The best of what was looked at."""
     began = perf_counter()
     job, cluster, profile = planned.job, planned.cluster, planned.profile
-    entry = workload_entry(profile.mode)
+    entry = WORKLOADS[profile.mode]
     execution = entry.set_up(planned)
     job = job.model_copy(update=entry.decides(execution))
     section = {"mode": profile.mode, **execution.model_dump(mode="json")}
@@ -114,7 +112,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
 def comparison_of(cluster: ClusterDocument, profile: Profile, section: dict[str, Any], seed: int) -> Comparison:
     """A run on a cluster, ready to be simulated in many ways; `section` is the plan's `execution`."""
     fields = dict(section)
-    entry = workload_entry(str(fields.pop("mode", "")))
+    entry = WORKLOADS[str(fields.pop("mode", ""))]
     try:
         execution = entry.section.model_validate(fields)
     except ValidationError as error:
@@ -192,7 +190,7 @@ def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask], batches: 
 def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Progress) -> None:
     """Say so where the plan gives machines that are all this host more cores than it has."""
     here = {each.name for each in cluster.machines if each.cores is None and each.address in LOOPBACK}
-    if not LAUNCHERS[cluster.launcher].one_host or not here:
+    if not LAUNCHER_FACTS[cluster.launcher].one_host or not here:
         return
     planned, host = sum(task.cores for task in tasks if task.machine in here), default_threads()
     if planned > host:
@@ -217,7 +215,7 @@ class Replay:
 
 def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
     """The plan's run under a flow policy; of the iterations that a plan is judged by, the first so many."""
-    policy_named(policy)
+    POLICIES[policy]
     run = _comparison(plan)
     placed = _placed(plan, run)
     trial = run.trial(placed, policy)

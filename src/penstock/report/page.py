@@ -8,6 +8,9 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.formatting import counted, percent, singular
 from penstock.graph.files import write_whole
+from penstock.graph.tasks import TASK_FACTS
+from penstock.nn.layer_table import WITHOUT_LAYERS
+from penstock.nn.scorer_table import chosen_scorer
 from penstock.pipeline.stages import PASSES
 from penstock.progress import Progress
 from penstock.report.charts import time_unit
@@ -44,12 +47,6 @@ _STATES = {
 }
 _SCORERS = {"distmult": "DistMult", "complex": "ComplEx", "transe": "TransE", "rotate": "RotatE", "dot": "dot products"}
 """As their authors write them."""
-_RATES = {
-    "knowledge-graph-completion": "triples a second",
-    "link-prediction": "edges a second",
-    "edge-classification": "edges a second",
-    "edge-regression": "edges a second",
-}
 _UNFINISHED = ("running", "interrupted")
 # A run that has written nothing for this many seconds may have died.
 _SILENT = 30.0
@@ -80,8 +77,8 @@ def _model(run: RunRecord) -> str:
     if not of_triples(run) or not scorer:
         return run.model
     # What `auto` is for knowledge graphs.
-    name = _SCORERS.get("complex" if scorer == "auto" else scorer, scorer)
-    return name if run.model == "embedding" else f"{run.model} with {name}"
+    name = _SCORERS.get(chosen_scorer(scorer, "triples"), scorer)
+    return name if run.model in WITHOUT_LAYERS else f"{run.model} with {name}"
 
 
 def _subtitle(run: RunRecord) -> list[str]:
@@ -169,9 +166,10 @@ def _small_figures(run: RunRecord) -> str:
         figures.append(("shuffled", f"from epoch {shuffled:,}"))
     if stale := whole(run.result.get("staleness")):
         figures.append(("gradients", f"on weights {counted(stale, 'updates')} old"))
+    about = TASK_FACTS[run.task].about if run.task in TASK_FACTS else "vertices"
     measured: list[tuple[str, float | None, Any]] = [
         ("time", run.seconds, seconds),
-        (_RATES.get(run.task, "vertices a second"), run.seeds_per_second, short),
+        (f"{about} a second", run.seeds_per_second, short),
         ("train loss", number(run.result.get("train_loss")), "{:.4g}".format),
         ("peak memory", run.peak_rss_mb, mebibytes),
     ]

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.documents import parse_yaml
 from penstock.graph.files import read_document
+from penstock.graph.tasks import is_about
 from penstock.pipeline.stages import PASSES
 from penstock.report.run_logs import (
     Epoch,
@@ -139,7 +140,7 @@ class RunRecord:
 
 def of_triples(run: RunRecord) -> bool:
     """Whether the run completed a knowledge graph, whose vertices are entities and whose edges are triples."""
-    return run.task == "knowledge-graph-completion"
+    return is_about(run.task, "triples")
 
 
 def graph_name(run: RunRecord) -> str:

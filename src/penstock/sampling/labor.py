@@ -111,7 +111,7 @@ def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
     return Labor.over(source.lists(settings.options, shared=True).readable, fanouts, settings.edges)
 
 
-LABOR = SamplerEntry("labor", _build, per_layer="fanouts")
+LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True)
 
 
 @njit(nogil=True, cache=True)

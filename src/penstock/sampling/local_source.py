@@ -14,7 +14,7 @@ from penstock.sampling.labor import SharedLists
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import Lists as RelationLists
 from penstock.sampling.lists import ListSource, Readable
-from penstock.sampling.registry import Locality, ReadableLists, SamplerOptions
+from penstock.sampling.registry import DrawOptions, Locality, ReadableLists
 from penstock.sampling.temporal import clocks_of
 
 
@@ -38,7 +38,7 @@ class LocalSource:
         """Whether the graph has several node or edge types."""
         return not self._graph.is_homogeneous
 
-    def lists(self, options: SamplerOptions, *, shared: bool = False) -> ReadableLists:
+    def lists(self, options: DrawOptions, *, shared: bool = False) -> ReadableLists:
         """Lists of the relations, each made when it is first used: a relation that no hop follows costs nothing."""
         graph = self._graph
         clocks = {} if options.time is None else clocks_of(graph, options.time)
@@ -60,7 +60,7 @@ class LocalSource:
         """Training vertices of the graph."""
         return self._train
 
-    def clusters(self, options: SamplerOptions) -> Array:
+    def clusters(self, options: DrawOptions) -> Array:
         """The parts of a partition folder, where one is named; else METIS cuts the graph."""
         from penstock.partition import open_partition
         from penstock.sampling.cluster import clusters_from, clusters_of
@@ -69,7 +69,7 @@ class LocalSource:
             return clusters_from(open_partition(Path(options.partition), self._unchecked))
         return clusters_of(self._graph, options.clusters, self._seed)
 
-    def locality(self, options: SamplerOptions) -> Locality:
+    def locality(self, options: DrawOptions) -> Locality:
         """Refused: nothing of the graph is remote."""
         raise PenstockError(
             f"Sampler {options.sampler} draws remote neighbours apart, and on one machine there are none: train on a"

@@ -1,19 +1,16 @@
-"""The samplers by name: how each is built, what it supports, and the job's fields for them."""
+"""What a sampler's entry declares: how it is built and what it supports; and the job's fields for samplers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, Self
 
 from pydantic import BeforeValidator, Field
 
-from penstock.errors import PenstockError, nearest
-from penstock.graph.documents import AutoCount, StrictDocument, or_plugin, split_commas
-from penstock.imports import has_plugin, load_plugin
+from penstock.errors import PenstockError
+from penstock.graph.documents import AutoCount, StrictDocument, split_commas
 
 if TYPE_CHECKING:
     from penstock.graph.arrays import Array
-    from penstock.graph.documents import StrictDocument
     from penstock.graph.schema import EdgeType
     from penstock.sampling.block import BatchKey
     from penstock.sampling.explanation import Explanation
@@ -23,32 +20,10 @@ if TYPE_CHECKING:
     from penstock.sampling.temporal import Clock
 
 
-# The names of all samplers, which jobs choose from, and where each one's entry is defined.
-
-SAMPLERS = {
-    "neighbour": "penstock.sampling.typed:NEIGHBOUR",
-    "labor": "penstock.sampling.labor:LABOR",
-    "fastgcn": "penstock.sampling.layerwise:FASTGCN",
-    "ladies": "penstock.sampling.layerwise:LADIES",
-    "saint-vertex": "penstock.sampling.saint:SAINT_VERTEX",
-    "saint-edge": "penstock.sampling.saint:SAINT_EDGE",
-    "saint-walk": "penstock.sampling.saint:SAINT_WALK",
-    "explained": "penstock.sampling.explained:EXPLAINED",
-    "cluster": "penstock.sampling.cluster:CLUSTER",
-    "whole": "penstock.sampling.undrawn:WHOLE",
-    "seeds": "penstock.sampling.undrawn:SEEDS",
-}
-"""For each sampler, the module and the name of its entry. Modules are imported when their sampler is asked for."""
-PLUGINS = "penstock.samplers"
-"""The group of entry points by which packages offer further ones."""
-SEEDS_ONLY = "seeds"
-"""The sampler of models without layers."""
-
-
-# The samplers by name: how each is built, what an epoch of it goes through, and what it supports.
+# How a sampler is built, what an epoch of it goes through, and what it supports.
 #
-# A new sampler is a `SamplerEntry` in its module and one line in `SAMPLERS` above. It then runs on one machine and on
-# clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
+# A new sampler is a `SamplerEntry` in its module and one line in `sampler_table.SAMPLERS`. It then runs on one
+# machine and on clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
 
 FEATURES = {
     "types": "graphs with several node or edge types",
@@ -92,7 +67,7 @@ class GraphSource(Protocol):
     def typed(self) -> bool:
         """Whether the graph has several node or edge types."""
 
-    def lists(self, options: "SamplerOptions", *, shared: bool = False) -> ReadableLists:
+    def lists(self, options: "DrawOptions", *, shared: bool = False) -> ReadableLists:
         """Lists to draw from by the options' `weight` or `edge_weight`, `time` and `replace`.
 
         With `shared`, all rows of a hop see the same random number of a source vertex, as LABOR needs.
@@ -104,10 +79,10 @@ class GraphSource(Protocol):
     def training_vertices(self) -> "Array":
         """Training vertices in the numbers of this source, ascending by original number."""
 
-    def clusters(self, options: "SamplerOptions") -> "Array":
+    def clusters(self, options: "DrawOptions") -> "Array":
         """The cluster number of each vertex, for Cluster-GCN."""
 
-    def locality(self, options: "SamplerOptions") -> Locality:
+    def locality(self, options: "DrawOptions") -> Locality:
         """What is local and what is remote; refused where all of the graph is in this process."""
 
     def without(self, absent: "Mapping[EdgeType, HeldOutRule]") -> Self:
@@ -117,7 +92,7 @@ class GraphSource(Protocol):
 class SamplerSettings(NamedTuple):
     """What a sampler is built for, beside the graph."""
 
-    options: "SamplerOptions"
+    options: "DrawOptions"
     layers: int
     seed: int
     totals: bool
@@ -142,10 +117,10 @@ class SamplerEntry:
     """The option that holds one number for each layer of the model; None: the number of layers is free."""
     joint: bool = False
     """Whether a batch is drawn as a whole, so that each of several workers draws all of it and keeps its share."""
-    items_per_batch: Callable[["SamplerOptions"], int] | None = None
+    items_per_batch: Callable[["DrawOptions"], int] | None = None
     """For samplers that find their seeds themselves and have `items` (subgraphs, clusters): how many of these make
     a batch. None: an epoch goes through the training vertices, `batch_size` at a time."""
-    batches_per_epoch: Callable[["SamplerOptions"], int] | None = None
+    batches_per_epoch: Callable[["DrawOptions"], int] | None = None
     """For samplers that divide the training vertices into a number of batches, whatever `batch_size` is."""
     shuffles: bool = True
     """Whether the order of an epoch's items makes its batches. Otherwise only `shuffle: always` is accepted."""
@@ -158,20 +133,18 @@ class SamplerEntry:
     """Whether draws depend on which machine has which parts (`GraphSource.locality`)."""
     settled: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the job with which its first iterations cost what later ones do: a profile is measured with them."""
+    makes_batches: bool = True
+    """Whether steps read batches that it draws. Otherwise they read the whole graph, and keep what is read of it."""
+    prepares: bool = True
+    """Whether it prepares for whole epochs, and a model is not tried with it."""
+    measured: bool = False
+    """Whether the cost model's operator `sample` is measured with it."""
+    scales: bool = False
+    """Whether each worker draws from its own seeds alone, so that what it reads at other sizes is known."""
+    has_explained_form: bool = False
+    """Whether `explained` draws as it does, but for what explanations change."""
     uses_clusters: bool = False
     """Whether `GraphSource.clusters` is needed, which on a cluster the first worker computes for everyone."""
-
-
-def sampler_entry(name: str) -> SamplerEntry:
-    """The entry of a sampler, which may be a plug-in's."""
-    if name not in SAMPLERS and has_plugin(PLUGINS, name):
-        plugin: SamplerEntry = load_plugin(PLUGINS, name, SamplerEntry)
-        return plugin
-    if name not in SAMPLERS:
-        raise PenstockError(f"No sampler is called {name!r}{nearest(name, SAMPLERS)}", code="unknown-name")
-    module, _, attribute = SAMPLERS[name].partition(":")
-    entry: SamplerEntry = getattr(import_module(module), attribute)
-    return entry
 
 
 def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:
@@ -183,21 +156,7 @@ def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:
             )
 
 
-def layer_count(options: "SamplerOptions", layers: int) -> int:
-    """Layers of the model: those asked for (`layers`, 0: not said), or one for each fan-out or layer size."""
-    field = sampler_entry(options.sampler).per_layer
-    if field is None:
-        return layers or 2
-    numbers = getattr(options, field)
-    if layers and len(numbers) != layers:
-        raise PenstockError(
-            f"layers is {layers}, and {field} has {len(numbers)} numbers ({numbers}): give one number for each layer.",
-            code="shape-mismatch",
-        )
-    return len(numbers)
-
-
-def plain_fanouts(options: "SamplerOptions") -> list[int]:
+def plain_fanouts(options: "DrawOptions") -> list[int]:
     """The fan-outs of a graph with one relation, which are one number for each hop."""
     fanouts = [fanout for fanout in options.fanouts if isinstance(fanout, int)]
     if len(fanouts) < len(options.fanouts):
@@ -210,21 +169,16 @@ def plain_fanouts(options: "SamplerOptions") -> list[int]:
 
 # The sampler's part of a job.
 
-if TYPE_CHECKING:
-    SamplerName = str
-else:
-    SamplerName = Annotated[Literal[tuple(SAMPLERS)], or_plugin(PLUGINS)]
 
-
-class SamplerOptions(StrictDocument):
-    """How the neighbourhoods of a batch are sampled."""
+class DrawOptions(StrictDocument):
+    """How the neighbourhoods of a batch are sampled. `sampler_table.SamplerOptions` knows which samplers there are."""
 
     @property
     def list_weight(self) -> str | None:
         """The field that lists are weighted by, whether draws go by it or not."""
         return self.edge_weight if self.weight is None else self.weight
 
-    sampler: SamplerName = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
+    sampler: str = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
     fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
         [15, 10, 5],
         description="neighbours drawn for each vertex at each hop, from the seeds on; -1: all; a mapping: by relation",

@@ -344,4 +344,8 @@ NEIGHBOUR = SamplerEntry(
     _build,
     frozenset({"types", "weight", "edge_weight", "time", "replace", "exclude", "device", "disjoint"}),
     per_layer="fanouts",
+    prepares=False,
+    measured=True,
+    scales=True,
+    has_explained_form=True,
 )

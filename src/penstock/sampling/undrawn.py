@@ -33,6 +33,7 @@ WHOLE = SamplerEntry(
     batches_per_epoch=lambda options: options.steps_per_epoch,
     shuffles=False,
     supervision_apart=True,
+    makes_batches=False,
 )
 
 

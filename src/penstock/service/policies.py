@@ -12,8 +12,7 @@ from itertools import groupby
 from statistics import median
 from typing import Protocol
 
-from penstock.errors import PenstockError, nearest
-from penstock.imports import has_plugin, load_plugin
+from penstock.registry import Registry
 
 # What a scheduling policy is asked and what it answers.
 #
@@ -461,17 +460,7 @@ class Lmcf:
         return packing.starts
 
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Fit, Base, Lmcf, Bmc)}
-"""The policies by name; the first one is the default."""
-PLUGINS = "penstock.policies"
-"""The group of entry points by which packages offer further ones."""
-
-
-def policy_named(name: str, age_s: float = AGE_S) -> Policy:
-    """The policy of that name; a job that has waited for more than `age_s` seconds goes first under all of them."""
-    if name not in POLICIES and has_plugin(PLUGINS, name):
-        plugin: type[Policy] = load_plugin(PLUGINS, name, type)
-        return plugin(age_s)
-    if name not in POLICIES:
-        raise PenstockError(f"No queue policy is called {name!r}{nearest(name, POLICIES)}", code="unknown-name")
-    return POLICIES[name](age_s)
+POLICIES: Registry[type[Policy]] = Registry(
+    "queue policy", "penstock.policies", {policy.name: policy for policy in (Fit, Base, Lmcf, Bmc)}, type
+)
+"""The policies by name, called with the seconds after which a waiting job goes first; the first one is the default."""

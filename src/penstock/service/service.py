@@ -15,7 +15,7 @@ from penstock.graph.files import PRIVATE_UMASK
 from penstock.service.database import Database
 from penstock.service.folder import Address, ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
-from penstock.service.policies import AGE_S, Policy, policy_named
+from penstock.service.policies import AGE_S, POLICIES, Policy
 from penstock.service.rooms import rooms_here
 from penstock.service.scheduler import Scheduler
 from penstock.service.served import Feed, Served
@@ -50,7 +50,7 @@ class ServiceOptions:
 
 def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
     """Run a service until `stopped`, or until it was drained. What it and its jobs write is the user's alone."""
-    policy: Policy = policy_named(options.policy, options.age_s)
+    policy: Policy = POLICIES[options.policy](options.age_s)
     with ExitStack() as stack:
         stack.callback(os.umask, os.umask(PRIVATE_UMASK))
         folder = ServiceFolder(options.folder)

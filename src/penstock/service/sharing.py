@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
+from penstock.registry import Registry
 from penstock.service.rooms import Room
 from penstock.service.workers.pool import SharedPool, Starter, WarmPool
 
@@ -175,7 +176,9 @@ class TimeSlices:
         return Sharing(rooms, pool)
 
 
-SHARING: dict[str, SharingWay] = {way.name: way for way in (Mps(), TimeSlices(), Streams())}
+SHARING: Registry[SharingWay] = Registry(
+    "way of sharing a device", "penstock.sharing", {way.name: way for way in (Mps(), TimeSlices(), Streams())}
+)
 """The ways by name; `auto` is the first one that can be had."""
 AUTO = "auto"
 
@@ -187,8 +190,7 @@ def shared_devices(name: str, stack: ExitStack, folder: Path, rooms: list[Room],
     elif name in SHARING:
         way = SHARING[name]
     else:
-        known = [AUTO, *SHARING]
-        raise PenstockError(f"No way of sharing a device is called {name!r}{nearest(name, known)}", code="unknown-name")
+        raise SHARING.unknown(name, AUTO)
     lacks = way.lacks(folder, rooms)
     if lacks is not None:
         others = " or ".join(each for each in SHARING if each != name)

@@ -9,12 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.documents import AutoCount, StrictDocument, first_problem, read_yaml
-from penstock.imports import has_plugin
 from penstock.service.policies import (
     AGE_S,
-    PLUGINS,
     POLICIES,
     DeviceRoom,
     JobNeeds,
@@ -23,7 +21,6 @@ from penstock.service.policies import (
     Start,
     WaitingJob,
     never_fits,
-    policy_named,
 )
 
 # A trace of jobs: when they arrive, what they need, how long they take alone, and what the queue is told of it.
@@ -513,10 +510,10 @@ new process for every job."""
 
 def simulate_method(trace: QueueTrace, method: str) -> QueueOutcome:
     """The trace under a policy, or one job after the other."""
-    if method not in METHODS and not has_plugin(PLUGINS, method):
-        raise PenstockError(f"No queue policy is called {method!r}{nearest(method, METHODS)}", code="unknown-name")
     if method not in (SEQUENTIAL, SEQUENTIAL_COLD):
-        return simulate_queue(trace, policy_named(method, trace.age_s))
+        if method not in POLICIES:
+            raise POLICIES.unknown(method, SEQUENTIAL, SEQUENTIAL_COLD)
+        return simulate_queue(trace, POLICIES[method](trace.age_s))
     devices = [device.model_copy(update={"concurrent": 1}) for device in trace.devices]
     start_s = trace.cold_start_s if method == SEQUENTIAL_COLD else trace.warm_start_s
-    return simulate_queue(trace, policy_named("base", trace.age_s), method, devices, start_s)
+    return simulate_queue(trace, POLICIES["base"](trace.age_s), method, devices, start_s)

@@ -7,24 +7,30 @@ a file describes; `engine` and the files it needs (`state`, `routes`, `heaps`) a
 `penstock.hardware.machines`; where tasks are placed is decided in `penstock.plan`.
 """
 
-from penstock.hardware.machines import Network, racks, star
-from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts
-from penstock.simulate.gnn import GnnJob, gnn_workload
-from penstock.simulate.levels import (
-    CriticalStep,
-    Pace,
-    chain_alone,
-    chain_crowded,
-    critical_path,
-    gap_of,
-    largest_degree,
-    lower_bound,
-)
-from penstock.simulate.rates import POLICIES, Case, RatePolicy, policy_named
-from penstock.simulate.simulation import Simulator, simulate
-from penstock.simulate.timeline import Segment, Timeline
-from penstock.simulate.workload import Workload, merge
-from penstock.simulate.workload_builder import Item, WorkloadBuilder
+from typing import TYPE_CHECKING
+
+from penstock.imports import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.hardware.machines import Network, racks, star
+    from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts
+    from penstock.simulate.gnn import GnnJob, gnn_workload
+    from penstock.simulate.levels import (
+        CriticalStep,
+        Pace,
+        chain_alone,
+        chain_crowded,
+        critical_path,
+        gap_of,
+        largest_degree,
+        lower_bound,
+    )
+    from penstock.simulate.rate_policy import Case, RatePolicy
+    from penstock.simulate.rates import POLICIES
+    from penstock.simulate.simulation import Simulator, simulate
+    from penstock.simulate.timeline import Segment, Timeline
+    from penstock.simulate.workload import Workload, merge
+    from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 __all__ = [
     "POLICIES",
@@ -54,8 +60,33 @@ __all__ = [
     "largest_degree",
     "lower_bound",
     "merge",
-    "policy_named",
     "racks",
     "simulate",
     "star",
 ]
+
+# Looked up on first use: help lists the rate policies, and waits for no kernels.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.hardware.machines": ("Network", "racks", "star"),
+        "penstock.simulate.amounts": ("Amounts", "Constant", "PeakToMean", "Quantiles", "Spread", "draw_amounts"),
+        "penstock.simulate.gnn": ("GnnJob", "gnn_workload"),
+        "penstock.simulate.levels": (
+            "CriticalStep",
+            "Pace",
+            "chain_alone",
+            "chain_crowded",
+            "critical_path",
+            "gap_of",
+            "largest_degree",
+            "lower_bound",
+        ),
+        "penstock.simulate.rate_policy": ("Case", "RatePolicy"),
+        "penstock.simulate.rates": ("POLICIES",),
+        "penstock.simulate.simulation": ("Simulator", "simulate"),
+        "penstock.simulate.timeline": ("Segment", "Timeline"),
+        "penstock.simulate.workload": ("Workload", "merge"),
+        "penstock.simulate.workload_builder": ("Item", "WorkloadBuilder"),
+    },
+)

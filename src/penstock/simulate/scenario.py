@@ -14,7 +14,7 @@ from penstock.simulate.document import GnnDocument, MachineDocument, WorkloadDoc
 from penstock.simulate.gnn import GnnJob, gnn_workload
 from penstock.simulate.llm.document import LlmDocument
 from penstock.simulate.llm.step import DELAYS, build_step
-from penstock.simulate.rates import RatePolicy
+from penstock.simulate.rate_policy import RatePolicy
 from penstock.simulate.simulation import Simulator, simulate, with_queues
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload, merge

@@ -9,7 +9,8 @@ from penstock.graph.arrays import Array
 from penstock.hardware.machines import Network
 from penstock.simulate.amounts import Amounts, draw_amounts
 from penstock.simulate.engine import Executor
-from penstock.simulate.rates import Case, RatePolicy, policy_named, terms_of
+from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
+from penstock.simulate.rates import POLICIES
 from penstock.simulate.rates.compression import check_coflows, compressed
 from penstock.simulate.routes import routes_of
 from penstock.simulate.sharing.families import PRIORITY
@@ -47,7 +48,7 @@ class Simulator:
     ) -> None:
         self.load, self.network = load, network
         self.amounts = draw_amounts(load, amounts) if isinstance(amounts, int) else amounts
-        self.policy = policy_named(policy) if isinstance(policy, str) else policy
+        self.policy = POLICIES[policy] if isinstance(policy, str) else policy
         self.speeds = _checked_speeds(speeds, len(network.machines))
         _check_amounts(load, self.amounts)
         self.iterations = len(self.amounts.seconds)

@@ -19,6 +19,24 @@ def usual_rows(width: int) -> InitialRows:
     return InitialRows("uniform", 1 / math.sqrt(width))
 
 
+def product_rows() -> InitialRows:
+    """Of rows whose products are scores: N(0, 0.1)."""
+    return InitialRows("normal", 0.1)
+
+
+def distance_rows(margin: float, numbers: int) -> InitialRows:
+    """Of rows that are scored by distances: two random ones are about `margin` apart (Sun et al., 2019).
+
+    `numbers` are those that a distance goes through.
+    """
+    return InitialRows("uniform", (margin + 2) / numbers)
+
+
+def unit_rows(width: int) -> InitialRows:
+    """Of rows that are measured by the root of squares: about as long as 1 (Bordes et al., 2013)."""
+    return InitialRows("uniform", (3 / width) ** 0.5)
+
+
 def chosen_rows(init: str, auto: InitialRows, count: int, width: int) -> InitialRows:
     """What `embedding_init` says of a table of `count` rows; `auto` is what it means by that word."""
     if init == AUTO:

@@ -8,7 +8,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions, adapt, build_model
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.nn.user_module import build_user_module
 from penstock.pipeline.schedule import Schedule
 from penstock.train.batch_source import layers_of
@@ -106,7 +106,7 @@ def session_of(
     functions = functions_of(job, given, training=taught is None)
     graph = open_data(job) if graph is None else prepared(graph, job)
     if not graph.edges:
-        if layer_entry(job.model).reads_neighbours or module is not None or job.module is not None:
+        if LAYERS[job.model].reads_neighbours or module is not None or job.module is not None:
             raise PenstockError(
                 "The graph has no edges, so there are no neighbours to learn from: use model mlp.", code="missing-data"
             )

@@ -17,7 +17,8 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.local_source import LocalSource
-from penstock.sampling.registry import ExplainOptions, SamplerSettings, check_supported, layer_count, sampler_entry
+from penstock.sampling.registry import ExplainOptions, SamplerSettings, check_supported
+from penstock.sampling.sampler_table import SAMPLERS, layer_count
 from penstock.sampling.temporal import OF_NODES, checked_times, just_before
 from penstock.train.job import Job
 from penstock.train.job_options import SHUFFLINGS
@@ -112,7 +113,7 @@ def layers_of(job: Job) -> int:
 
 def batch_size_of(job: Job, items: int) -> int:
     """Training vertices or edges of a batch, of an epoch that has so many."""
-    batches = sampler_entry(job.sampler).batches_per_epoch
+    batches = SAMPLERS[job.sampler].batches_per_epoch
     return job.batch_size if batches is None else max(1, -(-items // batches(job)))
 
 
@@ -155,7 +156,7 @@ def clock_for(job: Job, graph: Graph) -> SeedTimes | None:
 
 def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = False) -> BatchSource:
     """The job's sampler over `train` items. `excluding`: its batches leave out edges that the task names."""
-    entry, settings = sampler_entry(job.sampler), settings_of(job)
+    entry, settings = SAMPLERS[job.sampler], settings_of(job)
     check_sampler_supports(job, not graph.is_homogeneous, excluding)
     sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings)
     clock = clock_for(job, graph)
@@ -192,10 +193,10 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
         "disjoint": f"{neighbour}, or leave out `disjoint`" if job.has_disjoint_seeds else None,
     }
     check_supported(
-        sampler_entry(job.sampler), {feature: remedy for feature, remedy in wanted.items() if remedy is not None}
+        SAMPLERS[job.sampler], {feature: remedy for feature, remedy in wanted.items() if remedy is not None}
     )
     _check_own_options(job)
-    if not sampler_entry(job.sampler).shuffles and SHUFFLINGS[job.shuffle].first is None:
+    if not SAMPLERS[job.sampler].shuffles and SHUFFLINGS[job.shuffle].first is None:
         raise PenstockError(
             f"Sampler {job.sampler} does not make its batches by shuffling seeds, so shuffle {job.shuffle} has no"
             " meaning for it: leave out `shuffle`.",
@@ -212,7 +213,7 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
 def _check_own_options(job: Job) -> None:
     """Refuse fields that another sampler has for its own and that are not as they are by default."""
     for options in OWN_OPTIONS:
-        if sampler_entry(job.sampler).own_options is options:
+        if SAMPLERS[job.sampler].own_options is options:
             continue
         for name, field in options.model_fields.items():
             if getattr(job, name) != field.default:

@@ -54,7 +54,7 @@ def _check_class_weights(job: Job, task: Task) -> None:
     """Weights belong to classes, and to the task's own loss."""
     if job.class_weights is None:
         return
-    if task.name not in ("node-classification", "edge-classification"):
+    if task.facts.learns != "classes":
         raise PenstockError(
             f"class_weights are for classes, and the task is {task.name}: leave them out.",
             code="unsupported-combination",
@@ -68,7 +68,7 @@ def _check_class_weights(job: Job, task: Task) -> None:
 
 def _check_number_loss(job: Job, task: Task) -> None:
     """Refuse a loss of regression (mse, mae, huber) in a task that learns no numbers."""
-    if job.loss in NUMBER_LOSSES and not task.name.endswith("-regression"):
+    if job.loss in NUMBER_LOSSES and task.facts.learns != "numbers":
         raise PenstockError(
             f"Loss {job.loss!r} is for regression, and the task is {task.name}: leave out `loss`, or set `task`.",
             code="unsupported-combination",

@@ -13,8 +13,9 @@ from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.graph.tasks import Learns, TaskName, is_about, task_for
 from penstock.train.job import Job
-from penstock.train.job_options import DataOptions, Task
+from penstock.train.job_options import DataOptions
 from penstock.train.labels import changed_labels
 
 IN_MEMORY = " (in memory)"
@@ -58,7 +59,7 @@ def _check_split_number(graph: Graph, options: Job) -> None:
     if options.split_number in (0, graph.origin.get("split", 0)) or options.split not in ("auto", "graph"):
         return
     own = any(options.label in nodes.fields and "train" in nodes.splits for nodes in graph.nodes.values())
-    if own and choose_task(graph, options).startswith("node-"):
+    if own and is_about(choose_task(graph, options), "vertices"):
         raise PenstockError(
             f"split_number is {options.split_number}, and {graph.name} brings one split: leave out `split_number`, or"
             " set `split` to ratio or per-class to have another one drawn.",
@@ -93,13 +94,13 @@ def with_empty_relations(graph: Graph) -> Graph:
     return Graph(graph.nodes, edges, graph.name, graph.path, graph.origin)
 
 
-def choose_task(graph: Graph, options: DataOptions) -> Task:
+def choose_task(graph: Graph, options: DataOptions) -> TaskName:
     """The task asked for, or the one the graph is made for."""
     if options.task != "auto":
         return options.task
     labelled = [nodes for nodes in graph.nodes.values() if options.label in nodes.fields]
     if labelled:
-        return "node-regression" if _are_numbers(labelled[0].fields[options.label]) else "node-classification"
+        return task_for("vertices", _learned(labelled[0].fields[options.label]))
     kinds = {edge_key(kind): edges for kind, edges in graph.edges.items() if options.label in edges.fields}
     if kinds:
         return task_of_edges(kinds.get(options.edge_type or "", next(iter(kinds.values()))).fields[options.label])
@@ -113,8 +114,8 @@ def choose_task(graph: Graph, options: DataOptions) -> Task:
         holding = sum(bool(edges.held_out) for edges in graph.edges.values())
         # Several relations among the vertices of one type, as files of triples give them, are learned together.
         if holding > 1 or (holding == 0 and len(graph.nodes) == 1):
-            return "knowledge-graph-completion"
-    return "link-prediction"
+            return task_for("triples", "links")
+    return task_for("edges", "links")
 
 
 def _refuse_dropped(graph: Graph, label: str) -> None:
@@ -128,9 +129,9 @@ def _refuse_dropped(graph: Graph, label: str) -> None:
             )
 
 
-def task_of_edges(labels: Array) -> Task:
+def task_of_edges(labels: Array) -> TaskName:
     """What labels of edges ask for where the job does not say: a class, or a number, for each edge."""
-    return "edge-regression" if _are_numbers(labels) else "edge-classification"
+    return task_for("edges", _learned(labels))
 
 
 def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> EdgeType:
@@ -157,10 +158,10 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
     return fit[0]
 
 
-def _are_numbers(labels: Array) -> bool:
-    """Whether labels are quantities rather than classes; looked up in a sample of rows."""
+def _learned(labels: Array) -> Learns:
+    """Whether labels are quantities or classes; looked up in a sample of rows."""
     if labels.dtype.kind != "f" or (labels.ndim == 2 and labels.shape[1] > 1):
-        return False
+        return "classes"
     some = np.asarray(labels[:100_000]).ravel()
     some = some[np.isfinite(some)]
-    return bool(np.any(some != np.round(some)))
+    return "numbers" if np.any(some != np.round(some)) else "classes"

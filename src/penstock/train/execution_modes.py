@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.registry import Registry
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import ExplainedExecution, SharedExecution, WorkerGroup
 from penstock.train.execution.support import (
@@ -54,19 +55,19 @@ class ExecutionMode:
 
 def needs_placement(sampler: str) -> bool:
     """Whether a graph is placed on a device before an execution is chosen."""
-    return not any(mode.places_itself and sampler in (mode.samplers or ()) for mode in EXECUTION_MODES.values())
+    return not any(mode.places_itself and sampler in (mode.samplers or ()) for mode in _modes())
 
 
 def reads_rows_again(sampler: str) -> bool:
     """Whether feature rows are read in every batch that needs them, and not once for all steps."""
-    return not any(mode.reads_rows_once and sampler in (mode.samplers or ()) for mode in EXECUTION_MODES.values())
+    return not any(mode.reads_rows_once and sampler in (mode.samplers or ()) for mode in _modes())
 
 
 def choose_execution(session: Session, placed: "Placed | None" = None, group: WorkerGroup | None = None) -> Execution:
     """The execution of a session on the host, or on a device as it was placed there; alone or among workers."""
     sampler = session.job.sampler
-    special = {name for mode in EXECUTION_MODES.values() for name in mode.samplers or ()}
-    for mode in EXECUTION_MODES.values():
+    special = {name for mode in _modes() for name in mode.samplers or ()}
+    for mode in _modes():
         fits = (mode.on_device, mode.captured, mode.among_workers) == (
             placed is not None,
             placed is not None and placed.is_captured,
@@ -85,6 +86,11 @@ def choose_execution(session: Session, placed: "Placed | None" = None, group: Wo
         f"Sampler {sampler} is not executed on this device or among several workers: use neighbour.",
         code="unsupported-combination",
     )
+
+
+def _modes() -> list[ExecutionMode]:
+    """All modes, those of installed packages too: a mode is chosen by what it is for, not by its name."""
+    return [EXECUTION_MODES[name] for name in EXECUTION_MODES.names()]
 
 
 def _loaded(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
@@ -142,25 +148,34 @@ def _whole_shared(session: Session, placed: "Placed | None", group: WorkerGroup 
     return SharedWholeExecution(session, group)
 
 
-EXECUTION_MODES: dict[str, ExecutionMode] = {
-    mode.name: mode
-    for mode in (
-        ExecutionMode("loaded", _loaded),
-        ExecutionMode("device", _device, on_device=True),
-        ExecutionMode("captured", _captured, CAPTURED, on_device=True, captured=True),
-        ExecutionMode("shared", _shared, SHARED, among_workers=True),
-        ExecutionMode("explained", _explained, EXPLAINED, among_workers=True, samplers=frozenset({"explained"})),
-        ExecutionMode("device-shared", _device_shared, SHARED, on_device=True, among_workers=True),
-        ExecutionMode("captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True),
-        ExecutionMode("whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True, reads_rows_once=True),
-        ExecutionMode(
-            "whole-shared",
-            _whole_shared,
-            WHOLE_SHARED,
-            among_workers=True,
-            samplers=frozenset({"whole"}),
-            places_itself=True,
-            reads_rows_once=True,
-        ),
-    )
-}
+EXECUTION_MODES: Registry[ExecutionMode] = Registry(
+    "execution mode",
+    "penstock.execution_modes",
+    {
+        mode.name: mode
+        for mode in (
+            ExecutionMode("loaded", _loaded),
+            ExecutionMode("device", _device, on_device=True),
+            ExecutionMode("captured", _captured, CAPTURED, on_device=True, captured=True),
+            ExecutionMode("shared", _shared, SHARED, among_workers=True),
+            ExecutionMode("explained", _explained, EXPLAINED, among_workers=True, samplers=frozenset({"explained"})),
+            ExecutionMode("device-shared", _device_shared, SHARED, on_device=True, among_workers=True),
+            ExecutionMode(
+                "captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True
+            ),
+            ExecutionMode(
+                "whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True, reads_rows_once=True
+            ),
+            ExecutionMode(
+                "whole-shared",
+                _whole_shared,
+                WHOLE_SHARED,
+                among_workers=True,
+                samplers=frozenset({"whole"}),
+                places_itself=True,
+                reads_rows_once=True,
+            ),
+        )
+    },
+    ExecutionMode,
+)

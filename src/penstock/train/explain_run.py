@@ -3,7 +3,7 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -145,7 +145,7 @@ def _shown(nodes: NodeSet, row: int) -> Any:
 
 def _node_task(session: Session, node_type: str | None) -> NodeTask:
     task = session.task
-    if not isinstance(task, NodeTask):
+    if not task.facts.explainable:
         raise PenstockError(
             "The run predicts edges, and only predictions for vertices can be explained: name a run with labels on"
             " vertices.",
@@ -160,7 +160,7 @@ def _node_task(session: Session, node_type: str | None) -> NodeTask:
             f"The run predicts vertices of type {task.node_type!r}, not {node_type!r}: leave out --type.",
             code="mismatched-inputs",
         )
-    return task
+    return cast(NodeTask, task)
 
 
 def _model_reach(session: Session) -> Reach:
@@ -199,7 +199,7 @@ def _check_size(reach: Reach, node_type: str, row: int, vertex: int | str, most:
 
 
 def _output_of(task: NodeTask) -> Output:
-    if task.name == "node-regression":
+    if task.facts.learns == "numbers":
         return "numbers"
     return "labels" if task.multi_label else "classes"
 

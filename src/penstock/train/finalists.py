@@ -12,7 +12,7 @@ from penstock.cost.model import CostModel, machine_model
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.nn.order_costs import Order
 from penstock.pipeline.batch_rows import PlainReading
 from penstock.pipeline.grouped_batches import group_size
@@ -329,7 +329,7 @@ def _order_is_open(session: Session) -> bool:
     job = session.job
     # Other ways of reading the first layer's inputs fix its order.
     free = job.first_layer in ("auto", "device", "gather") and session.inputs.device.type == "cpu"
-    return job.order == "auto" and free and bool(layer_entry(job.model).linear(job))
+    return job.order == "auto" and free and bool(LAYERS[job.model].linear(job))
 
 
 def _order_finalists(session: Session, model: CostModel) -> list[Finalist]:

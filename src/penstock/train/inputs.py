@@ -13,8 +13,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.memory import require_memory
-from penstock.nn.layer_table import LAYERS, layer_entry
-from penstock.nn.options import ModelOptions, model_options
+from penstock.nn.layer_table import LAYERS, ModelOptions, model_options
 from penstock.nn.scorer_table import initial_rows
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, EdgeFields, EdgeRows, HostCarrier, RowReader
 from penstock.pipeline.loader import Batch, Carrier
@@ -91,9 +90,9 @@ def edge_rows(
 
 def check_model(options: ModelOptions, job: Job, rows: EdgeRows) -> None:
     """Refuse edge fields that a model of the zoo would not read, and a model that lacks the ones it reads."""
-    entry = layer_entry(options.model)
+    entry = LAYERS[options.model]
     if job.edge_weight is not None and not entry.weighs_messages(options):
-        able = ", ".join(name for name in LAYERS if layer_entry(name).weighs_messages(model_options(model=name)))
+        able = ", ".join(name for name in LAYERS if LAYERS[name].weighs_messages(model_options(model=name)))
         raise PenstockError(
             f"Model {options.model} with aggregate {options.aggregate} does not weigh messages by edge_weight: leave it"
             f" out, or use one of {able}.",
@@ -102,7 +101,7 @@ def check_model(options: ModelOptions, job: Job, rows: EdgeRows) -> None:
     if not rows:
         return
     if entry.edge_features == "none":
-        able = ", ".join(name for name in LAYERS if layer_entry(name).edge_features != "none")
+        able = ", ".join(name for name in LAYERS if LAYERS[name].edge_features != "none")
         raise PenstockError(
             f"Model {options.model} reads no edge_features: leave them out, or use one of {able}, or a module of your"
             " own.",

@@ -10,10 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from penstock.errors import PenstockError
 from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml, yaml_text
 from penstock.graph.files import write_whole
-from penstock.nn.layer_table import WITHOUT_LAYERS
-from penstock.nn.options import ModelOptions
+from penstock.nn.layer_table import WITHOUT_LAYERS, ModelOptions
 from penstock.pipeline.options import PipelineOptions
-from penstock.sampling.registry import SEEDS_ONLY, ExplainOptions, SamplerOptions
+from penstock.sampling.registry import ExplainOptions
+from penstock.sampling.sampler_table import SEEDS_ONLY, SamplerOptions
 from penstock.store.initial_rows import checked_init
 from penstock.train.job_options import (
     BatchOptions,

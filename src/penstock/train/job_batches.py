@@ -13,12 +13,12 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import offsets_of
 from penstock.graph.graph import Graph
-from penstock.nn.layer_table import layer_entry
-from penstock.nn.options import model_options
+from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.zoo.model import layer_widths
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, mean_blocks
 from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.rows import by_counts
 from penstock.train.batch_source import layers_of
 from penstock.train.session import Session
@@ -58,7 +58,7 @@ def _counted_kind(session: Session) -> BatchKind:
     options = model_options(**{name: getattr(job, name) for name in ("model", "hidden", "jump")}, layers=layers_of(job))
     fanouts = tuple(fanout for fanout in job.fanouts if isinstance(fanout, int))
     sizes = [sample_sizes(session, batch, fanouts) for batch in drawn]
-    entry = layer_entry(job.model)
+    entry = LAYERS[job.model]
     return BatchKind(
         layer=job.model,
         blocks=mean_blocks([[counted_block(block) for block in batch.blocks] for batch in drawn]),
@@ -85,11 +85,11 @@ def unknown_of(session: Session) -> list[str]:
         reasons.append("the model is a module of the user's own")
     elif job.model not in LAYER_CALLS:
         reasons.append(f"steps of model {job.model} were not measured")
-    if job.sampler != "neighbour" or not all(isinstance(fanout, int) for fanout in job.fanouts):
+    if not SAMPLERS[job.sampler].measured or not all(isinstance(fanout, int) for fanout in job.fanouts):
         reasons.append(f"sampler {job.sampler} as it is set was not measured")
     if session.inputs.edges:
         reasons.append("rows of edges were not measured")
-    if session.task.name not in ("node-classification", "node-regression"):
+    if not session.task.facts.predictable:
         reasons.append(f"task {session.task.name} has operators of its own")
     return reasons
 

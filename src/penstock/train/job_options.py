@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, parse_yaml, split_commas
+from penstock.graph.documents import (
+    AutoCount,
+    StrictDocument,
+    first_problem,
+    mapping_of_flag,
+    name_in,
+    parse_yaml,
+    split_commas,
+)
+from penstock.graph.tasks import TaskChoice
 from penstock.nn.scorer_table import ScorerName
+from penstock.registry import Registry
 
 # The job fields that say what is learned, and from which graph.
-
-Task = Literal[
-    "node-classification",
-    "node-regression",
-    "link-prediction",
-    "edge-classification",
-    "edge-regression",
-    "knowledge-graph-completion",
-]
 
 
 class DataOptions(StrictDocument):
     """The graph, and what is learned from it."""
 
     graph: str = Field("synthetic-arxiv", description="a graph folder, or anything `ps.load` recognises")
-    task: Literal["auto", Task] = Field("auto", description="what is learned; auto: from the labels and held-out edges")
+    task: TaskChoice = Field("auto", description="what is learned; auto: from the labels and held-out edges")
     node_type: str | None = Field(None, description="node tasks: the type with labels; needed if several have any")
     edge_type: str | None = Field(None, description="edge tasks: source__relation__destination; needed if several")
     features: str = Field("x", description="vertex field with features; types without it get learnable embeddings")
@@ -150,6 +151,12 @@ class BatchOptions(StrictDocument):
 # The device fields of a job.
 
 Where = Literal["auto", "device", "pinned", "host"]
+FIRST_LAYERS = ("auto", "device", "gather", "aggregate", "transform", "divided")
+"""Names of `train.first_layer.ways.WAYS`, which imports torch and more."""
+if TYPE_CHECKING:
+    FirstLayerName = str
+else:
+    FirstLayerName = name_in(Registry("way", "penstock.first_layer_ways", dict.fromkeys(FIRST_LAYERS, "")))
 RowPath = Literal["cache", "pinned", "gathered"]
 _EVERY_PATH: frozenset[RowPath] = frozenset({"cache", "pinned", "gathered"})
 
@@ -189,7 +196,7 @@ class DeviceOptions(StrictDocument):
     device_share: float = Field(
         0.92, gt=0, le=1, description="share of the device's memory that may be used, by this run and others together"
     )
-    first_layer: Literal["auto", "device", "gather", "aggregate", "transform", "divided"] = Field(
+    first_layer: FirstLayerName = Field(
         "auto",
         description="what the host does of the first layer: read rows, aggregate or transform them, or aggregate a part"
         " while the device reads the rows of the other (docs/devices.md)",

@@ -12,7 +12,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, NodeSet, splits_by_ratio
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import document_key, unit_draws
-from penstock.train.job_options import DataOptions, Task
+from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.train.job_options import DataOptions
 
 # The labels that a run learned, as its folder keeps them: codes alone would mean nothing in another graph.
 
@@ -21,7 +22,7 @@ from penstock.train.job_options import DataOptions, Task
 class LearnedLabels:
     """`type` is a node type, or an edge type's key. `classes` is 0 for numbers, the width for several labels."""
 
-    task: Task
+    task: TaskName
     type: str
     field: str | None = None
     classes: int = 0
@@ -110,7 +111,7 @@ class Labelled:
     node_type: str
     labels: Array
     splits: dict[str, Array]
-    task: Task
+    task: TaskName
     classes: int
     multi_label: bool = False
     field: str = "y"
@@ -139,19 +140,20 @@ class Labelled:
             )
 
 
-def labelled_vertices(graph: Graph, options: DataOptions, task: Task) -> Labelled:
+def labelled_vertices(graph: Graph, options: DataOptions, task: TaskName) -> Labelled:
     """Labels and splits of a node task, checked against each other."""
     node_type = _type_with_labels(graph, options)
     nodes = graph.nodes[node_type]
     labels = _column(nodes.fields[options.label])
     multi = labels.ndim == 2
-    if multi and task == "node-regression":
+    learns = TASK_FACTS[task].learns
+    if multi and learns == "numbers":
         raise PenstockError(
             f"Labels {options.label!r} are {labels.shape[1]} numbers for each vertex: regression supports one.",
             code="unsupported-combination",
         )
     found = Labelled(node_type, labels, {}, task, 0, multi, options.label)
-    if task == "node-classification":
+    if learns == "classes":
         found.classes = labels.shape[1] if multi else _count_classes(labels, options.label)
         check_classes(found.classes, labels, options, f"vertices {node_type!r}")
         found.words = None if multi else nodes.categories.get(options.label)
@@ -313,7 +315,7 @@ def _known(found: Labelled) -> Array:
         return np.asarray(finite if finite.ndim == 1 else finite.all(1))
     if found.multi_label:
         return np.ones(len(found.labels), bool)
-    known: Array = found.labels != -1 if found.task == "node-regression" else found.labels >= 0
+    known: Array = found.labels != -1 if TASK_FACTS[found.task].learns == "numbers" else found.labels >= 0
     return known
 
 

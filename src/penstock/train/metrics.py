@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.errors import NotFinite, PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.graph.tasks import TASK_FACTS, TaskFacts
 
 # A metric by name, and the checks that all of them share.
 
@@ -26,13 +27,18 @@ class Metric:
 
     name: str
     better: Literal["higher", "lower"]
-    tasks: tuple[str, ...]
+    fits: Callable[[TaskFacts], bool]
+    """Whether it is for a kind of task."""
     compute: Callable[[Any, Any], float]
     takes: Literal["outputs", "classes", "ranks"] = "outputs"
 
     def is_better(self, value: float, than: float) -> bool:
         """Whether a value improves on another; NaN never does."""
         return value > than if self.better == "higher" else value < than
+
+    def tasks(self) -> list[str]:
+        """The tasks that it is for."""
+        return [name for name in TASK_FACTS.names() if self.fits(TASK_FACTS[name])]
 
     @property
     def worst(self) -> float:
@@ -240,28 +246,39 @@ def _checked(ranks: Any, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.asarray(ranks)
 
 
-_CLASSES = ("node-classification", "edge-classification")
-_SCORED = (*_CLASSES, "link-prediction")
-_LINKS = ("link-prediction", "knowledge-graph-completion")
-_NUMBERS = ("node-regression", "edge-regression")
+def _classes(task: TaskFacts) -> bool:
+    return task.learns == "classes"
+
+
+def _scored(task: TaskFacts) -> bool:
+    """Classes, and links that are told from others by a score."""
+    return task.learns == "classes" or (task.learns, task.about) == ("links", "edges")
+
+
+def _links(task: TaskFacts) -> bool:
+    return task.learns == "links"
+
+
+def _numbers(task: TaskFacts) -> bool:
+    return task.learns == "numbers"
 
 
 def _hits(k: int) -> Metric:
-    return Metric(f"hits@{k}", "higher", _LINKS, lambda ranks, _: hits_at(ranks, k), "ranks")
+    return Metric(f"hits@{k}", "higher", _links, lambda ranks, _: hits_at(ranks, k), "ranks")
 
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "higher", _CLASSES, accuracy, "classes"),
-        Metric("macro-f1", "higher", _CLASSES, macro_f1, "classes"),
-        Metric("micro-f1", "higher", _CLASSES, micro_f1, "classes"),
-        Metric("roc-auc", "higher", _SCORED, roc_auc),
-        Metric("average-precision", "higher", _SCORED, average_precision),
-        Metric("mrr", "higher", _LINKS, lambda ranks, _: mrr(ranks), "ranks"),
+        Metric("accuracy", "higher", _classes, accuracy, "classes"),
+        Metric("macro-f1", "higher", _classes, macro_f1, "classes"),
+        Metric("micro-f1", "higher", _classes, micro_f1, "classes"),
+        Metric("roc-auc", "higher", _scored, roc_auc),
+        Metric("average-precision", "higher", _scored, average_precision),
+        Metric("mrr", "higher", _links, lambda ranks, _: mrr(ranks), "ranks"),
         *(_hits(k) for k in (1, 3, 10, 50)),
-        Metric("mae", "lower", _NUMBERS, mae),
-        Metric("rmse", "lower", _NUMBERS, rmse),
+        Metric("mae", "lower", _numbers, mae),
+        Metric("rmse", "lower", _numbers, rmse),
     )
 }
 """By name; `metric_named` knows hits@k for every other k too."""
@@ -279,17 +296,12 @@ def metric_named(name: str) -> Metric:
 
 def metrics_for(task: str) -> list[str]:
     """Names of the metrics that fit a task."""
-    return [metric.name for metric in METRICS.values() if task in metric.tasks]
+    return [metric.name for metric in METRICS.values() if metric.fits(TASK_FACTS[task])]
 
 
 def default_metric(task: str, multi_label: bool = False) -> Metric:
     """What a task is judged by when nothing is asked for."""
-    if task in _CLASSES:
+    learns = TASK_FACTS[task].learns
+    if learns == "classes":
         return METRICS["micro-f1" if multi_label else "accuracy"]
-    if task in _LINKS:
-        return METRICS["mrr"]
-    if task in _NUMBERS:
-        return METRICS["mae"]
-    raise PenstockError(
-        f"There is no task {task!r}{nearest(task, (*_SCORED, *_LINKS, *_NUMBERS))}", code="unknown-name"
-    )
+    return METRICS["mrr" if learns == "links" else "mae"]

@@ -12,7 +12,7 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK
-from penstock.nn.options import ModelOptions
+from penstock.nn.layer_table import ModelOptions
 from penstock.nn.user_module import user_module_location
 from penstock.pipeline.stages import StageError, StageTime, limiting
 from penstock.processes import polite_interrupt

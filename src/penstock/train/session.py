@@ -20,6 +20,7 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
 from penstock.graph.schema import edge_key
 from penstock.memory import HOST_PEAK, Peak
+from penstock.nn.zoo import ZOO
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageTime
@@ -166,7 +167,7 @@ class Session:
         from these generators, so no other run may meanwhile; models of the zoo do not.
         """
         seed = int(key) & (1 << 63) - 1
-        if type(self.model).__module__.startswith("penstock.nn.zoo"):
+        if type(self.model) in ZOO:
             seed_generators(seed, self.inputs.device)
             return nullcontext()
         return seeded(seed, self.inputs.device)

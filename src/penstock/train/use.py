@@ -150,13 +150,13 @@ def predictions_of(session: Session, ids: Any, progress: Progress = SILENT) -> p
 
     Where a run was sampled by time, a pair has a third number, the time before which it is scored.
     """
-    task = session.task
-    if isinstance(task, NodeTask):
+    task: Any = session.task
+    if task.facts.about == "vertices":
         nodes = session.graph.nodes[task.node_type]
         rows, place = np.unique(_rows_with(nodes, ids, task.node_type), return_inverse=True)
         out = session.inference().outputs({task.node_type: rows}, progress)[task.node_type].float().cpu()
         return pa.table({"id": original_ids(nodes, rows[place]), **_answers(task, out[torch.from_numpy(place)])})
-    if isinstance(task, LinkTask):
+    if (task.facts.about, task.facts.learns) == ("edges", "links"):
         source, _, destination = task.edge_type
         near, far, *when_given = _columns_of_pairs(ids)
         ends = [
@@ -226,15 +226,11 @@ def _rows_with(nodes: NodeSet, ids: Any, node_type: str) -> Array:
 
 def predictions(session: Session, split: str | None, progress: Progress = SILENT) -> pa.Table:
     """Predictions for everything, or for a split."""
-    task = session.task
-    if isinstance(task, NodeTask):
-        return _of_vertices(session, task, split, progress)
-    if isinstance(task, LinkTask):
-        return _of_links(session, task, split or "test", progress)
-    if isinstance(task, TripleTask):
-        return _of_triples(session, task, split or "test", progress)
-    assert isinstance(task, EdgeTask)
-    return _of_edges(session, task, split, progress)
+    task: Any = session.task
+    if task.facts.learns == "links":
+        of_links = _of_links if task.facts.about == "edges" else _of_triples
+        return of_links(session, task, split or "test", progress)
+    return (_of_vertices if task.facts.about == "vertices" else _of_edges)(session, task, split, progress)
 
 
 def _of_vertices(session: Session, task: NodeTask, split: str | None, progress: Progress) -> pa.Table:
@@ -329,9 +325,9 @@ def _chosen_type(graph: Graph, asked: str | None, session: Session) -> str:
         if asked not in graph.nodes:
             raise PenstockError(f"There is no node type {asked!r}{nearest(asked, graph.nodes)}", code="unknown-name")
         return asked
-    task = session.task
-    if isinstance(task, NodeTask):
-        return task.node_type
+    task: Any = session.task
+    if task.facts.about == "vertices":
+        return str(task.node_type)
     if len(graph.nodes) == 1:
         return graph.node_types[0]
     raise PenstockError(f"Name the vertices to embed with --type: {', '.join(graph.nodes)}.", code="option-missing")

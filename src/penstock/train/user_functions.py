@@ -4,65 +4,24 @@ A job names them by their location. In Python they may be objects too, which a r
 resumes such a run gives them again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
 from penstock.errors import PenstockError, nearest
-from penstock.imports import has_plugin, plugins
-from penstock.nn.user_module import imported_callable
+from penstock.nn.user_module import code_at_fault, imported_callable
+from penstock.train.callbacks import CALLBACKS
 from penstock.train.job import Job
-from penstock.train.job_options import Task
 from penstock.train.losses import NUMBER_LOSSES
 from penstock.train.metrics import METRICS, Metric
-
-# Callbacks that come with Penstock, by the names that jobs give them.
-
-CALLBACKS: dict[str, str] = {
-    "tensorboard": "penstock.train.callbacks.loggers:TensorBoard",
-    "mlflow": "penstock.train.callbacks.loggers:MLflow",
-    "wandb": "penstock.train.callbacks.loggers:WandB",
-}
-PLUGINS = "penstock.callbacks"
-"""The group of entry points by which packages offer further ones."""
 
 
 def callback_location(name: str) -> str:
     """Where the callback is that a job names: one of Penstock's, or FILE.py:NAME or PACKAGE.MODULE:NAME."""
-    if ":" in name:
-        return name
-    if name not in CALLBACKS and has_plugin(PLUGINS, name):
-        return plugins(PLUGINS)[name].value
-    if name not in CALLBACKS:
-        raise PenstockError(
-            f"There is no callback {name!r}{nearest(name, CALLBACKS)} Callbacks of your own are FILE.py:NAME.",
-            code="unknown-name",
-        )
-    return CALLBACKS[name]
-
-
-# Errors of the user's own functions, as sentences.
-
-
-@contextmanager
-def code_at_fault(what: str) -> Iterator[None]:
-    """What fails in it is a function of the user's: the sentence says which."""
-    try:
-        yield
-    except (PenstockError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        raise PenstockError(
-            f"{what} failed ({type(error).__name__}: {said}): correct it.", code="user-code-failed"
-        ) from error
-
-
-_ALL_TASKS: tuple[Task, ...] = get_args(Task)
+    return name if ":" in name else CALLBACKS.location(name)
 
 
 @dataclass(frozen=True)
@@ -228,7 +187,7 @@ def _metric(name: str, function: Callable[..., Any]) -> Metric:
             raise PenstockError(f"Metric {name} returned {shown}: it must return a number.", code="user-code-failed")
         return float(value.reshape(()))
 
-    return Metric(name, better, _ALL_TASKS, compute, "ranks")
+    return Metric(name, better, lambda task: True, compute, "ranks")
 
 
 def _last(location: str) -> str:

@@ -8,7 +8,7 @@ from random_blocks import random_block
 
 from penstock.nn import build_model
 from penstock.nn.drop import dropping, rectify_later, relu_drop
-from penstock.nn.options import model_options
+from penstock.nn.layer_table import model_options
 from penstock.sampling.device.block import device_block
 
 pytestmark = pytest.mark.gpu

@@ -9,7 +9,7 @@ from penstock.graph.graph import Graph
 from penstock.nn import build_model
 from penstock.nn.device.gather import TableRows, _turn_round
 from penstock.nn.drop import dropping
-from penstock.nn.options import model_options
+from penstock.nn.layer_table import model_options
 from penstock.sampling import BatchKey, NeighbourSampler
 
 pytestmark = pytest.mark.gpu

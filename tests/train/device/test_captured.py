@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.graph.tasks import TASK_FACTS
 from penstock.train import build
 from penstock.train import run as run_module
 from penstock.train.execution.support import CAPTURED, Demands, reasons_against
@@ -220,7 +221,7 @@ def test_reasons_are_given():
     job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "RMSprop", "norm": "batch", "capture": False})
 
     class Task:
-        name = "node-classification"
+        name, facts = "node-classification", TASK_FACTS["node-classification"]
 
     reasons = reasons_against(CAPTURED, Demands(job, community_graph(), Task(), False, True))
     assert len(reasons) == 6

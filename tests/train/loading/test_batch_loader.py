@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.sampling.registry import SAMPLERS
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.run_context import seeded

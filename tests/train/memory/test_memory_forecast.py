@@ -12,7 +12,7 @@ from in_process import command
 from knowledge_graph import TRIPLES, family_graph
 from penstock.formatting import parsed_bytes
 from penstock.pipeline.schedule import START, Schedule
-from penstock.sampling.registry import SAMPLERS
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.memory import host_forecast

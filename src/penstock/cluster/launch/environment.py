@@ -32,7 +32,7 @@ from penstock.cluster.launch.local import LocalProcess, log_folder, started_here
 from penstock.cluster.launch.registry import Handle, LauncherEntry
 from penstock.cluster.layout import Setup, read_setup
 from penstock.errors import PenstockError
-from penstock.hardware.cluster import LOOPBACK, ClusterDocument
+from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
 from penstock.processes import polite_interrupt
 from penstock.wire import Channel, Endpoint, Message, PeerLost, PendingCall
 
@@ -338,4 +338,4 @@ def _address(cluster: ClusterDocument, place: Place) -> str:
     return place.address() if said in LOOPBACK else said
 
 
-ENVIRONMENT = LauncherEntry(EnvironmentLauncher, become, with_job_machines)
+ENVIRONMENT = LauncherEntry(EnvironmentLauncher, become, with_job_machines, LAUNCHER_FACTS["environment"])

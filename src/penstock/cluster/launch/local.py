@@ -9,6 +9,7 @@ from penstock.cluster.launch.registry import LauncherEntry
 from penstock.cluster.layout import Setup
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder, open_bytes
+from penstock.hardware.cluster import LAUNCHER_FACTS
 from penstock.processes import start_python
 
 _ENDING = 10.0
@@ -110,4 +111,4 @@ def log_of(setup: Setup) -> Path:
     return Path(setup.run) / "logs" / f"{setup.task.id}.log"
 
 
-LOCAL = LauncherEntry(lambda cluster, run: LocalLauncher(run))
+LOCAL = LauncherEntry(lambda cluster, run: LocalLauncher(run), facts=LAUNCHER_FACTS["local"])

@@ -30,7 +30,7 @@ from penstock.cluster.launch.registry import LauncherEntry
 from penstock.cluster.layout import Setup
 from penstock.errors import PenstockError
 from penstock.graph.documents import first_problem
-from penstock.hardware.cluster import ClusterDocument, Machine, RayOptions
+from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument, Machine, RayOptions
 
 # A task on a Ray cluster: waits for its machine's node, runs there, and ends with it.
 
@@ -224,4 +224,4 @@ class RayLauncher:
         return self._ray.start_actor(task.id, setup.model_dump_json(), node, share), node.address
 
 
-RAY = LauncherEntry(RayLauncher, discover=with_ray_machines)
+RAY = LauncherEntry(RayLauncher, discover=with_ray_machines, facts=LAUNCHER_FACTS["ray"])

@@ -1,16 +1,12 @@
-"""The interface of launchers, and the launcher that a cluster file names.
-
-A new launcher is one file with its entry, and one line in `hardware.cluster.LAUNCHERS`.
-"""
+"""The interface of launchers, and what an entry of one says."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.cluster.layout import Setup
-from penstock.hardware.cluster import LAUNCHERS, ClusterDocument
+from penstock.hardware.cluster import NO_FACTS, ClusterDocument, LauncherFacts
 
 
 class Handle(Protocol):
@@ -58,20 +54,5 @@ class LauncherEntry:
     """Called before anything else of a run. False: this process was not to control it, and its part is over."""
     discover: Callable[[dict[Any, Any]], dict[Any, Any]] | None = None
     """Completes the fields of a cluster file with the machines that it finds."""
-
-
-def launcher_entry(name: str) -> LauncherEntry:
-    """The entry of a launcher."""
-    module, _, attribute = LAUNCHERS[name].entry.partition(":")
-    entry: LauncherEntry = getattr(import_module(module), attribute)
-    return entry
-
-
-def make_launcher(cluster: ClusterDocument, run: Path) -> Launcher:
-    """The launcher that a cluster file names, for a run folder."""
-    return launcher_entry(cluster.launcher).make(cluster, run)
-
-
-def take_part(cluster: ClusterDocument) -> bool:
-    """Call it before anything else of a run. False: this process was not to control it, and its part is over."""
-    return launcher_entry(cluster.launcher).take_part(cluster)
+    facts: LauncherFacts = NO_FACTS
+    """What others need to know of it, who do not import it."""

@@ -33,7 +33,8 @@ from penstock.sampling.parts import (
     parted_graph,
     parted_lists,
 )
-from penstock.sampling.registry import ReadableLists, SamplerOptions, sampler_entry
+from penstock.sampling.registry import DrawOptions, ReadableLists
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.triples import TripleBatch
 from penstock.train.batch_source import BatchSource, batch_size_of, settings_of
 from penstock.train.data import choose_task
@@ -174,7 +175,7 @@ class PartedSource:
         """Whether the graph has several node or edge types."""
         return len(self._parts.partition.book.node_types) > 1 or len(self._parts.edge_types) > 1
 
-    def lists(self, options: SamplerOptions, *, shared: bool = False) -> ReadableLists:
+    def lists(self, options: DrawOptions, *, shared: bool = False) -> ReadableLists:
         """Lists at their owners, who draw from them; those of local parts are read through their mappings."""
         parts = self._parts
         return parted_lists(
@@ -206,12 +207,12 @@ class PartedSource:
             self._train = self._parts.partition.new_ids(data.splits["train"], data.node_type)
         return self._train
 
-    def clusters(self, options: SamplerOptions) -> Array:
+    def clusters(self, options: DrawOptions) -> Array:
         """The clusters that the first worker computed, in the cut graph's numbering."""
         clusters: Array = clusters_for(self._parts, self._job)[self.whole_lists(options.sampler).names]
         return clusters
 
-    def locality(self, options: SamplerOptions) -> "PartedLocality":
+    def locality(self, options: DrawOptions) -> "PartedLocality":
         """What is in this machine's parts is local."""
         return PartedLocality(self._parts, self._job, self.lists(options))
 
@@ -324,7 +325,7 @@ def job_sampler(parts: Parts, job: Job, train: Array | None = None) -> Any:
 
 
 def _job_sampler(parts: Parts, job: Job, train: Array | None) -> Any:
-    entry, source, settings = sampler_entry(job.sampler), PartedSource(parts, job, train), settings_of(job)
+    entry, source, settings = SAMPLERS[job.sampler], PartedSource(parts, job, train), settings_of(job)
     if entry.joint:
         return _shared(parts, job, source, entry.build(source, settings), settings.edges)
     if "exclude" not in entry.supports:
@@ -373,7 +374,7 @@ def make_joint_batches(parts: Parts, job: Job, train: Array, new: Array) -> Batc
 
     `train` are the training vertices, ascending, and `new` their numbers in the cut graph.
     """
-    entry, remote = sampler_entry(job.sampler), _sampling_tasks(parts)
+    entry, remote = SAMPLERS[job.sampler], _sampling_tasks(parts)
     if remote is not None and entry.uses_clusters and is_first_worker(parts):
         # Its sampler tasks wait for them.
         offer_clusters(parts, job)
@@ -443,7 +444,7 @@ def _shared(parts: Parts, job: Job, source: PartedSource, sampler: Any, edges: b
     share = vertex_share(setup.layout.shares, setup.task.rank)
     # One machine normalises rows that no loss vertex needs too: then every worker has them all. And optimisers with
     # moments move learnable rows of a batch without any gradient.
-    finds_seeds = sampler_entry(job.sampler).items_per_batch is not None
+    finds_seeds = SAMPLERS[job.sampler].items_per_batch is not None
     every_input = finds_seeds and _learns_rows(parts, job, graph.node_type)
     return SharedSampler(graph, sampler, share, job.norm == "batch", every_input, edges)
 

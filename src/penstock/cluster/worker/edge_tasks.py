@@ -12,16 +12,16 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import exclusion_of
 from penstock.sampling.links import EdgeBatcher, Reverse, find_reverse, split_and_tell, supervise
-from penstock.sampling.registry import sampler_entry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.temporal import OF_NODES
 from penstock.sampling.triples import Entities, relations_of
 from penstock.train.batch_source import EdgeTimes, check_sampler_supports, edge_times, seed_field
 from penstock.train.data import choose_edge_type, task_of_edges
 from penstock.train.job import Job
-from penstock.train.job_options import Task as TaskName
 from penstock.train.tasks import EdgeTask, LinkTask, Task, TripleTask
 from penstock.train.tasks.edges import labelled_edges
 from penstock.train.tasks.links import TimedLinkTask, check_no_held_out, time_splits
@@ -61,7 +61,7 @@ def make_parted_edge_task(
     """The job's task on edges, the graph it trains on, and how its batches are split."""
     check_sampler_supports(job, not graph.is_homogeneous, excluding=True)
     check_parted_times(job, graph, on_edges=True)
-    links = name == "link-prediction"
+    links = TASK_FACTS[name].learns == "links"
     kind = choose_edge_type(graph, job, None if links else job.label)
     columns = [] if job.time is None else [job.time, seed_field(job)]
     whole = _relations_around(parts, graph, kind, None if links else job.label, columns)
@@ -83,7 +83,7 @@ def make_parted_edge_task(
         share = EdgeSplit(new[kind[2]], setup.layout.shares, setup.task.rank)
     data = None if links else labelled_edges(graph, kind, job, name, None, reverse, times)
     training = data.splits["train"] if data is not None else _training_edges(job, graph.edges[kind].count, times)
-    if sampler_entry(job.sampler).supervision_apart:
+    if SAMPLERS[job.sampler].supervision_apart:
         training = _supervised(parts, whole, graph, kind, reverse, training, job, new)
     batches = make_parted_edge_batches(parts, job, new, training)
     split = whole_batches(training)

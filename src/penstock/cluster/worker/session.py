@@ -28,10 +28,11 @@ from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.tasks import TASK_FACTS, is_about
 from penstock.hardware.cluster import Replica
 from penstock.pipeline.batch_rows import Reading, RowReader
 from penstock.sampling.block import MiniBatch
-from penstock.sampling.registry import sampler_entry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.temporal import OF_NODES
 from penstock.store.parts import PartedRowSource
 from penstock.store.parts.replicas import ReplicaCopy, ReplicaReader, RowPaths
@@ -108,9 +109,6 @@ class RowsOfEpoch:
         return self._reader.reading(batch, node_type, source)
 
 
-_ON_EDGES = ("link-prediction", "edge-classification", "edge-regression", "knowledge-graph-completion")
-
-
 def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerGroup]:
     """Everything the job names, over a cut graph; and the workers that share it."""
     setup = parts.member.setup
@@ -163,13 +161,18 @@ def _cache_remote_rows(session: Session, parts: Parts, group: ClusterWorkerGroup
 def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> tuple[Task, CutGraph, SeedSplit]:
     """The job's task, the graph it trains on, and how its batches are split."""
     name = choose_task(graph, job)
-    if name in _ON_EDGES:
+    if not is_about(name, "vertices"):
         # Which relations hold edges out decides between tasks on one relation and on all.
         learn_held_out_names(parts, graph)
         name = choose_task(graph, job)
-    if name == "knowledge-graph-completion":
+    facts = TASK_FACTS[name]
+    if not facts.on_clusters:
+        raise PenstockError(
+            f"Task {name} is not made of cut graphs: train it on one machine.", code="unsupported-combination"
+        )
+    if facts.about == "triples":
         return make_parted_triple_task(parts, graph, job, functions)
-    if name in _ON_EDGES:
+    if facts.about == "edges":
         return make_parted_edge_task(parts, graph, job, name, functions)
     layout, rank = parts.member.setup.layout, parts.member.setup.task.rank
     data = labelled_vertices(graph, job, name)
@@ -184,7 +187,7 @@ def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> 
         seen = clock.of(data.node_type), not graph.is_homogeneous
         timed = make_timed_batches(parts, job, data.node_type, *seen, train, split)
         return NodeTask(data, timed, job, functions), graph, whole_batches(train)
-    if sampler_entry(job.sampler).joint:
+    if SAMPLERS[job.sampler].joint:
         joint = make_joint_batches(parts, job, train, new)
         return NodeTask(data, joint, job, functions), graph, whole_batches(joint.items)
     batches = make_parted_batches(parts, job, data.node_type, not graph.is_homogeneous, train, new)

@@ -30,36 +30,42 @@ from penstock.cost.operators.neighbours import (
 from penstock.cost.operators.reduction import ALL_REDUCE
 from penstock.cost.operators.rows import COPY_DOWN, COPY_UP, GATHER, HOST_AGGREGATE, HOST_GATHER, PINNED_READ
 from penstock.cost.operators.sampling import SAMPLE
+from penstock.registry import Registry
 
-OPERATORS: dict[str, Operator] = {
-    entry.name: entry
-    for entry in (
-        SAMPLE,
-        GATHER,
-        AGGREGATE,
-        AGGREGATE_TABLE,
-        AGGREGATE_BACKWARD,
-        TRANSPOSE,
-        ATTEND,
-        ATTEND_BACKWARD,
-        SCORES,
-        SELF_LOOPS,
-        DENSE,
-        DENSE_WEIGHT_GRADIENT,
-        DENSE_INPUT_GRADIENT,
-        RELU_DROP,
-        RELU_DROP_BACKWARD,
-        ADD,
-        COLUMN_SUM,
-        LOSS,
-        OPTIMISER,
-        COPY_UP,
-        COPY_DOWN,
-        PINNED_READ,
-        HOST_GATHER,
-        HOST_AGGREGATE,
-        ALL_REDUCE,
-    )
-}
+OPERATORS: Registry[Operator] = Registry(
+    "operator",
+    "penstock.operators",
+    {
+        entry.name: entry
+        for entry in (
+            SAMPLE,
+            GATHER,
+            AGGREGATE,
+            AGGREGATE_TABLE,
+            AGGREGATE_BACKWARD,
+            TRANSPOSE,
+            ATTEND,
+            ATTEND_BACKWARD,
+            SCORES,
+            SELF_LOOPS,
+            DENSE,
+            DENSE_WEIGHT_GRADIENT,
+            DENSE_INPUT_GRADIENT,
+            RELU_DROP,
+            RELU_DROP_BACKWARD,
+            ADD,
+            COLUMN_SUM,
+            LOSS,
+            OPTIMISER,
+            COPY_UP,
+            COPY_DOWN,
+            PINNED_READ,
+            HOST_GATHER,
+            HOST_AGGREGATE,
+            ALL_REDUCE,
+        )
+    },
+    Operator,
+)
 
 __all__ = ["OPERATORS", "Operator", "Rung"]

@@ -15,15 +15,15 @@ from penstock.nn.layers.attention import GATLayer, TransformerLayer, TypedGATLay
 from penstock.nn.layers.convolutions import DenseLayer, GCNLayer, GINELayer, GINLayer, SAGELayer, TypedDenseLayer
 from penstock.nn.layers.hgt import HGTLayer
 from penstock.nn.layers.rgcn import RGCNLayer
-from penstock.nn.options import ModelOptions
+from penstock.nn.options import LayerOptions
 
 # What a kind of layer declares: how it is built for graphs of one type and of several, and what it needs.
 
-Build = Callable[[ModelOptions, int, int, bool], nn.Module]
+Build = Callable[[LayerOptions, int, int, bool], nn.Module]
 """`build(options, width in, width out, is last)`: a layer on blocks."""
-BuildTyped = Callable[[ModelOptions, int, int, Sequence[str], Sequence[EdgeType], bool], nn.Module]
+BuildTyped = Callable[[LayerOptions, int, int, Sequence[str], Sequence[EdgeType], bool], nn.Module]
 """`build_typed(options, width in, width out, node types, edge types, is last)`: a layer on typed blocks."""
-Asks = Callable[[ModelOptions], bool]
+Asks = Callable[[LayerOptions], bool]
 SourceScale = Callable[[Array], Array]
 """What a row is multiplied by before it is added to others, by the total of its vertex's list in the relation that is
 read; 1 where that is 0, as it is where the relation comes from another type."""
@@ -46,13 +46,13 @@ class LayerEntry:
     """Whether it looks at the graph at all."""
     linear: Asks = lambda options: options.aggregate != "max"
     """Whether what it aggregates is linear in the neighbours' rows."""
-    aggregates: Callable[[ModelOptions], Aggregation | None] = lambda options: None
+    aggregates: Callable[[LayerOptions], Aggregation | None] = lambda options: None
     """What a first layer aggregates of its inputs, where it can be given that in place of them."""
     transforms_first: Asks = lambda options: False
     """Whether a first layer may transform its inputs before it aggregates them."""
     makes_edge_rows: bool = False
     """Whether it computes a row for each edge of a block, whose number must then be known to the host."""
-    source_scale: Callable[[ModelOptions], SourceScale | None] = lambda options: None
+    source_scale: Callable[[LayerOptions], SourceScale | None] = lambda options: None
     """How it weighs neighbours' rows, where it reads a sum of them, as one row of a vertex without a list, like the
     rows themselves; None: it must read every row."""
     weighs_messages: Asks = lambda options: False
@@ -80,17 +80,17 @@ def _by_root(totals: Array) -> Array:
     return roots
 
 
-def _alike_unless_max(options: ModelOptions) -> SourceScale | None:
+def _alike_unless_max(options: LayerOptions) -> SourceScale | None:
     return None if options.aggregate == "max" else _alike
 
 
-def _order(options: ModelOptions) -> dict[str, Any]:
+def _order(options: LayerOptions) -> dict[str, Any]:
     """How a layer chooses between aggregating first and transforming first; `options` are those of the layer."""
     return {"order": options.order, "costs": options.order_costs}
 
 
 def _relations(
-    options: ModelOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
+    options: LayerOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
 ) -> nn.Module:
     # The first layer's inputs and the last one's outputs are as wide as the data wants them.
     blocks = 0 if options.blocks and (width_in % options.blocks or width_out % options.blocks) else options.blocks
@@ -98,11 +98,11 @@ def _relations(
 
 
 def _attention(v2: bool) -> LayerEntry:
-    def size(options: ModelOptions, width_out: int, last: bool) -> int:
+    def size(options: LayerOptions, width_out: int, last: bool) -> int:
         """Of a head; the last layer's heads are averaged, so that its width is free."""
         return width_out if last else width_out // options.heads
 
-    def build(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
+    def build(options: LayerOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
         each, dropout = size(options, width_out, last), options.attention_dropout
         widths: dict[str, Any] = {}
         if v2:
@@ -110,7 +110,7 @@ def _attention(v2: bool) -> LayerEntry:
         return GATLayer(width_in, each, options.heads, not last, v2, dropout=dropout, **widths)
 
     def build_typed(
-        options: ModelOptions,
+        options: LayerOptions,
         width_in: int,
         width_out: int,
         types: Sequence[str],
@@ -131,21 +131,21 @@ def _attention(v2: bool) -> LayerEntry:
     )
 
 
-def _transformer(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
+def _transformer(options: LayerOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
     size = width_out if last else width_out // options.heads
     how = options.edge_width, options.attention_dropout, options.time_width
     return TransformerLayer(width_in, size, options.heads, not last, *how)
 
 
 def _heterogeneous(
-    options: ModelOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
+    options: LayerOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
 ) -> nn.Module:
     # The last layer is as wide as the others, and a linear map makes outputs of it.
     width, answer = (options.hidden, width_out) if last else (width_out, 0)
     return HGTLayer(width_in, width, types, kinds, options.heads, answer, options.attention_dropout)
 
 
-def _gine(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
+def _gine(options: LayerOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
     if not options.edge_width:
         raise PenstockError(
             "Model gine reads what edges carry, and the edges carry nothing: name fields of the edges with"

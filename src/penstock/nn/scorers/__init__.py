@@ -7,9 +7,7 @@ line in `nn.scorer_table`.
 
 from torch import nn
 
-from penstock.errors import PenstockError, nearest
-from penstock.imports import has_plugin
-from penstock.nn.scorer_table import PLUGINS, SCORERS, scorer_class
+from penstock.nn.scorer_table import SCORERS
 from penstock.nn.scorers.distances import RotatEScorer, TransEScorer
 from penstock.nn.scorers.products import (
     ComplExScorer,
@@ -43,8 +41,6 @@ DEFAULTS = ScorerSettings()
 
 def build_scorer(name: str, width: int, relations: int = 1, settings: ScorerSettings = DEFAULTS) -> nn.Module:
     """A scorer by name: `score(h_src, h_dst, relation=None)` returns one number for each pair."""
-    if name not in SCORERS and not has_plugin(PLUGINS, name):
-        raise PenstockError(f"There is no scorer {name!r}{nearest(name, SCORERS)}", code="unknown-name")
     with new_weights():
-        scorer: nn.Module = scorer_class(name).build(width, relations, settings)
+        scorer: nn.Module = SCORERS[name].build(width, relations, settings)
     return scorer

@@ -11,7 +11,6 @@ from torch.autograd.function import once_differentiable
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.kernels import njit
-from penstock.nn.scorer_table import initial_rows
 from penstock.nn.scorers.products import (
     End,
     RelationScorer,
@@ -21,7 +20,7 @@ from penstock.nn.scorers.products import (
     complex_product,
 )
 from penstock.nn.threads import run_chunks
-from penstock.store.initial_rows import AUTO
+from penstock.store.initial_rows import AUTO, distance_rows, unit_rows
 from penstock.traced import launches
 
 # Distances between rows on a GPU, differentiable: no array of all differences is made, forward or backward.
@@ -246,7 +245,7 @@ class TransEScorer(RelationScorer):
     ) -> None:
         super().__init__(width, relations, width, inverse)
         self.margin, self.distance = margin, distance
-        self.begin(init, initial_rows(AUTO, "transe", relations, width, margin, distance))
+        self.begin(init, unit_rows(width) if distance == 2 else distance_rows(margin, width))
 
     @classmethod
     def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:

@@ -16,6 +16,7 @@ __all__ = [
     "HGT",
     "MLP",
     "RGCN",
+    "ZOO",
     "EmbeddingModel",
     "GATv2",
     "GraphModel",
@@ -24,3 +25,8 @@ __all__ = [
     "TypedModel",
     "build_model",
 ]
+
+ZOO = frozenset(
+    {GAT, GCN, GIN, GINE, HGT, MLP, RGCN, EmbeddingModel, GATv2, GraphModel, GraphSAGE, GraphTransformer, TypedModel}
+)
+"""The models' classes. They draw by keys of batches, and nothing from torch's generators."""

@@ -13,9 +13,8 @@ from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
 from penstock.nn.drop import drop, rectify_later, relu_drop, skip_drop
 from penstock.nn.input_rows import AggregatedRows, HostRows
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS, ModelOptions
 from penstock.nn.norm import BatchNorm
-from penstock.nn.options import ModelOptions
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 
@@ -200,7 +199,7 @@ class GraphModel(LayeredModel):
 
     @property
     def _reads_in_place(self) -> bool:
-        return bool(layer_entry(self.options.model).reads_in_place(self.options))
+        return bool(LAYERS[self.options.model].reads_in_place(self.options))
 
     @property
     def _leaves_rectifying(self) -> bool:
@@ -227,7 +226,7 @@ def check_blocks(layers: int, blocks: Any) -> None:
 
 def _convolution(options: ModelOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
     """A layer of the chosen kind."""
-    build = layer_entry(options.model).build
+    build = LAYERS[options.model].build
     if build is None:
         raise PenstockError(
             f"{options.model} is a typed model: build it with build_model, or its own class.",

@@ -15,8 +15,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.nn.layer_table import WITHOUT_LAYERS, layer_entry
-from penstock.nn.options import ModelName, ModelOptions, model_options
+from penstock.nn.layer_table import LAYERS, WITHOUT_LAYERS, ModelName, ModelOptions, model_options
 from penstock.nn.zoo.model import EmbeddingModel, GraphModel, LayeredModel
 from penstock.nn.zoo.typed import TypedModel
 from penstock.sampling.block import Block
@@ -222,7 +221,7 @@ def _built(
                 "A model for several node types needs the graph's edge types: pass them.", code="option-missing"
             )
         return TypedModel(options, in_widths, edge_types, out, target_type)
-    entry = layer_entry(options.model)
+    entry = LAYERS[options.model]
     if entry.build is None:
         return TypedModel(options, {ONLY_RELATION[0]: in_widths}, [ONLY_RELATION], out)
     if not entry.reads_neighbours:

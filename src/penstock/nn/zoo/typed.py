@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.nn.drop import drop, skip_drop
-from penstock.nn.layer_table import LAYERS, layer_entry
+from penstock.nn.layer_table import LAYERS, ModelOptions
 from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
-from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.model import Join, LayeredModel, LayerEnd, check_blocks, layer_widths
 from penstock.sampling.block import Block, TypedBlock
 
@@ -168,9 +167,9 @@ def _convolution(
     last: bool,
 ) -> nn.Module:
     """A layer of the chosen kind, for the relations that end in `node_types`."""
-    build = layer_entry(options.model).build_typed
+    build = LAYERS[options.model].build_typed
     if build is None:
-        typed = [name for name in LAYERS if layer_entry(name).build_typed is not None]
+        typed = [name for name in LAYERS if LAYERS[name].build_typed is not None]
         raise PenstockError(
             f"Model {options.model!r} is for one node type and one relation: choose one of {', '.join(typed)}.",
             code="unsupported-combination",

@@ -4,33 +4,23 @@
 has the methods that need none.
 """
 
-import difflib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
-from penstock.imports import has_plugin, load_plugin
-from penstock.partition.methods.hypergraph import assign_hypergraph
-from penstock.partition.methods.metis import assign_metis
-from penstock.partition.methods.one_pass import assign_chunk, assign_random, assign_stream
-from penstock.partition.problem import Method
+from penstock.registry import Registry
 
-METHODS: dict[str, Method] = {
-    "random": assign_random,
-    "chunk": assign_chunk,
-    "metis": assign_metis,
-    "hypergraph": assign_hypergraph,
-    "stream": assign_stream,
-}
-PLUGINS = "penstock.partitioners"
-"""The group of entry points by which packages offer further ones."""
+if TYPE_CHECKING:
+    from penstock.partition.problem import Method
 
-
-def method_named(name: str) -> Method:
-    """The method of that name, which may be a plug-in's; an unknown one gets the nearest suggested."""
-    if name in METHODS:
-        return METHODS[name]
-    if has_plugin(PLUGINS, name):
-        plugin: Method = load_plugin(PLUGINS, name)
-        return plugin
-    near = difflib.get_close_matches(name, METHODS, 1, 0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METHODS)}."
-    raise PenstockError(f"There is no partitioning method {name!r}: {hint}", code="unknown-name")
+METHODS: "Registry[Method]" = Registry(
+    "partitioning method",
+    "penstock.partitioners",
+    {
+        "random": "penstock.partition.methods.one_pass:assign_random",
+        "chunk": "penstock.partition.methods.one_pass:assign_chunk",
+        "metis": "penstock.partition.methods.metis:assign_metis",
+        "hypergraph": "penstock.partition.methods.hypergraph:assign_hypergraph",
+        "stream": "penstock.partition.methods.one_pass:assign_stream",
+    },
+    Callable,
+)

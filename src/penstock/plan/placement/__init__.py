@@ -1,15 +1,22 @@
 """Where every task runs: policies that place the tasks of a workload on machines of unequal means.
 
 `problem` says what is to be placed, `from_workload` makes one and says why none can be solved; `evaluator` judges
-placements; `policies` is the table of policies: those of `constructions` (`ifs`, `distdgl`, `spread` and `greedy`)
-make a placement, `etp` and `search` (ours) look for better ones.
+placements. `PLACEMENTS` has the policies: those of `constructions` (`ifs`, `distdgl`, `spread` and `greedy`) make a
+placement, `etp` and `search` (ours) look for better ones.
 """
 
-from penstock.plan.placement.budget import Budget, Found
-from penstock.plan.placement.evaluator import Evaluator
-from penstock.plan.placement.from_workload import placement_problem
-from penstock.plan.placement.policies import PLACEMENTS, PlacedUnits, PlacementPolicy, place
-from penstock.plan.placement.problem import PlacementProblem
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.imports import lazy_names
+from penstock.registry import Registry
+
+if TYPE_CHECKING:
+    from penstock.plan.placement.budget import Budget, Found
+    from penstock.plan.placement.evaluator import Evaluator
+    from penstock.plan.placement.from_workload import placement_problem
+    from penstock.plan.placement.policies import PlacedUnits, PlacementPolicy, place
+    from penstock.plan.placement.problem import PlacementProblem
 
 __all__ = [
     "PLACEMENTS",
@@ -22,3 +29,29 @@ __all__ = [
     "place",
     "placement_problem",
 ]
+
+PLACEMENTS: "Registry[PlacementPolicy]" = Registry(
+    "placement policy",
+    "penstock.placements",
+    {
+        "ifs": "penstock.plan.placement.policies:initial",
+        "distdgl": "penstock.plan.placement.policies:colocated",
+        "spread": "penstock.plan.placement.policies:even",
+        "greedy": "penstock.plan.placement.policies:least_busy",
+        "etp": "penstock.plan.placement.etp:explore",
+        "search": "penstock.plan.placement.search:search",
+    },
+    Callable,
+)
+
+# Looked up on first use: help lists the policies, and waits for no kernels.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.plan.placement.budget": ("Budget", "Found"),
+        "penstock.plan.placement.evaluator": ("Evaluator",),
+        "penstock.plan.placement.from_workload": ("placement_problem",),
+        "penstock.plan.placement.policies": ("PlacedUnits", "PlacementPolicy", "place"),
+        "penstock.plan.placement.problem": ("PlacementProblem",),
+    },
+)

@@ -14,7 +14,7 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, over_use, tables_of, walk_from
 from penstock.simulate.amounts import Amounts, draw_amounts
-from penstock.simulate.rates import RatePolicy
+from penstock.simulate.rate_policy import RatePolicy
 from penstock.simulate.simulation import Simulator
 
 # The longest path through all iterations of a placed workload, with the weights of eq. 26.

@@ -1,11 +1,11 @@
-"""The placement policies by name, and the one way to call them."""
+"""The placement policies that construct a placement at once, and the one way to call any policy."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.plan.placement import PLACEMENTS
 from penstock.plan.placement.budget import Budget, Found
 from penstock.plan.placement.constructions import (
     colocated_placement,
@@ -13,21 +13,30 @@ from penstock.plan.placement.constructions import (
     initial_placement,
     least_busy_placement,
 )
-from penstock.plan.placement.etp import explore
 from penstock.plan.placement.evaluator import Evaluator
 from penstock.plan.placement.problem import PlacementProblem
-from penstock.plan.placement.search import search
 
 PlacementPolicy = Callable[[PlacementProblem, Evaluator, Budget, int], Found]
 
-PLACEMENTS: dict[str, PlacementPolicy] = {
-    "ifs": lambda problem, evaluator, budget, seed: Found(initial_placement(problem, seed), 0),
-    "distdgl": lambda problem, evaluator, budget, seed: Found(colocated_placement(problem), 0),
-    "spread": lambda problem, evaluator, budget, seed: Found(even_placement(problem), 0),
-    "greedy": lambda problem, evaluator, budget, seed: Found(least_busy_placement(problem), 0),
-    "etp": explore,
-    "search": search,
-}
+
+def initial(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
+    """IFS: the first placement that the searches begin with."""
+    return Found(initial_placement(problem, seed), 0)
+
+
+def colocated(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
+    """As DistDGL places: what belongs together on one machine."""
+    return Found(colocated_placement(problem), 0)
+
+
+def even(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
+    """Tasks of every kind spread evenly."""
+    return Found(even_placement(problem), 0)
+
+
+def least_busy(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
+    """Each task on the machine that is least busy so far."""
+    return Found(least_busy_placement(problem), 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +53,6 @@ class PlacedUnits:
 
 def place(evaluator: Evaluator, policy: str = "search", budget: Budget | None = None, seed: int = 0) -> PlacedUnits:
     """Place an evaluator's problem by a policy; the same seed and steps give the same placement anywhere."""
-    if policy not in PLACEMENTS:
-        raise PenstockError(
-            f"No placement policy is called {policy!r}{nearest(policy, PLACEMENTS)}", code="unknown-name"
-        )
     problem = evaluator.problem
     begin, simulated = time.perf_counter(), evaluator.simulated
     found = PLACEMENTS[policy](problem, evaluator, budget or Budget(), seed)

@@ -6,31 +6,24 @@ messages take. `gradient_sums` are tasks and flows that both have. A new executi
 `WorkloadEntry` and one line in `WORKLOADS` (docs/planning.md, "How to add a workload builder").
 """
 
-from importlib import import_module
-
-from penstock.errors import PenstockError, nearest
 from penstock.plan.workloads.entry import ExecutionWorkload, PlannedRun, WorkloadEntry
+from penstock.registry import Registry
 
-WORKLOADS = {
-    "mini-batch": "penstock.plan.workloads.mini_batch:MINI_BATCH",
-    "whole": "penstock.plan.workloads.whole:WHOLE",
-}
-"""For each execution mode, the module and the name of its entry. Modules are imported when their mode is asked for."""
+WORKLOADS: Registry[WorkloadEntry] = Registry(
+    "execution mode",
+    "penstock.workloads",
+    {
+        "mini-batch": "penstock.plan.workloads.mini_batch:MINI_BATCH",
+        "whole": "penstock.plan.workloads.whole:WHOLE",
+    },
+    WorkloadEntry,
+)
 
-__all__ = ["WORKLOADS", "ExecutionWorkload", "PlannedRun", "WorkloadEntry", "workload_entry", "workload_of"]
-
-
-def workload_entry(mode: str) -> WorkloadEntry:
-    """The entry of an execution mode."""
-    if mode not in WORKLOADS:
-        raise PenstockError(f"No execution mode is called {mode!r}{nearest(mode, WORKLOADS)}", code="unknown-name")
-    module, _, attribute = WORKLOADS[mode].partition(":")
-    entry: WorkloadEntry = getattr(import_module(module), attribute)
-    return entry
+__all__ = ["WORKLOADS", "ExecutionWorkload", "PlannedRun", "WorkloadEntry", "workload_of"]
 
 
 def workload_of(sampler: str) -> WorkloadEntry:
     """The entry of the mode that jobs with a sampler are executed in."""
-    entries = [workload_entry(mode) for mode in WORKLOADS]
+    entries = [WORKLOADS[mode] for mode in WORKLOADS.names()]
     own = [entry for entry in entries if entry.samplers is not None and sampler in entry.samplers]
     return (own or [entry for entry in entries if entry.samplers is None])[0]

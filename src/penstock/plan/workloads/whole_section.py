@@ -13,8 +13,9 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
+from penstock.graph.tasks import is_about
 from penstock.hardware.machines import machines_of
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.partition.assignment import parts_of
 from penstock.partition.bins import BinCounts, LayerBins, count_bins, levels_reached, share_parts
 from penstock.partition.problem import merged_relations, whole_of
@@ -225,7 +226,7 @@ class CountedRun:
         job, whole = self._run.job, self._whole
         eager, by_bin = (job.exchange != "layer" and job.pipeline in (each, "both") for each in ("inter", "intra"))
         again = again_degree(self.costs[0], self._slowest_share()) if job.exchange == "replicate" else -1
-        sums = job.exchange != "boundary" and layer_entry(job.model).source_scale(job) is not None
+        sums = job.exchange != "boundary" and LAYERS[job.model].source_scale(job) is not None
         lists = whole.indptr, whole.indices
         relations = self._relations if sums else None
         return count_bins(
@@ -245,7 +246,7 @@ class CountedRun:
 
 def _read_by_loss(graph: Graph, task: str, offsets: dict[str, int]) -> Array:
     """Numbers of the training vertices, type after type; all vertices where edges are trained on."""
-    if task in ("link-prediction", "edge-classification", "edge-regression"):
+    if is_about(task, "edges"):
         return np.arange(graph.num_nodes)
     split = {name: nodes.splits.get("train") for name, nodes in graph.nodes.items()}
     found = [np.asarray(rows) + offsets[name] for name, rows in split.items() if rows is not None]

@@ -1,14 +1,19 @@
 """A language model's training in a workload file."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.graph.documents import StrictDocument
+from penstock.coflow.matching import SCHEDULES
+from penstock.graph.documents import StrictDocument, name_in
 from penstock.simulate.llm.fabric import Servers
 from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
 from penstock.simulate.llm.model import Model, Parallelism, preset
 
+if TYPE_CHECKING:
+    ScheduleName = str
+else:
+    ScheduleName = name_in(SCHEDULES)
 Degree = Annotated[int, Field(ge=1, le=65536)]
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
 Positive = Annotated[float, Field(ge=1e-6, le=1e9)]
@@ -92,7 +97,7 @@ class ComputeDocument(StrictDocument):
 class ExchangeDocument(StrictDocument):
     """How tokens go to their experts and back."""
 
-    schedule: Literal["fair", "printed", "matched", "bvn"] = "fair"
+    schedule: ScheduleName = "fair"
     skew: Annotated[float, Field(ge=0, le=8)] = Field(default=0.5, description="0: all experts are alike")
     overhead_us: Annotated[float, Field(ge=0, le=1e6)] = Field(default=10.0, description="of a schedule's phase")
     detail: Literal["auto", "pairs", "ports"] = "auto"

@@ -4,39 +4,40 @@
 policy is an entry in one of them or in a file of its own, and one line here (docs/simulate.md).
 """
 
-from penstock.errors import PenstockError, nearest
-from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
-from penstock.simulate.rates.coflow_policies import (
-    BYTESCHEDULER,
-    DP_FIRST,
-    EP_FIRST,
-    EP_OVER_DP,
-    HERMOD,
-    OMCOFLOW,
-    PP_FIRST,
-    SLACK,
-)
-from penstock.simulate.rates.flow_policies import CRITICAL_PATH, FAIR, FIFO, ITERATION_FIRST, MRTF, OES
+from typing import TYPE_CHECKING
 
-FLOW_POLICIES = {policy.name: policy for policy in (OES, FAIR, FIFO, MRTF, OMCOFLOW, ITERATION_FIRST, CRITICAL_PATH)}
-"""For flows of any kind."""
-COFLOW_POLICIES = {
-    policy.name: policy for policy in (FAIR, EP_OVER_DP, DP_FIRST, PP_FIRST, EP_FIRST, BYTESCHEDULER, HERMOD, SLACK)
+from penstock.registry import Registry
+
+if TYPE_CHECKING:
+    from penstock.simulate.rate_policy import RatePolicy
+
+_OF_FLOWS = {
+    "oes": "penstock.simulate.rates.flow_policies:OES",
+    "fair": "penstock.simulate.rates.flow_policies:FAIR",
+    "fifo": "penstock.simulate.rates.flow_policies:FIFO",
+    "mrtf": "penstock.simulate.rates.flow_policies:MRTF",
+    "omcoflow": "penstock.simulate.rates.coflow_policies:OMCOFLOW",
+    "iteration-first": "penstock.simulate.rates.flow_policies:ITERATION_FIRST",
+    "critical-path": "penstock.simulate.rates.flow_policies:CRITICAL_PATH",
 }
+_OF_COFLOWS = {
+    "fair": "penstock.simulate.rates.flow_policies:FAIR",
+    "ep-over-dp": "penstock.simulate.rates.coflow_policies:EP_OVER_DP",
+    "dp-first": "penstock.simulate.rates.coflow_policies:DP_FIRST",
+    "pp-first": "penstock.simulate.rates.coflow_policies:PP_FIRST",
+    "ep-first": "penstock.simulate.rates.coflow_policies:EP_FIRST",
+    "bytescheduler": "penstock.simulate.rates.coflow_policies:BYTESCHEDULER",
+    "hermod": "penstock.simulate.rates.coflow_policies:HERMOD",
+    "slack": "penstock.simulate.rates.coflow_policies:SLACK",
+}
+FLOW_POLICIES = tuple(_OF_FLOWS)
+"""For flows of any kind."""
+COFLOW_POLICIES = tuple(_OF_COFLOWS)
 """Orders of coflows by what they are to a model."""
-POLICIES = FLOW_POLICIES | COFLOW_POLICIES
-_RENAMED = {"maxmin": "fair"}
-"""Names that older plans and scripts may hold, and what they are called now."""
-
-__all__ = ["COFLOW_POLICIES", "FLOW_POLICIES", "POLICIES", "Case", "RatePolicy", "policy_named", "terms_of"]
-
-
-def policy_named(name: str) -> RatePolicy:
-    """The policy of that name."""
-    if name in _RENAMED:
-        raise PenstockError(
-            f"The rate policy {name!r} is called {_RENAMED[name]!r} now: use that name.", code="unknown-name"
-        )
-    if name not in POLICIES:
-        raise PenstockError(f"No rate policy is called {name!r}{nearest(name, POLICIES)}", code="unknown-name")
-    return POLICIES[name]
+POLICIES: "Registry[RatePolicy]" = Registry(
+    "rate policy",
+    "penstock.rate_policies",
+    _OF_FLOWS | _OF_COFLOWS,
+    "penstock.simulate.rate_policy:RatePolicy",
+    renamed={"maxmin": "fair"},
+)

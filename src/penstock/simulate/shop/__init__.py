@@ -5,9 +5,15 @@ when, checked against its shop without knowing how it was made, and turned into 
 drawn as other simulations are. `schedulers` has the ways to make a schedule.
 """
 
-from penstock.simulate.shop.schedule import Schedule, Step, check_schedule, timeline_of
-from penstock.simulate.shop.schedulers import SCHEDULERS, Scheduler, make_schedule, scheduler_named
-from penstock.simulate.shop.shop import Choice, Job, Operation, Route, Shop, fjs_text, read_fjs, shop_bound
+from typing import TYPE_CHECKING
+
+from penstock.imports import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.simulate.shop.schedule import Schedule, Step, check_schedule, timeline_of
+    from penstock.simulate.shop.schedulers import SCHEDULERS, make_schedule
+    from penstock.simulate.shop.schedulers.scheduler import Scheduler
+    from penstock.simulate.shop.shop import Choice, Job, Operation, Route, Shop, fjs_text, read_fjs, shop_bound
 
 __all__ = [
     "SCHEDULERS",
@@ -23,7 +29,26 @@ __all__ = [
     "fjs_text",
     "make_schedule",
     "read_fjs",
-    "scheduler_named",
     "shop_bound",
     "timeline_of",
 ]
+
+# Looked up on first use: help lists the schedulers, and waits for no kernels.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.simulate.shop.schedule": ("Schedule", "Step", "check_schedule", "timeline_of"),
+        "penstock.simulate.shop.schedulers": ("SCHEDULERS", "make_schedule"),
+        "penstock.simulate.shop.schedulers.scheduler": ("Scheduler",),
+        "penstock.simulate.shop.shop": (
+            "Choice",
+            "Job",
+            "Operation",
+            "Route",
+            "Shop",
+            "fjs_text",
+            "read_fjs",
+            "shop_bound",
+        ),
+    },
+)

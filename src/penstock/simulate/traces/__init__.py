@@ -5,23 +5,27 @@ engine's ranks cannot express, and at the public trace's size `fair` is five tim
 (docs/design.md has the figures).
 
 `trace` is the public benchmark's shuffles, read, drawn and written; `coflows` is what is simulated, `simulation` does
-it and says what came of it and what no policy can beat. Its table has the policies: `fair` and `coflowsim-fair`, and
+it and says what came of it and what no policy can beat. `policies` are `fair` and `coflowsim-fair`, and
 in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the events of these four;
 `progress` is what kernels share.
 """
 
-from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
-from penstock.simulate.traces.simulation import (
-    TRACE_POLICIES,
-    TraceOutcome,
-    TracePolicy,
-    bottlenecks,
-    makespan_bound,
-    mean_cct_bound,
-    simulate_trace,
-    trace_policy_named,
-)
-from penstock.simulate.traces.trace import MEGABYTE, Trace, made_trace, read_trace, write_trace
+from typing import TYPE_CHECKING
+
+from penstock.imports import lazy_names
+from penstock.registry import Registry
+
+if TYPE_CHECKING:
+    from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
+    from penstock.simulate.traces.policies import TracePolicy
+    from penstock.simulate.traces.simulation import (
+        TraceOutcome,
+        bottlenecks,
+        makespan_bound,
+        mean_cct_bound,
+        simulate_trace,
+    )
+    from penstock.simulate.traces.trace import MEGABYTE, Trace, made_trace, read_trace, write_trace
 
 __all__ = [
     "MEGABYTE",
@@ -39,6 +43,36 @@ __all__ = [
     "mean_cct_bound",
     "read_trace",
     "simulate_trace",
-    "trace_policy_named",
     "write_trace",
 ]
+
+TRACE_POLICIES: "Registry[TracePolicy]" = Registry(
+    "policy for traces",
+    "penstock.trace_policies",
+    {
+        "fair": "penstock.simulate.traces.policies:FAIR",
+        "fifo": "penstock.simulate.traces.policies:FIFO",
+        "sebf": "penstock.simulate.traces.policies:SEBF",
+        "sincronia": "penstock.simulate.traces.policies:SINCRONIA",
+        "coflowsim-fair": "penstock.simulate.traces.policies:COFLOWSIM_FAIR",
+        "coflowsim-fifo": "penstock.simulate.traces.policies:COFLOWSIM_FIFO",
+    },
+    "penstock.simulate.traces.policies:TracePolicy",
+)
+
+# Looked up on first use: help lists the policies, and waits for no kernels.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "penstock.simulate.traces.coflows": ("PortRates", "TraceCoflows", "coflows_from", "join_flows"),
+        "penstock.simulate.traces.policies": ("TracePolicy",),
+        "penstock.simulate.traces.simulation": (
+            "TraceOutcome",
+            "bottlenecks",
+            "makespan_bound",
+            "mean_cct_bound",
+            "simulate_trace",
+        ),
+        "penstock.simulate.traces.trace": ("MEGABYTE", "Trace", "made_trace", "read_trace", "write_trace"),
+    },
+)

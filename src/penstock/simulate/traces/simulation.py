@@ -1,78 +1,17 @@
 """A trace simulated under a policy of the table, what came of it, and what no policy can beat."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.processes import call_interruptibly
+from penstock.simulate.traces import TRACE_POLICIES
 from penstock.simulate.traces.bssi import bssi
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, line_bytes, lines_of, rates_of
-from penstock.simulate.traces.fair import pairs_of, run_fair
-from penstock.simulate.traces.ordered import FIFO, FIFO_MADD, SEBF, SINCRONIA, run_ordered
-from penstock.simulate.traces.progress import CHANGES, progress_of
+from penstock.simulate.traces.progress import CHANGES
 from penstock.simulate.traces.trace import Trace
-
-# The table of policies that share a switch among coflows.
-
-# Coflows, rates of all sides (bytes/s), room for changes -> completions (seconds), numbers and changes.
-Run = Callable[[TraceCoflows, Array, int], tuple[Array, Array, Array]]
-
-
-@dataclass(frozen=True)
-class TracePolicy:
-    """Who sends when, by name."""
-
-    name: str
-    summary: str
-    run: Run
-
-
-def trace_policy_named(name: str) -> TracePolicy:
-    """The policy of that name."""
-    if name not in TRACE_POLICIES:
-        raise PenstockError(
-            f"No policy for traces is called {name!r}{nearest(name, TRACE_POLICIES)}", code="unknown-name"
-        )
-    return TRACE_POLICIES[name]
-
-
-def _fair(redistribute: bool, coflows: TraceCoflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
-    return run_fair(coflows.arrivals, _queue(coflows), pairs_of(coflows), capacities, room, redistribute)
-
-
-def _ordered(policy: int, coflows: TraceCoflows, capacities: Array, room: int) -> tuple[Array, Array, Array]:
-    lines = lines_of(coflows)
-    progress = progress_of(coflows, lines, len(capacities), room)
-    completions = coflows.arrivals.copy()
-    queue = _queue(coflows)
-    call_interruptibly(lambda: run_ordered(policy, coflows.arrivals, queue, lines, capacities, progress, completions))
-    return completions, progress.numbers, progress.changes
-
-
-def _queue(coflows: TraceCoflows) -> Array:
-    return np.argsort(coflows.arrivals, kind="stable")
-
-
-TRACE_POLICIES = {
-    policy.name: policy
-    for policy in (
-        TracePolicy("fair", "max-min over all flows", partial(_fair, True)),
-        TracePolicy("fifo", "coflows strictly by arrival, max-min inside", partial(_ordered, FIFO)),
-        TracePolicy("sebf", "Varys: smallest bottleneck first, MADD, backfilling", partial(_ordered, SEBF)),
-        TracePolicy("sincronia", "BSSI order, whole ports in turn", partial(_ordered, SINCRONIA)),
-        TracePolicy("coflowsim-fair", "equal shares at each port, none redistributed", partial(_fair, False)),
-        TracePolicy(
-            "coflowsim-fifo", "coflows by arrival, MADD, equal shares, backfilling", partial(_ordered, FIFO_MADD)
-        ),
-    )
-}
-
 
 # A trace simulated under a policy, what came of it, and what no policy can beat.
 
@@ -153,7 +92,7 @@ def simulate_trace(
     """
     began = perf_counter()
     coflows = trace.coflows if isinstance(trace, Trace) else trace
-    chosen, rates = trace_policy_named(policy), rates_of(rate_bytes_s, coflows.ports)
+    chosen, rates = TRACE_POLICIES[policy], rates_of(rate_bytes_s, coflows.ports)
     room = 8 * coflows.flows + 1 if changes else 0
     while True:
         completions, numbers, found = chosen.run(coflows, rates, room)

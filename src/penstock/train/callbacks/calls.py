@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.nn.user_module import code_at_fault
 from penstock.train.job import Job
-from penstock.train.user_functions import code_at_fault
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from penstock.cost.model import CostModel, measured_model
 from penstock.cost.step_prediction import BlockSizes
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.schedule import BatchPlan, Schedule
 from penstock.plan import Residence
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
@@ -187,7 +187,7 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     room = presampled_room(job, session.graph, schedule) if can_draw else None
-    in_place = not uncaptured and layer_entry(job.model).reads_in_place(job) and _in_place(job)
+    in_place = not uncaptured and LAYERS[job.model].reads_in_place(job) and _in_place(job)
     fills = isinstance(schedule, Schedule) and not _unreadable(session, way_of(job, "host"))
     return Asked(job, room, not uncaptured, in_place, fills, on_host), uncaptured
 

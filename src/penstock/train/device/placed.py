@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.nn.device.gather import TableRows
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.paths.chunk_selector import PathUse
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows, Scale
 from penstock.pipeline.loader import Batch
@@ -216,7 +216,7 @@ class Placed:
             or self.decision.residence.topology != "device"
             or len(self.tables) != 1
             or self.edges
-            or layer_entry(job.model).makes_edge_rows
+            or LAYERS[job.model].makes_edge_rows
         ):
             # Rows of all edges at once would be many times those of the vertices.
             return None

@@ -84,7 +84,7 @@ def _reads(way: FirstLayerWay, features: Place) -> bool:
     """Whether a way fills slots from features in a place; rows that `auto` reads from pinned memory it gathers too."""
     if way.filler is None or features == "device":
         return False
-    return features == "pinned" if way.on_both else way.name != "gather"
+    return features == "pinned" if way.on_both else not way.rounds_as_auto
 
 
 def _impossible(session: Session, way: FirstLayerWay) -> list[str]:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from penstock.graph.graph import Graph
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.sampling.draws import SCANNED
-from penstock.sampling.registry import sampler_entry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 
@@ -38,7 +38,8 @@ class Support:
     layers_on_edges: bool = True
     """Whether layers may make a row for each edge: not where the host does not know how many edges a batch has."""
     device_samplers_only: bool = False
-    tasks: frozenset[str] | None = None
+    tasks: str | None = None
+    """What of `TaskFacts` a task must declare, such as `drawn_by_devices`; None: any task will do."""
     largest_fanout: int | None = None
     most_vertices: int | None = None
     user_modules: bool = True
@@ -60,7 +61,7 @@ SHARED = Support(stale_gradients=False)
 """Steps that workers share: they sum gradients of the weights that all of them have."""
 EXPLAINED = replace(
     SHARED,
-    tasks=frozenset({"node-classification", "node-regression"}),
+    tasks="explainable",
     user_modules=False,
     learned_rows=False,
     reused_batches=False,
@@ -71,7 +72,7 @@ DEVICE_SAMPLING = Support(
     several_types=False,
     weights_and_times=False,
     device_samplers_only=True,
-    tasks=frozenset({"node-classification", "node-regression", "vertices"}),
+    tasks="drawn_by_devices",
     largest_fanout=SCANNED,
     most_vertices=(1 << 31) - 1,
     reused_batches=False,
@@ -114,7 +115,7 @@ class Placeable(Protocol):
 
     @property
     def task(self) -> Any:
-        """What gives the batches; its `name` is that of a task, or `vertices`."""
+        """What gives the batches, with its `name` and `facts`: a task, or vertices that a loader was given."""
 
     @property
     def model(self) -> Any:
@@ -138,7 +139,7 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     reasons = []
     if not support.several_types and not graph.is_homogeneous:
         reasons.append("the graph has several types")
-    if support.device_samplers_only and "device" not in sampler_entry(job.sampler).supports:
+    if support.device_samplers_only and "device" not in SAMPLERS[job.sampler].supports:
         reasons.append(f"sampler {job.sampler} is the host's")
     # A module of the user's gets `edge_weight` as rows.
     weight = job.list_weight if demands.library_model else job.weight
@@ -148,9 +149,9 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append("neighbourhoods that seeds do not share are drawn by the host")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
         reasons.append("rows of edges (edge_features, edge_weight) differ in number from batch to batch")
-    if not support.layers_on_edges and demands.library_model and layer_entry(job.model).makes_edge_rows:
+    if not support.layers_on_edges and demands.library_model and LAYERS[job.model].makes_edge_rows:
         reasons.append(f"model {job.model} makes a row for each edge, whose number the host must know")
-    if support.tasks is not None and task.name not in support.tasks:
+    if support.tasks is not None and not getattr(task.facts, support.tasks):
         reasons.append(f"task {task.name} is not supported there")
     most = support.largest_fanout
     if most is not None and any(not isinstance(fanout, int) or not 0 < fanout <= most for fanout in job.fanouts):

@@ -15,7 +15,7 @@ from penstock.cost.step_prediction import BlockSizes
 from penstock.graph.arrays import Array
 from penstock.nn.aggregation import aggregate, normalised_sum
 from penstock.nn.input_rows import AggregatedRows, Aggregation
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.nn.table_aggregation import READ_IN_PLACE, aggregate_table, widened_rows
 from penstock.pipeline.batch_rows import Move, PlainReading, Reading, RowReader
 from penstock.plan.execution.first_layer import DivisionRates, balanced_share, predicted_rates
@@ -90,14 +90,14 @@ def table_of(source: RowSource) -> Array | None:
 
 def aggregated_inputs(model: Any, job: Job) -> RowReader:
     """Of a job whose layer can be given aggregates."""
-    what = layer_entry(job.model).aggregates(job)
+    what = LAYERS[job.model].aggregates(job)
     assert what is not None, "the way was refused"
     return AggregatedInputs(what)
 
 
 def cheaper_inputs(model: Any, job: Job) -> RowReader:
     """Of a job whose layer can be given aggregates, where it would make them itself."""
-    what = layer_entry(job.model).aggregates(job)
+    what = LAYERS[job.model].aggregates(job)
     assert what is not None, "the way was refused"
     return CheaperInputs(what, model.convolutions[0])
 
@@ -253,6 +253,6 @@ class DividedInputs:
 
 def divided_inputs(model: Any, job: Job) -> RowReader:
     """Of a job whose layer can be given aggregates."""
-    what = layer_entry(job.model).aggregates(job)
+    what = LAYERS[job.model].aggregates(job)
     assert what is not None, "the way was refused"
     return DividedInputs(what, HostShare(job.host_share, job.gather_threads))

@@ -10,7 +10,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.nn.device.aggregation import aggregate
 from penstock.nn.input_rows import AggregatedRows, Aggregation
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.nn.table_aggregation import TableLists, shared_aggregation
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.hops import Slot
@@ -199,7 +199,7 @@ def aggregated_bytes(room: Room, width: int, number: int) -> int:
 
 def aggregated_slots(parts: FillParts) -> AggregatedSlots:
     """Of a table that the host alone reads."""
-    what = layer_entry(parts.job.model).aggregates(parts.job)
+    what = LAYERS[parts.job.model].aggregates(parts.job)
     assert what is not None, "the way was refused"
     return AggregatedSlots(what, parts.rows, parts.dtype, parts.paths(0.0), parts.row_type)
 
@@ -308,7 +308,7 @@ class DividedSlots(AggregatedSlots):
 def divided_slots(parts: FillParts) -> DividedSlots:
     """Of a table that host and device read."""
     job, table = parts.job, parts.table
-    what = layer_entry(job.model).aggregates(job)
+    what = LAYERS[job.model].aggregates(job)
     assert what is not None and table is not None, "the way was refused"
     paths = parts.paths(None if job.host_share is None else 1 - job.host_share)
     return DividedSlots(what, parts.rows, table, paths, parts.row_type)
@@ -316,6 +316,6 @@ def divided_slots(parts: FillParts) -> DividedSlots:
 
 def reasons_against_dividing(job: Job, table: Array) -> list[str]:
     """Why host and device cannot divide the batches of captured steps."""
-    if layer_entry(job.model).aggregates(job) == "normalised":
+    if LAYERS[job.model].aggregates(job) == "normalised":
         return [f"the host has a part of the first layer, and model {job.model} needs its neighbours' degrees"]
     return [] if table.ndim == 2 else [f"features of shape {table.shape[1:]} are read row by row"]

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.nn.input_rows import HostRows
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.nn.layers.entry import LayerEntry
 from penstock.pipeline.batch_rows import PLAIN_ROWS, Move, PlainReading, Reading, RowReader
 from penstock.plan.execution.first_layer import (
@@ -21,7 +21,9 @@ from penstock.plan.execution.first_layer import (
     rows_read_by_device,
     rows_transformed,
 )
+from penstock.registry import Registry
 from penstock.sampling.block import MiniBatch
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.source import RowSource
 from penstock.train.first_layer.aggregated import aggregated_inputs, cheaper_inputs, divided_inputs
 from penstock.train.first_layer.aggregated_slots import (
@@ -101,12 +103,12 @@ def reasons_against(way: FirstLayerWay, job: Job, graph: Graph, model: Any, inpu
         reasons.append("the model is a module of the user's own")
     elif not graph.is_homogeneous:
         reasons.append("the graph has several types")
-    elif not way.layer_allows(layer_entry(job.model), job):
+    elif not way.layer_allows(LAYERS[job.model], job):
         reasons.append(f"model {job.model} as it is set reads every row by itself")
     if inputs.tables:
         reasons.append("vertex embeddings are learned")
-    if job.sampler == "whole":
-        reasons.append("sampler whole keeps what its first layer aggregates")
+    if not SAMPLERS[job.sampler].makes_batches:
+        reasons.append(f"sampler {job.sampler} keeps what its first layer aggregates")
     set_fields = {
         "input_dropout": job.input_dropout > 0,
         "residual": job.residual,
@@ -130,39 +132,44 @@ def _transforms(entry: LayerEntry, job: Job) -> bool:
     return entry.transforms_first(job)
 
 
-WAYS: dict[str, FirstLayerWay] = {
-    way.name: way
-    for way in (
-        FirstLayerWay("auto", cheaper_inputs, _aggregates, computed_on_host=True),
-        FirstLayerWay("device", _plain, as_stored=False, planned=rows_read_by_device),
-        FirstLayerWay(
-            "gather",
-            _plain,
-            on_host=True,
-            rounds_as_auto=True,
-            as_stored=False,
-            filler=Filler(gathered_slots, reasons_against_reading, gathered_bytes),
-            planned=rows_gathered,
-        ),
-        FirstLayerWay(
-            "aggregate",
-            aggregated_inputs,
-            _aggregates,
-            on_host=True,
-            filler=Filler(aggregated_slots, reasons_against_reading, aggregated_bytes),
-            planned=rows_aggregated,
-        ),
-        FirstLayerWay("transform", transformed_inputs, _transforms, on_host=True, planned=rows_transformed),
-        FirstLayerWay(
-            "divided",
-            divided_inputs,
-            _aggregates,
-            on_both=True,
-            filler=Filler(divided_slots, reasons_against_dividing, aggregated_bytes),
-            planned=rows_divided,
-        ),
-    )
-}
+WAYS: Registry[FirstLayerWay] = Registry(
+    "way of reading the first layer's inputs",
+    "penstock.first_layer_ways",
+    {
+        way.name: way
+        for way in (
+            FirstLayerWay("auto", cheaper_inputs, _aggregates, computed_on_host=True),
+            FirstLayerWay("device", _plain, as_stored=False, planned=rows_read_by_device),
+            FirstLayerWay(
+                "gather",
+                _plain,
+                on_host=True,
+                rounds_as_auto=True,
+                as_stored=False,
+                filler=Filler(gathered_slots, reasons_against_reading, gathered_bytes),
+                planned=rows_gathered,
+            ),
+            FirstLayerWay(
+                "aggregate",
+                aggregated_inputs,
+                _aggregates,
+                on_host=True,
+                filler=Filler(aggregated_slots, reasons_against_reading, aggregated_bytes),
+                planned=rows_aggregated,
+            ),
+            FirstLayerWay("transform", transformed_inputs, _transforms, on_host=True, planned=rows_transformed),
+            FirstLayerWay(
+                "divided",
+                divided_inputs,
+                _aggregates,
+                on_both=True,
+                filler=Filler(divided_slots, reasons_against_dividing, aggregated_bytes),
+                planned=rows_divided,
+            ),
+        )
+    },
+    FirstLayerWay,
+)
 
 
 def first_layer_reader(job: Job, graph: Graph, model: Any, inputs: Inputs) -> RowReader:

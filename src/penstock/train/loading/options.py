@@ -17,7 +17,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.block import Block, TypedBlock, by_relation, merge_edges, merge_values
 from penstock.sampling.device.block import host_block
 from penstock.sampling.induced import induce_between
-from penstock.sampling.registry import SEEDS_ONLY, SamplerOptions
+from penstock.sampling.sampler_table import SAMPLERS, SEEDS_ONLY, SamplerOptions
 from penstock.train.job import OTHER_NAMES, Job
 from penstock.train.job_options import DataOptions
 
@@ -227,13 +227,14 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
     for name in fields:
         if name not in LOADER_FIELDS:
             raise PenstockError(f"ps.loader: {name!r} {_why_not(name)}", code="unknown-name")
-    if fields.get("sampler") == "whole":
+    sampler = fields.get("sampler")
+    if sampler in SAMPLERS and not SAMPLERS[sampler].makes_batches:
         raise PenstockError(
-            "ps.loader gives batches, and sampler whole makes none: use fanouts of -1, or ps.train.",
+            f"ps.loader gives batches, and sampler {sampler} makes none: use fanouts of -1, or ps.train.",
             code="unsupported-combination",
         )
     given = {"held_out": [0.0, 0.0], **fields, "fanouts": _hops(fields.get("fanouts")), "split": splits}
-    if fields.get("sampler") == SEEDS_ONLY:
+    if sampler == SEEDS_ONLY:
         # Of the models, one without layers is given the seeds alone.
         given["model"] = next(iter(WITHOUT_LAYERS))
     try:

@@ -10,6 +10,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
+from penstock.graph.tasks import TASK_FACTS, TaskFacts, is_about, task_for
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.links import PairBatcher, find_reverse, known_edges
@@ -25,7 +26,6 @@ Seeds = str | Array | Mapping[str, Array] | tuple[str, Any] | EdgeExamples | Non
 """A split's name or `auto`, numbers or a mask of vertices, the same with their node type, or None for all vertices."""
 AUTO = "auto"
 """The graph's training split; everything, where it has none."""
-_ON_VERTICES = ("node-classification", "node-regression")
 
 
 class SeedSource(Protocol):
@@ -34,6 +34,10 @@ class SeedSource(Protocol):
     @property
     def name(self) -> str:
         """The kind of task; `vertices` where there is none."""
+
+    @property
+    def facts(self) -> TaskFacts:
+        """What others need to know of the kind of task."""
 
     @property
     def items(self) -> Array:
@@ -66,8 +70,8 @@ def seed_source(
     if seeds in graph.nodes and seeds not in (AUTO, *SPLITS):
         return GivenVertices(graph, job, {seeds: None}), graph
     task = choose_task(graph, job)
-    if task not in _ON_VERTICES:
-        if given.examples and task != "knowledge-graph-completion":
+    if not is_about(task, "vertices"):
+        if given.examples and is_about(task, "edges"):
             examples = _found_examples(given, graph, job)
             if examples is not None and seeds not in graph.edges[examples.edge_type].held_out:
                 return GivenEdges(graph, job, examples, negatives), graph
@@ -87,6 +91,7 @@ class GivenVertices:
     """Vertices named by their numbers. They need no labels."""
 
     name = "vertices"
+    facts = TaskFacts("vertices", "classes", drawn_by_devices=True)
 
     def __init__(self, graph: Graph, job: LoaderJob, seeds: Array | Mapping[str, Any] | None) -> None:
         self.node_type = _type_of(graph, job, seeds)
@@ -121,7 +126,7 @@ class GivenEdges:
     that begin with 0 move up by one, as in PyG.
     """
 
-    name = "link-prediction"
+    name, facts = "link-prediction", TASK_FACTS["link-prediction"]
 
     def __init__(self, graph: Graph, job: LoaderJob, examples: EdgeExamples, negatives: bool) -> None:
         kind, pairs, labels = examples
@@ -182,7 +187,7 @@ def _found_examples(given: GivenGraph, graph: Graph, job: LoaderJob) -> EdgeExam
 
 def _check_held_out(graph: Graph, job: LoaderJob, task: str, seeds: str) -> None:
     """Refuse a split of edges that nobody holds out."""
-    if task != "link-prediction" or seeds in (AUTO, "train") or job.time is not None or any(job.held_out):
+    if task != task_for("edges", "links") or seeds in (AUTO, "train") or job.time is not None or any(job.held_out):
         return
     kind = choose_edge_type(graph, job, None)
     if seeds in SPLITS and seeds not in graph.edges[kind].held_out:

@@ -10,6 +10,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.traced import weights_only_counted
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import with_order_costs
@@ -239,7 +240,8 @@ def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.
     fitting = list(_tried(job, graph, device_memory, module))
     needs = f"The job needs {_gb(whole.device_bytes)} of the device, and {_gb(usable)} of its memory may be used"
     if not fitting:
-        tried = "bins nor kept rows on the host" if job.sampler == "whole" else "pinned features nor smaller batches"
+        drawn = SAMPLERS[job.sampler].makes_batches
+        tried = "pinned features nor smaller batches" if drawn else "bins nor kept rows on the host"
         mend = f"neither {tried} nor bfloat16 make it fit; lower hidden or layers"
         return TooLargeError(f"{needs}: {mend}.", [])
     named = ", or ".join(f"{each.change} ({_gb(each.device_bytes)})" for each in fitting)
@@ -269,7 +271,8 @@ def _tried(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.M
 
 def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Fields that take less memory with another value, in the order in which they cost least."""
-    if job.sampler == "whole":
+    drawn = SAMPLERS[job.sampler].makes_batches
+    if not drawn:
         if job.bins:
             yield "bins", "bins to 0 (as many as fit)", {"bins": 0}
         if job.keep_type != "bfloat16":
@@ -281,7 +284,7 @@ def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield "placement", "placement to {features: pinned}", {"placement": placement}
     if job.compute_type in ("float32", "tf32"):
         yield "compute_type", "compute_type to bfloat16", {"compute_type": "bfloat16"}
-    if job.sampler != "whole":
+    if drawn:
         for power in range(1, _HALVINGS + 1):
             size = job.batch_size >> power
             if size:

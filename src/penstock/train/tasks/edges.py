@@ -12,6 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn.scorers import EdgeClassifier
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
@@ -20,9 +21,10 @@ from penstock.sampling.block import BatchKey
 from penstock.sampling.links import EdgeBatcher, find_reverse, split_positions
 from penstock.sampling.links.known import Reverse
 from penstock.traced import new_weights
-from penstock.train.batch_source import BatchSource, EdgeTimes
+from penstock.train.batch_source import BatchSource, EdgeTimes, edge_times
+from penstock.train.data import choose_edge_type
 from penstock.train.job import Job
-from penstock.train.job_options import DataOptions, Task
+from penstock.train.job_options import DataOptions
 from penstock.train.labels import LearnedLabels, check_classes, check_learned, recoded
 from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
@@ -42,7 +44,17 @@ from penstock.train.tasks.ends import (
     pair_bytes,
     sample_ends,
 )
-from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
+from penstock.train.tasks.task import (
+    Owners,
+    Scores,
+    Task,
+    chosen_metric,
+    edge_batches,
+    few_batches,
+    items_in,
+    of_learned,
+    reported_metrics,
+)
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 # Labels of edges, classes or numbers, and which of them are for training.
@@ -56,7 +68,7 @@ class LabelledEdges:
     """
 
     edge_type: EdgeType
-    task: Task
+    task: TaskName
     labels: Array
     splits: dict[str, Array]
     classes: int
@@ -75,7 +87,7 @@ def labelled_edges(
     graph: Graph,
     kind: EdgeType,
     options: DataOptions,
-    task: Task,
+    task: TaskName,
     learned: LearnedLabels | None,
     reverse: Reverse | None = None,
     times: EdgeTimes | None = None,
@@ -92,7 +104,7 @@ def labelled_edges(
             raise PenstockError(f"The edges have no field {field!r} to learn: set `label`.", code="field-missing")
         labels = _column(edges.fields[field])
         found = LabelledEdges(kind, task, labels, {}, 0, reverse, field)
-        if task == "edge-regression":
+        if TASK_FACTS[task].learns == "numbers":
             _check_type(labels, "iubf", field, kind, "regression needs one number for each edge")
         else:
             found.classes = _count_classes(labels, field, kind)
@@ -153,7 +165,7 @@ def _count_classes(labels: Array, field: str, kind: EdgeType) -> int:
     return classes
 
 
-_REPORTED = {"edge-classification": ("accuracy", "macro-f1", "micro-f1"), "edge-regression": ("mae", "rmse")}
+_REPORTED = {"classes": ("accuracy", "macro-f1", "micro-f1"), "numbers": ("mae", "rmse")}
 
 
 class EdgeTask:
@@ -171,7 +183,7 @@ class EdgeTask:
     ) -> None:
         """`share`, where several workers train: this one's edges of a batch; `times`, where edges go by time."""
         self._graph, self._data, self._batches, self._share, self.times = graph, data, batches, share, times
-        self.name, self._kind = data.task, data.edge_type
+        self.name, self.facts, self._kind = data.task, TASK_FACTS[data.task], data.edge_type
         self.edge_type = data.edge_type
         self.learned, self._width = data.learned(), job.hidden
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
@@ -179,7 +191,7 @@ class EdgeTask:
         with new_weights():
             self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes or 1)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
-        self._metrics = reported_metrics(self.metric, _REPORTED[data.task], functions)
+        self._metrics = reported_metrics(self.metric, _REPORTED[self.facts.learns], functions)
         self._loss, self.has_own_loss = functions.loss, functions.loss is not None
         training = data.splits["train"]
         self._number_loss, self._weights = number_loss(job.loss), NO_WEIGHTS
@@ -287,3 +299,17 @@ class EdgeTask:
         if not self.learned.classes:
             return self._number_loss(out, labels)
         return functional.cross_entropy(out, labels, self._weights.on(out.device), reduction="none")
+
+
+def make_edge_task(
+    name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
+) -> tuple[Task, Graph]:
+    """Labels of one relation's edges."""
+    kind = choose_edge_type(graph, of_learned(job, learned), job.label)
+    times = edge_times(job, graph, kind)
+    data = labelled_edges(graph, kind, job, name, learned, times=times)
+    if learned is not None:
+        few = few_batches(job, graph, graph.edges[kind].count)
+        return EdgeTask(graph, data, few, job, functions=functions, times=times), graph
+    batches = edge_batches(job, graph, kind, items_in(data.splits, split), data.reverse, learned)
+    return EdgeTask(graph, data, batches, job, functions=functions, times=times), graph

@@ -1,7 +1,7 @@
 """Link prediction: true edges must score above false ones, over the whole graph or as it was before a moment."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,9 +9,12 @@ from torch.nn import functional
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.nn.scorer_table import chosen_scorer
 from penstock.nn.scorers import ScorerSettings, build_scorer
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
@@ -23,14 +26,17 @@ from penstock.sampling.links import (
     NegativePolicy,
     PairBatcher,
     Reverse,
+    find_reverse,
     known_edges,
     negatives_named,
     ranks,
     ranks_of_scores,
+    split_edges,
 )
 from penstock.sampling.links.edge_ranks import RANKED_BYTES
 from penstock.store.initial_rows import IDENTITY
-from penstock.train.batch_source import BatchSource, EdgeTimes
+from penstock.train.batch_source import BatchSource, EdgeTimes, edge_times, make_batch_source
+from penstock.train.data import choose_edge_type
 from penstock.train.job import Job
 from penstock.train.job_options import LinkOptions
 from penstock.train.labels import LearnedLabels
@@ -51,7 +57,17 @@ from penstock.train.tasks.ends import (
     pair_bytes,
     sample_ends,
 )
-from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
+from penstock.train.tasks.task import (
+    ALL,
+    Owners,
+    Scores,
+    Task,
+    chosen_metric,
+    edge_batches,
+    items_in,
+    of_learned,
+    reported_metrics,
+)
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 # Link prediction: true edges must score above false ones.
@@ -78,7 +94,7 @@ class ScoredPairs(NamedTuple):
 class LinkTask:
     """Learns one relation's edges; `graph` is without those held out for validation and test."""
 
-    name: Literal["link-prediction"] = "link-prediction"
+    name, facts = "link-prediction", TASK_FACTS["link-prediction"]
 
     def __init__(
         self,
@@ -105,7 +121,7 @@ class LinkTask:
         # A model with layers brings neighbours together: the dot product is a good beginning.
         settings = ScorerSettings(init=IDENTITY)
         self.head: torch.nn.Module = build_scorer(
-            "dot" if job.scorer == "auto" else job.scorer, job.hidden, settings=settings
+            chosen_scorer(job.scorer, self.facts.about), job.hidden, settings=settings
         )
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
         self._ranked = reported_metrics(default_metric(self.name), _REPORTED, functions)
@@ -408,3 +424,32 @@ def check_no_held_out(graph: Graph, kind: EdgeType) -> None:
             " edges, and the latest are held out by `held_out`.",
             code="unsupported-combination",
         )
+
+
+def make_link_task(
+    name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
+) -> tuple[Task, Graph]:
+    """Links of one relation, and the graph without those that are held out."""
+    kind = choose_edge_type(graph, of_learned(job, learned), None)
+    if (times := edge_times(job, graph, kind)) is not None:
+        return _timed_link_task(graph, job, kind, times, split, functions), graph
+    if any(job.held_out) and not any(len(pairs) for pairs in graph.edges[kind].held_out.values()):
+        val, test = job.held_out
+        graph = split_edges(graph, kind, (val, test), job.split_number)
+    count = graph.edges[kind].count
+    training, reverse = np.arange(count, dtype=index_dtype(count)), find_reverse(graph, kind)
+    if split not in ("train", ALL):
+        pairs = items_in(graph.edges[kind].held_out, split)
+        batches = make_batch_source(job, graph, np.arange(len(pairs)), excluding=True)
+        return LinkTask(graph, kind, batches, job, reverse, pairs=pairs, functions=functions), graph
+    batches = edge_batches(job, graph, kind, training, reverse, learned)
+    return LinkTask(graph, kind, batches, job, reverse, functions=functions), graph
+
+
+def _timed_link_task(
+    graph: Graph, job: Job, kind: EdgeType, times: EdgeTimes, split: str, functions: UserFunctions
+) -> Task:
+    """All edges stay in the graph: what is later than an edge is out of its reach."""
+    check_no_held_out(graph, kind)
+    batches = make_batch_source(job, graph, items_in(time_splits(job, times), split), excluding=True)
+    return TimedLinkTask(graph, kind, batches, job, find_reverse(graph, kind), times, functions=functions)

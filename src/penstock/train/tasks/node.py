@@ -9,23 +9,25 @@ from torch.nn import functional
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
+from penstock.graph.graph import Graph
+from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
-from penstock.train.batch_source import BatchSource
+from penstock.train.batch_source import BatchSource, make_batch_source
 from penstock.train.job import Job
-from penstock.train.labels import Labelled
+from penstock.train.labels import Labelled, LearnedLabels, labelled_vertices, vertices_to_judge
 from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, LossWeights, loss_weights, number_loss
 from penstock.train.metrics import Metric, default_metric, metric_values
-from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
+from penstock.train.tasks.task import Owners, Scores, Task, chosen_metric, few_batches, items_in, reported_metrics
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 _REPORTED = {
-    "node-classification": ("accuracy", "macro-f1", "micro-f1"),
+    "classes": ("accuracy", "macro-f1", "micro-f1"),
     "multi-label": ("micro-f1", "macro-f1"),
-    "node-regression": ("mae", "rmse"),
+    "numbers": ("mae", "rmse"),
 }
 
 
@@ -33,7 +35,7 @@ class NodeTask:
     """Node classification (one class or several labels a vertex) and node regression."""
 
     def __init__(self, data: Labelled, batches: BatchSource, job: Job, functions: UserFunctions = NO_FUNCTIONS) -> None:
-        self.name, self._data, self._batches = data.task, data, batches
+        self.name, self.facts, self._data, self._batches = data.task, TASK_FACTS[data.task], data, batches
         self.node_type, self.multi_label = data.node_type, data.multi_label
         self.learned = data.learned()
         self.items, self.batch_size, self.head = batches.items, batches.batch_size, None
@@ -41,7 +43,7 @@ class NodeTask:
         self.out = data.classes or 1
         default = default_metric(data.task, data.multi_label)
         self.metric: Metric = chosen_metric(job.metric, default, data.task, functions)
-        kind = "multi-label" if data.multi_label else data.task
+        kind = "multi-label" if data.multi_label else self.facts.learns
         self._metrics = reported_metrics(self.metric, _REPORTED[kind], functions)
         self._loss, self.has_own_loss = functions.loss, functions.loss is not None
         self._number_loss, self._weights = number_loss(job.loss), self._class_weights(job)
@@ -146,16 +148,16 @@ class NodeTask:
         return self._data.splits[split]
 
     def _scores(self, out: Array, labels: Array) -> dict[str, float]:
-        if self.name == "node-regression":
+        if self.facts.learns == "numbers":
             out = out[:, 0]
         return metric_values(self._metrics, out, labels)
 
     def _losses(self, out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if self.name == "node-regression":
+        if self.facts.learns == "numbers":
             out = out[:, 0]
         if self._loss is not None:
             return self._loss(out, labels)
-        if self.name == "node-regression":
+        if self.facts.learns == "numbers":
             return self._number_loss(out, labels)
         weights = self._weights.on(out.device)
         if self._data.multi_label:
@@ -170,7 +172,7 @@ class NodeTask:
         return loss_weights(job.class_weights, self._data.labels[training], self.out, self.learned.words)
 
     def _typed(self, labels: Array) -> Array:
-        whole = self.name == "node-classification" and not self._data.multi_label
+        whole = self.facts.learns == "classes" and not self._data.multi_label
         return labels.astype(np.int64 if whole else np.float32)
 
     def _checked(self, out: torch.Tensor) -> torch.Tensor:
@@ -182,3 +184,14 @@ class NodeTask:
                 code="shape-mismatch",
             )
         return out
+
+
+def make_node_task(
+    name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
+) -> tuple[Task, Graph]:
+    """Labels of one type's vertices."""
+    if learned is not None:
+        used = vertices_to_judge(graph, job, learned)
+        return NodeTask(used, few_batches(job, graph, graph.nodes[used.node_type].count), job, functions), graph
+    data = labelled_vertices(graph, job, name)
+    return NodeTask(data, make_batch_source(job, graph, items_in(data.splits, split)), job, functions), graph

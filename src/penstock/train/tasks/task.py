@@ -1,17 +1,24 @@
 """The interface of tasks: items, loss and metrics."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.schema import EdgeType
+from penstock.graph.tasks import TASK_FACTS, TaskFacts, TaskName
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
-from penstock.train.job_options import Task as TaskName
+from penstock.sampling.links import Reverse, supervise
+from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS
+from penstock.train.batch_source import BatchSource, layers_of, make_batch_source
+from penstock.train.job import Job
 from penstock.train.labels import LearnedLabels
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import Metric, metric_named
@@ -29,6 +36,10 @@ class Task(Protocol):
     @property
     def name(self) -> TaskName:
         """The kind of task."""
+
+    @property
+    def facts(self) -> TaskFacts:
+        """What others need to know of the kind of task."""
 
     @property
     def items(self) -> Array:
@@ -101,6 +112,62 @@ class Task(Protocol):
         """Metrics of some splits by exact inference; splits without items are left out."""
 
 
+Make = Callable[[str, Graph, Job, LearnedLabels | None, str, UserFunctions], tuple[Task, Graph]]
+"""(name, graph, job, labels that were learned, split, functions of the user's) -> the task and its graph; see
+`tasks.make_task`."""
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """One kind of task: what makes it, and what others need to know of it."""
+
+    make: Make
+    facts: TaskFacts
+
+
+# What the makers of several tasks share.
+
+ALL = "all"
+"""As a split: the items of all splits."""
+_TRIED = 4
+"""Items that a trained model is tried on."""
+
+
+def items_in(splits: Mapping[str, Array], split: str) -> Array:
+    """The items of a split; one that there is none of is refused."""
+    if split == ALL:
+        return np.sort(np.concatenate(list(splits.values())))
+    if split not in splits:
+        raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}", code="split-missing")
+    if len(splits[split]) == 0:
+        raise PenstockError(f"Split {split!r} is empty: choose another.", code="missing-data")
+    return splits[split]
+
+
+def edge_batches(
+    job: Job, graph: Graph, kind: EdgeType, training: Array, reverse: Reverse, learned: LearnedLabels | None
+) -> BatchSource:
+    """Batches of edges that are not in the neighbourhoods they are learned from."""
+    if learned is None and SAMPLERS[job.sampler].supervision_apart:
+        training, graph = supervise(graph, kind, training, job.supervision, job.draw_seed, reverse)
+    return make_batch_source(job, graph, training, excluding=True)
+
+
+def of_learned(job: Job, learned: LearnedLabels | None) -> Job:
+    """The job, with the edge type that a run was about."""
+    return job if learned is None else job.model_copy(update={"edge_type": learned.type})
+
+
+def few_batches(job: Job, graph: Graph, count: int) -> BatchSource:
+    """Enough to try a model on: samplers that prepare for a whole epoch are not needed any more."""
+    if SAMPLERS[job.sampler].prepares:
+        job = job.model_copy(update={"sampler": DEFAULT_SAMPLER, "fanouts": [1] * layers_of(job)})
+    return make_batch_source(job, graph, np.arange(min(count, _TRIED)))
+
+
+# How tasks are judged.
+
+
 def reported_metrics(chosen: Metric, usual: Iterable[str], functions: UserFunctions) -> list[Metric]:
     """What a split is judged by: the metric that chooses the best model, the task's usual ones, and the user's."""
     every = [chosen, *(metric_named(name) for name in usual), *functions.metrics]
@@ -118,8 +185,9 @@ def chosen_metric(asked: str, default: Metric, task: TaskName, functions: UserFu
     if own is not None:
         return own
     metric = metric_named(asked)
-    if task not in metric.tasks:
+    if not metric.fits(TASK_FACTS[task]):
         raise PenstockError(
-            f"Metric {asked!r} is not for {task}: it is for {', '.join(metric.tasks)}.", code="unsupported-combination"
+            f"Metric {asked!r} is not for {task}: it is for {', '.join(metric.tasks())}.",
+            code="unsupported-combination",
         )
     return metric

@@ -1,22 +1,25 @@
 """Knowledge graph completion: which entity stands at the missing end of a triple, over all relations at once."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
-from penstock.nn.scorer_table import SCORERS, scorer_class
+from penstock.graph.tasks import TASK_FACTS, TaskName
+from penstock.nn.scorer_table import SCORERS, chosen_scorer
 from penstock.nn.scorers import RelationScorer, ScorerSettings, build_scorer
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
+from penstock.sampling.links import split_edges
 from penstock.sampling.links.edge_ranks import RANKED_BYTES
 from penstock.sampling.links.known import End
 from penstock.sampling.triples import (
@@ -32,13 +35,13 @@ from penstock.sampling.triples import (
     training_triples,
     triple_negatives,
 )
-from penstock.train.batch_source import BatchSource
+from penstock.train.batch_source import BatchSource, make_batch_source
 from penstock.train.job import Job
 from penstock.train.labels import LearnedLabels
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import Rows, mean_of_batch, pair_blocks
-from penstock.train.tasks.task import Owners, Scores, chosen_metric, reported_metrics
+from penstock.train.tasks.task import ALL, Owners, Scores, Task, chosen_metric, reported_metrics
 from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
@@ -56,8 +59,7 @@ _BOTH: tuple[End, ...] = ("destination", "source")
 class TripleTask:
     """Learns the triples of all relations; `graph` is without those held out for validation and test."""
 
-    name: Literal["knowledge-graph-completion"] = "knowledge-graph-completion"
-
+    name, facts = "knowledge-graph-completion", TASK_FACTS["knowledge-graph-completion"]
     has_own_loss = False
 
     def __init__(
@@ -227,9 +229,9 @@ class TripleTask:
 
     def _build_scorer(self) -> torch.nn.Module:
         job = self._job
-        name = "complex" if job.scorer == "auto" else job.scorer
-        if not issubclass(scorer_class(name), RelationScorer):
-            fit = [each for each in SCORERS if issubclass(scorer_class(each), RelationScorer)]
+        name = chosen_scorer(job.scorer, self.facts.about)
+        if not issubclass(SCORERS[name], RelationScorer):
+            fit = [each for each, scorer in SCORERS.items() if issubclass(scorer, RelationScorer)]
             raise PenstockError(
                 f"Scorer {name} knows no relations: set `scorer` to one of {', '.join(fit)}.",
                 code="unsupported-combination",
@@ -344,3 +346,26 @@ def check_relations(relations: Sequence[EdgeType], learned: LearnedLabels | None
             " the run, or one with the same relations.",
             code="mismatched-inputs",
         )
+
+
+def make_triple_task(
+    name: TaskName, graph: Graph, job: Job, learned: LearnedLabels | None, split: str, functions: UserFunctions
+) -> tuple[Task, Graph]:
+    """Triples of all relations, and the graph without those that are held out."""
+    check_triple_job(job)
+    if split not in ("train", ALL):
+        raise PenstockError(
+            f"Batches of triples are of those that are learned from: leave out split {split!r}.",
+            code="unsupported-combination",
+        )
+    relations = relations_of(graph.edges)
+    held_out = (pairs for kind in relations for pairs in graph.edges[kind].held_out.values())
+    if any(job.held_out) and not any(map(len, held_out)):
+        val, test = job.held_out
+        for kind in relations:
+            if graph.edges[kind].count:
+                graph = split_edges(graph, kind, (val, test), job.split_number)
+    check_relations(relations, learned)
+    count = sum(graph.edges[kind].count for kind in relations)
+    training = np.arange(count, dtype=index_dtype(count))
+    return TripleTask(graph, make_batch_source(job, graph, training, excluding=True), job, functions=functions), graph

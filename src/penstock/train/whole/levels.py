@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.nn.aggregation import add_to_rows, gather_rows, known_totals, mean_scale, sum_scale
 from penstock.nn.input_rows import AggregatedRows, Aggregation
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.nn.order_costs import LayerSizes, shipped_order_costs
 from penstock.sampling.block import Block
 from penstock.train.layerwise.plan import rows_in_file
@@ -189,7 +189,7 @@ def _aggregated_in_place(session: Session) -> Aggregation | None:
     orders = job.order if isinstance(job.order, list) else [job.order]
     if not plain or carried or job.residual or job.keep_type != "float32" or "transform" in orders:
         return None
-    what: Aggregation | None = layer_entry(job.model).aggregates(job)
+    what: Aggregation | None = LAYERS[job.model].aggregates(job)
     return what
 
 

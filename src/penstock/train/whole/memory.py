@@ -13,7 +13,7 @@ from penstock.graph.blocks import map_blocks
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.memory import available_mb
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.batch_rows import EdgeRows
 from penstock.sampling.relabel import PerThread
 from penstock.train.compute_device import device_memory_of
@@ -54,7 +54,7 @@ class LayerSize(NamedTuple):
 def edge_numbers(model: str, edges: EdgeRows, hidden: int) -> tuple[int, int]:
     """Numbers that an edge carries, and numbers that a layer makes for it."""
     carried = sum(fields.width for fields in edges.fields.values())
-    return carried, hidden if carried or layer_entry(model).makes_edge_rows else 0
+    return carried, hidden if carried or LAYERS[model].makes_edge_rows else 0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.nn.input_rows import Aggregation
 from penstock.nn.kernels import cut_evenly
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session
@@ -375,7 +375,7 @@ def reads_in_place(session: Session) -> Aggregation | None:
     rounded = inputs.device.type == "cpu" and job.keep_type != "float32"
     if carried or changed or joined or ordered or rounded:
         return None
-    what: Aggregation | None = layer_entry(job.model).aggregates(job)
+    what: Aggregation | None = LAYERS[job.model].aggregates(job)
     return what
 
 

@@ -193,7 +193,6 @@ def _equal(one: Weights, other: Weights) -> bool:
 
 
 _BINS = 10
-_OUTPUTS = {"node-regression": "numbers"}
 
 
 class ExplainedRows:
@@ -381,7 +380,7 @@ def described_model(session: Session) -> dict[str, Any]:
     """What the explainer builds its copy of the model from, in plain values."""
     job, task = session.job, session.task
     model = {name: job.model_dump(mode="json")[name] for name in ModelOptions.model_fields}
-    output = "labels" if getattr(task, "multi_label", False) else _OUTPUTS.get(task.name, "classes")
+    output = "labels" if getattr(task, "multi_label", False) else task.facts.learns
     return {
         "model": {**model, "layers": layers_of(job)},
         "widths": {name: int(width) for name, width in session.inputs.widths.items()},

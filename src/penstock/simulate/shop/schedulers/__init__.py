@@ -4,27 +4,38 @@
 returns is checked before it is given to anybody. `enumeration` has the exact search, which `bilevel` uses for groups.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.documents import first_problem
-from penstock.simulate.shop.schedule import Schedule, check_schedule
-from penstock.simulate.shop.schedulers.bilevel import BILEVEL
-from penstock.simulate.shop.schedulers.cp_sat import CP_SAT
-from penstock.simulate.shop.schedulers.enumeration import ENUMERATION
-from penstock.simulate.shop.schedulers.scheduler import FIFO, Scheduler
-from penstock.simulate.shop.shop import Shop
+from penstock.registry import Registry
 
-SCHEDULERS = {each.name: each for each in (FIFO, BILEVEL, ENUMERATION, CP_SAT)}
+if TYPE_CHECKING:
+    from penstock.simulate.shop.schedule import Schedule
+    from penstock.simulate.shop.schedulers.scheduler import Scheduler
+    from penstock.simulate.shop.shop import Shop
 
-__all__ = ["SCHEDULERS", "Scheduler", "make_schedule", "scheduler_named"]
+SCHEDULERS: "Registry[Scheduler]" = Registry(
+    "schedule",
+    "penstock.shop_schedulers",
+    {
+        "fifo": "penstock.simulate.shop.schedulers.scheduler:FIFO",
+        "bilevel": "penstock.simulate.shop.schedulers.bilevel:BILEVEL",
+        "enumeration": "penstock.simulate.shop.schedulers.enumeration:ENUMERATION",
+        "cp-sat": "penstock.simulate.shop.schedulers.cp_sat:CP_SAT",
+    },
+    "penstock.simulate.shop.schedulers.scheduler:Scheduler",
+)
 
 
-def make_schedule(shop: Shop, name: str, options: dict[str, Any] | None = None) -> Schedule:
+def make_schedule(shop: "Shop", name: str, options: dict[str, Any] | None = None) -> "Schedule":
     """The schedule that a scheduler makes, checked; `options` are fields of its own."""
-    scheduler = scheduler_named(name)
+    # Imported here: help lists the schedulers, and waits for no kernels.
+    from penstock.simulate.shop.schedule import check_schedule
+
+    scheduler = SCHEDULERS[name]
     try:
         chosen = scheduler.options.model_validate(options or {})
     except ValidationError as error:
@@ -32,10 +43,3 @@ def make_schedule(shop: Shop, name: str, options: dict[str, Any] | None = None) 
     found = scheduler.schedule(shop, chosen)
     check_schedule(shop, found)
     return found
-
-
-def scheduler_named(name: str) -> Scheduler:
-    """The scheduler of that name."""
-    if name not in SCHEDULERS:
-        raise PenstockError(f"No schedule is called {name!r}{nearest(name, SCHEDULERS)}", code="unknown-name")
-    return SCHEDULERS[name]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from penstock.nn.layer_table import layer_entry
+from penstock.nn.layer_table import LAYERS
 from penstock.nn.layers.entry import SourceScale
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
@@ -57,13 +57,13 @@ class Exchange:
 
     def source_scale(self, job: Job) -> SourceScale | None:
         """How a model's layers weigh the rows that workers add up for each other; None: they send every row."""
-        found: SourceScale | None = layer_entry(job.model).source_scale(job) if self.sums else None
+        found: SourceScale | None = LAYERS[job.model].source_scale(job) if self.sums else None
         return found
 
     def reasons_against(self, job: Job) -> list[str]:
         """Why a job cannot exchange rows in this way."""
         reasons = []
-        if self.linear_only and not layer_entry(job.model).linear(job):
+        if self.linear_only and not LAYERS[job.model].linear(job):
             reasons.append(f"a share of rows estimates sums and means, and model {job.model} as it is set takes none")
         if self.replicates and job.norm == "batch":
             reasons.append("batch normalisation would count rows twice that several workers compute")

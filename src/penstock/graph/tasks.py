@@ -1,0 +1,68 @@
+"""What can be learned of a graph: the tasks by name, and what others need to know of each.
+
+Nobody else compares names of tasks. What makes them is in `train.tasks.TASKS`.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from penstock.graph.documents import name_in
+from penstock.registry import Registry
+
+About = Literal["vertices", "edges", "triples"]
+Learns = Literal["classes", "numbers", "links"]
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What others need to know of a task."""
+
+    about: About
+    """What a batch holds: vertices, edges of one relation, or triples of all relations."""
+    learns: Learns
+    """What is learned of them: classes, numbers, or which edges there are."""
+    drawn_by_devices: bool = False
+    """Whether a device may draw its batches by itself."""
+    explainable: bool = False
+    """Whether a prediction can be explained, and explanations may choose what machines send each other."""
+    predictable: bool = False
+    """Whether the cost model knows all operators of its steps, and its profiles can be scaled to other clusters."""
+    on_clusters: bool = False
+    """Whether workers of a cluster make it of a cut graph, as `cluster.worker` does of what it is about."""
+
+
+def _of_vertices(learns: Learns) -> TaskFacts:
+    return TaskFacts("vertices", learns, drawn_by_devices=True, explainable=True, predictable=True, on_clusters=True)
+
+
+TASK_FACTS: Registry[TaskFacts] = Registry(
+    "task",
+    "penstock.tasks",
+    {
+        "node-classification": _of_vertices("classes"),
+        "node-regression": _of_vertices("numbers"),
+        "link-prediction": TaskFacts("edges", "links", on_clusters=True),
+        "edge-classification": TaskFacts("edges", "classes", on_clusters=True),
+        "edge-regression": TaskFacts("edges", "numbers", on_clusters=True),
+        "knowledge-graph-completion": TaskFacts("triples", "links", on_clusters=True),
+    },
+    TaskFacts,
+    part="facts",
+)
+
+if TYPE_CHECKING:
+    TaskName = str
+    TaskChoice = str
+else:
+    TaskName = name_in(TASK_FACTS)
+    TaskChoice = name_in(TASK_FACTS, "auto")
+
+
+def task_for(about: About, learns: Learns) -> str:
+    """Penstock's own task that learns this of that."""
+    return next(name for name, facts in TASK_FACTS.items() if (facts.about, facts.learns) == (about, learns))
+
+
+def is_about(task: str, about: About) -> bool:
+    """Whether a task, where it is known by name, is about such things."""
+    return task in TASK_FACTS and TASK_FACTS[task].about == about

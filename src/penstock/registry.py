@@ -1,0 +1,145 @@
+"""One registry for every kind of extension: entries by name, imported at first use, and those of installed packages.
+
+A registry's table maps names to entries, or to "module:NAME" where an entry is imported when it is first asked for, so
+that help, job files and completion wait for no kernels. Every registry has a group of entry points by which installed
+packages offer further entries (docs/extending.md). These are looked for where a name is not in the table.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from penstock.errors import PenstockError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Generic[Entry]):
+    """Entries of one kind by name. Iterating gives Penstock's own; `in` and `[]` know those of packages as well."""
+
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        table: Mapping[str, Entry | str],
+        kind: Any = object,
+        part: str = "",
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
+        """`what` an entry is called in sentences; `kind`: the class of all entries, or where that is ("module:NAME").
+
+        `part`: the attribute of a package's entry that belongs here, where two registries have one group. `renamed`
+        has names of earlier releases, which are refused with the name of today.
+        """
+        self.what, self.group = what, group
+        self._table, self._kind, self._part, self._renamed = dict(table), kind, part, dict(renamed or {})
+
+    def __getitem__(self, name: str) -> Entry:
+        """The entry of that name, imported if it was not; a name that nobody offers is refused."""
+        if name in self._table:
+            entry = self._table[name]
+            return cast(Entry, _imported(entry)) if isinstance(entry, str) else entry
+        if name in plugins(self.group):
+            return cast(Entry, self._plugin(name))
+        raise self.unknown(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is an entry of that name. Nothing of it is imported."""
+        return name in self._table or name in plugins(self.group)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def values(self) -> list[Entry]:
+        """Penstock's own entries, all of them imported."""
+        return [self[name] for name in self]
+
+    def items(self) -> list[tuple[str, Entry]]:
+        """Penstock's own entries by name, all of them imported."""
+        return [(name, self[name]) for name in self]
+
+    def names(self) -> list[str]:
+        """All names: Penstock's own and those of installed packages. Nothing is imported."""
+        return [*self._table, *(name for name in plugins(self.group) if name not in self._table)]
+
+    def words(self, *others: str) -> str:
+        """Penstock's own names as help texts list them: `a, b or c`."""
+        *names, last = [*others, *self._table]
+        return f"{', '.join(names)} or {last}" if names else last
+
+    def location(self, name: str) -> str:
+        """Where the entry of that name is, as MODULE:NAME. Nothing is imported."""
+        if name not in self:
+            raise self.unknown(name)
+        return str(self._table[name] if name in self._table else plugins(self.group)[name].value)
+
+    def unknown(self, name: str, *others: str) -> PenstockError:
+        """The refusal of a name that nothing has, with the one that is meant; `others` are words it could also be."""
+        if name in self._renamed:
+            sentence = f"The {self.what} {name!r} is called {self._renamed[name]!r} now: use that name."
+        else:
+            sentence = f"No {self.what} is called {name!r}{nearest(name, [*others, *self.names()])}"
+        return PenstockError(sentence, code="unknown-name")
+
+    @contextmanager
+    def added(self, name: str, entry: Entry | str) -> Iterator[None]:
+        """While it lasts there is an entry of that name, in place of any other: for tests of an entry."""
+        before = dict(self._table)
+        self._table[name] = entry
+        try:
+            yield
+        finally:
+            self._table = before
+
+    def _plugin(self, name: str) -> Any:
+        """The entry that a package offers, imported and checked to be of this registry's kind."""
+        point = plugins(self.group)[name]
+        try:
+            entry: Any = point.load()
+            entry = getattr(entry, self._part) if self._part else entry
+        except Exception as error:
+            said = " ".join(str(error).split())[:200]
+            raise PenstockError(
+                f"Plug-in {name!r} of {_package(point)} ({point.value}) could not be loaded ({type(error).__name__}:"
+                f" {said}): correct or uninstall it.",
+                code="user-code-failed",
+            ) from error
+        kind = _imported(self._kind) if isinstance(self._kind, str) else self._kind
+        if not isinstance(entry, kind):
+            raise PenstockError(
+                f"Plug-in {name!r} of {_package(point)} ({point.value}) is a {type(entry).__name__}, where"
+                f" {self.group} needs a {kind.__name__}: correct or uninstall it.",
+                code="user-code-failed",
+            )
+        return entry
+
+
+@cache
+def plugins(group: str) -> "dict[str, EntryPoint]":
+    """The entries that installed packages offer to a registry, by name."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        other = found.setdefault(point.name, point)
+        if _package(other) != _package(point):
+            both = f"{_package(other)} and {_package(point)}"
+            raise PenstockError(f"{both} both offer {point.name!r} in {group}: uninstall one.", code="duplicate")
+    return found
+
+
+def _package(point: "EntryPoint") -> str:
+    return "an unnamed package" if point.dist is None else str(point.dist.name)
+
+
+def _imported(location: str) -> Any:
+    module, _, attribute = location.partition(":")
+    return getattr(import_module(module), attribute)

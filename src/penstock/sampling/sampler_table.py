@@ -1,0 +1,57 @@
+"""The samplers by name, which jobs choose from. A new one is a `SamplerEntry` in its module, and one line here."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from penstock.errors import PenstockError
+from penstock.graph.documents import name_in
+from penstock.registry import Registry
+from penstock.sampling.registry import DrawOptions, SamplerEntry
+
+SAMPLERS: Registry[SamplerEntry] = Registry(
+    "sampler",
+    "penstock.samplers",
+    {
+        "neighbour": "penstock.sampling.typed:NEIGHBOUR",
+        "labor": "penstock.sampling.labor:LABOR",
+        "fastgcn": "penstock.sampling.layerwise:FASTGCN",
+        "ladies": "penstock.sampling.layerwise:LADIES",
+        "saint-vertex": "penstock.sampling.saint:SAINT_VERTEX",
+        "saint-edge": "penstock.sampling.saint:SAINT_EDGE",
+        "saint-walk": "penstock.sampling.saint:SAINT_WALK",
+        "explained": "penstock.sampling.explained:EXPLAINED",
+        "cluster": "penstock.sampling.cluster:CLUSTER",
+        "whole": "penstock.sampling.undrawn:WHOLE",
+        "seeds": "penstock.sampling.undrawn:SEEDS",
+    },
+    SamplerEntry,
+)
+DEFAULT_SAMPLER = "neighbour"
+SEEDS_ONLY = "seeds"
+"""The sampler of models without layers."""
+
+if TYPE_CHECKING:
+    SamplerName = str
+else:
+    SamplerName = name_in(SAMPLERS)
+
+
+class SamplerOptions(DrawOptions):
+    """How the neighbourhoods of a batch are sampled."""
+
+    sampler: SamplerName = Field(DEFAULT_SAMPLER, description=DrawOptions.model_fields["sampler"].description)
+
+
+def layer_count(options: SamplerOptions, layers: int) -> int:
+    """Layers of the model: those asked for (`layers`, 0: not said), or one for each fan-out or layer size."""
+    field = SAMPLERS[options.sampler].per_layer
+    if field is None:
+        return layers or 2
+    numbers = getattr(options, field)
+    if layers and len(numbers) != layers:
+        raise PenstockError(
+            f"layers is {layers}, and {field} has {len(numbers)} numbers ({numbers}): give one number for each layer.",
+            code="shape-mismatch",
+        )
+    return len(numbers)
