@@ -141,7 +141,7 @@ TRAINED_CUDA = {
     "host-gathered": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--placement", "{{features: host}}"]),
     "host-aggregated": (
         ["arxiv"],
-        ["--graph", "{arxiv}", *SAGE_CUDA, "--placement", "{{features: host}}", "--first-layer", "aggregated"],
+        ["--graph", "{arxiv}", *SAGE_CUDA, "--placement", "{{features: host}}", "--first-layer", "aggregate"],
     ),
     "host-drawn": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--sample-on", "host"]),
     "cuda-typed": (["mag"], ["--graph", "{mag}", *SAGE_CUDA, "--model", "rgcn", "--embedding", "8"]),
@@ -150,8 +150,11 @@ TRAINED_CUDA = {
     "cuda-transe": (["triples"], [*TRIPLES_CUDA, *TRANSE]),
     "cuda-whole": (["arxiv"], ["--graph", "{arxiv}", *WHOLE_CUDA]),
     "cuda-whole-bins": (["arxiv"], ["--graph", "{arxiv}", *WHOLE_CUDA, "--bins", "3"]),
-    "cuda-summed": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--cluster", "1x2"]),
-    "cuda-shared-launched": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--cluster", "1x2", "--capture", "false"]),
+    "cuda-summed": (["arxiv", "shared"], ["--graph", "{arxiv}", *SAGE_CUDA, "--cluster", "{shared}"]),
+    "cuda-shared-launched": (
+        ["arxiv", "shared"],
+        ["--graph", "{arxiv}", *SAGE_CUDA, "--cluster", "{shared}", "--capture", "false"],
+    ),
 }
 MADE = {
     "arxiv": ["data", "make", "synthetic-arxiv", "--scale", "0.01"],
@@ -358,7 +361,7 @@ for line in sys.stdin:
 """
 
 STEPS = [*MADE, "triples", *TRAINED, *COMMANDS, "loader", "captured", "queue", "help"]
-STEPS_CUDA = [*MADE, "triples", *TRAINED_CUDA]
+STEPS_CUDA = [*MADE, "triples", "shared", *TRAINED_CUDA]
 # Never compared by value: times, speeds, memory, places, the machine.
 VOLATILE = re.compile(
     r"seconds|_per_second|^time$|_ms$|rss|memory|_mb$|path|folder|^run$|^out$|^file|report$|chart$|started|took|elapsed|^bytes$|^written"
@@ -419,6 +422,9 @@ class Golden:
         elif name == "triples":
             lines = [f"n{i}\tbefore\tn{i + 1}\nn{i + 1}\tafter\tn{i}\nn{i}\ttwo-before\tn{i + 2}\n" for i in range(40)]
             (self.folder / name / "triples.tsv").write_text("".join(lines))
+        elif name == "shared":
+            machines = "machines: [{name: here, workers: 2, gpus: 1, address: 127.0.0.1}]\nshare_gpus: true\n"
+            (self.folder / name / "cluster.yaml").write_text(machines)
         elif name in TRAINED:
             self.train(name)
         elif name in COMMANDS:
@@ -444,7 +450,7 @@ class Golden:
 
     def place(self, name):
         """What a step has made."""
-        inside = {**dict.fromkeys(MADE, "graph"), "triples": "triples.tsv"}.get(name, "")
+        inside = {**dict.fromkeys(MADE, "graph"), "triples": "triples.tsv", "shared": "cluster.yaml"}.get(name, "")
         return str(self.folder / name / inside).rstrip("/")
 
     def penstock(self, name, words):
