@@ -148,7 +148,7 @@ def train(
     `loss(outputs, labels)` replaces the task's loss. Each of `metrics` is called with outputs and labels as NumPy
     arrays (with ranks, on links) and gives a number; `metric` may name one of them. Each of `callbacks` is called with
     every epoch's result, and ends the run where it returns True. All of them may be functions, or FILE.py:NAME, which
-    a cluster needs (docs/callbacks.md). `early_stop` is the job's `patience`, or {"patience": 5, "min_delta": 0.001}.
+    a cluster needs (docs/python.md). `early_stop` is the job's `patience`, or {"patience": 5, "min_delta": 0.001}.
     `progress`: True shows bars on a terminal and a line every few seconds elsewhere, False nothing; without it, a
     notebook shows a line and a script nothing.
     """

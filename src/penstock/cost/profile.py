@@ -124,7 +124,7 @@ class FittedOperator(StrictDocument):
 
     name: str
     device: str = "cpu"
-    rates: dict[str, Amount] = Field(description="seconds for one unit of each kind of work (docs/costs.md)")
+    rates: dict[str, Amount] = Field(description="seconds for one unit of each kind of work (docs/execution.md)")
     first_use: Amount = Field(default=0.0, description="seconds that the first call takes beside its work")
     ranges: dict[str, tuple[Amount, Amount]] = Field(
         default={}, description="the smallest and the largest of each size that was measured"

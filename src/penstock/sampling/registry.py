@@ -234,7 +234,7 @@ class SamplerOptions(StrictDocument):
     edge_weight: str | None = Field(
         None,
         description="edge field with weights: neighbours are drawn uniformly, and the model weighs what they send by it"
-        " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/edges.md)",
+        " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/models.md)",
     )
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
     seed_time: str | None = Field(
@@ -260,7 +260,7 @@ class ExplainOptions(StrictDocument):
     explain_every: AutoCount = Field(
         30,
         description="explained: steps between two explanations of the model; auto: 30, and more where explaining would"
-        " take more than 3 % of a worker's processor time by arithmetic (docs/explained.md)",
+        " take more than 3 % of a worker's processor time by arithmetic (docs/sampling.md)",
     )
     explain_delay: int = Field(
         10, ge=0, description="explained: steps from taking an explanation's weights until it is in force"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Rows of one table by number, wherever they lie: the interface of every source of rows.
 #
 # A source has `shape` and `dtype` and answers `read(ids, to, columns, dtype)`. To add a kind of source, derive from
-# `RowSource` and write `fill`; docs/row-sources.md shows how. Sources compose: `penstock.store.source` has a cache
+# `RowSource` and write `fill`; docs/extending.md shows how. Sources compose: `penstock.store.source` has a cache
 # over another source, replicas, and any other way to split ids among several.
 
 
