@@ -243,7 +243,7 @@ Move = Callable[[Array], torch.Tensor]
 """Brings an array to the device that computes, as the type that it computes with."""
 
 
-class Reading(Protocol):
+class RowReading(Protocol):
     """What one batch reads of one source."""
 
     @property
@@ -260,7 +260,7 @@ class Reading(Protocol):
 class RowReader(Protocol):
     """Says what batches read."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         """What a batch that was sampled reads of the features of a node type."""
 
 
@@ -272,18 +272,18 @@ class PlainReading:
         self.shapes = [((len(ids), *source.row_shape()), source.dtype)]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """See `Reading.fill`."""
+        """See `RowReading.fill`."""
         self._source.read(self._ids, arrays[0])
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> Any:
-        """See `Reading.arrived`."""
+        """See `RowReading.arrived`."""
         return move(arrays[0])
 
 
 class PlainRows:
     """Batches read the rows of all vertices that they need."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         """See `RowReader.reading`."""
         return PlainReading(batch.vertices[node_type], source)
 

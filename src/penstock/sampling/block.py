@@ -20,7 +20,7 @@ from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 
 if TYPE_CHECKING:
-    from penstock.sampling.explanation import Explanation
+    from penstock.sampling.explanation import SamplingExplanation
 
 
 # What names a batch in the hash, so that its draws are the same on any thread, process, part or machine.
@@ -147,7 +147,7 @@ class MiniBatch(Generic[Layer]):
     names: dict[str, Array] | None = None
     whole: int | None = None
     merged: Any = None
-    explanation: "Explanation | None" = None
+    explanation: "SamplingExplanation | None" = None
     trees: dict[str, Array] | None = None
     made: Any = None
     """Values of a loader's batch that were made ahead (`train.loading.batch_fields`)."""

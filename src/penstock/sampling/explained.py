@@ -25,11 +25,11 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.owners import Book
 from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
-from penstock.sampling.explanation import Explanation, Scores, check_scores
+from penstock.sampling.explanation import SamplingExplanation, Scores, check_scores
 from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.owner import OwnedPart
-from penstock.sampling.parts.remote import Channels, Group, PartAnswer, group_by_owner, stitch_draws
+from penstock.sampling.parts.remote import Channels, OwnedRows, PartAnswer, group_by_owner, stitch_draws
 from penstock.sampling.parts.requests import (
     Bits,
     Name,
@@ -43,7 +43,7 @@ from penstock.sampling.parts.requests import (
     read_body,
 )
 from penstock.sampling.parts.service import MOST_EDGES
-from penstock.sampling.registry import ExplainOptions, GraphSource, Locality, SamplerEntry, SamplerSettings
+from penstock.sampling.registry import ExplainedSamplingOptions, GraphSource, Locality, SamplerEntry, SamplerSettings
 from penstock.sampling.typed import NEIGHBOUR, TypedNeighbourSampler
 from penstock.wire.channel import PendingCall, RemoteError
 from penstock.wire.coflows import EXPLANATIONS, within_kind
@@ -399,7 +399,7 @@ class ExplainedLists:
     weighted = True
 
     def __init__(
-        self, kind: EdgeType, parts: ReachedParts, plain: ListSource, explanation: Explanation, bias: float
+        self, kind: EdgeType, parts: ReachedParts, plain: ListSource, explanation: SamplingExplanation, bias: float
     ) -> None:
         self._kind, self._parts, self._plain, self._bias = kind, parts, plain, bias
         self._version, self._scores = explanation.version, explanation.scores[kind[0]]
@@ -421,7 +421,7 @@ class ExplainedLists:
         """The lengths of whole lists."""
         return self._plain.start_totals(readers)
 
-    def _ask(self, part: int, group: Group, how: LocalityDraw) -> PendingCall:
+    def _ask(self, part: int, group: OwnedRows, how: LocalityDraw) -> PendingCall:
         body = ExplainedDrawRequest(
             part=part,
             relation=edge_key(self._kind),
@@ -434,7 +434,7 @@ class ExplainedLists:
         return self._parts.channels(part).start(Message(DRAW, body.model_dump(), (group.vertices,)))
 
     def _drawn(
-        self, rows: int, groups: dict[int, Group], asked: dict[int, PendingCall], how: LocalityDraw
+        self, rows: int, groups: dict[int, OwnedRows], asked: dict[int, PendingCall], how: LocalityDraw
     ) -> DrawnNeighbours:
         pieces = {}
         for part, group in groups.items():
@@ -448,7 +448,7 @@ class ExplainedLists:
             pieces[part] = self._received(part, answer, len(groups[part].rows))
         return stitch_draws(groups, pieces, rows, index_dtype(self._num_sources), True)
 
-    def _answer(self, part: int, group: Group, pending: PendingCall, how: LocalityDraw, told: set[str]) -> Message:
+    def _answer(self, part: int, group: OwnedRows, pending: PendingCall, how: LocalityDraw, told: set[str]) -> Message:
         """An owner's answer; one that does not have the scores gets them first, unless it was `told` just now."""
         try:
             return pending.result()
@@ -556,7 +556,7 @@ class ExplainedSampler:
 
     def __init__(self, plain: NeighbourSampler | TypedNeighbourSampler, locality: Locality) -> None:
         self._plain, self._locality = plain, locality
-        self._newest: tuple[Explanation, NeighbourSampler | TypedNeighbourSampler] | None = None
+        self._newest: tuple[SamplingExplanation, NeighbourSampler | TypedNeighbourSampler] | None = None
 
     def sample(self, seeds: Any, key: BatchKey) -> Batch:
         """The batch of some different seeds; it carries its explanation, where there is one."""
@@ -567,7 +567,7 @@ class ExplainedSampler:
         batch.explanation = explanation
         return batch
 
-    def _sampler_by(self, explanation: Explanation) -> NeighbourSampler | TypedNeighbourSampler:
+    def _sampler_by(self, explanation: SamplingExplanation) -> NeighbourSampler | TypedNeighbourSampler:
         newest = self._newest
         if newest is None or newest[0] is not explanation:
             newest = explanation, self._plain.drawing_from(self._locality.lists(explanation))
@@ -585,7 +585,7 @@ EXPLAINED = SamplerEntry(
     _build,
     frozenset({"types"}),
     per_layer="fanouts",
-    own_options=ExplainOptions,
+    own_options=ExplainedSamplingOptions,
     local=True,
     settled={"explain_every": 3, "explain_delay": 0},
 )

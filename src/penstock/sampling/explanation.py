@@ -40,7 +40,7 @@ class Scores(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class SamplingExplanation:
     """What is in force from some step on. Versions count from 1; a batch carries the one that it was drawn by."""
 
     version: int

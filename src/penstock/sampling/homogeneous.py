@@ -20,7 +20,7 @@ from penstock.kernels import njit
 from penstock.sampling.lists import check_seeds
 
 
-class Reading(NamedTuple):
+class NeighbourLists(NamedTuple):
     """Whole lists of some vertices: the i-th has `indices[indptr[rows[i]]:indptr[rows[i] + 1]]`; no rows: the i-th."""
 
     indptr: Array
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 class Reader(Protocol):
     """Lists for one batch; what was read for it before is not fetched again."""
 
-    def read(self, vertices: Array) -> Reading:
+    def read(self, vertices: Array) -> NeighbourLists:
         """The lists of some vertices, in any order, with repeats."""
 
 
@@ -47,7 +47,7 @@ class Homogeneous(ABC):
         """For one batch, on one thread."""
 
     @abstractmethod
-    def in_order(self) -> Iterator[tuple[Array, Reading]]:
+    def in_order(self) -> Iterator[tuple[Array, NeighbourLists]]:
         """All lists once, in the natural order: some vertices (none: all, as they are) and their lists."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Homogeneous(ABC):
         """The same as a block has them."""
         return self.degrees(vertices).astype(np.float32)
 
-    def positions(self, lists: Reading, vertices: Array, indptr: Array, found: Array) -> Array:
+    def positions(self, lists: NeighbourLists, vertices: Array, indptr: Array, found: Array) -> Array:
         """Positions in the graph's lists of what was found, row by row, at some places of the vertices' `lists`."""
         if lists.indptr is self.indptr:
             return found
@@ -100,14 +100,14 @@ class WholeGraph(Homogeneous):
         """Every batch reads the same lists."""
         return self
 
-    def read(self, vertices: Array) -> Reading:
+    def read(self, vertices: Array) -> NeighbourLists:
         """Where the lists are: nothing is copied."""
-        return Reading(self.indptr, self.indices, vertices)
+        return NeighbourLists(self.indptr, self.indices, vertices)
 
-    def in_order(self) -> Iterator[tuple[Array, Reading]]:
+    def in_order(self) -> Iterator[tuple[Array, NeighbourLists]]:
         """All neighbour lists in one piece."""
         order = self.natural_order()
-        yield order, Reading(self.indptr, self.indices, order)
+        yield order, NeighbourLists(self.indptr, self.indices, order)
 
     def whole(self) -> "WholeGraph":
         """The graph itself: it is already the whole graph."""

@@ -19,7 +19,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
-from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, Reading, homogeneous, importance
+from penstock.sampling.homogeneous import Distribution, Homogeneous, NeighbourLists, Reader, homogeneous, importance
 from penstock.sampling.registry import SamplerEntry
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
@@ -69,7 +69,7 @@ class LayerwiseSampler(ABC):
         return Block(indptr, indices, rows.known, weights, self._graph.totals(rows.vertices[: rows.known]), edges)
 
     @abstractmethod
-    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+    def _draw(self, lists: NeighbourLists, size: int, key: np.uint64, scale: Array) -> Array:
         """Set `scale`, all 0, of the vertices drawn to their edges' weight; returns the vertices that were touched.
 
         `lists` are those of the hop's destinations.
@@ -113,7 +113,7 @@ class FastGCN(LayerwiseSampler):
         super().__init__(graph, sizes, original, edges)
         self._distribution = Distribution(importance(self._graph), self._graph.natural_order())
 
-    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+    def _draw(self, lists: NeighbourLists, size: int, key: np.uint64, scale: Array) -> Array:
         drawn, chances = self._distribution.draw(key, size)
         np.add.at(scale, drawn, 1 / (size * chances))
         return drawn
@@ -137,7 +137,7 @@ FASTGCN = SamplerEntry(
 class Ladies(LayerwiseSampler):
     """Layer-wise sampling by importance for the destinations at hand."""
 
-    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+    def _draw(self, lists: NeighbourLists, size: int, key: np.uint64, scale: Array) -> Array:
         candidates = _weigh(*lists, scale)
         _scale_drawn(candidates, key, size, scale)
         return candidates

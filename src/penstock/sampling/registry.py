@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.graph.documents import StrictDocument
     from penstock.graph.schema import EdgeType
     from penstock.sampling.block import BatchKey
-    from penstock.sampling.explanation import Explanation
+    from penstock.sampling.explanation import SamplingExplanation
     from penstock.sampling.homogeneous import Homogeneous
     from penstock.sampling.links.edge_split import HeldOutRule
     from penstock.sampling.lists import ListSource, Readable
@@ -78,10 +78,10 @@ class ReadableLists(NamedTuple):
 class Locality(Protocol):
     """What is local to whoever draws, and explanations of how much the rest matters."""
 
-    def explanation(self, key: "BatchKey") -> "Explanation | None":
+    def explanation(self, key: "BatchKey") -> "SamplingExplanation | None":
         """What is in force for a batch, None where the batch is drawn plainly; waits for one that is under way."""
 
-    def lists(self, explanation: "Explanation") -> "Mapping[EdgeType, ListSource]":
+    def lists(self, explanation: "SamplingExplanation") -> "Mapping[EdgeType, ListSource]":
         """Lists by relation that are drawn from as an explanation says."""
 
 
@@ -254,7 +254,7 @@ class SamplerOptions(StrictDocument):
 # The job's fields for sampler explained.
 
 
-class ExplainOptions(StrictDocument):
+class ExplainedSamplingOptions(StrictDocument):
     """How explanations choose what is sent between machines. Other samplers refuse these fields."""
 
     explain_every: AutoCount = Field(

@@ -93,8 +93,8 @@ class Start:
     device: str
 
 
-class Policy(Protocol):
-    """Decides which waiting jobs start now, and where. `policies/__init__.py` lists them."""
+class QueuePolicy(Protocol):
+    """Decides which waiting jobs start now, and on which device."""
 
     name: str
     barriers: bool
@@ -461,16 +461,16 @@ class Lmcf:
         return packing.starts
 
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Fit, Base, Lmcf, Bmc)}
+POLICIES: dict[str, type[QueuePolicy]] = {policy.name: policy for policy in (Fit, Base, Lmcf, Bmc)}
 """The policies by name; the first one is the default."""
 PLUGINS = "penstock.policies"
 """The group of entry points by which packages offer further ones."""
 
 
-def policy_named(name: str, age_s: float = AGE_S) -> Policy:
+def policy_named(name: str, age_s: float = AGE_S) -> QueuePolicy:
     """The policy of that name; a job that has waited for more than `age_s` seconds goes first under all of them."""
     if name not in POLICIES and has_plugin(PLUGINS, name):
-        plugin: type[Policy] = load_plugin(PLUGINS, name, type)
+        plugin: type[QueuePolicy] = load_plugin(PLUGINS, name, type)
         return plugin(age_s)
     if name not in POLICIES:
         raise PenstockError(f"No queue policy is called {name!r}{nearest(name, POLICIES)}", code="unknown-name")

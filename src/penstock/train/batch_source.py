@@ -17,7 +17,13 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.local_source import LocalSource
-from penstock.sampling.registry import ExplainOptions, SamplerSettings, check_supported, layer_count, sampler_entry
+from penstock.sampling.registry import (
+    ExplainedSamplingOptions,
+    SamplerSettings,
+    check_supported,
+    layer_count,
+    sampler_entry,
+)
 from penstock.sampling.temporal import OF_NODES, checked_times, just_before
 from penstock.train.job import Job
 from penstock.train.job_options import SHUFFLINGS
@@ -88,7 +94,7 @@ def edge_times(job: Job, graph: Graph, kind: EdgeType) -> EdgeTimes | None:
     return EdgeTimes(values, all(each.dtype.kind in "iu" for each in compared), bound)
 
 
-OWN_OPTIONS: tuple[type[StrictDocument], ...] = (ExplainOptions,)
+OWN_OPTIONS: tuple[type[StrictDocument], ...] = (ExplainedSamplingOptions,)
 """Fields of the job that belong to one sampler each, whose name begins their descriptions."""
 Sample = Callable[..., Batch]
 """`sample(seeds by node type, planned, exclude=..., times=...)`; times by node type, where the task gives them."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from penstock.cost.fit import fit_and_compare
-from penstock.cost.machine import Machine
+from penstock.cost.machine import MeasuredMachine
 from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, Extrapolation, batch_work, machine_model
 from penstock.cost.profile import FittedOperator
 from penstock.errors import PenstockError
@@ -39,7 +39,7 @@ from penstock.train.assembly import session_of
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.compute_device import UNKNOWN, assumed_memory
-from penstock.train.device.decision import Decision, decide
+from penstock.train.device.decision import PlacementDecision, decide
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of
 from penstock.train.execution.support import reasons_against as reasons_against_mode
@@ -116,7 +116,7 @@ def schedule_of(session: Session) -> Schedule:
     return Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
 
 
-def _decision(session: Session, device_memory: int | None, traced: TracedMemory) -> Decision:
+def _decision(session: Session, device_memory: int | None, traced: TracedMemory) -> PlacementDecision:
     """What a run would put on a GPU of so much memory."""
     session.inputs.device = torch.device("cuda")
     try:
@@ -126,7 +126,7 @@ def _decision(session: Session, device_memory: int | None, traced: TracedMemory)
         session.inputs.device = torch.device("cpu")
 
 
-def _places(decision: Decision) -> list[tuple[Features, int]]:
+def _places(decision: PlacementDecision) -> list[tuple[Features, int]]:
     """Where a GPU can read features: pinned, with as large a cache as fits, or on the device."""
     residence, found = decision.residence, list[tuple[Features, int]]([("pinned", 0)])
     if residence.features == "device":
@@ -143,7 +143,7 @@ class PlannedExecution:
 
     plan: ExecutionPlan
     kind: BatchKind
-    machine: Machine
+    machine: MeasuredMachine
     seconds: float
     """That planning took."""
     room: TakenMemory | None = None

@@ -13,7 +13,7 @@ from penstock.graph.files import write_whole
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.nn.options import ModelOptions
 from penstock.pipeline.options import PipelineOptions
-from penstock.sampling.registry import SEEDS_ONLY, ExplainOptions, SamplerOptions
+from penstock.sampling.registry import SEEDS_ONLY, ExplainedSamplingOptions, SamplerOptions
 from penstock.store.initial_rows import checked_init
 from penstock.train.job_options import (
     BatchOptions,
@@ -125,7 +125,7 @@ class TrainOptions(StrictDocument):
 class Job(
     DataOptions,
     SamplerOptions,
-    ExplainOptions,
+    ExplainedSamplingOptions,
     WholeOptions,
     ModelOptions,
     LinkOptions,
@@ -212,7 +212,7 @@ class Job(
 PARTS: dict[str, type[StrictDocument]] = {
     "Data": DataOptions,
     "Sampling": SamplerOptions,
-    "Explanations": ExplainOptions,
+    "Explanations": ExplainedSamplingOptions,
     "Whole graph": WholeOptions,
     "Model": ModelOptions,
     "Links": LinkOptions,

@@ -18,11 +18,11 @@ from penstock.wire.transport import (
     LARGE_BYTES,
     CallerSide,
     Connection,
-    Lane,
     Listener,
     Owner,
     ServerSide,
     Side,
+    StreamThread,
     Tls,
     default_lanes,
 )
@@ -50,7 +50,7 @@ class CallExchange:
         options: WireOptions,
         egress: Egress,
         serving: RequestServer,
-        lanes: list[Lane],
+        lanes: list[StreamThread],
         sockets: list[socket.socket],
     ) -> None:
         """`lanes` are threads for large messages; `sockets` are where peers ask, one for each class of packets."""
@@ -252,7 +252,7 @@ class Endpoint(ClosedOnExit):
         policy = POLICIES[self._options.egress]
         threads = self._options.io_threads
         self._lanes = [
-            Lane(f"{self.name}-lane-{number}", self._options.heartbeat)
+            StreamThread(f"{self.name}-lane-{number}", self._options.heartbeat)
             for number in range(default_lanes() if threads is None else threads)
         ]
         self._egress, self._coflows = Egress(policy, self._options.window_bytes), Coflows(self.name)

@@ -29,7 +29,7 @@ from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.cluster import Replica
-from penstock.pipeline.batch_rows import Reading, RowReader
+from penstock.pipeline.batch_rows import RowReader, RowReading
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.registry import sampler_entry
 from penstock.sampling.temporal import OF_NODES
@@ -101,7 +101,7 @@ class RowsOfEpoch:
     def __init__(self, reader: RowReader) -> None:
         self._reader = reader
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         """See `RowReader.reading`."""
         if batch.key is not None and isinstance(source, PartedRowSource):
             source = source.in_epoch(batch.key.epoch)

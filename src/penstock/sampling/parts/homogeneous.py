@@ -16,7 +16,7 @@ from penstock.graph.csr import index_dtype
 from penstock.kernels import njit
 from penstock.partition.folder import Partition
 from penstock.sampling.block import BatchKey, Block, MiniBatch
-from penstock.sampling.homogeneous import Homogeneous, Reading, WholeGraph
+from penstock.sampling.homogeneous import Homogeneous, NeighbourLists, WholeGraph
 from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.parts.graph import readable_parts
@@ -58,10 +58,10 @@ class PartedGraph(Homogeneous):
         """Asks for each list once a batch."""
         return BatchReader(self._lists, self.count)
 
-    def in_order(self) -> Iterator[tuple[Array, Reading]]:
+    def in_order(self) -> Iterator[tuple[Array, NeighbourLists]]:
         """Piece by piece: every list travels once, and none is kept."""
         for vertices, found in self._pieces(self.natural_order()):
-            yield vertices, Reading(found.indptr, found.sources, np.arange(len(vertices)))
+            yield vertices, NeighbourLists(found.indptr, found.sources, np.arange(len(vertices)))
 
     def whole(self) -> WholeGraph:
         """All lists, four bytes an edge (eight where vertices are many), in the new numbers."""
@@ -98,7 +98,7 @@ class BatchReader:
         self._lists, self._rows = lists, HashedRows(index_dtype(count))
         self._indptr, self._indices = np.zeros(1, np.int64), np.empty(0, index_dtype(count))
 
-    def read(self, vertices: Array) -> Reading:
+    def read(self, vertices: Array) -> NeighbourLists:
         """The lists of some vertices; those not known yet are asked of their owners."""
         known = self._rows.known
         rows = self._rows.number_these(vertices)
@@ -107,7 +107,7 @@ class BatchReader:
             found = self._lists.start_draw(Readers(new), _ANY, ALL, False)()
             self._indptr = np.concatenate([self._indptr, found.indptr[1:] + self._indptr[-1]])
             self._indices = np.concatenate([self._indices, found.sources])
-        return Reading(self._indptr, self._indices, rows)
+        return NeighbourLists(self._indptr, self._indices, rows)
 
 
 # Batches of a cut graph that are drawn as a whole, and of which a worker keeps its share.

@@ -33,7 +33,7 @@ from penstock.wire.message import Message
 # Rows grouped by the part that owns them, and the owners' answers put together again in the order of the rows.
 
 
-class Group(NamedTuple):
+class OwnedRows(NamedTuple):
     """The rows, ascending, whose vertices one part owns."""
 
     rows: Array
@@ -50,17 +50,17 @@ class PartAnswer(NamedTuple):
     """The edges' numbers in the cut graph, where asked for."""
 
 
-def group_by_owner(vertices: Array, bounds: Array) -> dict[int, Group]:
+def group_by_owner(vertices: Array, bounds: Array) -> dict[int, OwnedRows]:
     """The rows of every part that owns any of the vertices; `bounds` are the book's."""
     split, groups = split_by_owner(vertices, bounds), {}
     for part in np.flatnonzero(np.diff(split.starts)).tolist():
         _, places = split.of(part)
-        groups[part] = Group(places, vertices[places])
+        groups[part] = OwnedRows(places, vertices[places])
     return groups
 
 
 def stitch_draws(
-    groups: Mapping[int, Group],
+    groups: Mapping[int, OwnedRows],
     pieces: Mapping[int, PartAnswer],
     count: int,
     dtype: np.dtype[np.signedinteger],
@@ -91,7 +91,7 @@ def stitch_draws(
     return DrawnNeighbours(indptr, sources, positions, weights)
 
 
-def stitch_rows(groups: Mapping[int, Group], pieces: Mapping[int, Array], count: int) -> Array:
+def stitch_rows(groups: Mapping[int, OwnedRows], pieces: Mapping[int, Array], count: int) -> Array:
     """One float32 for each row, in the order of the request."""
     values = np.empty(count, np.float32)
     for part, group in groups.items():
@@ -252,7 +252,7 @@ class PartedLists:
                 asked[part] = self._ask("totals", part, group, body, readers)
         return partial(self._totals, readers, groups, asked)
 
-    def _groups(self, readers: Readers) -> dict[int, Group]:
+    def _groups(self, readers: Readers) -> dict[int, OwnedRows]:
         check_readers(readers)
         if len(readers.limits) and self._time is None:
             raise PenstockError(
@@ -260,19 +260,19 @@ class PartedLists:
             )
         return group_by_owner(readers.vertices, self._bounds)
 
-    def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> PendingCall:
+    def _ask(self, kind: str, part: int, group: OwnedRows, body: TotalsRequest, readers: Readers) -> PendingCall:
         excluded, seen = self._excluded(readers.exclusion, part, group.vertices), self._seen(readers, group)
         arrays = (group.vertices, *(seen or ()), *(() if excluded is None else (excluded,)))
         return self._channels(part).start(Message(kind, body.model_dump(), arrays))
 
-    def _seen(self, readers: Readers, group: Group) -> Seen | None:
+    def _seen(self, readers: Readers, group: OwnedRows) -> Seen | None:
         """Trees and times of one owner's rows, where time counts."""
         return None if self._time is None else Seen(readers.trees[group.rows], readers.limits[group.rows])
 
     def _drawn(
         self,
         readers: Readers,
-        groups: dict[int, Group],
+        groups: dict[int, OwnedRows],
         asked: dict[int, PendingCall],
         key: np.uint64,
         fanout: int,
@@ -292,7 +292,7 @@ class PartedLists:
         return stitch_draws(groups, pieces, len(readers.vertices), dtype, estimates, positioned)
 
     def _draw_here(
-        self, part: int, group: Group, key: np.uint64, fanout: int, readers: Readers, first_edges: Array | None
+        self, part: int, group: OwnedRows, key: np.uint64, fanout: int, readers: Readers, first_edges: Array | None
     ) -> DrawnNeighbours:
         here = self._local[part]
         if self._shared:
@@ -306,7 +306,7 @@ class PartedLists:
             return drawn._replace(positions=None)
         return drawn._replace(positions=drawn.positions + first_edges[part])
 
-    def _totals(self, readers: Readers, groups: dict[int, Group], asked: dict[int, PendingCall]) -> Array:
+    def _totals(self, readers: Readers, groups: dict[int, OwnedRows], asked: dict[int, PendingCall]) -> Array:
         pieces = {}
         for part, group in groups.items():
             if part in self._local:

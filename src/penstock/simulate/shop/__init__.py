@@ -5,7 +5,7 @@ when, checked against its shop without knowing how it was made, and turned into 
 drawn as other simulations are. `schedulers` has the ways to make a schedule.
 """
 
-from penstock.simulate.shop.schedule import Schedule, Step, check_schedule, timeline_of
+from penstock.simulate.shop.schedule import ScheduledOperation, ShopSchedule, check_schedule, timeline_of
 from penstock.simulate.shop.schedulers import SCHEDULERS, Scheduler, make_schedule, scheduler_named
 from penstock.simulate.shop.shop import Choice, Job, Operation, Route, Shop, fjs_text, read_fjs, shop_bound
 
@@ -15,10 +15,10 @@ __all__ = [
     "Job",
     "Operation",
     "Route",
-    "Schedule",
+    "ScheduledOperation",
     "Scheduler",
     "Shop",
-    "Step",
+    "ShopSchedule",
     "check_schedule",
     "fjs_text",
     "make_schedule",

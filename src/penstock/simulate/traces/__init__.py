@@ -21,13 +21,13 @@ from penstock.simulate.traces.simulation import (
     simulate_trace,
     trace_policy_named,
 )
-from penstock.simulate.traces.trace import MEGABYTE, Trace, made_trace, read_trace, write_trace
+from penstock.simulate.traces.trace import MEGABYTE, CoflowTrace, made_trace, read_trace, write_trace
 
 __all__ = [
     "MEGABYTE",
     "TRACE_POLICIES",
+    "CoflowTrace",
     "PortRates",
-    "Trace",
     "TraceCoflows",
     "TraceOutcome",
     "TracePolicy",

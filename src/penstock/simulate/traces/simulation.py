@@ -16,7 +16,7 @@ from penstock.simulate.traces.coflows import PortRates, TraceCoflows, line_bytes
 from penstock.simulate.traces.fair import pairs_of, run_fair
 from penstock.simulate.traces.ordered import FIFO, FIFO_MADD, SEBF, SINCRONIA, run_ordered
 from penstock.simulate.traces.progress import CHANGES, progress_of
-from penstock.simulate.traces.trace import Trace
+from penstock.simulate.traces.trace import CoflowTrace
 
 # The table of policies that share a switch among coflows.
 
@@ -145,14 +145,14 @@ class TraceOutcome:
 
 
 def simulate_trace(
-    trace: Trace | TraceCoflows, policy: str, rate_bytes_s: float | PortRates, changes: bool = False
+    trace: CoflowTrace | TraceCoflows, policy: str, rate_bytes_s: float | PortRates, changes: bool = False
 ) -> TraceOutcome:
     """Simulate all coflows of a trace on a switch that only its ports limit.
 
     A rate holds for both sides of every port. With `changes` the outcome also tells every flow's rate over time.
     """
     began = perf_counter()
-    coflows = trace.coflows if isinstance(trace, Trace) else trace
+    coflows = trace.coflows if isinstance(trace, CoflowTrace) else trace
     chosen, rates = trace_policy_named(policy), rates_of(rate_bytes_s, coflows.ports)
     room = 8 * coflows.flows + 1 if changes else 0
     while True:

@@ -27,8 +27,8 @@ from penstock.sampling.device.streams import rest
 from penstock.sampling.lists import check_seeds
 from penstock.store.device.moments import Moment
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import Decision, decide
-from penstock.train.device.launches import Lane, Recorded, warm_up
+from penstock.train.device.decision import PlacementDecision, decide
+from penstock.train.device.launches import LaunchStream, Recorded, warm_up
 from penstock.train.device.memory import NOTHING, Working, loaded_working, row_type
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
@@ -52,7 +52,7 @@ class DrawnAhead:
         check_count(placed.topology.count)
         assert placed.room is not None
         self._placed, self._batch_size, self._node_type, self._merging = placed, batch_size, node_type, merging
-        self._lane, self._room = Lane.beside(placed.device), placed.room
+        self._lane, self._room = LaunchStream.beside(placed.device), placed.room
         self._free, self._begun = deque[_AheadSlot](), deque[tuple[_AheadSlot, Planned]]()
         self._make_slots()
 
@@ -119,7 +119,7 @@ class DrawnAhead:
 class _AheadSlot:
     """Memory for one batch, and its recorded draw."""
 
-    def __init__(self, placed: Placed, room: Room, batch_size: int, place: Tensor, lane: Lane) -> None:
+    def __init__(self, placed: Placed, room: Room, batch_size: int, place: Tensor, lane: LaunchStream) -> None:
         device, hops = placed.device, len(placed.fanouts)
         self._slot = Slot(
             placed.topology, placed.fanouts, room, device, hops, placed.replace, placed.totals,
@@ -233,7 +233,7 @@ class ReservedMemory:
         )
         return Working(own.bytes + self._reserved, own.row_type, {**own.parts, "model": self._reserved})
 
-    def predicted(self, decision: Decision) -> int:
+    def predicted(self, decision: PlacementDecision) -> int:
         """See `decision.MemoryModel`."""
         return decision.residence.device_bytes
 

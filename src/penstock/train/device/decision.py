@@ -42,7 +42,7 @@ _WORTH = 1.05
 """How much slower the usual execution must be predicted to be, if another one is taken."""
 
 
-class Comparison(NamedTuple):
+class BatchSeconds(NamedTuple):
     """Predicted seconds of a batch."""
 
     usual: float
@@ -60,17 +60,17 @@ class PredictedExecution:
     def __init__(self, model: CostModel, session: Session) -> None:
         self._model, self._job, self._kind = model, session.job, kind_of_batches(session)
 
-    def drawn_by_host(self, residence: Residence, captured: bool) -> Comparison | None:
+    def drawn_by_host(self, residence: Residence, captured: bool) -> BatchSeconds | None:
         """Batches that the device draws, in steps that are captured or not, beside batches that the host draws."""
         usual = self._seconds(self._kind, "cuda", residence, captured)
         other = self._seconds(self._kind, "cpu", residence, captured=False)
-        return None if usual is None or other is None else Comparison(usual, other)
+        return None if usual is None or other is None else BatchSeconds(usual, other)
 
-    def launched(self, residence: Residence, room: Room) -> Comparison | None:
+    def launched(self, residence: Residence, room: Room) -> BatchSeconds | None:
         """Captured steps, which compute all that batches have room for, beside steps that are launched one by one."""
         usual = self._seconds(_padded(self._kind, room), "cuda", residence, captured=True)
         other = self._seconds(self._kind, "cuda", residence, captured=False)
-        return None if usual is None or other is None else Comparison(usual, other)
+        return None if usual is None or other is None else BatchSeconds(usual, other)
 
     def _seconds(self, kind: BatchKind, drawn_by: Device, residence: Residence, captured: bool) -> float | None:
         """None where an operator was not measured."""
@@ -119,7 +119,7 @@ def _grown(block: BlockSizes, edges: int) -> list[float | None]:
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlacementDecision:
     """Where things go and why, a sentence each; `room` where the device draws, `in_place` where a layer reads features
     in their table."""
 
@@ -153,11 +153,11 @@ class MemoryModel(WorkingMemory, Protocol):
     untraced: str
     """Why no trace could be had; empty where it could."""
 
-    def predicted(self, decision: Decision) -> int:
+    def predicted(self, decision: PlacementDecision) -> int:
         """The most that tensors take at once, with everything where it was decided to be."""
 
 
-def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Decision:
+def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> PlacementDecision:
     """For a session that trains; `memory` says what its steps need.
 
     What does not fit is refused here, before anything is moved.
@@ -255,7 +255,7 @@ def _with_predicted_steps(draft: _Draft, steps: PredictedExecution, session: Pla
     return draft
 
 
-def _decided(draft: _Draft, memory: MemoryModel) -> Decision:
+def _decided(draft: _Draft, memory: MemoryModel) -> PlacementDecision:
     asked, fitted, uncaptured = draft.asked, draft.fitted, draft.uncaptured
     residence, captured = fitted.residence, fitted.captured
     if not uncaptured and not captured:
@@ -265,14 +265,14 @@ def _decided(draft: _Draft, memory: MemoryModel) -> Decision:
     why = [*residence.why, *draft.faster, *_why_steps(asked.on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
-    return Decision(
+    return PlacementDecision(
         residence, fitted.working, room, captured, in_place, why, predicted_by=memory.method,
         untraced=memory.untraced, decided_by=draft.decided_by, drawn_by=draft.drawn_by, captured_by=draft.captured_by,
         gathers=fitted.gathers,
     )  # fmt: skip
 
 
-def _predicted(what: str, compared: Comparison) -> str:
+def _predicted(what: str, compared: BatchSeconds) -> str:
     return (
         f"by this machine's operator profile a batch takes {1e3 * compared.other:.3g} ms if {what}, and"
         f" {1e3 * compared.usual:.3g} ms otherwise"
@@ -313,10 +313,10 @@ def _unreadable(session: Placeable, way: FirstLayerWay) -> list[str]:
     return [reason for table in tables for reason in way.filler.reasons_against(session.job, table)]
 
 
-def nothing_placed(job: Job) -> Decision:
+def nothing_placed(job: Job) -> PlacementDecision:
     """For a session that only uses a model: it streams the graph from the host."""
     working = loaded_working(NOTHING, None, 0, 1, 0, row_type(job))
-    return Decision(Residence("host", "host", 0, working.bytes, 0, []), working, None, False, False, [])
+    return PlacementDecision(Residence("host", "host", 0, working.bytes, 0, []), working, None, False, False, [])
 
 
 def _is_open(session: Session, residence: Residence) -> bool:

@@ -27,7 +27,7 @@ from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import Decision
+from penstock.train.device.decision import PlacementDecision
 from penstock.train.first_layer.slots import SlotFill
 from penstock.train.job import Job
 from penstock.train.layerwise.host import AlonePlan
@@ -111,7 +111,7 @@ class Placed:
     """What a device trains with."""
 
     device: torch.device
-    decision: Decision
+    decision: PlacementDecision
     fanouts: list[int]
     replace: bool
     totals: bool
@@ -139,7 +139,7 @@ class Placed:
     is not lost to another's trial."""
 
     @classmethod
-    def of(cls, job: Job, device: torch.device, decision: Decision) -> Self:
+    def of(cls, job: Job, device: torch.device, decision: PlacementDecision) -> Self:
         """For a job, with nothing put anywhere yet."""
         fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
         return cls(

@@ -34,7 +34,7 @@ from penstock.store.device.tables import (
 from penstock.store.rows import by_counts
 from penstock.store.source import ArraySource, RowSource
 from penstock.traced import is_traced, memory_for
-from penstock.train.device.decision import Decision
+from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.memory import edge_row_type, stored_type, way_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import Placeable
@@ -48,7 +48,7 @@ _COUNTED = 100
 
 
 def place_as_decided(
-    session: Placeable, decision: Decision, schedule: BatchPlan, progress: Progress = SILENT
+    session: Placeable, decision: PlacementDecision, schedule: BatchPlan, progress: Progress = SILENT
 ) -> Placed:
     """Put a session's graph where it was decided to be, and say why."""
     placed = Placed.of(session.job, session.inputs.device, decision)

@@ -6,7 +6,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import Decision, decide, nothing_placed
+from penstock.train.device.decision import PlacementDecision, decide, nothing_placed
 from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way_of
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
@@ -48,7 +48,7 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     return bring_batches(session, placed)
 
 
-def _decided(session: Session, schedule: Schedule) -> Decision:
+def _decided(session: Session, schedule: Schedule) -> PlacementDecision:
     """By a traced run; where the model asks for numbers, which a trace does not have, by two small steps."""
     try:
         return decide(session, schedule, TracedMemory(session, schedule))

@@ -13,7 +13,7 @@ from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.sampling.device.block import Room, largest_room
 from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, batch_keys, shuffled
 from penstock.sampling.device.streams import rest
-from penstock.train.device.launches import Lane
+from penstock.train.device.launches import LaunchStream
 from penstock.train.device.placed import Placed
 from penstock.train.tasks import Task
 
@@ -69,7 +69,7 @@ class Supply:
         """Losses of the batches [first, last) that were learned from, and the first that lacked room."""
         self._seen_losses[first:last].copy_(self.losses[first:last], non_blocking=True)
         self._seen_failure.copy_(self.epoch.failed_at, non_blocking=True)
-        Lane.computing(self.placed.device).settle()
+        LaunchStream.computing(self.placed.device).settle()
         failed = int(self._seen_failure)
         losses: list[float] = self._seen_losses[first : min(last, failed)].tolist()
         return losses, failed if failed < last else None

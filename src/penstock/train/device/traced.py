@@ -16,7 +16,7 @@ from penstock.sampling.device.hops import Slot
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.traced import memory_for
 from penstock.train.device.captured import CapturedSteps
-from penstock.train.device.decision import Decision
+from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
 from penstock.train.device.memory import Working, can_capture, row_type
 from penstock.train.device.placed import Placed
@@ -74,17 +74,17 @@ class TracedMemory:
         captured = captured and can_capture(job, topology, features)
         residence = Residence(topology, features, 0, 0, 0, [])
         working = Working(0, row_type(job), {})
-        found = self.traced(Decision(residence, working, room, captured, in_place, [], gathers=gathers))
+        found = self.traced(PlacementDecision(residence, working, room, captured, in_place, [], gathers=gathers))
         parts = {name: size for name, size in found.categories.items() if name not in (FEATURES, TOPOLOGY)}
         graph = found.allocated - sum(parts.values())
         return Working(found.reserved - graph, row_type(job), parts)
 
-    def predicted(self, decision: Decision) -> int:
+    def predicted(self, decision: PlacementDecision) -> int:
         """The most that tensors take at once."""
         self.peak = self.traced(decision)
         return self.peak.allocated
 
-    def traced(self, decision: Decision) -> DevicePeak:
+    def traced(self, decision: PlacementDecision) -> DevicePeak:
         """What a run takes with everything where it was decided to be."""
         residence = decision.residence
         places = residence.topology, residence.features, residence.cache_rows
@@ -102,7 +102,11 @@ class TracedMemory:
 
 
 def traced_run(
-    session: Session, decision: Decision, schedule: Schedule, largest: LargestBatch | None, validated: bool = True
+    session: Session,
+    decision: PlacementDecision,
+    schedule: Schedule,
+    largest: LargestBatch | None,
+    validated: bool = True,
 ) -> Allocations:
     """Everything that a run allocates on a GPU, in order, and the work of its steps. `largest`: its largest batch,
     where steps are launched; `validated`: whether it computes validations by itself."""

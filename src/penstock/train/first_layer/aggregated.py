@@ -17,7 +17,7 @@ from penstock.nn.aggregation import aggregate, normalised_sum
 from penstock.nn.input_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.table_aggregation import READ_IN_PLACE, aggregate_table, widened_rows
-from penstock.pipeline.batch_rows import Move, PlainReading, Reading, RowReader
+from penstock.pipeline.batch_rows import Move, PlainReading, RowReader, RowReading
 from penstock.plan.execution.first_layer import DivisionRates, balanced_share, predicted_rates
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DeviceBlock, host_block, on_device
@@ -42,7 +42,7 @@ class AggregatedReading:
         self.shapes = [((matrices, block.num_dst, *source.row_shape()), np.dtype(np.float32))]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """See `Reading.fill`."""
+        """See `RowReading.fill`."""
         block, ids = host_block(self._block), host_ids(self._ids)
         table = table_of(self._source)
         if table is None:
@@ -52,7 +52,7 @@ class AggregatedReading:
             widened_rows(table, ids[: block.num_dst], own)
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> AggregatedRows:
-        """See `Reading.arrived`."""
+        """See `RowReading.arrived`."""
         return AggregatedRows(self._what, *move(arrays[0]))
 
 
@@ -62,7 +62,7 @@ class AggregatedInputs:
     def __init__(self, what: Aggregation) -> None:
         self._what = what
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         """See `RowReader.reading`."""
         return AggregatedReading(batch.blocks[0], self._what, batch.vertices[node_type], source)
 
@@ -74,7 +74,7 @@ class CheaperInputs:
     def __init__(self, what: Aggregation, layer: Any) -> None:
         self._aggregated, self._layer = AggregatedInputs(what), layer
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         """See `RowReader.reading`."""
         if table_of(source) is not None and self._layer.aggregates_inputs(batch.blocks[0]):
             return self._aggregated.reading(batch, node_type, source)
@@ -196,13 +196,13 @@ class DividedReading:
         self.shapes = [((block.num_dst - self._first, width), np.dtype(np.float32))]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """See `Reading.fill`: the host's part."""
+        """See `RowReading.fill`: the host's part."""
         began, block = time.perf_counter(), self._on_host
         aggregate_table(block, self._what, self._source.table, host_ids(self._ids), arrays[0], self._first)
         self._share.host_took(block.num_edges - self._edges, time.perf_counter() - began)
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> AggregatedRows:
-        """See `Reading.arrived`: the device's part, and both parts joined."""
+        """See `RowReading.arrived`: the device's part, and both parts joined."""
         of_host, count = move(arrays[0]), self._rows
         with self._share.device_reads(count, device):
             rows: Tensor = self._source.by_device.read(self._ids[:count], device, dtype=of_host.dtype)
@@ -243,7 +243,7 @@ class DividedInputs:
     def __init__(self, what: Aggregation, share: HostShare) -> None:
         self._what, self.share = what, share
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         """See `RowReader.reading`."""
         block, ids = batch.blocks[0], batch.vertices[node_type]
         if isinstance(source, SharedTable):

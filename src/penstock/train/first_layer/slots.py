@@ -12,7 +12,7 @@ from penstock.nn.input_rows import AggregatedRows
 from penstock.nn.table_aggregation import READ_IN_PLACE
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.hops import Slot
-from penstock.store.device.divided import Reading, ReadingPool, host_rows
+from penstock.store.device.divided import HostTableReading, ReadingPool, host_rows
 from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.tables import PinnedTable
 from penstock.train.job import Job
@@ -106,9 +106,9 @@ def fits(sizes: Any, room: Room) -> bool:
 
 
 class RowFilling:
-    """A slot's rows, read by a `Reading`."""
+    """A slot's rows, read by a `HostTableReading`."""
 
-    def __init__(self, reading: Reading, row_type: torch.dtype) -> None:
+    def __init__(self, reading: HostTableReading, row_type: torch.dtype) -> None:
         self.reading, self._row_type = reading, row_type
 
     def attach(self, slot: Slot) -> None:

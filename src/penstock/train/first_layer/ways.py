@@ -12,7 +12,7 @@ from penstock.graph.graph import Graph
 from penstock.nn.input_rows import HostRows
 from penstock.nn.layer_table import layer_entry
 from penstock.nn.layers.entry import LayerEntry
-from penstock.pipeline.batch_rows import PLAIN_ROWS, Move, PlainReading, Reading, RowReader
+from penstock.pipeline.batch_rows import PLAIN_ROWS, Move, PlainReading, RowReader, RowReading
 from penstock.plan.execution.first_layer import (
     WayWork,
     rows_aggregated,
@@ -43,7 +43,7 @@ class TransformedReading(PlainReading):
     """The rows of all vertices that a batch needs; they stay on the host."""
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> HostRows:
-        """See `Reading.arrived`."""
+        """See `RowReading.arrived`."""
         rows: Any = arrays[0]
         return HostRows(torch.as_tensor(rows).to(torch.float32), device)
 
@@ -51,7 +51,7 @@ class TransformedReading(PlainReading):
 class TransformedInputs:
     """Every batch is transformed on the host."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         """See `RowReader.reading`."""
         return TransformedReading(batch.vertices[node_type], source)
 

@@ -14,7 +14,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
 from penstock.train.auto_values import decide_sample_threads
 from penstock.train.batch_source import layers_of
-from penstock.train.device.decision import Decision, decide
+from penstock.train.device.decision import PlacementDecision, decide
 from penstock.train.device.host_filled_steps import HostFilledSteps
 from penstock.train.device.memory import Load, StepMemory, TrialMemory, batch_load, followed, stored_type, way_of
 from penstock.train.device.traced import TracedMemory
@@ -160,7 +160,7 @@ def _sampled(session: Session) -> DeviceForecast:
     return DeviceForecast(traced.peak, context, "traced", reason, decision.why, pinned, recorded)
 
 
-def _staged(session: Session, decision: Decision) -> int:
+def _staged(session: Session, decision: PlacementDecision) -> int:
     """Bytes of the host into which rows are gathered for the GPU, with their numbers."""
     job, inputs, graph, room = session.job, session.inputs, session.graph, decision.room
     if room is None:

@@ -37,7 +37,7 @@ from penstock.train.trace.allocations import (
     META,
     PROCESS,
     TOPOLOGY,
-    Event,
+    AllocationEvent,
     UntraceableError,
     traceable,
 )
@@ -73,7 +73,7 @@ class HostPeak(NamedTuple):
         return sum(self.categories.values())
 
     @classmethod
-    def of(cls, events: Sequence[Event], further: int = 0) -> "HostPeak":
+    def of(cls, events: Sequence[AllocationEvent], further: int = 0) -> "HostPeak":
         """The peak of a trace; `further` bytes are kept that it has not seen."""
         peak = heap_peak(events)
         held, most, now = Counter[str](), dict[str, int](), 0

@@ -54,7 +54,7 @@ CATEGORIES = (
 META = torch.device("meta")
 
 
-class Event(NamedTuple):
+class AllocationEvent(NamedTuple):
     """Memory of a tensor that is taken (bytes above zero) or given back (below).
 
     An event of no bytes is the moment at which a GPU's allocator gives free memory back to the driver.
@@ -81,7 +81,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, on_device: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.events: list[Event] = []
+        self.events: list[AllocationEvent] = []
         self.work = StepWork()
         """Of what was computed during steps, on a device."""
         self.host_validates = False
@@ -133,11 +133,11 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not size:
             return
         self._names += 1
-        taken = Event(self._names, size, *self._when(), current_place())
+        taken = AllocationEvent(self._names, size, *self._when(), current_place())
         self.events.append(taken)
         self._alive[key] = taken.storage, weakref.ref(storage, lambda _: self._freed(key, taken))
 
-    def _freed(self, key: int, taken: Event) -> None:
+    def _freed(self, key: int, taken: AllocationEvent) -> None:
         self.events.append(taken._replace(bytes=-taken.bytes))
         found = self._alive.get(key)
         if found is not None and found[0] == taken.storage:
@@ -151,16 +151,19 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if size and (library, place.stream, backward) not in self._libraries:
                 self._libraries.add((library, place.stream, backward))
                 self._names += 1
-                self.events.append(Event(self._names, size, self._when()[0], LIBRARIES, place))
+                self.events.append(AllocationEvent(self._names, size, self._when()[0], LIBRARIES, place))
         sizes = [size for size in memory_inside(func, args, kwargs) if size]
         if sizes:
-            taken = [Event(self._names + 1 + number, size, *self._when(), place) for number, size in enumerate(sizes)]
+            taken = [
+                AllocationEvent(self._names + 1 + number, size, *self._when(), place)
+                for number, size in enumerate(sizes)
+            ]
             self._names += len(sizes)
             self.events += taken + [each._replace(bytes=-each.bytes) for each in taken]
 
     def empty_cache(self) -> None:
         """Note that a GPU's allocator gives free memory back to the driver."""
-        self.events.append(Event(0, 0, self._phase))
+        self.events.append(AllocationEvent(0, 0, self._phase))
 
     def moves(self, moved: int, picked: int) -> None:
         """Note a kernel of Penstock's that would move so many bytes, and so many more of rows that it picks."""
@@ -273,7 +276,7 @@ class PeakMemory(NamedTuple):
     moment: str
 
 
-def peak_of(events: list[Event], unit: int = 1) -> PeakMemory:
+def peak_of(events: list[AllocationEvent], unit: int = 1) -> PeakMemory:
     """The most that was allocated at once, each allocation rounded up to whole units."""
     now = most = 0
     moment = ""

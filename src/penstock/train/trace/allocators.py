@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.traced import MemoryPlace
-from penstock.train.trace.allocations import Event, PeakMemory
+from penstock.train.trace.allocations import AllocationEvent, PeakMemory
 
 # torch's caching allocator for a GPU, simulated: what is reserved of the device for the tensors of a trace.
 #
@@ -140,7 +140,7 @@ def segment_bytes(size: int) -> int:
     return _MIDDLE_SEGMENT if size < _LARGE else -(-size // _LARGE_UNIT) * _LARGE_UNIT
 
 
-def device_peak(events: Iterable[Event]) -> DevicePeak:
+def device_peak(events: Iterable[AllocationEvent]) -> DevicePeak:
     """What a trace takes of a GPU at most."""
     allocator, blocks = CachingAllocator(), dict[int, _Block]()
     held: Counter[str] = Counter()
@@ -219,7 +219,7 @@ class Heap:
         del self._starts[place], self._ends[place + room]
 
 
-def heap_peak(events: Sequence[Event]) -> PeakMemory:
+def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
     """How large the heap becomes, and when it last grew."""
     heap, moment = Heap(), ""
     for event in events:

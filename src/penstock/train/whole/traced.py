@@ -13,7 +13,15 @@ from penstock.sampling.block import Block, TypedBlock
 from penstock.sampling.device.block import CHUNK, DeviceBlock
 from penstock.traced import array_of, current_trace, memory_for, room, stand_in, tensor_of
 from penstock.train.session import Session
-from penstock.train.trace.allocations import FEATURES, META, TOPOLOGY, Event, PeakMemory, UntraceableError, traceable
+from penstock.train.trace.allocations import (
+    FEATURES,
+    META,
+    TOPOLOGY,
+    AllocationEvent,
+    PeakMemory,
+    UntraceableError,
+    traceable,
+)
 from penstock.train.trace.allocators import DevicePeak, device_peak, heap_peak
 from penstock.train.trace.batches import try_small_batch
 from penstock.train.trace.fake_session import input_density, traced_session
@@ -154,7 +162,7 @@ def traced_step_memory(
     return PeakMemory(peak.bytes + further + LOADED_ON_HOST, peak.moment)
 
 
-def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], int]:
+def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[AllocationEvent], int]:
     """What steps allocate on the host in order, and what bins that were not traced keep from step to step."""
     with traceable(), traced_session(session, input_density(session), False) as allocations:
         vertices = {name: room(len(ids), np.int64) for name, ids in given.order.items()}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import first_problem
-from penstock.simulate.shop.schedule import Schedule, check_schedule
+from penstock.simulate.shop.schedule import ShopSchedule, check_schedule
 from penstock.simulate.shop.schedulers.bilevel import BILEVEL
 from penstock.simulate.shop.schedulers.cp_sat import CP_SAT
 from penstock.simulate.shop.schedulers.enumeration import ENUMERATION
@@ -22,7 +22,7 @@ SCHEDULERS = {each.name: each for each in (FIFO, BILEVEL, ENUMERATION, CP_SAT)}
 __all__ = ["SCHEDULERS", "Scheduler", "make_schedule", "scheduler_named"]
 
 
-def make_schedule(shop: Shop, name: str, options: dict[str, Any] | None = None) -> Schedule:
+def make_schedule(shop: Shop, name: str, options: dict[str, Any] | None = None) -> ShopSchedule:
     """The schedule that a scheduler makes, checked; `options` are fields of its own."""
     scheduler = scheduler_named(name)
     try:

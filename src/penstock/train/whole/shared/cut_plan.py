@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.train.whole.plan import Bin, bin_bounds
-from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
+from penstock.train.whole.shared.interfaces import CutLists, ListExchange, Rows
 from penstock.train.whole.shared.levels import LevelRows, order_of_arrival
 from penstock.train.whole.shared.partial_sums import Places, ReadSums, SentSums, sum_readers, sums_by_bin, with_sums
 
@@ -73,7 +73,7 @@ class AwaitedGroup(NamedTuple):
 
 
 def plan_returns(
-    lists: Lists, name: str, last_reader: Rows, received: list[HaloGroup], sent: list[SentGroup]
+    lists: ListExchange, name: str, last_reader: Rows, received: list[HaloGroup], sent: list[SentGroup]
 ) -> tuple[list[ReturnedGroup], list[AwaitedGroup]]:
     """What goes back to each owner, and what comes back from each reader.
 
@@ -200,7 +200,7 @@ class CutPlan:
 
 
 def make_cut_plan(
-    cut: CutLists, lists: Lists, name: str, rows: Sequence[LevelRows], bins: Sequence[int], by_bin: bool
+    cut: CutLists, lists: ListExchange, name: str, rows: Sequence[LevelRows], bins: Sequence[int], by_bin: bool
 ) -> CutPlan:
     """`bins` for every layer. `by_bin`: rows are sent bin by bin, else a level's at once."""
     layers = len(rows) - 1
@@ -309,7 +309,7 @@ def _slice(bounds: Array, place: int) -> slice:
 
 
 def _level(
-    cut: CutLists, lists: Lists, name: str, level: LevelRows, bounds: Rows, by_bin: bool, last: bool
+    cut: CutLists, lists: ListExchange, name: str, level: LevelRows, bounds: Rows, by_bin: bool, last: bool
 ) -> CutLevel:
     computed = _counts(level.computed)
     if last:

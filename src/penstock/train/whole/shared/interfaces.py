@@ -42,7 +42,7 @@ class CutLists(Protocol):
         """One block with the whole lists that a layer reads of some vertices."""
 
 
-class Lists(Protocol):
+class ListExchange(Protocol):
     """An all-to-all of lists of numbers, which every worker keeps: one that was started again asks for them again."""
 
     rank: int
@@ -87,7 +87,7 @@ class WholeWorkers(Protocol):
     rank: int
     world: int
     cut: CutLists
-    lists: Lists
+    lists: ListExchange
     mail: RowMail
     beside: int
     """Workers on this worker's machine, which share its memory."""

@@ -15,7 +15,7 @@ from penstock.graph.arrays import Array
 from penstock.nn.layers.entry import SourceScale
 from penstock.partition.bins import breadth_first
 from penstock.sampling.block import MiniBatch
-from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
+from penstock.train.whole.shared.interfaces import CutLists, ListExchange, Rows
 from penstock.train.whole.shared.partial_sums import (
     NO_SUMS,
     AskedSums,
@@ -193,7 +193,7 @@ class LevelRows:
 
 def find_levels(
     cut: CutLists,
-    lists: Lists,
+    lists: ListExchange,
     name: str,
     layers: int,
     wanted: Rows,
@@ -273,7 +273,7 @@ def _lengths(batch: MiniBatch[Any]) -> Array:
 
 def _level_below(
     cut: CutLists,
-    lists: Lists,
+    lists: ListExchange,
     name: str,
     number: int,
     rows: Rows,
@@ -330,7 +330,7 @@ class _Told(NamedTuple):
 
 
 def _tell(
-    cut: CutLists, lists: Lists, name: str, halo: Rows, early: Rows, sums: list[dict[str, AskedSums]]
+    cut: CutLists, lists: ListExchange, name: str, halo: Rows, early: Rows, sums: list[dict[str, AskedSums]]
 ) -> list[_Told]:
     """Tell every worker which of its rows this one reads, and how; returns, by rank, what others read of this one."""
     owners = {kind: cut.ranks(kind, ids) for kind, ids in halo.items()}
