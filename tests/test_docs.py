@@ -95,9 +95,7 @@ def test_pages_with_programs_work(name, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.long  # The graphs have the size that the pages say.
 @pytest.mark.usefixtures("own_data_sets")
-@pytest.mark.parametrize(
-    ("name", "run", "least"), [("first-hour", "runs/first", 0.8), ("memory", "runs/papers", 0.4)]
-)
+@pytest.mark.parametrize(("name", "run", "least"), [("first-hour", "runs/first", 0.8), ("memory", "runs/papers", 0.4)])
 def test_guides_reach_what_they_say(name, run, least, tmp_path, monkeypatch, capsys):
     run_page(name, tmp_path, monkeypatch, capsys)
     assert metrics_of(tmp_path / run)["accuracy"] > least

@@ -51,25 +51,20 @@ class NotebookProgress(Progress):
         self.start("", 0, "")
 
     def start(self, what: str, total: int, unit: str) -> None:
-        """See `Progress.start`."""
         self._what, self._total, self._unit, self._done, self._shown = what, total, unit, 0, 0.0
 
     def advance(self, amount: int) -> None:
-        """See `Progress.advance`."""
         self._done += amount
         self._show()
 
     def status(self, line: str) -> None:
-        """See `Progress.status`."""
         self._what = line
         self._show()
 
     def finish(self) -> None:
-        """See `Progress.finish`."""
         self._show(now=True)
 
     def note(self, sentence: str) -> None:
-        """See `Progress.note`."""
         self._display(self._html(f"<div>{escape(sentence)}</div>"))
         # Later lines stand below the note.
         self._handle = None

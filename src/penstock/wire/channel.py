@@ -324,7 +324,7 @@ class Answers(Protocol):
 
 
 class Link:
-    """Belongs to the loop's thread."""
+    """The sending side of a channel to one peer, and the `Owner` of its connection. Used only by the loop's thread."""
 
     def __init__(
         self, channel: Channel, loop: EventLoop, options: WireOptions, call: Call, answers: Answers, more: int
@@ -385,7 +385,6 @@ class Link:
                 self._dial(stripe)
 
     def opened(self, connection: Connection) -> None:
-        """See `Owner`."""
         self._dialled.discard(connection)
         if self.group is not None:
             self.group.add(connection)
@@ -396,7 +395,6 @@ class Link:
         self._answers.connected(self)
 
     def received(self, connection: Connection, frames: Frames) -> None:
-        """See `Owner`."""
         self._answers.answered(self, frames)
 
     def lost(self, connection: Connection, reason: str) -> None:

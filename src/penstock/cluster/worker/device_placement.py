@@ -116,12 +116,10 @@ class _SharedTrace(TracedMemory):
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """See `decision.MemoryModel`."""
         found = super().working(room, captured, in_place, features, gathers)
         return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
 
     def predicted(self, decision: PlacementDecision) -> int:
-        """See `decision.MemoryModel`."""
         return super().predicted(decision) + self._summed
 
 

@@ -96,13 +96,12 @@ def _copy(parts: Parts, name: str, features: str, replica: Replica) -> ReplicaCo
 
 
 class RowsOfEpoch:
-    """Batches read rows as another reader does, in the rounding of their own epoch."""
+    """A `RowReader` over another one: a batch reads rows as that one does, rounded as its own epoch prescribes."""
 
     def __init__(self, reader: RowReader) -> None:
         self._reader = reader
 
     def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
-        """See `RowReader.reading`."""
         if batch.key is not None and isinstance(source, PartedRowSource):
             source = source.in_epoch(batch.key.epoch)
         return self._reader.reading(batch, node_type, source)

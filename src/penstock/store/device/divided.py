@@ -92,9 +92,9 @@ class DividedTable(PinnedTable):
         places: Tensor | None = None,
         span: Columns | None = None,
     ) -> Tensor:
-        """See `DeviceSource.gather`. All rows of some ids come along both paths, and the host waits for the ids.
+        """Gather rows: given ids alone, they come along both paths, and the host waits for the ids.
 
-        With a count, places or columns, as captured gathers have, the device reads by itself.
+        With a count, places or columns, as captured gathers have, the device reads all rows by itself.
         """
         plain = count is not None or places is not None or span is not None
         if plain or not 0 < len(ids) * self.rows.row_bytes <= _MOST_BYTES:

@@ -27,7 +27,7 @@ from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 __all__ = ["EdgeTask", "LinkTask", "NodeTask", "Scores", "Task", "TripleTask", "make_task"]
 
 _TRIED = 4
-"""Items that a trained model is tried on."""
+"""Items of the batch that a trained model is tried on."""
 
 
 def make_task(
@@ -40,8 +40,8 @@ def make_task(
 ) -> tuple[Task, Graph]:
     """The job's task, and the graph it trains on: without the edges it holds out.
 
-    With what a run has `learned`, the task is for using its model: the graph need not have labels, and an epoch would
-    go through its first items only. `split` is what an epoch goes through otherwise. `functions` are the user's.
+    With the labels that a run has `learned`, the task is for using its model: the graph need not have labels, and an
+    epoch consists of a few items only. Otherwise `split` names the items of an epoch. `functions` are the user's.
     """
     if name == "link-prediction":
         return _link_task(graph, job, learned, split, functions)
@@ -57,11 +57,11 @@ def make_task(
 
 
 ALL = "all"
-"""As a split: the items of all splits."""
+"""The pseudo-split with the items of all splits."""
 
 
 def items_in(splits: Mapping[str, Array], split: str) -> Array:
-    """The items of a split; one that there is none of is refused."""
+    """The items of a split; an error where it does not exist or is empty."""
     if split == ALL:
         return np.sort(np.concatenate(list(splits.values())))
     if split not in splits:
@@ -93,7 +93,7 @@ def _link_task(
 def _timed_link_task(
     graph: Graph, job: Job, kind: EdgeType, times: EdgeTimes, split: str, functions: UserFunctions
 ) -> Task:
-    """All edges stay in the graph: what is later than an edge is out of its reach."""
+    """All edges stay in the graph: sampling by time hides those that are later than the edge to predict."""
     check_no_held_out(graph, kind)
     batches = make_batch_source(job, graph, items_in(time_splits(job, times), split), excluding=True)
     return TimedLinkTask(graph, kind, batches, job, find_reverse(graph, kind), times, functions=functions)
@@ -137,19 +137,19 @@ def _edge_task(
 def _edge_batches(
     job: Job, graph: Graph, kind: EdgeType, training: Array, reverse: Reverse, learned: LearnedLabels | None
 ) -> BatchSource:
-    """Batches of edges that are not in the neighbourhoods they are learned from."""
+    """Batches of edges that are left out of the neighbourhoods they are learned from."""
     if learned is None and sampler_entry(job.sampler).supervision_apart:
         training, graph = supervise(graph, kind, training, job.supervision, job.draw_seed, reverse)
     return make_batch_source(job, graph, training, excluding=True)
 
 
 def _about(job: Job, learned: LearnedLabels | None) -> Job:
-    """The job, with the edge type that a run was about."""
+    """The job, with the edge type of the run."""
     return job if learned is None else job.model_copy(update={"edge_type": learned.type})
 
 
 def _few(job: Job, graph: Graph, count: int) -> BatchSource:
-    """Enough to try a model on: samplers that prepare for a whole epoch are not needed any more."""
+    """A few batches to try a model on, by a sampler that need not prepare a whole epoch."""
     if job.sampler != "neighbour":
         job = job.model_copy(update={"sampler": "neighbour", "fanouts": [1] * layers_of(job)})
     return make_batch_source(job, graph, np.arange(min(count, _TRIED)))

@@ -70,7 +70,7 @@ def new_group() -> bytes:
 
 
 class CallerSide:
-    """The side that connects to a peer."""
+    """The `Side` that connects to a peer."""
 
     server_side = False
 
@@ -78,7 +78,6 @@ class CallerSide:
         self.tls, self._peer, self.group, self.stripe = tls, peer, group, stripe
 
     def steps(self, own: ssl.SSLSocket) -> Steps:
-        """See `Side`."""
         tls, me, peer = self.tls, self.tls.credentials.name, self._peer
         yield from _tried(own.do_handshake)
         tls.check(own)
@@ -95,7 +94,7 @@ class CallerSide:
 
 
 class ServerSide:
-    """The side that was connected to."""
+    """The `Side` that accepts a connection."""
 
     server_side, group, stripe = True, b"", 0
 
@@ -103,7 +102,6 @@ class ServerSide:
         self.tls = tls
 
     def steps(self, own: ssl.SSLSocket) -> Steps:
-        """See `Side`."""
         tls, me = self.tls, self.tls.credentials.name
         yield from _tried(own.do_handshake)
         tls.check(own)

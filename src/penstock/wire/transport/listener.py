@@ -93,7 +93,9 @@ class Requests(Protocol):
 
 
 class Listener:
-    """One port. Belongs to the loop's thread."""
+    """One listening port, and the `Owner` of its connections until their peers are authenticated. Used only by the
+    loop's thread.
+    """
 
     def __init__(
         self, loop: EventLoop, own: socket.socket, port_index: int, accept: Accept, requests: Requests
@@ -156,11 +158,10 @@ class Listener:
         connection.pause(self._paused)
 
     def received(self, connection: Connection, frames: Frames) -> None:
-        """See `Owner`."""
         self._requests.asked(self._port_index, connection, frames)
 
     def lost(self, connection: Connection, reason: str) -> None:
-        """See `Owner`."""
+        """-@ cluster/worker/explained/explanations.py"""
         if connection in self._unauthenticated:
             del self._unauthenticated[connection]
             self.refused += 1

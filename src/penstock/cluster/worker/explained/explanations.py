@@ -197,7 +197,7 @@ _OUTPUTS = {"node-regression": "numbers"}
 
 
 class ExplainedRows:
-    """Batches read remote rows with the columns that their explanation has chosen."""
+    """A `RowReader` whose batches read only those columns of remote rows that their explanation has chosen."""
 
     def __init__(self, reader: RowReader, parts: Parts) -> None:
         self._reader, self._lock = reader, threading.Lock()
@@ -207,7 +207,6 @@ class ExplainedRows:
         """Vertices of batches that were drawn by explanations, and those of them that are remote."""
 
     def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
-        """See `RowReader.reading`."""
         explanation = batch.explanation
         if explanation is not None:
             ids = batch.vertices[node_type]
