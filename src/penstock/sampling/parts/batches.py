@@ -1,4 +1,4 @@
-"""Whole batches drawn by other tasks: a sampler task answers, a worker asks one of several."""
+"""Whole batches drawn by other tasks: a worker sends requests to one of several sampler tasks."""
 
 import threading
 import time
@@ -28,15 +28,14 @@ from penstock.wire.channel import Channel, RemoteError
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 
-# A sampler of a cut graph that is told with every batch which edges are held out of which relation.
-#
-# A task that samples for others does not know what a worker's task holds out before it is asked.
+# A sampler of a partitioned graph that is given with every batch which edges are held out of which relation. A sampler
+# task does not know what a worker's task holds out before it is asked.
 
 Inner = NeighbourSampler | TypedNeighbourSampler
 
 
 class HoldoutSampler:
-    """Makes a sampler for what is held out, and keeps the newest. Any thread may ask."""
+    """Makes a sampler for given held-out edges, and keeps the newest. Any thread may call it."""
 
     def __init__(self, make: Callable[[Mapping[EdgeType, HeldOutRule]], Inner], edge_types: list[EdgeType]) -> None:
         self._make, self._kinds = make, {edge_key(kind): kind for kind in edge_types}
@@ -44,7 +43,7 @@ class HoldoutSampler:
         self._newest: tuple[dict[str, HeldOutRule], Inner] = {}, make({})
 
     def lacking(self, absent: Mapping[str, HeldOutRule]) -> Inner:
-        """The sampler without the edges that are held out, by relation's key."""
+        """The sampler without the held-out edges, given by relation key."""
         for name in absent:
             if name not in self._kinds:
                 raise PenstockError(
@@ -59,7 +58,7 @@ class HoldoutSampler:
     def sample(
         self, seeds: Any, key: BatchKey, *, absent: Mapping[EdgeType, HeldOutRule] | None = None, **more: Any
     ) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
-        """A batch, as the sampler that is made gives it."""
+        """A batch by the sampler without the held-out edges."""
         return self.lacking({edge_key(kind): rule for kind, rule in (absent or {}).items()}).sample(seeds, key, **more)
 
 
@@ -67,7 +66,7 @@ AnyBatch = MiniBatch[Block] | MiniBatch[TypedBlock]
 
 
 class Sampler(Protocol):
-    """Any sampler of the registry. What `sample` takes beside seeds and key tells what it supports."""
+    """Any sampler of the registry. The parameters of `sample` beside seeds and key show what it supports."""
 
     @property
     def sample(self) -> Callable[..., AnyBatch]:
