@@ -38,17 +38,16 @@ SAMPLERS = {
     "whole": "penstock.sampling.undrawn:WHOLE",
     "seeds": "penstock.sampling.undrawn:SEEDS",
 }
-"""For each sampler, the module and the name of its entry. Modules are imported when their sampler is asked for."""
+"""For each sampler, the module and the name of its entry. Modules are imported when their sampler is used."""
 PLUGINS = "penstock.samplers"
-"""The group of entry points by which packages offer further ones."""
+"""The entry-point group by which packages add samplers."""
 SEEDS_ONLY = "seeds"
 """The sampler of models without layers."""
 
 
-# The samplers by name: how each is built, what an epoch of it goes through, and what it supports.
-#
-# A new sampler is a `SamplerEntry` in its module and one line in `SAMPLERS` above. It then runs on one machine and on
-# clusters, and what it does not support is refused from its entry, in one place (`check_supported`).
+# The samplers by name: how each is built, the items of its epochs, and what it supports. A new sampler is a
+# `SamplerEntry` in its module and one line in `SAMPLERS` above. It then runs on one machine and on clusters, and what
+# it does not support is refused from its entry, in one place (`check_supported`).
 
 FEATURES = {
     "types": "graphs with several node or edge types",
@@ -64,7 +63,7 @@ FEATURES = {
 
 
 class ReadableLists(NamedTuple):
-    """Neighbour lists to draw from, and the clocks that draws from relations obey, where they obey any."""
+    """Neighbour lists to draw from, and the clocks that draws from some relations obey."""
 
     readable: "Readable"
     clocks: "Mapping[EdgeType, Clock]"
@@ -76,17 +75,19 @@ class ReadableLists(NamedTuple):
 
 
 class Locality(Protocol):
-    """What is local to whoever draws, and explanations of how much the rest matters."""
+    """What is local to the process that draws, and explanations with scores of the rest."""
 
     def explanation(self, key: "BatchKey") -> "SamplingExplanation | None":
-        """What is in force for a batch, None where the batch is drawn plainly; waits for one that is under way."""
+        """The explanation that applies to a batch; None where it is drawn without one. Waits for one that is being
+        made.
+        """
 
     def lists(self, explanation: "SamplingExplanation") -> "Mapping[EdgeType, ListSource]":
-        """Lists by relation that are drawn from as an explanation says."""
+        """Lists by relation that draw according to an explanation."""
 
 
 class GraphSource(Protocol):
-    """A graph that a sampler is built over: in this process, or cut into parts with owners in other processes."""
+    """A graph that a sampler is built over: in this process, or partitioned with owners in other processes."""
 
     @property
     def typed(self) -> bool:
@@ -99,7 +100,7 @@ class GraphSource(Protocol):
         """
 
     def whole_lists(self, sampler: str) -> "Homogeneous":
-        """The graph for samplers that read whole lists; refused in the name of `sampler` where it has several types."""
+        """The graph for samplers that read whole lists; an error naming `sampler` where it has several types."""
 
     def training_vertices(self) -> "Array":
         """Training vertices in the numbers of this source, ascending by original number."""
@@ -108,14 +109,14 @@ class GraphSource(Protocol):
         """The cluster number of each vertex, for Cluster-GCN."""
 
     def locality(self, options: "SamplerOptions") -> Locality:
-        """What is local and what is remote; refused where all of the graph is in this process."""
+        """What is local and what is remote; an error where the whole graph is in this process."""
 
     def without(self, absent: "Mapping[EdgeType, HeldOutRule]") -> Self:
         """The same source without the edges that are held out of some relations."""
 
 
 class SamplerSettings(NamedTuple):
-    """What a sampler is built for, beside the graph."""
+    """What a sampler is built with, beside the graph."""
 
     options: "SamplerOptions"
     layers: int
@@ -123,11 +124,11 @@ class SamplerSettings(NamedTuple):
     totals: bool
     """Whether the model needs the number of edges of each whole list."""
     edges: bool = False
-    """Whether blocks must name their edges, whose rows are then read."""
+    """Whether blocks must hold the positions of their edges, whose rows are then read."""
     ages: bool = False
-    """Whether blocks must say how long before its seed's time each edge was."""
+    """Whether blocks must hold how long before its seed's time each edge was."""
     disjoint: bool = False
-    """Whether every seed has a neighbourhood of its own, whatever vertices it shares with others."""
+    """Whether every seed has a neighbourhood of its own, even if it shares vertices with others."""
 
 
 @dataclass(frozen=True)
@@ -143,21 +144,22 @@ class SamplerEntry:
     joint: bool = False
     """Whether a batch is drawn as a whole, so that each of several workers draws all of it and keeps its share."""
     items_per_batch: Callable[["SamplerOptions"], int] | None = None
-    """For samplers that find their seeds themselves and have `items` (subgraphs, clusters): how many of these make
-    a batch. None: an epoch goes through the training vertices, `batch_size` at a time."""
+    """For samplers that find their own seeds and have `items` (subgraphs, clusters): how many items make a batch. None:
+    an epoch consists of the training vertices, `batch_size` at a time.
+    """
     batches_per_epoch: Callable[["SamplerOptions"], int] | None = None
     """For samplers that divide the training vertices into a number of batches, whatever `batch_size` is."""
     shuffles: bool = True
-    """Whether the order of an epoch's items makes its batches. Otherwise only `shuffle: always` is accepted."""
+    """Whether batches are made by shuffling an epoch's items. Otherwise only `shuffle: always` is accepted."""
     supervision_apart: bool = False
     """Whether tasks on edges divide the training edges once into supervised ones and ones that carry messages (job
     field `supervision`). Otherwise every batch leaves out its own edges."""
     own_options: "type[StrictDocument] | None" = None
-    """Fields of the job that are for this sampler alone: with any other they are refused."""
+    """Job fields that belong to this sampler only: with any other they are refused."""
     local: bool = False
     """Whether draws depend on which machine has which parts (`GraphSource.locality`)."""
     settled: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the job with which its first iterations cost what later ones do: a profile is measured with them."""
+    """Job fields with which its first iterations cost as much as later ones do; profiles are measured with them."""
     uses_clusters: bool = False
     """Whether `GraphSource.clusters` is needed, which on a cluster the first worker computes for everyone."""
 
@@ -184,7 +186,7 @@ def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:
 
 
 def layer_count(options: "SamplerOptions", layers: int) -> int:
-    """Layers of the model: those asked for (`layers`, 0: not said), or one for each fan-out or layer size."""
+    """The number of the model's layers: `layers` (0: not given), or one for each fan-out or layer size."""
     field = sampler_entry(options.sampler).per_layer
     if field is None:
         return layers or 2
@@ -221,7 +223,7 @@ class SamplerOptions(StrictDocument):
 
     @property
     def list_weight(self) -> str | None:
-        """The field that lists are weighted by, whether draws go by it or not."""
+        """The field that lists are weighted by, whether it decides draws or only scales messages."""
         return self.edge_weight if self.weight is None else self.weight
 
     sampler: SamplerName = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
