@@ -5,7 +5,8 @@ clusters of two workers, captured steps in Triton's interpreter, a job through t
 with `--json` and `--help`. Losses and metrics are kept as hexadecimal floats; of documents the keys and types, and
 values where they do not depend on time; of pages a hash without the date. Times, paths and memory are left out.
 Run, in the root of each of two checkouts: python benchmarks/goldens.py --out FILE [--only WORD,...] [--parallel 2]
-[--keep FOLDER], and then: python benchmarks/goldens.py --compare A B, which exits with 1 if anything differs.
+[--keep FOLDER] [--gpu], and then: python benchmarks/goldens.py --compare A B, which exits with 1 if anything differs.
+With --gpu the jobs are those of one GPU: captured, launched, filled by the host, summed, triples, whole graphs.
 """
 
 import argparse
@@ -23,7 +24,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path.cwd()
-PYTHON = str(Path(sys.executable).absolute()) if sys.prefix != sys.base_prefix else str(ROOT / ".venv/bin/python")
+INSTALLED = ROOT / ".venv/bin/python"
+PYTHON = (
+    str(INSTALLED) if sys.prefix == sys.base_prefix and INSTALLED.exists() else str(Path(sys.executable).absolute())
+)
 EXAMPLES = ROOT / "docs/examples"
 ENVIRONMENT = {
     **os.environ,
@@ -34,7 +38,7 @@ ENVIRONMENT = {
     "NO_COLOR": "1",
     "PENSTOCK_OPERATORS": "shipped",
     "CUDA_VISIBLE_DEVICES": "",
-    "PYTHONPATH": str(ROOT / "src"),
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / ".gpu/site")]),
 }
 ENVIRONMENT.pop("PENSTOCK_QUEUE", None)
 
@@ -119,6 +123,37 @@ TRAINED = {
             "2",
             *TWO,
         ],
+    ),
+}
+# On one GPU: steps captured, launched, summed among workers, filled by the host, on triples and on the whole graph.
+CUDA = ["--device", "cuda", "--threads", "2", "--seed", "3"]
+SAGE_CUDA = ["--model", "sage", "--hidden", "32", "--fanouts", "5,3", "--batch-size", "256", "--epochs", "3", *CUDA]
+TRIPLES_CUDA = ["--graph", "{triples}", *TRIPLES.split(), "--batch-size", "16", "--epochs", "3", *CUDA]
+COMPLEX = ["--scorer", "complex", "--negatives", "all", "--link-loss", "softmax"]
+TRANSE = ["--scorer", "transe", "--margin", "3", "--link-loss", "margin", "--negatives-per-edge", "16"]
+WHOLE_CUDA = [*WHOLE, *CUDA, "--dropout", "0.3"]
+TRAINED_CUDA = {
+    "cuda-captured": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--dropout", "0.3"]),
+    "captured-gat": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--model", "gat", "--heads", "2"]),
+    "captured-clipped": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--model", "gcn", "--clip", "0.1"]),
+    "launched": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--capture", "false"]),
+    "host-filled": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--placement", "{{features: pinned}}"]),
+    "host-gathered": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--placement", "{{features: host}}"]),
+    "host-aggregated": (
+        ["arxiv"],
+        ["--graph", "{arxiv}", *SAGE_CUDA, "--placement", "{{features: host}}", "--first-layer", "aggregate"],
+    ),
+    "host-drawn": (["arxiv"], ["--graph", "{arxiv}", *SAGE_CUDA, "--sample-on", "host"]),
+    "cuda-typed": (["mag"], ["--graph", "{mag}", *SAGE_CUDA, "--model", "rgcn", "--embedding", "8"]),
+    "cuda-link": (["collab"], ["--graph", "{collab}", *LINK, "--epochs", "2", *CUDA]),
+    "cuda-complex": (["triples"], [*TRIPLES_CUDA, *COMPLEX]),
+    "cuda-transe": (["triples"], [*TRIPLES_CUDA, *TRANSE]),
+    "cuda-whole": (["arxiv"], ["--graph", "{arxiv}", *WHOLE_CUDA]),
+    "cuda-whole-bins": (["arxiv"], ["--graph", "{arxiv}", *WHOLE_CUDA, "--bins", "3"]),
+    "cuda-summed": (["arxiv", "shared"], ["--graph", "{arxiv}", *SAGE_CUDA, "--cluster", "{shared}"]),
+    "cuda-shared-launched": (
+        ["arxiv", "shared"],
+        ["--graph", "{arxiv}", *SAGE_CUDA, "--cluster", "{shared}", "--capture", "false"],
     ),
 }
 MADE = {
@@ -323,6 +358,7 @@ for line in sys.stdin:
 """
 
 STEPS = [*MADE, "triples", *TRAINED, *COMMANDS, "loader", "captured", "queue", "help"]
+STEPS_CUDA = [*MADE, "triples", "shared", *TRAINED_CUDA]
 # Never compared by value: times, speeds, memory, places, the machine.
 VOLATILE = re.compile(
     r"seconds|_per_second|^time$|_ms$|rss|memory|_mb$|path|folder|^run$|^out$|^file|report$|chart$|started|took|elapsed|^bytes$|^written"
@@ -383,6 +419,9 @@ class Golden:
         elif name == "triples":
             lines = [f"n{i}\tbefore\tn{i + 1}\nn{i + 1}\tafter\tn{i}\nn{i}\ttwo-before\tn{i + 2}\n" for i in range(40)]
             (self.folder / name / "triples.tsv").write_text("".join(lines))
+        elif name == "shared":
+            machines = "machines: [{name: here, workers: 2, gpus: 1, address: 127.0.0.1}]\nshare_gpus: true\n"
+            (self.folder / name / "cluster.yaml").write_text(machines)
         elif name in TRAINED:
             self.train(name)
         elif name in COMMANDS:
@@ -408,11 +447,12 @@ class Golden:
 
     def place(self, name):
         """What a step has made."""
-        inside = {**dict.fromkeys(MADE, "graph"), "triples": "triples.tsv"}.get(name, "")
+        inside = {**dict.fromkeys(MADE, "graph"), "triples": "triples.tsv", "shared": "cluster.yaml"}.get(name, "")
         return str(self.folder / name / inside).rstrip("/")
 
     def penstock(self, name, words):
-        words = [re.sub(r"\{([\w-]+)\}", lambda m: self.place(m[1]), word) for word in words]
+        words = [re.sub(r"(?<!\{)\{([\w-]+)\}", lambda m: self.place(m[1]), word) for word in words]
+        words = [word.replace("{{", "{").replace("}}", "}") for word in words]
         if self.cold:
             return json.loads(self.run(name, [PYTHON, "-m", "penstock", *words]))
         with self.lock:
@@ -609,6 +649,7 @@ def main():
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="work in this new folder and leave it")
     parser.add_argument("--cold", action="store_true", help="a new Python for every command; slower")
+    parser.add_argument("--gpu", action="store_true", help="jobs on one GPU instead of those on the CPU")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"))
     given = parser.parse_args()
     if given.compare:
@@ -628,7 +669,12 @@ def main():
     folder = folder.absolute()
     folder.mkdir(exist_ok=True)
     golden, began = Golden(folder, given.parallel, given.cold), time.monotonic()
-    chosen = [each for each in STEPS if not given.only or each in given.only.split(",")]
+    steps = STEPS_CUDA if given.gpu else STEPS
+    if given.gpu:
+        TRAINED.clear()
+        TRAINED.update(TRAINED_CUDA)
+        ENVIRONMENT.pop("CUDA_VISIBLE_DEVICES")
+    chosen = [each for each in steps if not given.only or each in given.only.split(",")]
     chosen = [each for each in chosen if each not in given.skip.split(",")]
     for future in [golden.step(each) for each in chosen]:
         future.result()
@@ -636,7 +682,7 @@ def main():
         golden.forks.stdin.close()
         golden.forks.wait(60)
     found = {
-        "about": {"root": str(ROOT), "seconds": round(time.monotonic() - began), "complete": chosen == STEPS},
+        "about": {"root": str(ROOT), "seconds": round(time.monotonic() - began), "complete": chosen == steps},
         **golden.found,
     }
     given.out.write_text(

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.graph.generate import Recipe, make_graph, recipe_named
+from penstock.graph.generate import GraphRecipe, make_graph, recipe_named
 from penstock.graph.graph import Graph
 from penstock.progress import Progress
 
@@ -213,7 +213,7 @@ def folder_with_room(name: str, wanted: int, working: int = 0) -> Path:
     sys.exit(f"{wanted / 1e9:.0f} GB fit neither in {memory} nor in {disk}: name a folder with --graph.")
 
 
-def folder_bytes(recipe: Recipe) -> int:
+def folder_bytes(recipe: GraphRecipe) -> int:
     """What a graph of one symmetric relation takes at most while it is made: both directions and the drawn one."""
     (node,), (edge,) = recipe.nodes.values(), recipe.edges
     return node.count * (node.features * (2 if recipe.feature_dtype == "float16" else 4) + 24) + 6 * edge.count

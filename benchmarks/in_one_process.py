@@ -27,7 +27,7 @@ from penstock.nn.drop import dropping
 from penstock.partition import Partition, open_partition
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.sampling.explained import ExplainedLists, ReachedParts
-from penstock.sampling.explanation import Explanation, largest_columns, scores_of
+from penstock.sampling.explanation import SamplingExplanation, largest_columns, scores_of
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts import OwnedPart, parted_lists
 from penstock.sampling.parts.homogeneous import share_of
@@ -222,10 +222,10 @@ class ExplainedWorkers:
             self._reached.append(_AllHere(partition.book, owned, _nobody, part=part))
         about = {**described_model(session), "steps": options.explain_steps, "loss": options.explain_loss}
         self._explainer = Explainer(about, io.BytesIO())
-        self._found: dict[int, list[Explanation]] = {}
+        self._found: dict[int, list[SamplingExplanation]] = {}
         self._samplers: dict[tuple[int, int], NeighbourSampler] = {}
 
-    def at(self, step: int, worker: int) -> Explanation | None:
+    def at(self, step: int, worker: int) -> SamplingExplanation | None:
         """What is in force for a worker's share of the batch of a step, counted from 0."""
         version = max(0, (step - self._options.explain_delay) // self._options.explain_every)
         return self._found[version][worker] if version else None
@@ -238,7 +238,7 @@ class ExplainedWorkers:
         with _without_onednn():
             self._found[version] = [self._one(version, part, weights) for part in range(self._partition.parts)]
 
-    def sample(self, explanation: Explanation, mine: Planned, worker: int) -> Any:
+    def sample(self, explanation: SamplingExplanation, mine: Planned, worker: int) -> Any:
         """A worker's share of a batch, drawn as an explanation says."""
         named = explanation.version, worker
         if named not in self._samplers:
@@ -251,7 +251,7 @@ class ExplainedWorkers:
         batch.seeds = {self._name: mine.seeds}
         return batch
 
-    def _one(self, version: int, part: int, weights: Mapping[str, torch.Tensor]) -> Explanation:
+    def _one(self, version: int, part: int, weights: Mapping[str, torch.Tensor]) -> SamplingExplanation:
         rows = chosen_rows(self._halos[part], self._options.explain_rows, self._options.seed, version)
         (vertices,) = rows.values()
         seed = seed_for(self._options.seed, "explanation {}", version)
@@ -264,7 +264,7 @@ class ExplainedWorkers:
             scaled = torch.from_numpy(both) if scale is None else scale(torch.from_numpy(both))
             found = self._explainer.masks(weights, {self._name: PooledRows(scaled[0], scaled[1:])}, seed)[self._name]
         columns = largest_columns(found.columns, self._options.feature_share)
-        return Explanation(version, {self._name: scores_of(vertices, found.rows)}, {self._name: columns})
+        return SamplingExplanation(version, {self._name: scores_of(vertices, found.rows)}, {self._name: columns})
 
 
 @dataclass(frozen=True)

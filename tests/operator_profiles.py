@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 
-from penstock.cost.machine import Machine
+from penstock.cost.machine import MeasuredMachine
 from penstock.cost.operators import OPERATORS
 from penstock.cost.profile import FittedOperator, Profile
 from penstock.nn.operator_work import Processor
 
-HERE = Machine(processor="a made processor", cores=2, processors={"cpu": (1e6, 1e8, 2)}, libraries={"torch": "1"})
+HERE = MeasuredMachine(
+    processor="a made processor", cores=2, processors={"cpu": (1e6, 1e8, 2)}, libraries={"torch": "1"}
+)
 WITH_GPU = HERE.model_copy(update={"gpu": "a made GPU", "processors": {"cpu": (1e6, 1e8, 2), "cuda": (5e7, 5e7, 1)}})
 
 
-def operator_profile(rate: float = 1e-9, machine: Machine = HERE, **of_operators: float) -> Profile:
+def operator_profile(rate: float = 1e-9, machine: MeasuredMachine = HERE, **of_operators: float) -> Profile:
     """Every operator of the host at one rate for each kind of its work, some of them at another."""
     fits = [
         _fit(name, "cpu", of_operators.get(name, rate)) for name, entry in OPERATORS.items() if "cpu" in entry.devices

@@ -10,8 +10,8 @@ from penstock.service.folder import ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
 from penstock.service.policies import POLICIES, DeviceRoom
 from penstock.service.ray_jobs import HandOver
-from penstock.service.rooms import Room
-from penstock.service.scheduler import Scheduler
+from penstock.service.rooms import JobDevice
+from penstock.service.scheduler import JobScheduler
 from penstock.service.served import Feed, Served
 from penstock.service.service import answering, listening_at
 from penstock.service.workers.pool import WarmPool
@@ -24,7 +24,7 @@ class Parts:
     folder: ServiceFolder
     database: Database
     operations: Operations
-    scheduler: Scheduler
+    scheduler: JobScheduler
     feed: Feed
     pool: WarmPool
 
@@ -45,10 +45,10 @@ def make_parts(folder, allowed=(), modules=False, host_bytes=4 << 30, pool=None,
     rules = SubmissionRules((service.path, *allowed), modules, 1, service.path, ("cpu",))
     operations = Operations(service, database, rules)
     device = DeviceRoom(name="cpu", kind="cpu", host_bytes=host_bytes, cores=2.0)
-    rooms = [Room(device, {}, "processor")] if rooms is None else rooms
+    rooms = [JobDevice(device, {}, "processor")] if rooms is None else rooms
     pool = WarmPool() if pool is None else pool
     policy = HandOver() if ray else POLICIES["fit"]()
-    scheduler = Scheduler(operations, rooms, policy, pool, lambda line: None, trainers)
+    scheduler = JobScheduler(operations, rooms, policy, pool, lambda line: None, trainers)
     return Parts(service, database, operations, scheduler, feed, pool)
 
 

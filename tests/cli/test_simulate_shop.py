@@ -32,7 +32,7 @@ def test_people_read_a_table_and_a_page_is_drawn(monkeypatch, capsys, tmp_path):
 def test_the_commands_of_the_page_work(monkeypatch, capsys, tmp_path):
     shutil.copy(EXAMPLE, tmp_path)
     monkeypatch.chdir(tmp_path)
-    lines = re.findall(r"^penstock (simulate --shop .*)$", (EXAMPLE.parents[1] / "shops.md").read_text(), re.M)
+    lines = re.findall(r"^penstock (simulate --shop .*)$", (EXAMPLE.parents[1] / "simulating.md").read_text(), re.M)
     assert len(lines) == 2
     for line in lines:
         code, _, said = command(monkeypatch, capsys, *shlex.split(line))

@@ -10,7 +10,7 @@ from wired import team_of, template_for, wired
 
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker import whole
-from penstock.cluster.worker.whole import ListExchange, WireRowMail
+from penstock.cluster.worker.whole import WireListExchange, WireRowMail
 from penstock.pipeline.schedule import Position
 from penstock.train.execution.shared import RegroupError
 from penstock.train.whole.shared.interfaces import Tag
@@ -116,12 +116,12 @@ def test_what_is_no_array_of_rows_is_refused(two, arrays):
 
 
 def test_lists_are_exchanged_and_given_again_to_who_was_started_again(two):
-    exchanges = [ListExchange(member, lambda: None) for member in two.members]
+    exchanges = [WireListExchange(member, lambda: None) for member in two.members]
     given = [[[np.array([10 * rank + other])] for other in range(2)] for rank in range(2)]
     found = at_once(*(lambda rank=rank: exchanges[rank].exchange("a", given[rank]) for rank in range(2)))
     for rank in range(2):
         assert [each[0].tolist() for each in found[rank]] == [[rank], [10 + rank]]
-    again = ListExchange(two.members[0], lambda: None)
+    again = WireListExchange(two.members[0], lambda: None)
     assert again.exchange("a", given[0])[1][0].tolist() == [10]
 
 
@@ -129,6 +129,6 @@ def test_who_waits_for_lists_in_a_round_that_is_over_meets_again(two):
     def check():
         raise RegroupError
 
-    ListExchange(two.members[1], check)
+    WireListExchange(two.members[1], check)
     with pytest.raises(RegroupError):
-        ListExchange(two.members[0], check).exchange("b", [[], []])
+        WireListExchange(two.members[0], check).exchange("b", [[], []])

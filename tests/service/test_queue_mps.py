@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.service.policies import DeviceRoom
-from penstock.service.rooms import Room
+from penstock.service.rooms import JobDevice
 from penstock.service.sharing import SHARING, shared_devices, started_mps
 from refusals import refused
 
@@ -36,8 +36,10 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("q") / "mps"
 
 
-GPU = Room(DeviceRoom(name="cuda:0", kind="cuda", bytes=1 << 34, host_bytes=1 << 30, cores=2.0), {"A": "b"}, "a GPU")
-HOST = Room(DeviceRoom(name="cpu", kind="cpu", host_bytes=1 << 30, cores=2.0), {}, "processor")
+GPU = JobDevice(
+    DeviceRoom(name="cuda:0", kind="cuda", bytes=1 << 34, host_bytes=1 << 30, cores=2.0), {"A": "b"}, "a GPU"
+)
+HOST = JobDevice(DeviceRoom(name="cpu", kind="cpu", host_bytes=1 << 30, cores=2.0), {}, "processor")
 
 
 def chosen(name, folder, rooms=(GPU, HOST)):

@@ -8,7 +8,7 @@ import pytest
 from penstock.service.admission import SpeedMeter, Speeds, after_forecast, need_of_alike, start_of, waiting_jobs
 from penstock.service.policies import DeviceRoom
 from penstock.service.records import JobRecord, best_of
-from penstock.service.rooms import Room
+from penstock.service.rooms import JobDevice
 from penstock.service.scheduler import MOST_LOST, after_end
 from penstock.service.workers import memory_need
 from penstock.service.workers.tasks import reached
@@ -51,7 +51,7 @@ JOB = JobRecord(
 )
 UP = {"name": "accuracy", "better": "higher"}
 DOWN = {"name": "rmse", "better": "lower"}
-ROOMS = [Room(DeviceRoom(name="cpu", kind="cpu", host_bytes=1000, cores=4.0), {}, "")]
+ROOMS = [JobDevice(DeviceRoom(name="cpu", kind="cpu", host_bytes=1000, cores=4.0), {}, "")]
 FAILED = {"state": "failed", "code": "diverged", "reason": "The loss became NaN.", "fault": False}
 
 
@@ -145,7 +145,7 @@ def test_a_small_predicted_share_of_a_gpu_is_believed_and_a_large_one_is_measure
 
 def test_a_job_whose_steps_a_gpu_replays_takes_one_core():
     job, answer = replace(JOB, kind="cuda", cores=4), need(1, 1)
-    rooms = [Room(DeviceRoom(name="cuda:0", kind="cuda", bytes=9, host_bytes=1000, cores=4.0), {}, "")]
+    rooms = [JobDevice(DeviceRoom(name="cuda:0", kind="cuda", bytes=9, host_bytes=1000, cores=4.0), {}, "")]
     assert after_forecast(job, answer, rooms)["cores"] == 4
     answer["need"]["cores"] = 1
     assert after_forecast(job, answer, rooms)["cores"] == 1

@@ -10,8 +10,8 @@ import pytest
 from penstock.simulate.shop import (
     SCHEDULERS,
     Choice,
-    Schedule,
     Shop,
+    ShopSchedule,
     check_schedule,
     fjs_text,
     make_schedule,
@@ -115,7 +115,7 @@ def test_the_validator_sees_every_mistake():
     first, others = good.steps[0], good.steps[1:]
 
     def bad(*steps, routes=good.routes):
-        return Schedule(routes, steps)
+        return ShopSchedule(routes, steps)
 
     other = next(step for step in others if step.machine == first.machine)
     overlapping = [step._replace(start=first.start, end=first.start + step.end - step.start) for step in (other,)]

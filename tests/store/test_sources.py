@@ -26,7 +26,7 @@ COLUMNS = [None, slice(2, 5), [3], [6, 0, 0, 4], slice(0, 7, 3), [], np.arange(W
 
 
 class CountingRows(RowSource):
-    """A toy source, as docs/row-sources.md shows it: row i is i, i + 1, i + 2, ... computed when it is asked for."""
+    """A toy source, as docs/extending.md shows it: row i is i, i + 1, i + 2, ... computed when it is asked for."""
 
     def __init__(self, rows, width, dtype=np.float32):
         self.shape, self.dtype = (rows, width), np.dtype(dtype)
@@ -207,7 +207,7 @@ def test_threads_may_read_one_source_at_once(sources, tables):
 
 def test_the_documentations_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "row-sources.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
     names = {}
     for code in re.findall(r"^```python\n(.*?)^```", page, re.S | re.M):
         exec(code, names)

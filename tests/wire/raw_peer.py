@@ -13,7 +13,7 @@ from penstock.wire import Credentials, WireOptions
 from penstock.wire.message import LIMITS
 from penstock.wire.sockets import split_address
 from penstock.wire.transport import CallerSide, ServerSide, Side, Tls
-from penstock.wire.transport.connection import Session, new_group
+from penstock.wire.transport.connection import HandshakeResult, new_group
 from penstock.wire.transport.frames import Inbox, Outbox
 
 
@@ -79,14 +79,14 @@ class RawPeer:
         self.socket.close()
 
 
-def greet(own: socket.socket, side: Side) -> Session:
+def greet(own: socket.socket, side: Side) -> HandshakeResult:
     """Carry out a handshake."""
     steps = side.steps(own)  # type: ignore[arg-type]
     while True:
         try:
             waits_for = next(steps)
         except StopIteration as done:
-            session: Session = done.value
+            session: HandshakeResult = done.value
             return session
         sides: tuple[list[object], list[object]] = ([own], []) if waits_for == selectors.EVENT_READ else ([], [own])
         assert any(select.select(*sides, [], 20)), "nothing came"

@@ -51,25 +51,20 @@ class NotebookProgress(Progress):
         self.start("", 0, "")
 
     def start(self, what: str, total: int, unit: str) -> None:
-        """See `Progress.start`."""
         self._what, self._total, self._unit, self._done, self._shown = what, total, unit, 0, 0.0
 
     def advance(self, amount: int) -> None:
-        """See `Progress.advance`."""
         self._done += amount
         self._show()
 
     def status(self, line: str) -> None:
-        """See `Progress.status`."""
         self._what = line
         self._show()
 
     def finish(self) -> None:
-        """See `Progress.finish`."""
         self._show(now=True)
 
     def note(self, sentence: str) -> None:
-        """See `Progress.note`."""
         self._display(self._html(f"<div>{escape(sentence)}</div>"))
         # Later lines stand below the note.
         self._handle = None
@@ -148,7 +143,7 @@ def train(
     `loss(outputs, labels)` replaces the task's loss. Each of `metrics` is called with outputs and labels as NumPy
     arrays (with ranks, on links) and gives a number; `metric` may name one of them. Each of `callbacks` is called with
     every epoch's result, and ends the run where it returns True. All of them may be functions, or FILE.py:NAME, which
-    a cluster needs (docs/callbacks.md). `early_stop` is the job's `patience`, or {"patience": 5, "min_delta": 0.001}.
+    a cluster needs (docs/python.md). `early_stop` is the job's `patience`, or {"patience": 5, "min_delta": 0.001}.
     `progress`: True shows bars on a terminal and a line every few seconds elsewhere, False nothing; without it, a
     notebook shows a line and a script nothing.
     """

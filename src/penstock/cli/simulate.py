@@ -64,7 +64,7 @@ def simulate_command(
         str | None, typer.Option(help=f"With --shop: {SCHEDULERS.words()}; by default bilevel.")
     ] = None,
     schedule_options: Annotated[
-        str | None, typer.Option(help="With --shop: fields of the schedule, such as {beta: 4} (docs/shops.md).")
+        str | None, typer.Option(help="With --shop: fields of the schedule, such as {beta: 4} (docs/simulating.md).")
     ] = None,
     sweep: SweepOption = None,
     chart: Annotated[

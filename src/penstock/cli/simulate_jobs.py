@@ -24,7 +24,7 @@ from penstock.service.simulation import (
     simulate_method,
 )
 from penstock.service.simulation_page import write_queue_page
-from penstock.simulate.shop import SCHEDULERS, Schedule, Shop, make_schedule, read_fjs, shop_bound, timeline_of
+from penstock.simulate.shop import SCHEDULERS, Shop, ShopSchedule, make_schedule, read_fjs, shop_bound, timeline_of
 
 # `penstock simulate --queue`: a trace of jobs under the queue's policies, and one job after the other.
 
@@ -114,7 +114,7 @@ def _parsed(options: str | None) -> dict[str, Any]:
     return parsed
 
 
-def _timed(shop: Shop, name: str, options: dict[str, Any], bound: float) -> tuple[Schedule, dict[str, Any]]:
+def _timed(shop: Shop, name: str, options: dict[str, Any], bound: float) -> tuple[ShopSchedule, dict[str, Any]]:
     began = time.perf_counter()
     found = make_schedule(shop, name, options)
     seconds = time.perf_counter() - began
@@ -141,14 +141,14 @@ def _others(shop: Shop, chosen: str, bound: float) -> list[dict[str, Any]]:
     return rows
 
 
-def _operations(found: Schedule) -> list[dict[str, Any]]:
+def _operations(found: ShopSchedule) -> list[dict[str, Any]]:
     return [
         {"job": s.job + 1, "operation": s.operation + 1, "machine": s.machine + 1, "start": s.start, "end": s.end}
         for s in found.steps
     ]
 
 
-def _print(shop: Shop, found: Schedule, row: dict[str, Any]) -> None:
+def _print(shop: Shop, found: ShopSchedule, row: dict[str, Any]) -> None:
     print(f"{counted(len(shop.jobs), 'jobs')} of {counted(shop.operations, 'operations')} in all on"
           f" {counted(len(shop.machines), 'machines')}")  # fmt: skip
     print(f"{row['schedule']}: makespan {row['makespan']:g}; no schedule takes less than {row['bound']:g}"

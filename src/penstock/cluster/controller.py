@@ -94,7 +94,7 @@ class TaskRecord:
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     state: str
@@ -137,7 +137,7 @@ class Controller:
         self._asked = False
         self._began = time.monotonic()
 
-    def run(self, stop: Callable[[], bool], started: Callable[[dict[str, Any]], None]) -> Outcome:
+    def run(self, stop: Callable[[], bool], started: Callable[[dict[str, Any]], None]) -> RunOutcome:
         """Start everything and see it through. `started` hears the first worker's facts of the run."""
         own: Credentials = self._credentials[CONTROLLER]
         with Endpoint(own, self._interface(), self._template.cluster.wire, handler_threads=4) as endpoint:
@@ -158,7 +158,7 @@ class Controller:
             finally:
                 self._end_all()
         assert self._result is not None
-        return Outcome(
+        return RunOutcome(
             self._result.pop("state"),
             self._result,
             self.facts,

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.cluster.cluster_file import read_cluster
-from penstock.cluster.controller import Controller, MachineAway, Outcome
+from penstock.cluster.controller import Controller, MachineAway, RunOutcome
 from penstock.cluster.gpus import chosen_for_all
 from penstock.cluster.launch import Launcher, make_launcher, take_part
 from penstock.cluster.layout import Layout, Setup, chosen_reduction, lay_out, without_machine, worker_hosts
@@ -371,7 +371,7 @@ def _foretold(folder: RunFolder) -> dict[str, Any]:
     return {"predicted": {"placement": plan.placement, "flows": plan.flows, **seconds}}
 
 
-def _result(outcome: Outcome) -> dict[str, Any]:
+def _result(outcome: RunOutcome) -> dict[str, Any]:
     exposed = [task["exposed_communication_s"] for task in outcome.tasks if "exposed_communication_s" in task]
     return {
         **outcome.result,

@@ -16,12 +16,11 @@ from penstock.graph.tasks import TASK_FACTS
 from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.layers.entry import LayerEntry
 from penstock.nn.scorers import RelationScorer, ScorerSettings
-from penstock.partition.assignment import constraints_of, default_names
-from penstock.partition.problem import Method, Problem, whole_of
+from penstock.partition.problem import Method, Problem, constraints_of, default_names, whole_of
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.sampling.block import Block
-from penstock.sampling.registry import FEATURES, SamplerEntry
+from penstock.sampling.registry import FEATURES, SamplerEntry, plain_fanouts
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.batch_source import BatchSource, make_batch_source
 from penstock.train.build import make_session
@@ -112,15 +111,15 @@ def _check_batch(entry: SamplerEntry, job: Job, graph: Graph, planned: Planned, 
     if entry.items_per_batch is None:
         require(set(seeds) == set(planned.seeds), "a batch has other seeds than it was asked for")
     edges = {(int(u), v) for v in range(_COUNT) for u in graph.indices[graph.indptr[v] : graph.indptr[v + 1]]}
-    for hop, block in enumerate(reversed(batch.blocks)):
-        part: Block
-        (part,) = block.parts
+    blocks: list[Block] = [part for block in batch.blocks for part in block.parts]
+    for hop, part in enumerate(reversed(blocks)):
         require(part.num_src <= len(vertices), "a block reads rows that the batch does not have")
         require(part.num_dst <= part.num_src, "a block writes more rows than it reads")
         pairs = zip(vertices[part.indices], vertices[part.destinations()], strict=True)
         require(all((int(u), int(v)) in edges for u, v in pairs), "a drawn edge is not in the graph")
         if exact and entry.per_layer == "fanouts":
-            require(int(np.diff(part.indptr).max(initial=0)) <= job.fanouts[hop], "a list exceeds its hop's fan-out")
+            longest = int(np.diff(part.indptr).max(initial=0))
+            require(longest <= plain_fanouts(job)[hop], "a list exceeds its hop's fan-out")
 
 
 def _alike(one: Batch, other: Batch) -> bool:
@@ -136,7 +135,7 @@ def _alike(one: Batch, other: Batch) -> bool:
 
 # Layers and scorers.
 
-_HOMES = (("paper", "cites", "paper"), ("author", "writes", "paper"))
+_RELATIONS = (("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "written-by", "author"))
 
 
 def check_layer(entry: LayerEntry, **options: Any) -> None:
@@ -156,7 +155,9 @@ def check_layer(entry: LayerEntry, **options: Any) -> None:
         if entry.build_typed is not None:
             typed, other = _typed_block(_block()), _typed_block(_reordered(_block()))
             rows_of = {name: torch.randn(9, 5, generator=_generator()) for name in ("paper", "author")}
-            _check_rows(entry.build_typed(chosen, 5, 6, ("paper", "author"), _HOMES, last), typed, rows_of, other, 6)
+            _check_rows(
+                entry.build_typed(chosen, 5, 6, ("paper", "author"), _RELATIONS, last), typed, rows_of, other, 6
+            )
 
 
 def _edge_width(entry: LayerEntry) -> int:
@@ -188,27 +189,28 @@ def _reordered(block: Block) -> Block:
 def _typed_block(block: Block) -> Any:
     from penstock.sampling.block import TypedBlock
 
-    counts = {"paper": 9, "author": 9}, {"paper": 4, "author": 0}
-    return TypedBlock(dict.fromkeys(_HOMES, block), *counts)
+    counts = {"paper": 9, "author": 9}, {"paper": 4, "author": 4}
+    return TypedBlock(dict.fromkeys(_RELATIONS, block), *counts)
 
 
 def _check_rows(layer: torch.nn.Module, block: Any, rows: dict[str, torch.Tensor], other: Any, width: int) -> None:
     layer.eval()
     given = {name: each.clone().requires_grad_() for name, each in rows.items()}
     out = _called(layer, block, given)
-    require(out.shape == (4, width), f"a layer of width {width} gives {tuple(out.shape)} for 4 rows")
+    require(out.shape == (len(rows), 4, width), f"a layer of width {width} gives {tuple(out.shape[1:])} for 4 rows")
     require(bool(torch.isfinite(out).all()), "a layer gives numbers that are not finite")
-    out.square().sum().backward()
-    require(given["" if "" in given else "paper"].grad is not None, "a layer's inputs have no gradient")
-    missing = [name for name, weight in layer.named_parameters() if weight.grad is None and "author" not in name]
+    torch.autograd.backward(out.square().sum())
+    require(all(each.grad is not None for each in given.values()), "a layer's inputs have no gradient")
+    missing = [name for name, weight in layer.named_parameters() if weight.grad is None]
     require(not missing, f"weights {missing} have no gradient")
     again = _called(layer, other, {name: each.clone() for name, each in rows.items()})
     require(torch.allclose(out, again, atol=1e-5), "a layer's outputs depend on the order of a vertex's neighbours")
 
 
 def _called(layer: torch.nn.Module, block: Any, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The rows that a layer computes, by node type."""
     out: Any = layer(block, rows.get("", rows))
-    return out if isinstance(out, torch.Tensor) else out["paper"]
+    return torch.stack([out] if isinstance(out, torch.Tensor) else list(out.values()))
 
 
 def check_scorer(scorer: Any, width: int = 8, relations: int = 3) -> None:
@@ -218,7 +220,7 @@ def check_scorer(scorer: Any, width: int = 8, relations: int = 3) -> None:
     kinds = torch.arange(6) % relations
     scores = built(source, destination, kinds)
     require(scores.shape == (6,), f"six pairs have scores of shape {tuple(scores.shape)}")
-    scores.sum().backward()
+    torch.autograd.backward(scores.sum())
     require(all(weight.grad is not None for weight in built.parameters()), "a scorer's weights have no gradient")
     alone = torch.cat([built(source[k : k + 1], destination[k : k + 1], kinds[k : k + 1]) for k in range(6)])
     require(torch.allclose(scores, alone, atol=1e-5), "a pair's score depends on the other pairs of the batch")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.paths.selectors import Selector
     from penstock.plan.placement import PlacementPolicy
     from penstock.plan.workloads import PlannedRun, WorkloadEntry
-    from penstock.service.policies import DeviceRoom, Policy, RunningJob, Start, WaitingJob
+    from penstock.service.policies import DeviceRoom, QueuePolicy, RunningJob, Start, WaitingJob
     from penstock.service.sharing import SharingWay
     from penstock.simulate import RatePolicy
     from penstock.simulate.shop import Scheduler
@@ -112,7 +112,7 @@ def check_workload(entry: "WorkloadEntry", run: "PlannedRun") -> None:
 # Policies of the queue, and ways of sharing a device.
 
 
-def check_queue_policy(policy: "type[Policy]") -> None:
+def check_queue_policy(policy: "type[QueuePolicy]") -> None:
     """Only jobs that wait are started, each once, where they fit and devices are of their kind; priorities go first."""
     from penstock.service.policies import DeviceRoom, RunningJob, WaitingJob
 

@@ -25,7 +25,7 @@ from penstock.sampling import Block
 # Rates fitted to measured seconds, and how far predictions are from measurements that were held out.
 
 
-class Fit(NamedTuple):
+class FittedRates(NamedTuple):
     """The rates of an operator, and the errors of what was held out, as shares of what was measured."""
 
     rates: dict[str, float]
@@ -43,7 +43,7 @@ def fit_rates(work: Sequence[Amounts], seconds: Sequence[float]) -> dict[str, fl
     return {name: float(rate) for name, rate in zip(names, found / lengths, strict=True) if rate > 0}
 
 
-def fit_and_compare(work: Sequence[Amounts], seconds: Sequence[float], held_out: Sequence[bool]) -> Fit:
+def fit_and_compare(work: Sequence[Amounts], seconds: Sequence[float], held_out: Sequence[bool]) -> FittedRates:
     """Rates from the measurements that are not held out, compared with those that are."""
     kept = [place for place, out in enumerate(held_out) if not out]
     rates = fit_rates([work[place] for place in kept], [seconds[place] for place in kept])
@@ -52,7 +52,7 @@ def fit_and_compare(work: Sequence[Amounts], seconds: Sequence[float], held_out:
         for amounts, spent, out in zip(work, seconds, held_out, strict=True)
         if out
     ]
-    return Fit(rates, errors)
+    return FittedRates(rates, errors)
 
 
 # Seconds of an operator, run again and again.

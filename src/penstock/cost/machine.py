@@ -44,7 +44,7 @@ _ARM_PARTS = {
 """Makers of ARM processors and their parts by the numbers in /proc/cpuinfo, under the names of lscpu."""
 
 
-class Machine(StrictDocument):
+class MeasuredMachine(StrictDocument):
     """A machine as the cost model knows it: another one is measured anew."""
 
     processor: str
@@ -69,7 +69,7 @@ class Machine(StrictDocument):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def this_machine() -> Machine:
+def this_machine() -> MeasuredMachine:
     """The machine that this process runs on."""
     cores, gpu, memory, driver = default_threads(), None, None, None
     processors = {"cpu": (*_cpu_caches(), float(cores))}
@@ -80,7 +80,7 @@ def this_machine() -> Machine:
         size = float(getattr(properties, "L2_cache_size", _LAST))
         processors["cuda"] = size, size, 1.0
     libraries = {"penstock": __version__, **{name: found for name in _LIBRARIES if (found := _version(name))}}
-    return Machine(
+    return MeasuredMachine(
         processor=processor_name(),
         cores=cores,
         processors=processors,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from penstock.cache_folders import cache_folder
-from penstock.cost.machine import Machine, this_machine
+from penstock.cost.machine import MeasuredMachine, this_machine
 from penstock.cost.operators import OPERATORS
 from penstock.cost.profile import FittedOperator, Profile, read_profile
 from penstock.errors import PenstockError
@@ -127,12 +127,12 @@ class CostModel:
 # or library has another digest, and no profile yet.
 
 
-def cached_path(machine: Machine) -> Path:
+def cached_path(machine: MeasuredMachine) -> Path:
     """Where the profile of a machine is kept."""
     return cache_folder() / "operators" / f"{machine.digest}.json"
 
 
-def cached_profile(machine: Machine) -> Profile | None:
+def cached_profile(machine: MeasuredMachine) -> Profile | None:
     """The profile of a machine; None where it was not measured yet, or by a release with another format."""
     path = cached_path(machine)
     if not path.is_file():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from penstock.cost.fit import fit_and_compare, fit_rates, fit_steps, seconds_of_runs, undisturbed
-from penstock.cost.machine import Machine, this_machine
+from penstock.cost.machine import MeasuredMachine, this_machine
 from penstock.cost.model import BATCH, CostModel, cached_path, cached_profile
 from penstock.cost.operators import OPERATORS, Operator, Rung
 from penstock.cost.operators.entry import HELD_OUT, RUNGS, made_ladder, rungs_on
@@ -143,7 +143,7 @@ def completed(known: Profile, lacking: list[tuple[Operator, str]], progress: Pro
 
 
 @freed_memory_kept()
-def measure_machine(machine: Machine, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
+def measure_machine(machine: MeasuredMachine, graph: Graph | None = None, progress: Progress = SILENT) -> Profile:
     """Measure and fit every operator on every device that there is."""
     start, times = time.perf_counter(), cpu_times()
     rungs, held_out = _ladder(progress)
@@ -170,7 +170,11 @@ def _ladder(progress: Progress) -> tuple[list[Rung], list[bool]]:
 
 
 def _measured(
-    pairs: list[tuple[Operator, str]], rungs: list[Rung], held_out: list[bool], machine: Machine, progress: Progress
+    pairs: list[tuple[Operator, str]],
+    rungs: list[Rung],
+    held_out: list[bool],
+    machine: MeasuredMachine,
+    progress: Progress,
 ) -> tuple[list[OperatorCost], list[FittedOperator]]:
     """Operators on their devices: every measurement, and the fitted rates."""
     points, fits = list[OperatorCost](), list[FittedOperator]()
@@ -185,7 +189,7 @@ def _measured(
 
 
 def measure_operator(
-    entry: Operator, rungs: list[Rung], held_out: list[bool], device: str, machine: Machine
+    entry: Operator, rungs: list[Rung], held_out: list[bool], device: str, machine: MeasuredMachine
 ) -> tuple[list[OperatorCost], FittedOperator]:
     """An operator's measurements on some rungs, and the rates of those that are not held out."""
     processor = machine.processor_of(device)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from penstock.cost.machine import Machine
+from penstock.cost.machine import MeasuredMachine
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.documents import StrictDocument, read_checked
@@ -124,7 +124,7 @@ class FittedOperator(StrictDocument):
 
     name: str
     device: str = "cpu"
-    rates: dict[str, Amount] = Field(description="seconds for one unit of each kind of work (docs/costs.md)")
+    rates: dict[str, Amount] = Field(description="seconds for one unit of each kind of work (docs/execution.md)")
     first_use: Amount = Field(default=0.0, description="seconds that the first call takes beside its work")
     ranges: dict[str, tuple[Amount, Amount]] = Field(
         default={}, description="the smallest and the largest of each size that was measured"
@@ -160,7 +160,7 @@ class Profile(StrictDocument):
     transfers: list[TransferCost] = Field(default=[])
     memory: list[MemoryUse] = Field(default=[])
     cluster: dict[str, Any] = Field(default={}, description="how rows travelled and gradients were summed")
-    machine: Machine | None = Field(default=None, description="the machine that operators were fitted on")
+    machine: MeasuredMachine | None = Field(default=None, description="the machine that operators were fitted on")
     fits: list[FittedOperator] = Field(default=[], description="rates of a machine's operators")
     skipped: list[str] = Field(default=[], description="what was not measured, and why")
     seconds: Amount = Field(default=0.0, description="that measuring and fitting took")

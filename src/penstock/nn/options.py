@@ -46,7 +46,7 @@ class LayerOptions(StrictDocument):
     order: Annotated[Order | list[Order], BeforeValidator(_listed)] = Field(
         "auto",
         description="aggregate neighbours before they are transformed, or behind; a list: for each layer; auto: the"
-        " faster one, as predicted (docs/costs.md)",
+        " faster one, as predicted (docs/execution.md)",
     )
     order_costs: CostsByDevice = Field(
         {}, description="by device, the rates that `order: auto` predicts with; written when a run starts"

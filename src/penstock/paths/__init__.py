@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     )
     from penstock.paths.fluid_limit import FluidBound, fluid_bound, highest_rate
     from penstock.paths.request_sequence import Sequence, draw_sequence, with_noise, workload_shares
-    from penstock.paths.route_table import Routes, RouteTable, build_routes
+    from penstock.paths.route_table import RouteArrays, RouteTable, build_routes
     from penstock.paths.selectors import Selector, selector_named
-    from penstock.paths.simulation import Disturbance, Outcome, profile_paths, simulate_paths, with_metrics
+    from penstock.paths.simulation import Disturbance, SimulatedRequests, profile_paths, simulate_paths, with_metrics
 
 
 __all__ = [
@@ -41,11 +41,11 @@ __all__ = [
     "FluidBound",
     "HardwareDocument",
     "MetricsDocument",
-    "Outcome",
     "PathMetrics",
+    "RouteArrays",
     "RouteTable",
-    "Routes",
     "Sequence",
+    "SimulatedRequests",
     "build_routes",
     "draw_sequence",
     "find_application",
@@ -110,7 +110,7 @@ __getattr__ = lazy_names(
             "profile_paths",
             "with_metrics",
             "Disturbance",
-            "Outcome",
+            "SimulatedRequests",
             "simulate_paths",
         ),
         "penstock.paths.request_sequence": (
@@ -120,7 +120,7 @@ __getattr__ = lazy_names(
             "workload_shares",
         ),
         "penstock.paths.route_table": (
-            "Routes",
+            "RouteArrays",
             "RouteTable",
             "build_routes",
         ),

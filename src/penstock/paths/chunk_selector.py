@@ -14,7 +14,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
 from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
-from penstock.paths.route_table import NETWORK, Routes
+from penstock.paths.route_table import NETWORK, RouteArrays
 from penstock.paths.rules import BEHIND, HALF_LIFE, new_state
 from penstock.paths.selectors import selector_named
 
@@ -107,11 +107,11 @@ class ChunkSelector:
                 times[mine] = max(us, 1e-3)
 
 
-def _one_link_each(type_first: Sequence[int], resources: Sequence[int], guess_us: float) -> Routes:
+def _one_link_each(type_first: Sequence[int], resources: Sequence[int], guess_us: float) -> RouteArrays:
     """Paths that each go over one resource; `type_first` are the numbers of each request type's paths."""
     paths = len(resources)
     times = [np.full(paths, guess_us) for _ in range(3)]
-    return Routes(
+    return RouteArrays(
         type_first=np.array(type_first, np.int32),
         first=np.arange(paths + 1, dtype=np.int32),
         resource=np.array(resources, np.int32),

@@ -7,7 +7,7 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import borrowed, inner
 from penstock.kernels import njit
-from penstock.paths.route_table import DEPENDENCIES, Routes, borrowed_routes
+from penstock.paths.route_table import DEPENDENCIES, RouteArrays, borrowed_routes
 from penstock.paths.rules import SelectorState, assign, borrowed_state, choose, observe, path_like
 
 # Which path a request must take because of one in progress: a table of open requests by address or message.
@@ -29,7 +29,7 @@ def nothing_in_progress(groups: int) -> InProgress:
 
 
 @inner
-def forced_path(routes: Routes, table: InProgress, kind: int, group: int) -> int:
+def forced_path(routes: RouteArrays, table: InProgress, kind: int, group: int) -> int:
     """The path of the request in progress that a request depends on, or -1 where it may choose.
 
     It also may where its type has no path of that name: it could not follow.
@@ -42,7 +42,7 @@ def forced_path(routes: Routes, table: InProgress, kind: int, group: int) -> int
 
 
 @inner
-def enter_request(routes: Routes, table: InProgress, kind: int, group: int, path: int) -> None:
+def enter_request(routes: RouteArrays, table: InProgress, kind: int, group: int, path: int) -> None:
     """A request of the group is in progress on this path."""
     if routes.depends[kind] == _NONE:
         return
@@ -53,7 +53,7 @@ def enter_request(routes: Routes, table: InProgress, kind: int, group: int, path
 
 
 @inner
-def leave_request(routes: Routes, table: InProgress, kind: int, group: int) -> None:
+def leave_request(routes: RouteArrays, table: InProgress, kind: int, group: int) -> None:
     """A request of the group has completed."""
     if routes.depends[kind] == _NONE:
         return
@@ -64,7 +64,7 @@ def leave_request(routes: Routes, table: InProgress, kind: int, group: int) -> N
 @inner
 def decide(
     rule: int,
-    routes: Routes,
+    routes: RouteArrays,
     state: SelectorState,
     table: InProgress,
     kind: int,
@@ -86,7 +86,7 @@ def decide(
 @inner
 def complete(
     rule: int,
-    routes: Routes,
+    routes: RouteArrays,
     state: SelectorState,
     table: InProgress,
     kind: int,
@@ -106,7 +106,7 @@ def complete(
 @njit(nogil=True, cache=True, error_model="numpy")
 def decide_chunk(
     rule: int,
-    routes: Routes,
+    routes: RouteArrays,
     state: SelectorState,
     table: InProgress,
     kinds: Array,
@@ -130,7 +130,7 @@ def decide_chunk(
 @njit(nogil=True, cache=True, error_model="numpy")
 def complete_chunk(
     rule: int,
-    routes: Routes,
+    routes: RouteArrays,
     state: SelectorState,
     table: InProgress,
     kinds: Array,

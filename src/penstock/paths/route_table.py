@@ -19,7 +19,7 @@ NETWORK, COMMON = 1, 2
 """Of a visit: its resource is between hosts; all paths of the request type go over its resource."""
 
 
-class Routes(NamedTuple):
+class RouteArrays(NamedTuple):
     """The arrays that kernels read. Path p belongs to one request type; its visits are first[p] : first[p + 1]."""
 
     type_first: Array  # int32 [types + 1]: numbers of each type's paths
@@ -40,9 +40,9 @@ class Routes(NamedTuple):
 
 
 @inner
-def borrowed_routes(routes: Routes) -> Routes:
+def borrowed_routes(routes: RouteArrays) -> RouteArrays:
     """The same arrays without an owner, for kernels (see `graph/inline_kernels.py`)."""
-    return Routes(
+    return RouteArrays(
         borrowed(routes.type_first), borrowed(routes.first), borrowed(routes.resource), borrowed(routes.service),
         borrowed(routes.delay), borrowed(routes.jitter), borrowed(routes.flags), borrowed(routes.capacity),
         borrowed(routes.label), borrowed(routes.base), borrowed(routes.end_to_end), borrowed(routes.distinct),
@@ -55,9 +55,9 @@ DEPENDENCIES = ("none", "address", "message")
 
 @dataclass(frozen=True)
 class RouteTable:
-    """`Routes`, and what its numbers are called."""
+    """`RouteArrays`, and what its numbers are called."""
 
-    routes: Routes
+    routes: RouteArrays
     types: tuple[str, ...]
     paths: tuple[str, ...]
     """By number; two types may have paths of one name."""
@@ -121,7 +121,7 @@ def build_routes(application: ApplicationDocument, hardware: HardwareDocument) -
         "writes": np.array([each.writes for each in application.requests.values()], np.bool_),
     }
     return RouteTable(
-        Routes(**arrays, **_path_times(arrays)), tuple(application.requests), tuple(names), resources
+        RouteArrays(**arrays, **_path_times(arrays)), tuple(application.requests), tuple(names), resources
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw
 from penstock.graph.inline_kernels import borrowed, inner
-from penstock.paths.route_table import COMMON, Routes, RouteTable
+from penstock.paths.route_table import COMMON, RouteArrays, RouteTable
 
 # What a selector knows while it decides: one shape of state for all of them, so that one kernel serves all.
 
@@ -37,7 +37,7 @@ _ALL_BEHIND = 1.0
 these are w / s."""
 
 
-def new_state(routes: Routes, requests: int, key: np.uint64) -> SelectorState:
+def new_state(routes: RouteArrays, requests: int, key: np.uint64) -> SelectorState:
     """A state in which nothing has been measured; up to `requests` requests may be in progress at once."""
     paths = len(routes.base)
     settings = np.array([0.05, 0.125, 20.0 * float(routes.end_to_end.max()), _ALL_BEHIND])
@@ -68,7 +68,7 @@ _CREDIT = 0
 
 
 @inner
-def choose_by_share(routes: Routes, state: SelectorState, kind: int) -> int:
+def choose_by_share(routes: RouteArrays, state: SelectorState, kind: int) -> int:
     """The path that is furthest behind its share of the type's requests."""
     first, end = routes.type_first[kind], routes.type_first[kind + 1]
     best = first
@@ -81,7 +81,7 @@ def choose_by_share(routes: Routes, state: SelectorState, kind: int) -> int:
 
 
 @inner
-def choose_at_random(routes: Routes, state: SelectorState, kind: int, request: int) -> int:
+def choose_at_random(routes: RouteArrays, state: SelectorState, kind: int, request: int) -> int:
     """Any path of the type, by a hash of the request's number."""
     first, end = routes.type_first[kind], routes.type_first[kind + 1]
     return int(first + below(draw(state.key[0], np.uint64(request)), end - first))
@@ -116,7 +116,7 @@ _LAST, _KNOWN = 0, 1
 
 
 @inner
-def greedy_choose(routes: Routes, state: SelectorState, kind: int, profiled: np.ndarray) -> int:
+def greedy_choose(routes: RouteArrays, state: SelectorState, kind: int, profiled: np.ndarray) -> int:
     """The path of a request type with the least time; before the first completion `profiled` stands for it."""
     best, least = -1, np.inf
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
@@ -139,13 +139,13 @@ _PLACE = 0
 
 
 @inner
-def ipipe_choose(routes: Routes, state: SelectorState, kind: int) -> int:
+def ipipe_choose(routes: RouteArrays, state: SelectorState, kind: int) -> int:
     """The path at the type's place in the order of base times."""
     return _path_at(routes, kind, int(state.paths[routes.type_first[kind], _PLACE]))
 
 
 @inner
-def ipipe_observe(routes: Routes, state: SelectorState, kind: int, path: int, end_to_end: float) -> None:
+def ipipe_observe(routes: RouteArrays, state: SelectorState, kind: int, path: int, end_to_end: float) -> None:
     """Only requests of the present path count: a slow one moves the type on, and from the last place to the first.
 
     One that was not slow moves it back. So a type whose first path is quick stays there.
@@ -161,7 +161,7 @@ def ipipe_observe(routes: Routes, state: SelectorState, kind: int, path: int, en
 
 
 @inner
-def _path_at(routes: Routes, kind: int, place: int) -> int:
+def _path_at(routes: RouteArrays, kind: int, place: int) -> int:
     """The path of a type before which `place` others have a smaller base time."""
     first, end = routes.type_first[kind], routes.type_first[kind + 1]
     for path in range(first, end):
@@ -184,7 +184,7 @@ _ROUNDING = 1e-9
 
 
 @inner
-def leo_choose(routes: Routes, state: SelectorState, kind: int) -> int:
+def leo_choose(routes: RouteArrays, state: SelectorState, kind: int) -> int:
     """The path of a request type with the least cost; the first of several."""
     best, least = -1, np.inf
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
@@ -195,7 +195,7 @@ def leo_choose(routes: Routes, state: SelectorState, kind: int) -> int:
 
 
 @inner
-def leo_observe(routes: Routes, state: SelectorState, path: int, at_hosts: float) -> None:
+def leo_observe(routes: RouteArrays, state: SelectorState, path: int, at_hosts: float) -> None:
     """A completion slower than the base time counts one up, another resets the count."""
     if at_hosts > routes.base[path] * (1.0 + _ROUNDING):
         state.paths[path, _K] += 1.0
@@ -221,7 +221,7 @@ _RECOVERED = 0.5
 
 
 @inner
-def leo_smooth_choose(routes: Routes, state: SelectorState, kind: int, now: float) -> int:
+def leo_smooth_choose(routes: RouteArrays, state: SelectorState, kind: int, now: float) -> int:
     """The path of a request type on which a request is expected to cost least: itself, and those behind it."""
     best, least = -1, np.inf
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
@@ -234,7 +234,7 @@ def leo_smooth_choose(routes: Routes, state: SelectorState, kind: int, now: floa
 
 
 @inner
-def leo_smooth_assign(routes: Routes, state: SelectorState, path: int, slot: int, now: float) -> None:
+def leo_smooth_assign(routes: RouteArrays, state: SelectorState, path: int, slot: int, now: float) -> None:
     """Enter a request into the queues of its path; `slot` is its place in the table of requests in progress."""
     apart, longest, slowest = routes.distinct[path], 0.0, -1
     for visit in range(routes.first[path], routes.first[path + 1]):
@@ -252,7 +252,9 @@ def leo_smooth_assign(routes: Routes, state: SelectorState, path: int, slot: int
 
 
 @inner
-def leo_smooth_observe(routes: Routes, state: SelectorState, path: int, slot: int, apart: float, now: float) -> None:
+def leo_smooth_observe(
+    routes: RouteArrays, state: SelectorState, path: int, slot: int, apart: float, now: float
+) -> None:
     """`apart`: microseconds that a completed request took on what its alternatives do not share."""
     deviation = apart - state.expected[slot]
     if abs(deviation) <= state.settings[TOLERANCE] * routes.distinct[path]:
@@ -265,7 +267,7 @@ def leo_smooth_observe(routes: Routes, state: SelectorState, path: int, slot: in
 
 
 @inner
-def _wait(routes: Routes, state: SelectorState, visit: int, now: float) -> float:
+def _wait(routes: RouteArrays, state: SelectorState, visit: int, now: float) -> float:
     """What a request would wait at a visit's resource: its queue, less what other places serve at the same time."""
     resource = routes.resource[visit]
     beside = routes.service[visit] * (1.0 - 1.0 / routes.capacity[resource])
@@ -297,7 +299,7 @@ def _excess(state: SelectorState, path: int, now: float) -> float:
 
 
 @inner
-def choose(rule: int, routes: Routes, state: SelectorState, kind: int, request: int, now: float) -> int:
+def choose(rule: int, routes: RouteArrays, state: SelectorState, kind: int, request: int, now: float) -> int:
     """The path for a request of type `kind`, the `request`-th of all, at `now` (microseconds)."""
     if rule == LEO_RULE:
         return leo_choose(routes, state, kind)
@@ -317,7 +319,7 @@ def choose(rule: int, routes: Routes, state: SelectorState, kind: int, request: 
 
 
 @inner
-def assign(rule: int, routes: Routes, state: SelectorState, path: int, slot: int, now: float) -> None:
+def assign(rule: int, routes: RouteArrays, state: SelectorState, path: int, slot: int, now: float) -> None:
     """A request takes this path, chosen or forced; `slot` is its place in the table of requests in progress."""
     if rule == LEO_SMOOTH_RULE:
         leo_smooth_assign(routes, state, path, slot, now)
@@ -326,7 +328,7 @@ def assign(rule: int, routes: Routes, state: SelectorState, path: int, slot: int
 @inner
 def observe(
     rule: int,
-    routes: Routes,
+    routes: RouteArrays,
     state: SelectorState,
     kind: int,
     path: int,
@@ -350,7 +352,7 @@ def observe(
 
 
 @inner
-def path_like(routes: Routes, kind: int, label: int) -> int:
+def path_like(routes: RouteArrays, kind: int, label: int) -> int:
     """The path of a request type that bears a label, or -1."""
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
         if routes.label[path] == label:

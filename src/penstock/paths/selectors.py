@@ -31,7 +31,7 @@ from penstock.paths.rules import (
 
 
 @dataclass(frozen=True)
-class Case:
+class SelectorInput:
     """What a selector may look at before the first request."""
 
     table: RouteTable
@@ -59,7 +59,7 @@ class Selector:
     name: str
     rule: int
     about: str
-    prepare: Callable[[Case], Prepared] = lambda case: Prepared()
+    prepare: Callable[[SelectorInput], Prepared] = lambda case: Prepared()
     argument: str = ""
     """What must follow a colon behind the name; empty: nothing."""
     online: bool = True
@@ -112,7 +112,7 @@ ONE_NODE = Selector(
 # `optimum`: a mixed-integer program that knows the requests to come.
 
 
-def _prepare(case: Case) -> Prepared:
+def _prepare(case: SelectorInput) -> Prepared:
     if case.sequence is None:
         raise PenstockError(
             "The selector 'optimum' needs requests that are known ahead: use it in a simulation.",

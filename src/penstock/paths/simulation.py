@@ -13,9 +13,9 @@ from penstock.kernels import njit
 from penstock.paths.decisions import InProgress, complete, decide, nothing_in_progress
 from penstock.paths.documents import MetricsDocument, PathMetrics
 from penstock.paths.request_sequence import Sequence
-from penstock.paths.route_table import COMMON, NETWORK, Routes, RouteTable, borrowed_routes
+from penstock.paths.route_table import COMMON, NETWORK, RouteArrays, RouteTable, borrowed_routes
 from penstock.paths.rules import SelectorState, borrowed_state, new_state
-from penstock.paths.selectors import Case, selector_named
+from penstock.paths.selectors import SelectorInput, selector_named
 from penstock.progress import SILENT, Progress
 
 # A binary heap of events by time. Of two at one time the smaller request goes first: nothing depends on history.
@@ -63,7 +63,7 @@ _MOST_VISITS = 1 << 20
 """More than any path has: draws of two requests never meet."""
 
 
-class Record(NamedTuple):
+class RequestRecord(NamedTuple):
     """What became of each request, and how long each resource was held."""
 
     path: Array  # int32 [requests]
@@ -74,7 +74,7 @@ class Record(NamedTuple):
     forced: Array  # bool [requests]: whether it followed a request in progress
 
 
-class Scratch(NamedTuple):
+class RequestScratch(NamedTuple):
     """Memory of a run. Its caller holds it: a kernel would free its own as soon as only borrowed arrays are left."""
 
     times: Array  # float64 [requests + 1]
@@ -83,16 +83,16 @@ class Scratch(NamedTuple):
     free: Array  # float64 [places]
 
 
-def new_scratch(requests: int, places: int) -> Scratch:
+def new_scratch(requests: int, places: int) -> RequestScratch:
     """Memory for so many requests, and resources with so many places together."""
-    return Scratch(
+    return RequestScratch(
         np.empty(requests + 1), np.empty(requests + 1, np.int64), np.zeros(requests, np.int64), np.zeros(places)
     )
 
 
-def new_record(requests: int, resources: int) -> Record:
+def new_record(requests: int, resources: int) -> RequestRecord:
     """An empty record."""
-    return Record(
+    return RequestRecord(
         np.full(requests, -1, np.int32),
         np.zeros(requests),
         np.zeros(requests),
@@ -105,15 +105,15 @@ def new_record(requests: int, resources: int) -> Record:
 @njit(nogil=True, cache=True, error_model="numpy")
 def run_requests(
     rule: int,
-    routes: Routes,
+    routes: RouteArrays,
     state: SelectorState,
     sequence: Sequence,
     table: InProgress,
     slow: Array,
     places: Array,
     key: np.uint64,
-    scratch: Scratch,
-    record: Record,
+    scratch: RequestScratch,
+    record: RequestRecord,
 ) -> None:
     """Simulate all requests of a sequence; `slow` has from, to and a factor on the services of each resource.
 
@@ -124,7 +124,7 @@ def run_requests(
         borrowed(sequence.arrivals), borrowed(sequence.types), borrowed(sequence.groups), borrowed(sequence.noise)
     )
     table = InProgress(borrowed(table.requests), borrowed(table.writers), borrowed(table.label))
-    record = Record(
+    record = RequestRecord(
         borrowed(record.path), borrowed(record.end), borrowed(record.at_hosts), borrowed(record.apart),
         borrowed(record.busy), borrowed(record.forced),
     )  # fmt: skip
@@ -156,13 +156,13 @@ def run_requests(
 @inner
 def _take_path(
     rule: int,
-    routes: Routes,
+    routes: RouteArrays,
     state: SelectorState,
     sequence: Sequence,
     table: InProgress,
     request: int,
     now: float,
-    record: Record,
+    record: RequestRecord,
 ) -> int:
     kind, group = sequence.types[request], sequence.groups[request]
     path, forced = decide(rule, routes, state, table, kind, group, request, request, now)
@@ -172,7 +172,7 @@ def _take_path(
 
 @inner
 def _visit(
-    routes: Routes,
+    routes: RouteArrays,
     places: Array,
     sequence: Sequence,
     slow: Array,
@@ -181,7 +181,7 @@ def _visit(
     visit: int,
     now: float,
     free: Array,
-    record: Record,
+    record: RequestRecord,
 ) -> float:
     """When a request that came to a resource now is at the next one."""
     resource = routes.resource[visit]
@@ -213,13 +213,13 @@ def _visit(
 @inner
 def _complete(
     rule: int,
-    routes: Routes,
+    routes: RouteArrays,
     state: SelectorState,
     sequence: Sequence,
     table: InProgress,
     request: int,
     now: float,
-    record: Record,
+    record: RequestRecord,
 ) -> None:
     kind = sequence.types[request]
     record.end[request] = now
@@ -244,13 +244,13 @@ class Disturbance:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedRequests:
     """What became of the requests of one sequence."""
 
     selector: str
     table: RouteTable
     sequence: Sequence
-    record: Record
+    record: RequestRecord
 
     @property
     def latencies(self) -> Array:
@@ -281,13 +281,13 @@ def simulate_paths(
     horizon: int = 8,
     disturbances: tuple[Disturbance, ...] = (),
     weights: Array | None = None,
-) -> Outcome:
+) -> SimulatedRequests:
     """Every request of the sequence over the path that the selector chooses; the same result for the same seed.
 
     `weights` replaces the shares of a selector with a fixed division.
     """
     entry, argument = selector_named(selector)
-    prepared = entry.prepare(Case(table, sequence, argument, horizon))
+    prepared = entry.prepare(SelectorInput(table, sequence, argument, horizon))
     count = len(sequence.arrivals)
     state = new_state(table.routes, count, document_key(seed, "paths choices"))
     state = state._replace(weights=prepared.weights if weights is None else weights, choices=prepared.choices)
@@ -298,7 +298,7 @@ def simulate_paths(
         entry.rule, table.routes, state, sequence, groups, _slow(table, disturbances), places,
         document_key(seed, "paths jitter"), new_scratch(count, int(places[-1])), record,
     )  # fmt: skip
-    return Outcome(selector, table, sequence, record)
+    return SimulatedRequests(selector, table, sequence, record)
 
 
 def _slow(table: RouteTable, disturbances: tuple[Disturbance, ...]) -> Array:
@@ -361,7 +361,7 @@ def _profile(table: RouteTable, path: int, seed: int) -> PathMetrics:
     )
 
 
-def _run(table: RouteTable, path: int, arrivals: np.ndarray, seed: int) -> Outcome:
+def _run(table: RouteTable, path: int, arrivals: np.ndarray, seed: int) -> SimulatedRequests:
     """Requests on one path alone."""
     count, kind = len(arrivals), table.type_of(path)
     sequence = Sequence(

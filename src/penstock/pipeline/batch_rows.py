@@ -72,7 +72,7 @@ class ReclaimedBuffers(BufferPool):
         self._returned: deque[Array] = deque()
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[Array, Array]:
-        """See `BufferPool.take`; the buffer need not be given back."""
+        """As `BufferPool.take`, but the buffer need not be given back."""
         while self._returned:
             super().give(self._returned.popleft())
         array, buffer = super().take(shape, dtype)
@@ -243,7 +243,7 @@ Move = Callable[[Array], torch.Tensor]
 """Brings an array to the device that computes, as the type that it computes with."""
 
 
-class Reading(Protocol):
+class RowReading(Protocol):
     """What one batch reads of one source."""
 
     @property
@@ -260,31 +260,28 @@ class Reading(Protocol):
 class RowReader(Protocol):
     """Says what batches read."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         """What a batch that was sampled reads of the features of a node type."""
 
 
 class PlainReading:
-    """The rows of all vertices that a batch needs."""
+    """A `Reading` of the rows of all vertices that a batch needs."""
 
     def __init__(self, ids: Any, source: RowSource) -> None:
         self._ids, self._source = ids, source
         self.shapes = [((len(ids), *source.row_shape()), source.dtype)]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """See `Reading.fill`."""
         self._source.read(self._ids, arrays[0])
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> Any:
-        """See `Reading.arrived`."""
         return move(arrays[0])
 
 
 class PlainRows:
-    """Batches read the rows of all vertices that they need."""
+    """The `RowReader` whose batches read the rows of all vertices that they need."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
-        """See `RowReader.reading`."""
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         return PlainReading(batch.vertices[node_type], source)
 
 

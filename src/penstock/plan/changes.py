@@ -23,7 +23,7 @@ from penstock.sampling import Block, MiniBatch, NeighbourSampler
 from penstock.sampling.explained import CutNumbers, UnscoredLists
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts.homogeneous import share_of
-from penstock.sampling.registry import ExplainOptions, SamplerSettings, plain_fanouts
+from penstock.sampling.registry import ExplainedSamplingOptions, SamplerSettings, plain_fanouts
 from penstock.sampling.sampler_table import SAMPLERS, SamplerOptions, layer_count
 
 # What batches read of other machines, counted in batches that are drawn before a run.
@@ -341,7 +341,7 @@ def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
     An explanation reads some remote rows, others every time, unless they are all that there are. Lists come with a
     weight for every edge, and with the lengths of the whole lists of all rows that the last hop reads.
     """
-    options = ExplainOptions()  # type: ignore[call-arg]
+    options = ExplainedSamplingOptions()  # type: ignore[call-arg]
     explaining = sum(options.explain_rows for halo in plain.halos if halo > options.explain_rows)
     columns = math.ceil(options.feature_share * rows.width - 1e-9) / rows.width
     factor = (chosen.rows * columns + explaining / options.explain_every) / plain.rows
@@ -393,7 +393,7 @@ def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> _Reads | 
     batches = CountedBatches(graph, job, part_of, seats)
     chosen = None
     if sampler.has_explained_form:
-        chosen = batches.explained(ExplainOptions().remote_bias)  # type: ignore[call-arg]
+        chosen = batches.explained(ExplainedSamplingOptions().remote_bias)  # type: ignore[call-arg]
     return _Reads(batches.plain(CACHED), chosen)
 
 

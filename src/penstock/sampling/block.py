@@ -1,6 +1,6 @@
 """The output of samplers: one block for each layer, and the vertices that they refer to.
 
-Estimators. A block says how its edges stand for the whole neighbourhood. With `weights`, the sum of weights[e] *
+Estimators. A block says how its edges represent the whole neighbourhood. With `weights`, the sum of weights[e] *
 h[source of e] over a destination's edges estimates the sum over its whole list (of edge weight * h, where the graph's
 edges have weights). Without `weights` every drawn edge of a row counts the same, so that their mean estimates the
 list's mean. `totals` is the number (or weight) of each row's whole list: sum = mean * totals, mean = sum / totals.
@@ -20,13 +20,13 @@ from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 
 if TYPE_CHECKING:
-    from penstock.sampling.explanation import Explanation
+    from penstock.sampling.explanation import SamplingExplanation
 
 
-# What names a batch in the hash, so that its draws are the same on any thread, process, part or machine.
+# The key of a batch in the hash, so that its draws are the same on any thread, process, part or machine.
 
 BATCH = "{}/{}/{}"
-"""What the streams of a batch are named by: epoch, batch, purpose."""
+"""The name of a batch's random stream: epoch, batch, purpose."""
 
 
 class BatchKey(NamedTuple):
@@ -37,11 +37,11 @@ class BatchKey(NamedTuple):
     batch: int
 
     def hop(self, number: int, relation: str = "") -> np.uint64:
-        """The key of one hop's draws; relations of one hop draw apart."""
+        """The key of one hop's draws; each relation of a hop has its own."""
         return self.purpose(f"{number}/{relation}" if relation else str(number))
 
     def purpose(self, what: str) -> np.uint64:
-        """A stream of draws of its own within the batch: roots, negatives, dropout."""
+        """The key of a separate random stream within the batch: roots, negatives, dropout."""
         return key_of(self.seed, BATCH, self.epoch, self.batch, what)
 
 
@@ -72,17 +72,17 @@ class Block:
 
     @property
     def num_dst(self) -> int:
-        """Rows that the layer computes."""
+        """The number of rows that the layer computes."""
         return len(self.indptr) - 1
 
     @property
     def num_edges(self) -> int:
-        """Edges that the layer reads."""
+        """The number of edges that the layer reads."""
         return len(self.indices)
 
     @property
     def parts(self) -> list["Block"]:
-        """The blocks of the layer's relations: the only one's is this block."""
+        """The blocks of the layer's relations: here, the block itself."""
         return [self]
 
     def destinations(self) -> Array:
@@ -124,15 +124,15 @@ Layer = TypeVar("Layer", Block, TypedBlock)
 class MiniBatch(Generic[Layer]):
     """Seeds and the vertices whose features the batch needs, by node type, and its blocks, outermost first.
 
-    A graph of one node type and one edge type has blocks that are a `Block` each, any other `TypedBlock`s. A type's
+    A graph of one node type and one edge type has a `Block` for each layer, any other a `TypedBlock`. A type's
     `vertices` start with its seeds; block i reads the first `num_src` of them and writes the first `num_dst`.
     `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses. `links` is what a task on edges
-    adds. `names` are the original numbers of `vertices` where the graph was cut; None: they are their own names.
-    `whole`, where the batch is one worker's share of one that was drawn whole, is how many seeds that has.
-    `explanation` is what its remote vertices were drawn by, and says which columns their rows are sent with. On a
-    device arrays are tensors, and `ready` is the event after which they are there. `merged` is what `merge_edges`
-    gives, by relation where there are several, if it was made ahead. `trees`, where every seed has a neighbourhood of
-    its own, has for each row the place of its seed in the batch.
+    adds. `names` are the original numbers of `vertices` where the graph was partitioned; None: they are equal. `whole`,
+    where the batch is one worker's share of a larger one, is the number of that one's seeds. `explanation` is the one
+    by which remote vertices were drawn, and says which columns of their rows are sent. On a device arrays are tensors,
+    and `ready` is the event after which they are complete. `merged` is the result of `merge_edges`, by relation where
+    there are several, if it was computed ahead. `trees`, where every seed has a neighbourhood of its own, has for each
+    row the position of its seed in the batch.
     """
 
     seeds: dict[str, Array]
@@ -147,21 +147,21 @@ class MiniBatch(Generic[Layer]):
     names: dict[str, Array] | None = None
     whole: int | None = None
     merged: Any = None
-    explanation: "Explanation | None" = None
+    explanation: "SamplingExplanation | None" = None
     trees: dict[str, Array] | None = None
     made: Any = None
-    """Values of a loader's batch that were made ahead (`train.loading.batch_fields`)."""
+    """Values of a loader's batch that were computed ahead (`train.loading.batch_fields`)."""
     edge_rows: Any = None
-    """What was read of the edges, on its way into the blocks (`pipeline.batch_rows`)."""
+    """Rows read for the edges, before they are put into the blocks (`pipeline.batch_rows`)."""
 
     @property
     def num_edges(self) -> int:
-        """Sampled edges of all layers and relations."""
+        """The number of sampled edges of all layers and relations."""
         return sum(block.num_edges for block in self.blocks)
 
     @property
     def num_seeds(self) -> int:
-        """Seeds of all node types."""
+        """The number of seeds of all node types."""
         return sum(map(len, self.seeds.values()))
 
     @property
@@ -175,11 +175,13 @@ class MiniBatch(Generic[Layer]):
 
     @property
     def row_names(self) -> dict[str, Array]:
-        """By node type, original numbers of the vertices in every layer's rows, however the graph was cut."""
+        """By node type, the original numbers of the vertices in every layer's rows, however the
+        graph was partitioned.
+        """
         return self.vertices if self.names is None else self.names
 
     def to_pyg(self) -> Any:
-        """As the object a PyG module expects, of a graph of one type: `x`, `edge_index`, `batch_size`, `n_id`."""
+        """The batch of a graph of one type as PyG's `Data`: `x`, `edge_index`, `batch_size`, `n_id`."""
         try:
             from torch_geometric.data import Data
         except ImportError:
@@ -211,8 +213,8 @@ class MiniBatch(Generic[Layer]):
 def merge_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) -> Array:
     """[2, edges] of blocks that are outermost first, as int64; `known` as for `new_rows`.
 
-    A vertex has its list in every layer from its own on; PyG's loader keeps the list of the layer where it first
-    appears, and so does this.
+    A vertex has its list in every layer from its own on; as in PyG's loader, the list of the layer where it first
+    appears is kept.
     """
     found = new_rows(blocks, known)
     pair = np.empty((2, sum(block.num_edges - int(block.indptr[first]) for block, first in found)), np.int64)
@@ -223,15 +225,17 @@ def merge_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) -> 
 
 
 def merge_values(blocks: Sequence[Block], name: str, known: Sequence[int] | None = None) -> Array | None:
-    """An array that blocks have for each edge, such as `weights`, in the order of `merge_edges`; None without it."""
+    """An array that blocks have for each edge, such as `weights`, in the order of `merge_edges`;
+    None if they lack it.
+    """
     found = [(getattr(block, name), int(block.indptr[first])) for block, first in new_rows(blocks, known)]
     return None if any(values is None for values, _ in found) else np.concatenate([v[start:] for v, start in found])
 
 
 def new_rows(blocks: Sequence[Block], known: Sequence[int] | None = None) -> list[tuple[Block, int]]:
-    """Blocks from the seeds' on, each with its first row that no hop before it has drawn for.
+    """Blocks from the seeds' on, each with the first row for which no earlier hop has drawn.
 
-    `known` has these rows where the blocks are of one relation of several, which need not be in every hop.
+    `known` gives these rows where the blocks are of one relation of several, which need not be in every hop.
     """
     if known is None:
         known = [0, *(block.num_dst for block in reversed(blocks))][: len(blocks)]
@@ -239,7 +243,9 @@ def new_rows(blocks: Sequence[Block], known: Sequence[int] | None = None) -> lis
 
 
 def by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, tuple[list[Block], list[int]]]:
-    """The blocks of every relation that has edges in some layer, outermost first, and what `new_rows` calls known."""
+    """The blocks of every relation that has edges in some layer, outermost first, and the `known`
+    rows of `new_rows`.
+    """
     kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
     drawn = [dict.fromkeys(blocks[0].num_dst, 0), *(block.num_dst for block in reversed(blocks))] if blocks else []
     found = {}

@@ -1,9 +1,9 @@
 """Cluster-GCN (Chiang et al., KDD 2019): a batch is the subgraph of some clusters of a partition.
 
-Links between clusters of the same batch are kept, links to others dropped. The method is biased, and no weights can
-mend it: an edge between two clusters counts only when both are drawn together. Draw several small clusters a batch,
-anew every epoch, and the bias shrinks. `totals` are the degrees in the whole graph; edges have no weights, so that a
-row's mean is that of the neighbours inside.
+Edges between clusters of the same batch are kept, edges to others dropped. The method is biased, and no weights can
+correct it: an edge between two clusters counts only when both are drawn together. With several small clusters per
+batch, drawn anew every epoch, the bias shrinks. `totals` are the degrees in the whole graph; edges have no weights, so
+that a row's mean is that of the neighbours inside.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSetting
 
 
 class ClusterSampler:
-    """Batches of whole clusters: `clusters[v]` is the number of v's, `items` are the numbers that occur.
+    """Batches of whole clusters: `clusters[v]` is the cluster of v, `items` are the clusters that occur.
 
     Seeds are the clusters' training vertices; a batch may have none. `sample` may be called from several threads at
     once.
@@ -45,7 +45,7 @@ class ClusterSampler:
         self._starts = np.append(starts, len(clusters))
 
     def sample(self, items: Array, key: BatchKey) -> MiniBatch[Block]:
-        """The batch of some different clusters. Nothing is drawn: the key only names the batch."""
+        """The batch of some different clusters. Nothing is drawn: the key only identifies the batch."""
         members = self._union(np.atleast_1d(np.asarray(items)))
         inside = self._is_train[members]
         vertices = np.concatenate([members[inside], members[~inside]])
@@ -56,7 +56,7 @@ class ClusterSampler:
         return MiniBatch({name: vertices[:seeds]}, {name: vertices}, blocks, key=key)
 
     def _by_cluster(self, clusters: Array) -> Array:
-        """Vertices cluster after cluster, those of one by ascending name."""
+        """Vertices ordered by cluster, and by name within it."""
         order = self._graph.natural_order()
         if not len(order):
             return np.argsort(clusters, kind="stable")
@@ -78,7 +78,9 @@ class ClusterSampler:
 
 
 def clusters_from(partition: Partition, node_type: str | None = None) -> Array:
-    """The cluster (int64) of every vertex of the whole graph: its part, or its trainer's share of it if there are."""
+    """The cluster (int64) of every vertex of the whole graph: its part, or its trainer's share of the part if there are
+    any.
+    """
     original = partition.original(node_type)
     ids = np.arange(len(original))
     clusters = np.empty(len(original), np.int64)

@@ -1,4 +1,4 @@
-"""Draws from neighbour lists: evenly, by edge weight, and from only those edges that may be drawn."""
+"""Draws from neighbour lists: uniformly, by edge weight, and from admissible edges only."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,13 @@ from penstock.graph.hashing import mix, unit
 from penstock.kernels import njit
 from penstock.sampling.exclusion import NOTHING, Exclusion, drop_excluded, find_excluded
 
-# Kernels of neighbour sampling: one hop of one batch a call, without the interpreter's lock.
-#
-# A hop chooses list positions (`draw_uniform`, `draw_admissible` for the rest), fetches what stands there (`fetch`) and
-# numbers it (`relabel`), each in a pass of its own over the whole hop: a pass is a loop of independent loads, so that
-# the processor has many cache misses under way at once. In one pass every edge would wait for its own; fetching group
-# by group while choosing took twice as long as after it. For the same reason the lists' bounds are read a group of rows
-# ahead. (Passing arrays through nested inlined functions makes Numba count references in the inner loop, which costs
-# more than the work; hence the plain loops.)
+# Kernels of neighbour sampling: one hop of one batch per call, without the interpreter lock. A hop chooses list
+# positions (`draw_uniform`, or `draw_admissible` under conditions), fetches what is there (`fetch`) and numbers it
+# (`relabel`), each in a pass of its own over the whole hop: a pass is a loop of independent loads, so that the CPU has
+# many cache misses in flight at once. In one pass every edge would wait for its own; fetching group by group while
+# choosing took twice as long as after it. For the same reason the lists' bounds are read a group of rows ahead.
+# (Passing arrays through nested inlined functions makes Numba count references in the inner loop, which costs more than
+# the work; hence the plain loops.)
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
@@ -39,9 +38,9 @@ def draw_uniform(
     out_indptr: Array,
     positions: Array,
 ) -> None:
-    """List positions of `fanout` in-neighbours (all, if negative) of every vertex; row i's are behind `out_indptr[i]`.
+    """List positions of `fanout` in-neighbours (all, if negative) of every vertex; row i's begin at `out_indptr[i]`.
 
-    `original[v]` names v in the hash; empty: v itself. `positions` has room for `count_edges`.
+    `original[v]` is v's name in the hash; empty: v itself. `positions` has room for `count_edges`.
     """
     starts, degrees, names = np.empty(_GROUP, np.int64), np.empty(_GROUP, np.int64), np.empty(_GROUP, np.uint64)
     out_indptr[0] = used = 0
@@ -66,7 +65,7 @@ def fetch(indices: Array, positions: Array, sources: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def count_edges(indptr: Array, vertices: Array, fanout: int, replace: bool) -> int:
-    """How many edges a hop draws from some vertices."""
+    """The number of edges that a hop draws from some vertices."""
     total = 0
     for v in vertices:
         degree = indptr[v + 1] - indptr[v]
@@ -79,7 +78,7 @@ def count_edges(indptr: Array, vertices: Array, fanout: int, replace: bool) -> i
 
 @njit(nogil=True, cache=True)
 def choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, positions: Array, used: int) -> int:
-    """Write positions out of [start, start + degree) behind the `used` first; returns how many.
+    """Write positions out of [start, start + degree) after the first `used`; returns how many.
 
     All of them, or `fanout` drawn: with repeats, or each set of different ones equally likely.
     """
@@ -95,7 +94,7 @@ def choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, 
             positions[used + j] = start + int((bits * np.uint64(degree)) >> _S32)
         return fanout
     if fanout <= SCANNED:
-        # Floyd: draw below a growing bound; a repeat takes the newest position instead.
+        # Floyd's method: draw below a growing bound; a repeat takes the newest position instead.
         for j in range(fanout):
             newest = degree - fanout + j
             bits = mix(key + np.uint64(j + 1) * _STEP) >> _S32
@@ -106,7 +105,7 @@ def choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, 
                     break
             positions[used + j] = position
         return fanout
-    # Pass through all positions and take each with the share of what is still wanted.
+    # Selection sampling: pass through all positions and take each with the probability that is still needed.
     taken = 0
     for k in range(degree):
         bits = mix(key + np.uint64(k + 1) * _STEP) >> _S32
@@ -129,7 +128,7 @@ def choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, 
 
 
 def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
-    """The weights of the edges and the sum of each list's, checked: one finite number, not negative, an edge."""
+    """The weights of the edges and the sum of each list's, validated: one finite, non-negative number per edge."""
     if field not in edges.fields:
         has = ", ".join(edges.fields) or "none"
         raise PenstockError(
@@ -144,7 +143,7 @@ def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
     sums = np.empty(len(edges.indptr) - 1, np.float32)
     bad = _sum_lists(edges.indptr, weights, sums)
     if bad >= 0:
-        # Also of trusted graphs: a draw by NaN or negative weights has no meaning.
+        # Checked for trusted graphs as well: a draw by NaN or negative weights is meaningless.
         wrong = int(np.count_nonzero(~((weights >= 0) & (weights < np.inf))))
         raise PenstockError(
             f"Field {field!r} of {where} has {wrong:,} weights that are NaN, infinite or negative, first {weights[bad]}"
@@ -161,7 +160,7 @@ def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
 
 @njit(nogil=True, cache=True)
 def _sum_lists(indptr: Array, weights: Array, sums: Array) -> int:
-    """Sum every list's weights; returns the position of a weight that is no weight, or -1."""
+    """Sum every list's weights; returns the position of an invalid weight, or -1."""
     for v in range(len(sums)):
         total = 0.0
         for k in range(indptr[v], indptr[v + 1]):
@@ -185,10 +184,10 @@ def choose_weighted(
     out_weights: Array,
     used: int,
 ) -> int:
-    """Write `fanout` of the first `count` candidates behind the `used` first positions; returns how many.
+    """Write `fanout` of the first `count` candidates after the first `used` positions; returns how many.
 
-    Candidates have positive weights and draw by their place in the list, which starts at `start`. Estimator weights go
-    to `out_weights`, unless drawn with replacement.
+    Candidates have positive weights and draw by their position in the list, which starts at `start`. Estimator weights
+    go to `out_weights`, unless drawn with replacement.
     """
     if count == 0:
         return 0
@@ -260,7 +259,7 @@ def _choose_by_priority(
 
 
 class Conditions(NamedTuple):
-    """What an edge needs to be drawn; an empty array asks nothing.
+    """What an edge needs to be drawn; an empty array is no condition.
 
     A positive weight; a time of its own, or of its source, that is not later than the row's limit; not to be excluded.
     """
@@ -289,8 +288,8 @@ def draw_admissible(
 ) -> int:
     """As `draw_uniform`, under conditions; returns how many are drawn.
 
-    `trees[row]`, where there are any, makes rows of one vertex draw apart. `out_weights` has the room of `positions`
-    where estimator weights come out: weights, and not drawn with replacement.
+    `trees[row]`, where given, makes rows of one vertex draw independently. `out_weights` has the size of `positions`
+    where estimator weights are written: with weights, and without replacement.
     """
     weights = conditions.weights
     candidates = np.empty(0, np.int64)
@@ -326,9 +325,10 @@ def redraw_excluded(
     out_indptr: Array,
     positions: Array,
 ) -> int:
-    """Draw some rows again, without what is excluded, over the result of `draw_uniform`; returns how many are drawn.
+    """Draw some rows again without excluded edges, in place of the result of `draw_uniform`; returns how many are
+    drawn.
 
-    A row never draws more than it did; where it draws less, what follows moves up.
+    A row never draws more than it did; where it draws fewer, what follows is moved up.
     """
     candidates = np.empty(0, np.int64)
     chosen = np.empty(len(rows), np.int64)
@@ -356,7 +356,7 @@ def redraw_excluded(
 
 @njit(nogil=True, cache=True)
 def total_whole(indptr: Array, vertices: Array, sums: Array, totals: Array) -> None:
-    """The number of the edges of each row's list, or their weight, where `sums` has it by vertex."""
+    """The number of edges of each row's list, or their weight, where `sums` has it by vertex."""
     if len(sums):
         for row in range(len(vertices)):
             totals[row] = sums[vertices[row]]
@@ -369,7 +369,7 @@ def total_whole(indptr: Array, vertices: Array, sums: Array, totals: Array) -> N
 def total_admissible(
     indptr: Array, indices: Array, vertices: Array, rows: Array, conditions: Conditions, totals: Array
 ) -> None:
-    """The number, or the weight, of the edges that some rows may draw."""
+    """The number, or the weight, of the admissible edges of some rows."""
     weights = conditions.weights
     candidates = np.empty(0, np.int64)
     for row in rows:
@@ -409,7 +409,7 @@ def _collect(indptr: Array, indices: Array, v: int, row: int, conditions: Condit
 def _choose_among(
     key: np.uint64, candidates: Array, count: int, fanout: int, replace: bool, positions: Array, used: int
 ) -> int:
-    """`choose` of the first `count` candidates."""
+    """`choose` among the first `count` candidates."""
     chosen = choose(key, 0, count, fanout, replace, positions, used)
     for k in range(used, used + chosen):
         positions[k] = candidates[positions[k]]

@@ -1,7 +1,7 @@
-"""Edges that a batch must not draw: for link prediction, those whose existence it is asked to predict.
+"""Edges that a batch must not draw: in link prediction, those that it predicts.
 
 Excluded pairs are sorted by destination. A table of flags, indexed by the low bits of a vertex's number and mostly
-empty, tells nearly all rows that nothing of theirs is excluded; only the others search.
+empty, shows for nearly all rows that nothing of theirs is excluded; only the others search.
 """
 
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 
 _SPARSE = 16
-"""Flags a destination: one in so many rows searches in vain."""
+"""Flags per destination: about one in this many rows searches without need."""
 _FEW = 8
-"""So many excluded sources are compared one by one."""
+"""Up to this many excluded sources are compared one by one."""
 
 
 class Exclusion(NamedTuple):
-    """`sources[offsets[i]:offsets[i + 1]]`, ascending, are not to be drawn for vertex `destinations[i]`."""
+    """`sources[offsets[i]:offsets[i + 1]]`, ascending, must not be drawn for vertex `destinations[i]`."""
 
     flags: Array
     destinations: Array
@@ -35,7 +35,7 @@ NOTHING = Exclusion(np.zeros(1, np.bool_), np.empty(0, np.int64), np.zeros(1, np
 
 
 def exclusion_of(pairs: "Array | Exclusion | None", num_sources: int, num_destinations: int) -> Exclusion:
-    """From [2, m] sources above destinations; one that was made before is taken as it is."""
+    """From [2, m] sources above destinations; an `Exclusion` is returned unchanged."""
     if pairs is None:
         return NOTHING
     if isinstance(pairs, Exclusion):
@@ -95,7 +95,7 @@ def find_excluded(destinations: Array, offsets: Array, vertex: int) -> tuple[int
 
 @njit(nogil=True, cache=True)
 def drop_excluded(indices: Array, excluded: Array, candidates: Array, count: int) -> int:
-    """Keep those of the first `count` list positions whose sources are not excluded; returns how many."""
+    """Keep the first `count` list positions whose sources are not excluded; returns how many."""
     kept = 0
     for k in range(count):
         position = candidates[k]

@@ -1,9 +1,9 @@
-"""Draws that know what is remote and what the model needs: fewer remote neighbours, chosen by explanations.
+"""Sampler `explained`: draws fewer remote neighbours, chosen by scores of explanations of the model.
 
 `draw_by_locality` is the kernel, with its mathematics; `draw_in_part` draws from one part, for other tasks too;
 `ExplainedLists` draws from all parts, and `ExplainedSampler` is the sampler. `UnscoredLists` draws from a whole graph
-before a run. What an explanation says, and how often the model may be explained, is in `sampling.explanation`; how
-explanations are made is not here: see `penstock.cluster.worker.explained`.
+before a run. `sampling.explanation` says what an explanation holds and how often the model is explained;
+`penstock.cluster.worker.explained` makes explanations.
 """
 
 import threading
@@ -25,11 +25,11 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.owners import Book
 from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
-from penstock.sampling.explanation import Explanation, Scores, check_scores
+from penstock.sampling.explanation import SamplingExplanation, Scores, check_scores
 from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.parts.owner import OwnedPart
-from penstock.sampling.parts.remote import Channels, Group, PartAnswer, group_by_owner, stitch_draws
+from penstock.sampling.parts.remote import Channels, OwnedRows, PartAnswer, group_by_owner, stitch_draws
 from penstock.sampling.parts.requests import (
     Bits,
     Name,
@@ -43,40 +43,42 @@ from penstock.sampling.parts.requests import (
     read_body,
 )
 from penstock.sampling.parts.service import MOST_EDGES
-from penstock.sampling.registry import ExplainOptions, GraphSource, Locality, SamplerEntry, SamplerSettings
+from penstock.sampling.registry import ExplainedSamplingOptions, GraphSource, Locality, SamplerEntry, SamplerSettings
 from penstock.sampling.typed import NEIGHBOUR, TypedNeighbourSampler
 from penstock.wire.channel import PendingCall, RemoteError
 from penstock.wire.coflows import EXPLANATIONS, within_kind
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 
-# Draws of a vertex's neighbours, local and remote ones apart, with exact inclusion probabilities.
+# Draws of a vertex's neighbours, local and remote ones separately, with exact inclusion probabilities. Of a list of d
+# neighbours n are remote, so their share is r = n / d. Of k = min(fan-out, d) draws max(k r - bias k, LEAST_REMOTE k r)
+# are remote on average and the others local, as far as there are local neighbours.
 #
-# Of a list of d neighbours n are remote, so their share is r = n / d. Of k = min(fan-out, d) draws max(k r - bias k,
-# LEAST_REMOTE k r) are remote in the mean and the others local, as far as there are local neighbours.
+# - Remote neighbours are drawn by Poisson sampling: u is taken where a uniform number of u's own is below its inclusion
+# probability p_u = min(1, c score_u), and c is such that the probabilities add up to the expected number. The uniform
+# number depends only on the batch, the hop and u, as in LABOR: the lists of a hop agree on which neighbours to take, so
+# that fewer distinct rows are sent.
 #
-# - Remote neighbours are drawn by Poisson sampling: u is taken where a uniform number of u's own lies below its
-#   inclusion probability p_u = min(1, c score_u), and c is such that the probabilities add up to the expected number.
-#   The uniform number depends on the batch, the hop and u alone, as in LABOR: the lists of a hop agree on whom to
-#   take, so that fewer distinct rows travel.
-# - Local neighbours are drawn uniformly without replacement (conditional Poisson sampling with equal probabilities).
-#   A number of draws that is no whole one is rounded up or down at random, with its fraction as the chance.
+# - Local neighbours are drawn uniformly without replacement (conditional Poisson sampling with equal probabilities). A
+# fractional number of draws is rounded up or down at random, with its fraction as the probability.
 #
 # Estimator: Horvitz and Thompson's. An edge's weight is one over its inclusion probability, so that the weighted sum
-# over what was drawn is unbiased for the sum over the whole list, whatever the scores are; they change its variance
-# alone.
+# over what was drawn is unbiased for the sum over the whole list, whatever the scores are; they only change its
+# variance.
 
 LEAST_REMOTE = 0.25
-"""Of the remote neighbours that a uniform draw would take, the share that is taken at least, whatever the bias."""
+"""The least share of the remote neighbours of a uniform draw that is taken, whatever the bias."""
 _ROUNDING = np.uint64(0xD1B54A32D192ED03)
 _LOCAL = np.uint64(0x8CB92BA72F3D8DD7)
-"""Streams of their own under a hop's key: for rounding, and for the choice among local neighbours."""
+"""Separate random streams under a hop's key: for rounding, and for the choice among local neighbours."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(nogil=True, cache=True)
 def expected_remote(fanout: int, remote: int, length: int, bias: float) -> float:
-    """Draws among the `remote` ones of `length` neighbours, in the mean; a negative fan-out asks for all neighbours."""
+    """The expected number of draws among the `remote` ones of `length` neighbours; a negative fan-out means all
+    neighbours.
+    """
     if remote == 0:
         return 0.0
     wanted = length if fanout < 0 else min(fanout, length)
@@ -103,7 +105,7 @@ def _fill_probabilities(scores: Array, count: int, expected: float, out: Array) 
         most = max(most, scores[k])
     factor = expected / total if total > 0 else 0.0
     if most * factor < 1.0:
-        # Most lists have nobody who is certain to be drawn.
+        # Most lists have no neighbour that is certain to be drawn.
         for k in range(count):
             out[k] = scores[k] * factor
         return
@@ -180,7 +182,7 @@ def draw_by_locality(
         expected = expected_remote(fanout, remote, last - first, bias)
         _fill_probabilities(far_scores, remote, expected, chances)
         for k in range(remote):
-            # What is certain needs no random number.
+            # A certain neighbour needs no random number.
             if chances[k] >= 1.0 or unit(draw(key, np.uint64(_named(source_names, indices[far[k]])))) < chances[k]:
                 positions[used] = far[k]
                 weights[used] = 1.0 / chances[k]
@@ -195,7 +197,8 @@ def draw_by_locality(
         for k in range(local):
             if needed == 0:
                 break
-            # Each of those left is as likely as every other to be among those still needed; all are where all must be.
+            # Each remaining neighbour is equally likely to be among those still needed; if as many are needed as
+            # remain, all are.
             if needed == local - k or unit(draw(own, np.uint64(near[k] - first))) * (local - k) < needed:
                 positions[used] = near[k]
                 weights[used] = local / taken
@@ -220,7 +223,7 @@ def _named(names: Array, vertex: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _hashed(scored: Array) -> Array:
-    """A table of the places of scored vertices plus one, by a hash of the vertex; 0: none."""
+    """A hash table from scored vertices to their positions plus one; 0: none."""
     size = 16
     while size < 4 * scored.shape[0]:
         size *= 2
@@ -232,7 +235,7 @@ def _hashed(scored: Array) -> Array:
 
 @njit(nogil=True, cache=True, inline="always")
 def _slot(table: Array, scored: Array, vertex: int) -> np.uint64:
-    """The slot that has a vertex's place, or the empty one where it would be."""
+    """The slot that holds a vertex's position, or the empty one where it would be."""
     mask = np.uint64(table.shape[0] - 1)
     slot = (np.uint64(vertex) * _GOLDEN >> np.uint64(32)) & mask
     while table[slot] != 0 and scored[table[slot] - 1] != vertex:
@@ -247,14 +250,13 @@ def _wider(array: Array, needed: int) -> Array:
     return wider
 
 
-# Draws from the lists of one part for a reader to which some vertices are local, here or for another task.
-#
-# A task that holds parts keeps the newest scores that each reader has sent it. A request for draws names their version
-# only; where it is not known, as after a restart, the reader sends the scores and asks again.
+# Draws from the lists of one part for a reader to which some vertices are local, in this or another task. A task that
+# holds parts keeps the newest scores that each reader has sent it. A request for draws only has their version; where
+# that is unknown, as after a restart, the reader sends the scores and asks again.
 
 DRAW, SCORES = "draw-explained", "scores"
 _VERSIONS = 4
-"""Versions of a reader's scores that are kept: batches on their way may still be drawn by an older one."""
+"""Versions of a reader's scores that are kept: batches in flight may still be drawn by an older one."""
 
 
 class LocalityDraw(NamedTuple):
@@ -268,7 +270,7 @@ class LocalityDraw(NamedTuple):
 
 
 class ScoresMissing(PenstockError):  # noqa: N818
-    """The reader's scores are not known here."""
+    """Raised where the reader's scores are unknown."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="not-available")
@@ -293,7 +295,7 @@ class ScoresRequest(StrictRequest):
 
 
 def draw_in_part(part: OwnedPart, relation: str, vertices: Array, how: LocalityDraw, scores: Scores) -> DrawnNeighbours:
-    """One hop's draws for vertices of a part, in the cut graph's numbers, with weights."""
+    """One hop's draws for vertices of a part, in the partitioned graph's numbers, with weights."""
     kind = part.kind_named(relation)
     edges = part.graph.edges[kind]
     names = part.names_of_lists(kind), part.names_of_sources(kind)
@@ -325,7 +327,7 @@ class _ExplainedDraws:
     def __init__(self, name: str, parts: Mapping[int, OwnedPart]) -> None:
         self._name, self._parts, self._lock = name, parts, threading.Lock()
         self._scores: dict[tuple[str, str], OrderedDict[int, Scores]] = {}
-        """By reader and node type, by version."""
+        """By (reader, node type), then by version."""
 
     def draw(self, message: Message, sender: str) -> Message:
         asked = read_body(message, ExplainedDrawRequest)
@@ -353,7 +355,7 @@ class _ExplainedDraws:
         return Message(DRAW, {}, (counts_as_sent(np.diff(drawn.indptr)), sources, drawn.weights))
 
     def take_scores(self, message: Message, sender: str) -> Message:
-        """Keep a reader's scores; the oldest of more than a few versions are forgotten."""
+        """Keep a reader's scores; the oldest versions beyond a few are dropped."""
         asked = read_body(message, ScoresRequest)
         graph = next(iter(self._parts.values())).graph
         if asked.node_type not in graph.nodes or len(message.arrays) != 2:
@@ -363,7 +365,7 @@ class _ExplainedDraws:
             )
         scores = Scores(*message.arrays, asked.other)
         check_scores(scores, graph.nodes[asked.node_type].total, sender)
-        # The message's memory is used again.
+        # Copied, as the message's memory is reused.
         kept = Scores(scores.vertices.copy(), scores.levels.copy(), scores.other)
         with self._lock:
             versions = self._scores.setdefault((sender, asked.node_type), OrderedDict())
@@ -374,32 +376,32 @@ class _ExplainedDraws:
         return Message(SCORES)
 
 
-# The lists of one relation of a cut graph, drawn by their owners as an explanation says.
+# The lists of one relation of a partitioned graph, drawn by their owners according to an explanation.
 
 
 @dataclass(frozen=True)
 class ReachedParts:
-    """A cut graph as a reader reaches it: `local` parts are here, and are its home; `channels` leads to the others."""
+    """A partitioned graph as a reader reaches it: `local` parts are in this process; `channels` leads to the others."""
 
     book: Book
     local: Mapping[int, OwnedPart]
     channels: Channels
     sent: Callable[[int], object] = id
-    """Told the bytes of scores that were sent."""
+    """Called with the bytes of scores that were sent."""
 
     def home(self, node_type: str) -> Array:
-        """Ranges [first, last) of the vertices that are here, int64 of shape [parts, 2]."""
+        """Ranges [first, last) of the local vertices, int64 of shape [parts, 2]."""
         ranges = [self.book.range(part, node_type) for part in sorted(self.local)]
         return np.array(ranges, np.int64).reshape(-1, 2)
 
 
 class ExplainedLists:
-    """Draws by the scores of one explanation; whole lists are counted as the `plain` lists do."""
+    """Draws by the scores of one explanation; totals of whole lists come from the `plain` lists."""
 
     weighted = True
 
     def __init__(
-        self, kind: EdgeType, parts: ReachedParts, plain: ListSource, explanation: Explanation, bias: float
+        self, kind: EdgeType, parts: ReachedParts, plain: ListSource, explanation: SamplingExplanation, bias: float
     ) -> None:
         self._kind, self._parts, self._plain, self._bias = kind, parts, plain, bias
         self._version, self._scores = explanation.version, explanation.scores[kind[0]]
@@ -407,7 +409,7 @@ class ExplainedLists:
         self._num_sources = parts.book.count(kind[0])
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """Ask the owners that are elsewhere; those here draw when the answer is waited for."""
+        """Request draws from owners elsewhere; local lists are drawn when the result is waited for."""
         if edges or readers.exclusion or len(readers.limits):
             raise PenstockError(
                 "Draws by explanations give no edge numbers and leave out no edges: use sampler neighbour.",
@@ -421,7 +423,7 @@ class ExplainedLists:
         """The lengths of whole lists."""
         return self._plain.start_totals(readers)
 
-    def _ask(self, part: int, group: Group, how: LocalityDraw) -> PendingCall:
+    def _ask(self, part: int, group: OwnedRows, how: LocalityDraw) -> PendingCall:
         body = ExplainedDrawRequest(
             part=part,
             relation=edge_key(self._kind),
@@ -434,7 +436,7 @@ class ExplainedLists:
         return self._parts.channels(part).start(Message(DRAW, body.model_dump(), (group.vertices,)))
 
     def _drawn(
-        self, rows: int, groups: dict[int, Group], asked: dict[int, PendingCall], how: LocalityDraw
+        self, rows: int, groups: dict[int, OwnedRows], asked: dict[int, PendingCall], how: LocalityDraw
     ) -> DrawnNeighbours:
         pieces = {}
         for part, group in groups.items():
@@ -448,8 +450,8 @@ class ExplainedLists:
             pieces[part] = self._received(part, answer, len(groups[part].rows))
         return stitch_draws(groups, pieces, rows, index_dtype(self._num_sources), True)
 
-    def _answer(self, part: int, group: Group, pending: PendingCall, how: LocalityDraw, told: set[str]) -> Message:
-        """An owner's answer; one that does not have the scores gets them first, unless it was `told` just now."""
+    def _answer(self, part: int, group: OwnedRows, pending: PendingCall, how: LocalityDraw, told: set[str]) -> Message:
+        """An owner's answer; one that lacks the scores is sent them first, unless they were sent just now (`told`)."""
         try:
             return pending.result()
         except RemoteError as error:
@@ -466,7 +468,7 @@ class ExplainedLists:
         return self._ask(part, group, how).result()
 
     def _received(self, part: int, answer: Message, rows: int) -> PartAnswer:
-        """An owner's answer. It goes to kernels that believe it, so nothing in it is believed here."""
+        """An owner's answer, validated completely, since kernels rely on it."""
         who = f"The owner of part {part}"
         if len(answer.arrays) != 3 or answer.arrays[0].shape != (rows,):
             raise PenstockError(
@@ -478,15 +480,14 @@ class ExplainedLists:
         return PartAnswer(counts, sources, floats_received(answer.arrays[2], len(sources), who))
 
 
-# The lists of a whole graph, drawn as sampler explained draws them for one reader, before anything was explained.
-#
-# What such draws read can so be counted before a run: all remote vertices have the same score.
+# The lists of a whole graph, drawn as sampler explained draws them for one reader before the first explanation: all
+# remote vertices have the same score. With it the reads of such draws can be counted before a run.
 
 _NO_VERTICES, _NO_SCORES = np.empty(0, np.int64), np.empty(0, np.float64)
 
 
 class CutNumbers:
-    """The numbers of a graph's vertices when it is cut: those of a part follow each other."""
+    """The numbers of a graph's vertices after partitioning: those of a part are consecutive."""
 
     def __init__(self, part_of: Array, parts: int) -> None:
         self.original: Array = np.argsort(part_of, kind="stable")
@@ -508,7 +509,7 @@ class UnscoredLists:
         self._edges, self._numbers, self._home, self._bias = edges, numbers, numbers.home(part), bias
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """The draws, once the result is waited for."""
+        """Start a draw; it runs when the result is waited for."""
         if edges or readers.exclusion or len(readers.limits):
             raise PenstockError(
                 "Draws by explanations give no edge numbers and leave out no edges: use sampler neighbour.",
@@ -546,20 +547,20 @@ class UnscoredLists:
         return DrawnNeighbours(drawn_indptr, sources[positions], None, weights)
 
 
-# The sampler `explained`: plain neighbour sampling until there is an explanation, then draws by its scores.
+# The sampler `explained`: plain neighbour sampling until the first explanation, then draws by scores.
 
 Batch = MiniBatch[Block] | MiniBatch[TypedBlock]
 
 
 class ExplainedSampler:
-    """Draws a batch by the explanation that is in force for it, and waits until there is that explanation."""
+    """Draws a batch by the explanation that applies to it; waits until that explanation is complete."""
 
     def __init__(self, plain: NeighbourSampler | TypedNeighbourSampler, locality: Locality) -> None:
         self._plain, self._locality = plain, locality
-        self._newest: tuple[Explanation, NeighbourSampler | TypedNeighbourSampler] | None = None
+        self._newest: tuple[SamplingExplanation, NeighbourSampler | TypedNeighbourSampler] | None = None
 
     def sample(self, seeds: Any, key: BatchKey) -> Batch:
-        """The batch of some different seeds; it carries its explanation, where there is one."""
+        """The batch of some different seeds; it holds its explanation, if there is one."""
         explanation = self._locality.explanation(key)
         if explanation is None:
             return self._plain.sample(seeds, key)
@@ -567,7 +568,7 @@ class ExplainedSampler:
         batch.explanation = explanation
         return batch
 
-    def _sampler_by(self, explanation: Explanation) -> NeighbourSampler | TypedNeighbourSampler:
+    def _sampler_by(self, explanation: SamplingExplanation) -> NeighbourSampler | TypedNeighbourSampler:
         newest = self._newest
         if newest is None or newest[0] is not explanation:
             newest = explanation, self._plain.drawing_from(self._locality.lists(explanation))
@@ -585,7 +586,7 @@ EXPLAINED = SamplerEntry(
     _build,
     frozenset({"types"}),
     per_layer="fanouts",
-    own_options=ExplainOptions,
+    own_options=ExplainedSamplingOptions,
     local=True,
     settled={"explain_every": 3, "explain_delay": 0},
 )

@@ -1,4 +1,4 @@
-"""What an explanation says to samplers and stores: how much remote vertices matter, and which columns do."""
+"""What an explanation tells samplers and stores: the scores of remote vertices, and the columns that matter."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,22 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 
 FLOOR = 0.2
-"""The score of the vertex that matters least, where that of the one that matters most is 1: without a floor, a vertex
-that is hardly ever drawn would have an enormous weight when it is."""
+"""The score of the least important vertex, where the most important one has 1. Without a floor, a vertex that is hardly
+ever drawn would have an enormous weight when it is.
+"""
 _LEVELS = 255
 
 
 class Scores(NamedTuple):
-    """How much the remote vertices of one node type matter to one reader. A score is its level / 255.
+    """The scores of the remote vertices of one node type for one reader. A score is its level / 255.
 
-    Levels are what travels and what is drawn by, so that every process has the same numbers.
+    Levels are sent and drawn by, so that every process has exactly the same numbers.
     """
 
     vertices: Array
-    """Ascending, in the cut graph's numbers."""
+    """Ascending, as numbers in the partitioned graph."""
     levels: Array
-    """uint8, from 1."""
+    """uint8, at least 1."""
     other: int
     """The level of all remote vertices that were not explained."""
 
@@ -40,8 +41,10 @@ class Scores(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
-    """What is in force from some step on. Versions count from 1; a batch carries the one that it was drawn by."""
+class SamplingExplanation:
+    """An explanation that applies from some step on. Versions count from 1; a batch holds the one
+    that it was drawn by.
+    """
 
     version: int
     scores: Mapping[str, Scores]
@@ -51,9 +54,9 @@ class Explanation:
 
 
 def scores_of(vertices: Array, mask: Array) -> Scores:
-    """Scores of some vertices, ascending, from a mask over them: from `FLOOR` to 1 between its least and largest value.
+    """Scores of some ascending vertices, from a mask over them: `FLOOR` to 1 between its least and largest value.
 
-    A mask that is the same everywhere gives equal scores. Vertices that were not explained count as the mean does.
+    A constant mask gives equal scores. Vertices that were not explained get the mean.
     """
     low, high = (float(mask.min()), float(mask.max())) if len(mask) else (0.0, 0.0)
     share = (mask.astype(np.float64) - low) / (high - low) if high > low else np.ones(len(mask))
@@ -63,13 +66,13 @@ def scores_of(vertices: Array, mask: Array) -> Scores:
 
 
 def largest_columns(mask: Array, share: float) -> Array:
-    """The columns with the largest values of a mask, so many that they are `share` of all, at least one; ascending."""
+    """The columns with the largest values of a mask, `share` of all of them but at least one; ascending."""
     count = min(len(mask), max(1, int(np.ceil(share * len(mask) - 1e-9))))
     return np.sort(np.argsort(-mask, kind="stable")[:count])
 
 
 def check_scores(scores: Scores, sources: int, who: str) -> None:
-    """Refuse what cannot be the scores of `sources` vertices: kernels search in them."""
+    """Refuse values that cannot be the scores of `sources` vertices: kernels search in them."""
     vertices, levels, other = scores
     if (
         vertices.ndim != 1
@@ -86,20 +89,19 @@ def check_scores(scores: Scores, sources: int, who: str) -> None:
         )
 
 
-# How often the model may be explained, chosen beforehand so that explaining takes a small share of training.
-#
-# An explanation takes `explain_steps` passes, forward and backward, through the model over its rows; a training step
-# takes one over the rows that a worker's batch computes at the first layer, which are nearly all of its products. The
-# model's widths and layers count alike on both sides, so that processor time is counted in rows. For a few hundred rows
-# a pass is mostly calls, which take as long as a training step needs for 110 to 260 rows, and a row of a pass takes at
-# most as long as one of a step (two and three layers, 32 and 128 wide): more rows cost little, and fewer save little.
+# How often the model is explained, chosen so that explaining takes a small share of training time. An explanation takes
+# `explain_steps` forward and backward passes through the model over its rows; a training step takes one over the rows
+# that a worker's batch computes at the first layer, which are nearly all of its products. The model's widths and layers
+# count alike on both sides, so CPU time is counted in rows. For a few hundred rows a pass is mostly call overhead,
+# which takes as long as a training step needs for 110 to 260 rows, and a row of a pass takes at most as long as one of
+# a step (two and three layers, 32 and 128 wide): more rows cost little, and fewer save little.
 
 SHARE = 0.03
-"""The share of a worker's processor time that explaining may take, by estimate; drawing by scores comes on top."""
+"""The estimated share of a worker's CPU time that explaining may take; drawing by scores comes on top."""
 _CALLS = 250
-"""Rows of a training step that take as long as the calls of one pass."""
+"""The overhead of one pass, as rows of a training step that take as long."""
 _LEAST = 30
-"""Steps between two explanations where more of them would be allowed."""
+"""The least number of steps between two explanations."""
 
 
 def steps_between(
@@ -111,7 +113,7 @@ def steps_between(
     rows: int,
     passes: int,
 ) -> int:
-    """Training steps between two explanations that take so many `passes` over so many `rows`.
+    """Training steps between two explanations, each of `passes` passes over `rows` rows.
 
     `seeds` are those of a worker's share of a batch; `degree` is the mean length of a vertex's lists of all `relations`
     together, in a graph with so many `vertices`.
@@ -119,12 +121,12 @@ def steps_between(
     computed = float(seeds)
     for fanout in fanouts[:-1]:
         computed *= 1 + _drawn(fanout, relations, degree)
-    # The number of different vertices among so many draws.
+    # The expected number of different vertices among so many draws.
     computed = max(1.0, -vertices * math.expm1(-computed / max(1, vertices)))
     return max(_LEAST, math.ceil(passes * (_CALLS + rows) / (SHARE * computed)))
 
 
 def _drawn(fanout: int | Mapping[str, int], relations: int, degree: float) -> float:
-    """Neighbours that a vertex draws at a hop, in the mean."""
+    """The mean number of neighbours that a vertex draws at a hop."""
     wanted = list(fanout.values()) if isinstance(fanout, Mapping) else [fanout] * relations
     return degree if any(each < 0 for each in wanted) else min(degree, float(sum(wanted)))

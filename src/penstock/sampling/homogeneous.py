@@ -1,7 +1,7 @@
-"""Graphs with one node type and one edge type, as the samplers see them that take no others.
+"""Graphs with one node type and one edge type, for samplers that support no others.
 
 Samplers read whole lists: those of some vertices for a batch (`reader`), or all of them once beforehand (`in_order`).
-`WholeGraph` has them; `sampling.parts` has a graph whose lists are with the owners of its parts.
+`WholeGraph` has all lists; `sampling.parts` has a graph whose lists are held by the owners of its parts.
 """
 
 from abc import ABC, abstractmethod
@@ -20,8 +20,10 @@ from penstock.kernels import njit
 from penstock.sampling.lists import check_seeds
 
 
-class Reading(NamedTuple):
-    """Whole lists of some vertices: the i-th has `indices[indptr[rows[i]]:indptr[rows[i] + 1]]`; no rows: the i-th."""
+class NeighbourLists(NamedTuple):
+    """Whole lists of some vertices: the i-th has `indices[indptr[rows[i]]:indptr[rows[i] + 1]]`; without rows, the i-th
+    list.
+    """
 
     indptr: Array
     indices: Array
@@ -29,14 +31,14 @@ class Reading(NamedTuple):
 
 
 class Reader(Protocol):
-    """Lists for one batch; what was read for it before is not fetched again."""
+    """Reads lists for one batch; lists that were read for it before are not fetched again."""
 
-    def read(self, vertices: Array) -> Reading:
+    def read(self, vertices: Array) -> NeighbourLists:
         """The lists of some vertices, in any order, with repeats."""
 
 
 class Homogeneous(ABC):
-    """Offsets of all lists, the names of vertices in the hash (empty: their own numbers), and what samplers ask."""
+    """Offsets of all lists, the names of vertices in the hash (empty: their own numbers), and access to the lists."""
 
     def __init__(self, name: str, node_type: str, indptr: Array, names: Array) -> None:
         self.name, self.node_type, self.indptr, self.names = name, node_type, indptr, names
@@ -44,18 +46,18 @@ class Homogeneous(ABC):
 
     @abstractmethod
     def reader(self) -> Reader:
-        """For one batch, on one thread."""
+        """A reader for one batch, used by one thread."""
 
     @abstractmethod
-    def in_order(self) -> Iterator[tuple[Array, Reading]]:
-        """All lists once, in the natural order: some vertices (none: all, as they are) and their lists."""
+    def in_order(self) -> Iterator[tuple[Array, NeighbourLists]]:
+        """All lists once, in the natural order: some vertices (empty: all, in order) and their lists."""
 
     @abstractmethod
     def whole(self) -> "WholeGraph":
-        """The graph with all its lists here."""
+        """The graph with all its lists in this process."""
 
     def natural_order(self) -> Array:
-        """Vertices by ascending name; empty: as they are. Sums in this order do not depend on the numbering."""
+        """Vertices by ascending name; empty: their own order. Sums in this order do not depend on the numbering."""
         return np.argsort(self.names, kind="stable")
 
     def degrees(self, vertices: Array) -> Array:
@@ -64,18 +66,18 @@ class Homogeneous(ABC):
         return lengths
 
     def totals(self, vertices: Array) -> Array:
-        """The same as a block has them."""
+        """The lengths as float32, as a block's `totals`."""
         return self.degrees(vertices).astype(np.float32)
 
-    def positions(self, lists: Reading, vertices: Array, indptr: Array, found: Array) -> Array:
-        """Positions in the graph's lists of what was found, row by row, at some places of the vertices' `lists`."""
+    def positions(self, lists: NeighbourLists, vertices: Array, indptr: Array, found: Array) -> Array:
+        """Positions in the graph's lists of what was found, row by row, at some positions of the vertices' `lists`."""
         if lists.indptr is self.indptr:
             return found
         moved: Array = found + np.repeat(self.indptr[vertices] - lists.indptr[lists.rows], np.diff(indptr))
         return moved
 
     def seeds(self, seeds: Array) -> Array:
-        """Seeds as kernels take them."""
+        """Validated seeds in the kernels' type."""
         return check_seeds(seeds, self.count, self.node_type, index_dtype(self.count))
 
     def train_mask(self, train: Array) -> Array:
@@ -90,7 +92,7 @@ class Homogeneous(ABC):
 
 
 class WholeGraph(Homogeneous):
-    """A graph whose lists are here."""
+    """A graph whose lists are all in this process."""
 
     def __init__(self, name: str, node_type: str, indptr: Array, names: Array, indices: Array) -> None:
         super().__init__(name, node_type, indptr, names)
@@ -100,17 +102,17 @@ class WholeGraph(Homogeneous):
         """Every batch reads the same lists."""
         return self
 
-    def read(self, vertices: Array) -> Reading:
-        """Where the lists are: nothing is copied."""
-        return Reading(self.indptr, self.indices, vertices)
+    def read(self, vertices: Array) -> NeighbourLists:
+        """The lists themselves: nothing is copied."""
+        return NeighbourLists(self.indptr, self.indices, vertices)
 
-    def in_order(self) -> Iterator[tuple[Array, Reading]]:
+    def in_order(self) -> Iterator[tuple[Array, NeighbourLists]]:
         """All neighbour lists in one piece."""
         order = self.natural_order()
-        yield order, Reading(self.indptr, self.indices, order)
+        yield order, NeighbourLists(self.indptr, self.indices, order)
 
     def whole(self) -> "WholeGraph":
-        """The graph itself: it is already the whole graph."""
+        """The graph itself."""
         return self
 
 
@@ -138,14 +140,13 @@ def whole_graph(graph: Graph, sampler: str, original: Array | None = None) -> Wh
 
 
 def homogeneous(graph: Graph | Homogeneous, sampler: str, original: Array | None = None) -> Homogeneous:
-    """A graph as `sampler` sees it, unless it is already; that knows the names of its vertices by itself."""
+    """A graph as `sampler` sees it; a `Homogeneous` one, which has its own names, is returned unchanged."""
     return graph if isinstance(graph, Homogeneous) else whole_graph(graph, sampler, original)
 
 
-# How much vertices matter as sources, and drawing them by it.
-#
-# The importance of u is the squared norm of its column in the row-normalised adjacency: the sum of (1 / d_v)^2 over the
-# edges u -> v, d_v being the length of v's list. One pass over the lists finds it for all, eight bytes a vertex.
+# The importance of vertices as sources, and draws in proportion to it. The importance of u is the squared norm of its
+# column in the row-normalised adjacency: the sum of (1 / d_v)^2 over the edges u -> v, d_v being the length of v's
+# list. One pass over the lists computes it for all, eight bytes per vertex.
 
 
 def importance(graph: Homogeneous, self_loops: bool = False) -> Array:
@@ -157,7 +158,7 @@ def importance(graph: Homogeneous, self_loops: bool = False) -> Array:
 
 
 class Distribution:
-    """Vertices drawn with repeats in proportion to their mass: running sums and a search, eight bytes a vertex."""
+    """Draws vertices with repeats in proportion to their mass: prefix sums and a search, eight bytes per vertex."""
 
     def __init__(self, mass: Array, order: Array) -> None:
         self._order = order
@@ -167,7 +168,7 @@ class Distribution:
         self._last = int(np.searchsorted(self._running, self.total, "left"))
 
     def draw(self, key: np.uint64, amount: int) -> tuple[Array, Array]:
-        """`amount` vertices, and the chance that each had in a single draw. None if there is no mass at all."""
+        """`amount` vertices, and the probability of each in a single draw. None if there is no mass at all."""
         points = np.empty(amount if self.total > 0 else 0)
         unit_draws(key, 0, points)
         places = np.minimum(np.searchsorted(self._running, points * self.total, "right"), self._last)

@@ -21,7 +21,7 @@ class Induced(NamedTuple):
 
 
 class Inducer:
-    """Makes subgraphs of one graph, on any thread; each keeps four bytes a vertex."""
+    """Makes subgraphs of one graph, on any thread; each thread keeps four bytes per vertex."""
 
     def __init__(self, graph: Homogeneous) -> None:
         self._graph = graph
@@ -51,7 +51,7 @@ def induce_between(
 
 
 def blocks_on(graph: Homogeneous, inside: Induced, weights: Array | None, seeds: int, layers: int) -> list[Block]:
-    """`layers` blocks on one subgraph, outermost first: all rows to all rows, and at last to the first `seeds`.
+    """`layers` blocks on one subgraph, outermost first: all rows to all rows, and the last to the first `seeds`.
 
     They share their arrays. Totals are the rows' degrees in the whole graph.
     """

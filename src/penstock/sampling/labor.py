@@ -2,8 +2,9 @@
 
 All destinations of a hop see the same uniform number r_u of a source vertex u, and v takes u if r_u < min(1, k / d_v).
 Each edge is as likely as with k neighbours for each vertex, but destinations agree on their choice, so that a batch has
-fewer vertices. The number drawn varies: k in the mean for lists longer than k, the whole list for others. Because the
-number depends on the source alone, the owners of a cut graph's parts decide by themselves and still agree.
+fewer vertices. The number drawn varies: k on average for lists longer than k, the whole list for others. Because the
+random number depends only on the source, the owners of a partitioned graph's parts decide by themselves and still
+agree.
 
 Estimator: Horvitz and Thompson's. An edge's weight is 1 / min(1, k / d_v), so that the weighted sum is unbiased for the
 list's sum and, divided by `totals`, for its mean. (The plain mean of what was drawn would vary less and be biased.)
@@ -30,7 +31,7 @@ from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 
 class Labor:
-    """Draws `fanouts[h]` in-neighbours in the mean of every vertex known at hop h, counted from the seeds.
+    """Draws `fanouts[h]` in-neighbours on average of every vertex known at hop h, counted from the seeds.
 
     Blocks come with `edges` where asked for. `sample` may be called from several threads at once.
     """
@@ -45,7 +46,7 @@ class Labor:
 
     @classmethod
     def over(cls, readable: Readable, fanouts: Sequence[int], edges: bool = False) -> Self:
-        """A sampler of lists wherever they are; they must draw as `SharedLists` does."""
+        """A sampler over lists, wherever they are; they must draw as `SharedLists` does."""
         if len(readable.counts) != 1 or len(readable.relations) != 1:
             raise PenstockError(
                 "Sampler labor supports graphs with one node type and one edge type: use neighbour.",
@@ -120,7 +121,7 @@ def draw_shared(
 ) -> tuple[Array, Array]:
     """Draw in-neighbours of some vertices: offsets, and positions in the lists.
 
-    A list of at most `fanout` is taken whole. `names[u]` names u in the hash; empty: u itself.
+    A list of at most `fanout` is taken whole. `names[u]` is u's name in the hash; empty: u itself.
     """
     out_indptr = np.zeros(readers.shape[0] + 1, np.int64)
     positions = np.empty(64 + 16 * readers.shape[0], np.int64)
@@ -138,7 +139,7 @@ def draw_shared(
         else:
             chance = fanout / (last - first)
             for k in range(first, last):
-                # Written always, kept or not: a branch that goes either way costs more than the store.
+                # Written always, kept or not: an unpredictable branch costs more than the store.
                 positions[used] = k
                 name = indices[k] if names.shape[0] == 0 else names[indices[k]]
                 used += unit(draw(key, np.uint64(name))) < chance

@@ -1,11 +1,11 @@
 """Layer-wise sampling: a hop draws a fixed number of source vertices for all its destinations together.
 
-Drawn with repeats in proportion to chances q: a vertex u drawn c times of `size` becomes one row, and all its edges to
-destinations have the weight c / (size * q_u). Its mean is 1, so weighted sums are unbiased for the lists' sums, exactly
-and for any q that is positive wherever there is an edge. Destinations keep their own rows, which are exact; one whose
-neighbours were not drawn gets an empty row.
+They are drawn with repeats in proportion to probabilities q: a vertex u drawn c times of `size` becomes one row, and
+all its edges to destinations have the weight c / (size * q_u). Its mean is 1, so weighted sums are unbiased for the
+lists' sums, exactly and for any q that is positive wherever there is an edge. Destinations keep their own rows, which
+are exact; one whose neighbours were not drawn gets an empty row.
 
-`fastgcn` and `ladies` differ in q alone.
+`fastgcn` and `ladies` differ only in q.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
-from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, Reading, homogeneous, importance
+from penstock.sampling.homogeneous import Distribution, Homogeneous, NeighbourLists, Reader, homogeneous, importance
 from penstock.sampling.registry import SamplerEntry
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
@@ -28,7 +28,7 @@ class LayerwiseSampler(ABC):
     """Draws `sizes[h]` source vertices for the vertices known at hop h, counted from the seeds.
 
     Blocks come with `edges` where asked for. `sample` may be called from several threads at once; each keeps eight
-    bytes a vertex beside its rows.
+    bytes per vertex beside its rows.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class LayerwiseSampler(ABC):
         return Block(indptr, indices, rows.known, weights, self._graph.totals(rows.vertices[: rows.known]), edges)
 
     @abstractmethod
-    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
-        """Set `scale`, all 0, of the vertices drawn to their edges' weight; returns the vertices that were touched.
+    def _draw(self, lists: NeighbourLists, size: int, key: np.uint64, scale: Array) -> Array:
+        """Set `scale`, all 0, of the drawn vertices to their edges' weight; returns the vertices that were touched.
 
         `lists` are those of the hop's destinations.
         """
@@ -105,7 +105,7 @@ def _link(indptr: Array, indices: Array, rows: Array, scale: Array) -> tuple[Arr
 
 
 class FastGCN(LayerwiseSampler):
-    """Layer-wise sampling by importance in the whole graph; eight bytes a vertex for all threads."""
+    """Layer-wise sampling by importance in the whole graph; eight bytes per vertex for all threads."""
 
     def __init__(
         self, graph: Graph | Homogeneous, sizes: Sequence[int], original: Array | None = None, edges: bool = False
@@ -113,7 +113,7 @@ class FastGCN(LayerwiseSampler):
         super().__init__(graph, sizes, original, edges)
         self._distribution = Distribution(importance(self._graph), self._graph.natural_order())
 
-    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+    def _draw(self, lists: NeighbourLists, size: int, key: np.uint64, scale: Array) -> Array:
         drawn, chances = self._distribution.draw(key, size)
         np.add.at(scale, drawn, 1 / (size * chances))
         return drawn
@@ -135,9 +135,9 @@ FASTGCN = SamplerEntry(
 
 
 class Ladies(LayerwiseSampler):
-    """Layer-wise sampling by importance for the destinations at hand."""
+    """Layer-wise sampling by importance for the current destinations."""
 
-    def _draw(self, lists: Reading, size: int, key: np.uint64, scale: Array) -> Array:
+    def _draw(self, lists: NeighbourLists, size: int, key: np.uint64, scale: Array) -> Array:
         candidates = _weigh(*lists, scale)
         _scale_drawn(candidates, key, size, scale)
         return candidates
@@ -153,7 +153,7 @@ LADIES = SamplerEntry(
 
 @njit(nogil=True, cache=True)
 def _weigh(indptr: Array, indices: Array, rows: Array, mass: Array) -> Array:
-    """Add up the importance of every neighbour; returns the neighbours, each once, in order of appearance."""
+    """Sum the importance of every neighbour; returns the neighbours, each once, in order of appearance."""
     most = 0
     for row in rows:
         most += indptr[row + 1] - indptr[row]
@@ -172,7 +172,7 @@ def _weigh(indptr: Array, indices: Array, rows: Array, mass: Array) -> Array:
 
 @njit(nogil=True, cache=True)
 def _scale_drawn(candidates: Array, key: np.uint64, size: int, scale: Array) -> None:
-    """Draw `size` candidates by their mass in `scale`, and put times drawn / times expected in its place."""
+    """Draw `size` candidates by their mass in `scale`, and replace it by times drawn / times expected."""
     if candidates.shape[0] <= size:
         scale[candidates] = 1.0
         return

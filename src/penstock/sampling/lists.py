@@ -1,6 +1,6 @@
-"""The in-neighbour lists of one relation and how to draw from them: what every neighbour sampler shares.
+"""The in-neighbour lists of one relation and how to draw from them, shared by all neighbour samplers.
 
-Samplers draw from any `ListSource`. `Lists` is one relation of a graph that is here; `sampling.parts` has one for a
+Samplers draw from any `ListSource`. `Lists` is one relation of a graph in this process; `sampling.parts` has one for a
 graph whose parts are held by other tasks.
 """
 
@@ -34,16 +34,17 @@ from penstock.sampling.relabel import PerThread, Rows
 from penstock.sampling.temporal import Clock
 
 NO_LIMITS = np.empty(0, np.int64)
-"""The limits of readers that no time binds."""
+"""The limits of readers that are not bound by time."""
 _NONE = NO_LIMITS
 _NO_WEIGHTS = np.empty(0, np.float32)
 _KEPT = 1 << 22
-"""List positions for which a thread keeps room: 32 MiB."""
+"""The largest scratch array of list positions that a thread keeps: 32 MiB."""
 
 
 class Readers(NamedTuple):
-    """Rows that read their lists. Where seeds have trees of their own, each is in one; where time counts, it has that
-    seed's time."""
+    """Rows that read their lists. Where every seed has its own tree, each row belongs to one; where time counts, it has
+    that seed's time.
+    """
 
     vertices: Array
     trees: Array = _NONE
@@ -52,9 +53,9 @@ class Readers(NamedTuple):
 
 
 class DrawnNeighbours(NamedTuple):
-    """What readers drew: row i has the sources behind `indptr[i]`. It belongs to whoever asked for it.
+    """What readers drew: row i's sources begin at `indptr[i]`. The caller owns the arrays.
 
-    `positions` are the edges' places in the graph's lists, where asked for; `weights` estimate (see `Block`).
+    `positions` are the edges' positions in the graph's lists, where asked for; `weights` are estimators (see `Block`).
     """
 
     indptr: Array
@@ -64,19 +65,20 @@ class DrawnNeighbours(NamedTuple):
 
 
 class ListSource(Protocol):
-    """Lists of one relation that readers draw from, wherever they are. What is started goes on until it is waited for.
+    """Lists of one relation that readers draw from, wherever they are. A started operation runs until its result is
+    called for.
 
-    Several draws may be under way at once; `readers.vertices` must not change meanwhile.
+    Several draws may be in progress at once; `readers.vertices` must not change meanwhile.
     """
 
     weighted: bool
     """Whether edges are drawn in proportion to a field."""
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """Ask for one hop's draws, with positions if `edges`; the answer waits for them."""
+        """Start one hop's draws, with positions if `edges`; calling the result waits for them."""
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
-        """Ask for the number, or the weight, of the edges that each reader may draw, as float32."""
+        """Start computing the number, or the weight, of the edges that each reader may draw, as float32."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,10 @@ def numbered(drawn: DrawnNeighbours, sources: Rows) -> Block:
 
 
 class Lists:
-    """Draws from one relation's lists: uniform, or in proportion to a field; with or without replacement.
+    """Draws from one relation's lists: uniformly, or in proportion to a field; with or without replacement.
 
-    With `uniform` a field's weights are the edges' parts in sums, and every edge is as likely to be drawn as another:
-    one that is one of k drawn from n admissible ones has the estimator weight w * n / k.
+    With `uniform` a field's weights only scale messages, and every edge is equally likely to be drawn: one of k drawn
+    from n admissible edges has the estimator weight w * n / k.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class Lists:
         self._timed = clock is not None
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """Draws when waited for: they are then still in the cache when they are numbered."""
+        """Start a draw. It runs when the result is waited for, so that it is still in the cache when it is numbered."""
         return partial(self.draw, readers, key, fanout, edges)
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
@@ -155,7 +157,7 @@ class Lists:
         return DrawnNeighbours(indptr, drawn, positions if edges else None, weights)
 
     def most(self, vertices: Array, fanout: int) -> int:
-        """Edges that a draw for some vertices has at most."""
+        """The most edges that a draw for some vertices can have."""
         return int(count_edges(self._indptr, vertices, fanout, self.replace))
 
     def drawn(self, replace: bool, uniform: bool) -> "Lists":
@@ -169,7 +171,7 @@ class Lists:
         return self._summed(readers, self._sums, self._conditions)
 
     def _summed(self, readers: Readers, sums: Array, conditions: Conditions) -> Array:
-        """Of each reader's admissible edges, the number or the weight; `sums` has those of whole lists."""
+        """The number or the weight of each reader's admissible edges; `sums` has those of whole lists."""
         vertices, totals = readers.vertices, np.empty(len(readers.vertices), np.float32)
         timed = len(readers.limits) > 0
         if not timed:
@@ -190,11 +192,11 @@ class Lists:
 
     @property
     def _plain(self) -> bool:
-        """Whether any edge may be drawn, and is as likely as another."""
+        """Whether all edges are admissible and equally likely."""
         return (self.uniform or not self.weighted) and not self._timed
 
     def _for_draws(self) -> Conditions:
-        """What an edge needs to be drawn, whoever reads."""
+        """The conditions on an edge that do not depend on the reader."""
         return self._conditions._replace(weights=_NO_WEIGHTS) if self.uniform else self._conditions
 
     def _draw_freely(self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array) -> None:
@@ -204,7 +206,7 @@ class Lists:
     def _draw_admissible(
         self, readers: Readers, key: np.uint64, fanout: int, indptr: Array, positions: Array
     ) -> tuple[Array, Array | None]:
-        """List positions, written to the front of `positions`, and estimator weights where there are any."""
+        """List positions, written to the front of `positions`, and estimator weights if there are any."""
         lists, how = (self._indptr, self._indices, self._original), (key, fanout, self.replace)
         vertices, conditions = readers.vertices, _of_readers(self._for_draws(), readers)
         if self._plain and not len(readers.trees):
@@ -223,7 +225,7 @@ def _of_readers(conditions: Conditions, readers: Readers) -> Conditions:
 
 
 class _Scratch:
-    """Room for list positions that nobody keeps; fresh pages would cost a fifth of a hop's time."""
+    """Scratch memory for list positions; fresh pages would cost a fifth of a hop's time."""
 
     def __init__(self) -> None:
         self._room = np.empty(0, np.int64)
@@ -241,7 +243,7 @@ _scratch = PerThread(_Scratch)
 
 
 def check_typed_seeds(seeds: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, Array]:
-    """Seeds by type as the kernels want them, of types that there are."""
+    """Seeds by type, validated and in the kernels' types."""
     for name in seeds:
         if name not in counts:
             raise PenstockError(
@@ -251,7 +253,7 @@ def check_typed_seeds(seeds: Mapping[str, Array], counts: Mapping[str, int]) -> 
 
 
 def check_seeds(seeds: Array, count: int, node_type: str, dtype: np.dtype[np.signedinteger]) -> Array:
-    """Seeds as the kernels want them, within 0..count - 1."""
+    """Seeds within 0..count - 1, validated and in the kernels' type."""
     seeds = np.asarray(seeds)
     if seeds.ndim != 1 or (len(seeds) and seeds.dtype.kind not in "iu"):
         raise PenstockError(

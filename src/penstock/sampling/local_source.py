@@ -22,7 +22,7 @@ class LocalSource:
     """A whole graph, in memory or mapped, with its training vertices."""
 
     def __init__(self, graph: Graph, train: Array, seed: int = 0, unchecked: bool = False) -> None:
-        """`unchecked`: whether a partition folder that the sampler names is opened without a check of its arrays."""
+        """`unchecked`: open a partition folder that the sampler names without validating its arrays."""
         if not graph.edges:
             raise PenstockError(f"Graph {graph.name!r} has no edges to sample.", code="missing-data")
         if graph.is_part:
@@ -39,7 +39,7 @@ class LocalSource:
         return not self._graph.is_homogeneous
 
     def lists(self, options: DrawOptions, *, shared: bool = False) -> ReadableLists:
-        """Lists of the relations, each made when it is first used: a relation that no hop follows costs nothing."""
+        """The lists of the relations, each made when it is first used: a relation that no hop follows costs nothing."""
         graph = self._graph
         clocks = {} if options.time is None else clocks_of(graph, options.time)
 
@@ -61,7 +61,7 @@ class LocalSource:
         return self._train
 
     def clusters(self, options: DrawOptions) -> Array:
-        """The parts of a partition folder, where one is named; else METIS cuts the graph."""
+        """The parts of a partition folder, where one is named; else METIS partitions the graph."""
         from penstock.partition import open_partition
         from penstock.sampling.cluster import clusters_from, clusters_of
 
@@ -70,15 +70,15 @@ class LocalSource:
         return clusters_of(self._graph, options.clusters, self._seed)
 
     def locality(self, options: DrawOptions) -> Locality:
-        """Refused: nothing of the graph is remote."""
+        """Raises an error: on one machine nothing is remote."""
         raise PenstockError(
-            f"Sampler {options.sampler} draws remote neighbours apart, and on one machine there are none: train on a"
+            f"Sampler {options.sampler} treats remote neighbours separately, and one machine has none: train on a"
             " cluster with `--cluster`, or use sampler neighbour.",
             code="unsupported-combination",
         )
 
     def without(self, absent: Mapping[EdgeType, HeldOutRule]) -> Self:
-        """A local graph has its held-out edges removed before it is sampled."""
+        """Raises an error unless `absent` is empty: edges must be removed from a local graph before it is sampled."""
         if absent:
             raise PenstockError(
                 "Edges cannot be held out of a graph in this process: remove them from the graph first.",

@@ -28,20 +28,19 @@ from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
 from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
 
 ALL = -1
-"""As a fan-out: every neighbour."""
+"""The fan-out that means every neighbour."""
 
 
 class NeighbourSampler:
     """Draws `fanouts[h]` in-neighbours of every vertex known at hop h, counted from the seeds.
 
-    Uniform, without repeats unless `replace`; a vertex with fewer neighbours gives all of them once. `weight` names an
-    edge field to draw in proportion to; with `uniform` it counts in sums alone. `time` names an edge field,
-    or after `node:` a field of the neighbours: what is later than a seed is never in its neighbourhood,
-    and every seed has a tree of its own. `original[v]` is the number that v had before the graph was cut. Blocks come
-    with `totals` of all rows where asked for, of destination rows where edges are weighted, with `edges` and, of
-    samplers by time, `ages` where asked for. `relabel` is how vertices find their rows: "direct", "hash", or by the
-    graph's size.
-    `sample` may be called from several threads at once.
+    Draws are uniform, without repeats unless `replace`; a vertex with fewer neighbours gives all of them once. `weight`
+    names an edge field to draw in proportion to; with `uniform` it only scales messages. `time` names an edge field, or
+    after `node:` a field of the neighbours: what is later than a seed is never in its neighbourhood, and every seed has
+    a tree of its own. `original[v]` is the number that v had before the graph was partitioned. Blocks come with
+    `totals` of all rows where asked for, of destination rows where edges are weighted, with `edges` and, of samplers by
+    time, `ages` where asked for. `relabel` is how vertices are mapped to rows: "direct", "hash", or chosen by the
+    graph's size. `sample` may be called from several threads at once.
     """
 
     def __init__(
@@ -80,10 +79,10 @@ class NeighbourSampler:
         ages: bool = False,
         disjoint: bool = False,
     ) -> Self:
-        """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say.
+        """A sampler over lists, wherever they are; these decide about weights and replacement.
 
-        With a `clock`, of which the kind of numbers counts, seeds have times that the lists obey; `ages` need its
-        times. With `disjoint`, or with a clock, every seed has a tree of its own, and may repeat.
+        With a `clock`, which gives the type of times, seeds have times that the lists obey; `ages` need its times. With
+        `disjoint`, or with a clock, every seed has a tree of its own, and may repeat.
         """
         if len(readable.counts) != 1 or len(readable.relations) != 1:
             raise PenstockError(
@@ -96,7 +95,7 @@ class NeighbourSampler:
         return sampler
 
     def drawing_from(self, relations: Mapping[EdgeType, ListSource]) -> Self:
-        """The same sampler over other lists of the same relation, sharing what finds vertices' rows."""
+        """The same sampler over other lists of the same relation, sharing the mapping of vertices to rows."""
         other = copy.copy(self)
         (other._lists,) = relations.values()
         other.totals = self.totals or other._lists.weighted
@@ -134,8 +133,8 @@ class NeighbourSampler:
         """The batch of some different seeds; the same for the same key on any thread.
 
         `exclude` are edges [2, m], sources above destinations, that no hop of this batch may draw. `times` has one time
-        per seed where the sampler obeys time; seeds may then repeat. `places` are then those of the seeds in the batch
-        of which these are a part: seeds draw apart by them.
+        per seed where the sampler obeys time; seeds may then repeat. `places` are then their positions in the batch of
+        which these are a part: repeated seeds draw independently by position.
         """
         seeds = check_seeds(seeds, self._count, self.node_type, index_dtype(self._count))
         exclusion = exclusion_of(exclude, self._count, self._count)
@@ -151,7 +150,7 @@ class NeighbourSampler:
                 readers = _readers(rows, limits, exclusion, places)
                 drawing = self._lists.start_draw(readers, key.hop(hop), fanout, self.edges or self._ages)
                 if self.totals and not self._source_totals and hop == len(self.fanouts) - 1:
-                    # Estimators of weighted lists need those of rows that have drawn: they are asked for meanwhile.
+                    # Estimators of weighted lists need totals of the rows that have drawn: they are computed meanwhile.
                     counting = self._lists.start_totals(readers)
                 drawn = drawing()
                 ages = self._ages_of(drawn, readers)
@@ -172,7 +171,7 @@ class NeighbourSampler:
         return MiniBatch(*known, blocks[::-1], key=key, names=names, trees=trees)
 
     def _ages_of(self, drawn: DrawnNeighbours, readers: Readers) -> Array | None:
-        """Before the sources are numbered, which may overwrite them."""
+        """Ages, computed before the sources are numbered, which may overwrite them."""
         if not self._ages:
             return None
         assert self._clock is not None and drawn.positions is not None
@@ -191,7 +190,7 @@ class NeighbourSampler:
 
 
 def _readers(rows: Rows, limits: Array | None, exclusion: Exclusion = NOTHING, places: Array | None = None) -> Readers:
-    """All rows known so far."""
+    """All rows known so far, as readers."""
     vertices = rows.vertices[: rows.known]
     if not isinstance(rows, TreeRows):
         return Readers(vertices, exclusion=exclusion)

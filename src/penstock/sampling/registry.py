@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.graph.arrays import Array
     from penstock.graph.schema import EdgeType
     from penstock.sampling.block import BatchKey
-    from penstock.sampling.explanation import Explanation
+    from penstock.sampling.explanation import SamplingExplanation
     from penstock.sampling.homogeneous import Homogeneous
     from penstock.sampling.links.edge_split import HeldOutRule
     from penstock.sampling.lists import ListSource, Readable
@@ -39,7 +39,7 @@ FEATURES = {
 
 
 class ReadableLists(NamedTuple):
-    """Neighbour lists to draw from, and the clocks that draws from relations obey, where they obey any."""
+    """Neighbour lists to draw from, and the clocks that draws from some relations obey."""
 
     readable: "Readable"
     clocks: "Mapping[EdgeType, Clock]"
@@ -51,17 +51,19 @@ class ReadableLists(NamedTuple):
 
 
 class Locality(Protocol):
-    """What is local to whoever draws, and explanations of how much the rest matters."""
+    """What is local to the process that draws, and explanations with scores of the rest."""
 
-    def explanation(self, key: "BatchKey") -> "Explanation | None":
-        """What is in force for a batch, None where the batch is drawn plainly; waits for one that is under way."""
+    def explanation(self, key: "BatchKey") -> "SamplingExplanation | None":
+        """The explanation that applies to a batch; None where it is drawn without one. Waits for one that is being
+        made.
+        """
 
-    def lists(self, explanation: "Explanation") -> "Mapping[EdgeType, ListSource]":
-        """Lists by relation that are drawn from as an explanation says."""
+    def lists(self, explanation: "SamplingExplanation") -> "Mapping[EdgeType, ListSource]":
+        """Lists by relation that draw according to an explanation."""
 
 
 class GraphSource(Protocol):
-    """A graph that a sampler is built over: in this process, or cut into parts with owners in other processes."""
+    """A graph that a sampler is built over: in this process, or partitioned with owners in other processes."""
 
     @property
     def typed(self) -> bool:
@@ -74,7 +76,7 @@ class GraphSource(Protocol):
         """
 
     def whole_lists(self, sampler: str) -> "Homogeneous":
-        """The graph for samplers that read whole lists; refused in the name of `sampler` where it has several types."""
+        """The graph for samplers that read whole lists; an error naming `sampler` where it has several types."""
 
     def training_vertices(self) -> "Array":
         """Training vertices in the numbers of this source, ascending by original number."""
@@ -83,14 +85,14 @@ class GraphSource(Protocol):
         """The cluster number of each vertex, for Cluster-GCN."""
 
     def locality(self, options: "DrawOptions") -> Locality:
-        """What is local and what is remote; refused where all of the graph is in this process."""
+        """What is local and what is remote; an error where the whole graph is in this process."""
 
     def without(self, absent: "Mapping[EdgeType, HeldOutRule]") -> Self:
         """The same source without the edges that are held out of some relations."""
 
 
 class SamplerSettings(NamedTuple):
-    """What a sampler is built for, beside the graph."""
+    """What a sampler is built with, beside the graph."""
 
     options: "DrawOptions"
     layers: int
@@ -98,11 +100,11 @@ class SamplerSettings(NamedTuple):
     totals: bool
     """Whether the model needs the number of edges of each whole list."""
     edges: bool = False
-    """Whether blocks must name their edges, whose rows are then read."""
+    """Whether blocks must hold the positions of their edges, whose rows are then read."""
     ages: bool = False
-    """Whether blocks must say how long before its seed's time each edge was."""
+    """Whether blocks must hold how long before its seed's time each edge was."""
     disjoint: bool = False
-    """Whether every seed has a neighbourhood of its own, whatever vertices it shares with others."""
+    """Whether every seed has a neighbourhood of its own, even if it shares vertices with others."""
 
 
 @dataclass(frozen=True)
@@ -118,21 +120,22 @@ class SamplerEntry:
     joint: bool = False
     """Whether a batch is drawn as a whole, so that each of several workers draws all of it and keeps its share."""
     items_per_batch: Callable[["DrawOptions"], int] | None = None
-    """For samplers that find their seeds themselves and have `items` (subgraphs, clusters): how many of these make
-    a batch. None: an epoch goes through the training vertices, `batch_size` at a time."""
+    """For samplers that find their own seeds and have `items` (subgraphs, clusters): how many items make a batch. None:
+    an epoch consists of the training vertices, `batch_size` at a time.
+    """
     batches_per_epoch: Callable[["DrawOptions"], int] | None = None
     """For samplers that divide the training vertices into a number of batches, whatever `batch_size` is."""
     shuffles: bool = True
-    """Whether the order of an epoch's items makes its batches. Otherwise only `shuffle: always` is accepted."""
+    """Whether batches are made by shuffling an epoch's items. Otherwise only `shuffle: always` is accepted."""
     supervision_apart: bool = False
     """Whether tasks on edges divide the training edges once into supervised ones and ones that carry messages (job
     field `supervision`). Otherwise every batch leaves out its own edges."""
     own_options: "type[StrictDocument] | None" = None
-    """Fields of the job that are for this sampler alone: with any other they are refused."""
+    """Job fields that belong to this sampler only: with any other they are refused."""
     local: bool = False
     """Whether draws depend on which machine has which parts (`GraphSource.locality`)."""
     settled: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the job with which its first iterations cost what later ones do: a profile is measured with them."""
+    """Job fields with which its first iterations cost as much as later ones do; profiles are measured with them."""
     makes_batches: bool = True
     """Whether steps read batches that it draws. Otherwise they read the whole graph, and keep what is read of it."""
     prepares: bool = True
@@ -175,7 +178,7 @@ class DrawOptions(StrictDocument):
 
     @property
     def list_weight(self) -> str | None:
-        """The field that lists are weighted by, whether draws go by it or not."""
+        """The field that lists are weighted by, whether it decides draws or only scales messages."""
         return self.edge_weight if self.weight is None else self.weight
 
     sampler: str = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
@@ -188,7 +191,7 @@ class DrawOptions(StrictDocument):
     edge_weight: str | None = Field(
         None,
         description="edge field with weights: neighbours are drawn uniformly, and the model weighs what they send by it"
-        " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/edges.md)",
+        " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/models.md)",
     )
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
     seed_time: str | None = Field(
@@ -208,13 +211,13 @@ class DrawOptions(StrictDocument):
 # The job's fields for sampler explained.
 
 
-class ExplainOptions(StrictDocument):
+class ExplainedSamplingOptions(StrictDocument):
     """How explanations choose what is sent between machines. Other samplers refuse these fields."""
 
     explain_every: AutoCount = Field(
         30,
         description="explained: steps between two explanations of the model; auto: 30, and more where explaining would"
-        " take more than 3 % of a worker's processor time by arithmetic (docs/explained.md)",
+        " take more than 3 % of a worker's processor time by arithmetic (docs/sampling.md)",
     )
     explain_delay: int = Field(
         10, ge=0, description="explained: steps from taking an explanation's weights until it is in force"

@@ -1,8 +1,8 @@
-"""From vertices to rows of a batch: new vertices are numbered in the order in which they appear.
+"""Maps vertices to rows of a batch: new vertices are numbered in the order in which they appear.
 
-Two ways, chosen by `rows_for`, that give the same rows. *Direct* addressing keeps a row number for every vertex of the
-graph: one load an edge, four bytes a vertex and thread. *Hashing* keeps an open-addressing table of the batch's own
-vertices: slower by a hash and a compare an edge, and its memory grows with the batch, not with the graph.
+There are two ways, chosen by `rows_for`, with equal results. *Direct* addressing keeps a row number for every vertex of
+the graph: one load per edge, four bytes per vertex and thread. *Hashing* keeps an open-addressing table of the batch's
+own vertices: slower by a hash and a comparison per edge, and its memory grows with the batch, not with the graph.
 """
 
 import threading
@@ -18,7 +18,7 @@ from penstock.graph.hashing import mix
 from penstock.kernels import njit
 
 DIRECT_LIMIT = 1 << 28
-"""Vertices up to which "auto" addresses directly: a gigabyte a thread."""
+"""The number of vertices up to which "auto" addresses directly: a gigabyte per thread."""
 WAYS = ("auto", "direct", "hash")
 Room = TypeVar("Room")
 _SMALLEST_TABLE = 1 << 12
@@ -28,20 +28,20 @@ class Rows(Protocol):
     """The rows of one batch, which start with the seeds. A thread reuses it from batch to batch."""
 
     vertices: Array
-    """The first `known` are the batch's; the rest is room."""
+    """The first `known` are the batch's; the rest is spare room."""
     known: int
 
     def start(self, seeds: Array) -> None:
         """Give the seeds the first rows."""
 
     def number(self, sources: Array, indptr: Array) -> Array:
-        """Rows (int32) of sources, new ones behind those known; `sources` may be overwritten.
+        """Rows (int32) of sources, new ones after those known; `sources` may be overwritten.
 
-        Row i of the batch reads the sources behind `indptr[i]`.
+        Row i of the batch reads the sources from `indptr[i]` on.
         """
 
     def forget(self) -> None:
-        """Make ready for another batch."""
+        """Clear it for another batch."""
 
 
 def rows_for(count: int, way: str = "auto") -> Rows:
@@ -52,7 +52,7 @@ def rows_for(count: int, way: str = "auto") -> Rows:
 
 
 def check_way(way: str) -> None:
-    """Refuse a way that is none of `WAYS`."""
+    """Refuse an unknown way."""
     if way not in WAYS:
         raise PenstockError(f"relabel={way!r} is not known: use one of {', '.join(WAYS)}.", code="unknown-name")
 
@@ -66,7 +66,7 @@ class DirectRows:
         self._place = np.full(count, -1, np.int32)
 
     def start(self, seeds: Array) -> None:
-        """Give the seeds the first rows; they must differ."""
+        """The seeds must be different."""
         self.vertices = with_room(self.vertices, 0, len(seeds))
         known = number_seeds(seeds, self._place, self.vertices)
         if known < 0:
@@ -74,8 +74,7 @@ class DirectRows:
         self.known = known
 
     def number(self, sources: Array, indptr: Array) -> Array:
-        """Rows of sources, new ones behind those known."""
-        # One more than there can be: the kernel always writes behind the last.
+        # One more than there can be: the kernel always writes after the last.
         most = min(self.known + len(sources), len(self._place)) + 1
         self.vertices = with_room(self.vertices, self.known, most)
         rows = sources if sources.dtype == np.int32 else np.empty(len(sources), np.int32)
@@ -83,13 +82,13 @@ class DirectRows:
         return rows
 
     def forget(self) -> None:
-        """Clear the rows of a finished batch, and only those."""
+        """Clears only the rows of the finished batch."""
         forget(self._place, self.vertices, self.known)
         self.known = 0
 
 
 class HashedRows:
-    """A table of the batch's own vertices, or of any whole numbers that are not negative."""
+    """A table of the batch's own vertices, or of any non-negative integers."""
 
     def __init__(self, dtype: np.dtype[np.signedinteger]) -> None:
         self.known = 0
@@ -97,18 +96,17 @@ class HashedRows:
         self._slots = np.full(_SMALLEST_TABLE, -1, np.int32)
 
     def start(self, seeds: Array) -> None:
-        """Give the seeds the first rows; they must differ."""
+        """The seeds must be different."""
         rows = self.number_these(seeds)
         if self.known < len(seeds):
             self.forget()
             raise repeated(seeds[np.flatnonzero(rows != np.arange(len(seeds)))[0]])
 
     def number(self, sources: Array, indptr: Array) -> Array:
-        """Rows of sources, new ones behind those known."""
         return self.number_these(sources)
 
     def number_these(self, numbers: Array) -> Array:
-        """Rows of some numbers, new ones behind those known."""
+        """Rows of some numbers, new ones after those known."""
         self.vertices = with_room(self.vertices, self.known, self.known + len(numbers))
         rows = np.empty(len(numbers), np.int32)
         done = 0
@@ -120,19 +118,19 @@ class HashedRows:
             _insert_known(self._slots, self.vertices, self.known)
 
     def forget(self) -> None:
-        """Empty the table; it keeps its size."""
+        """The emptied table keeps its size."""
         self._slots.fill(-1)
         self.known = 0
 
 
 class PerThread(Generic[Room]):
-    """Something that each thread makes once and reuses."""
+    """An object that each thread makes once and reuses."""
 
     def __init__(self, make: Callable[[], Room]) -> None:
         self._make, self._threads = make, threading.local()
 
     def get(self) -> Room:
-        """The calling thread's own room."""
+        """The calling thread's own object."""
         if not hasattr(self._threads, "room"):
             self._threads.room = self._make()
         room: Room = self._threads.room
@@ -140,7 +138,7 @@ class PerThread(Generic[Room]):
 
 
 def repeated(vertex: int) -> PenstockError:
-    """The complaint about a seed that is given twice."""
+    """The error for a seed that is given twice."""
     return PenstockError(f"Vertex {vertex} occurs twice in the seeds: give each once.", code="duplicate")
 
 
@@ -155,8 +153,11 @@ def with_room(vertices: Array, known: int, most: int) -> Array:
 
 @njit(nogil=True, cache=True)
 def _number_direct(numbers: Array, place: Array, vertices: Array, known: int, rows: Array) -> int:
-    """Rows of vertices, maybe in place; returns how many are known after. `place[v]` is the row of vertex v or -1."""
-    # Without a branch: whether a vertex is new is as good as random, and guessing wrong costs more than writing twice.
+    """Write the rows of vertices, maybe in place; returns how many are known afterwards. `place[v]` is the row of v or
+    -1.
+    """
+    # Without a branch: whether a vertex is new is unpredictable, and a mispredicted branch costs more than writing
+    # twice.
     found = known
     for k in range(len(numbers)):
         vertex = numbers[k]
@@ -179,7 +180,7 @@ def forget(place: Array, vertices: Array, known: int) -> None:
 
 @njit(nogil=True, cache=True)
 def number_seeds(seeds: Array, place: Array, vertices: Array) -> int:
-    """Give the seeds the first rows; returns how many, or the negative place of one that repeats, minus one."""
+    """Give the seeds the first rows; returns how many, or minus one minus the position of one that repeats."""
     count = len(seeds)
     for row in range(count):
         if place[seeds[row]] >= 0:
@@ -194,9 +195,9 @@ def number_seeds(seeds: Array, place: Array, vertices: Array) -> int:
 def _number_hashed(
     numbers: Array, first: int, slots: Array, vertices: Array, known: int, rows: Array
 ) -> tuple[int, int]:
-    """Number from the `first` on until all are done or the table is half full; returns how many are done and known.
+    """Number from `first` on until all are done or the table is half full; returns how many are done and known.
 
-    `slots` holds rows or -1, at the place where a number hashes to or the next free one.
+    `slots` holds rows or -1, at the slot that a number hashes to or the next free one.
     """
     mask = len(slots) - 1
     for k in range(first, len(numbers)):

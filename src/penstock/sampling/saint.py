@@ -20,15 +20,14 @@ from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, hom
 from penstock.sampling.induced import Induced, Inducer, blocks_on
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
 
-# Chances that vertices and pairs are in a subgraph, and what follows: the weights of its edges.
-#
-# All kinds of GraphSAINT make `size` independent draws, each of which visits a vertex, an edge's ends, or a walk's
-# vertices. If one draw visits v with chance m_v, and both u and v with chance m_uv, then v is in the subgraph with
-# chance p_v = 1 - (1 - m_v)^size, and both are with chance p_u + p_v - (1 - (1 - m_u - m_v + m_uv)^size).
+# Probabilities that vertices and pairs are in a subgraph, and the weights of its edges that follow. All kinds of
+# GraphSAINT make `size` independent draws, each of which visits a vertex, an edge's ends, or a walk's vertices. If one
+# draw visits v with probability m_v, and both u and v with probability m_uv, then v is in the subgraph with probability
+# p_v = 1 - (1 - m_v)^size, and both are with probability p_u + p_v - (1 - (1 - m_u - m_v + m_uv)^size).
 
 
 def inclusion(mass: Array, size: int) -> Array:
-    """The chance to be visited by one of `size` draws, from the chances of one draw."""
+    """The probability of being visited by one of `size` draws, from that of one draw."""
     return _inclusion(mass, size)
 
 
@@ -41,7 +40,7 @@ def edge_weights(inside: Induced, mass: Array, joint: Array, size: int) -> Array
 
 
 def count_copies(inside: Induced) -> tuple[Array, Array]:
-    """Of every edge u -> v of a subgraph: how many there are from u to v, and how many from v to u."""
+    """For every edge u -> v of a subgraph: how many there are from u to v, and how many from v to u."""
     out_indptr, out_indices = transpose_lists(inside.indptr, inside.indices, len(inside.vertices))
     there = _tally(inside.indptr, inside.indices, inside.indptr, inside.indices)
     back = _tally(inside.indptr, inside.indices, out_indptr, out_indices)
@@ -50,7 +49,7 @@ def count_copies(inside: Induced) -> tuple[Array, Array]:
 
 @njit(nogil=True, cache=True)
 def _visited(mass: float, size: int) -> float:
-    """1 - (1 - mass)^size without loss for small masses."""
+    """1 - (1 - mass)^size, accurate for small masses."""
     return 1.0 if mass >= 1.0 else -expm1(size * log1p(-mass))
 
 
@@ -78,7 +77,7 @@ def _weights(indptr: Array, indices: Array, mass: Array, joint: Array, size: int
 
 @njit(nogil=True, cache=True)
 def _tally(indptr: Array, indices: Array, other_indptr: Array, other_indices: Array) -> Array:
-    """How often each edge's source stands in another list of the same row."""
+    """How often each edge's source is in another list of the same row."""
     times = np.zeros(indptr.shape[0] - 1, np.int32)
     out = np.empty(indices.shape[0], np.int32)
     for row in range(indptr.shape[0] - 1):
@@ -128,7 +127,7 @@ class EdgeDraws:
 def _add_masses(
     offsets: Array, vertices: Array, indptr: Array, indices: Array, rows: Array, lists: Array, mass: Array
 ) -> None:
-    """The mass of some vertices' lists, and of all edges at them; `offsets` are those of all lists."""
+    """Add the mass of some vertices' lists, and of all edges at them; `offsets` are those of all lists."""
     for i in range(vertices.shape[0] if vertices.shape[0] else lists.shape[0]):
         v = vertices[i] if vertices.shape[0] else i
         row = rows[i] if vertices.shape[0] else i
@@ -145,7 +144,7 @@ def _add_masses(
 def _draw_sources(
     offsets: Array, indptr: Array, indices: Array, rows: Array, destinations: Array, key: np.uint64
 ) -> Array:
-    """An edge of every destination's list by its mass; `offsets` are those of all lists."""
+    """Draw an edge of every destination's list by mass; `offsets` are those of all lists."""
     sources = np.empty(destinations.shape[0], np.int64)
     for j in range(destinations.shape[0]):
         v, row = destinations[j], rows[j]
@@ -167,11 +166,10 @@ def _single(offsets: Array, u: int, v: int) -> float:
     return single
 
 
-# Draws of random walks: a root by even chance, then `length` steps, each to an even choice of the in-neighbours.
-#
-# A walk that comes to an empty list stays there. What the root and the first step visit has closed forms. What later
-# steps add has not and is counted over walks made beforehand: four bytes an edge for pairs, eight a vertex, and all
-# lists where it is counted.
+# Draws of random walks: a uniform root, then `length` steps, each to a uniform in-neighbour. A walk that comes to an
+# empty list stays there. Probabilities of the root and the first step have closed forms. Those of later steps have not
+# and are counted over walks made beforehand: four bytes per edge for pairs, eight per vertex, and all lists where it is
+# counted.
 
 
 class WalkDraws:
@@ -217,7 +215,7 @@ class WalkDraws:
 
 @njit(nogil=True, cache=True)
 def _add_first_visits(vertices: Array, indptr: Array, indices: Array, rows: Array, names: Array, mass: Array) -> int:
-    """The chance to be the root or the first step; returns a vertex whose list is not ascending, or -1."""
+    """Add the probability of being the root or the first step; returns a vertex whose list is not ascending, or -1."""
     count = mass.shape[0]
     for i in range(vertices.shape[0] if vertices.shape[0] else count):
         v = vertices[i] if vertices.shape[0] else i
@@ -234,14 +232,14 @@ def _add_first_visits(vertices: Array, indptr: Array, indices: Array, rows: Arra
 
 @njit(nogil=True, cache=True)
 def _start(key: np.uint64, order: Array, count: int, paths: Array) -> None:
-    """The roots of all walks of a stream."""
+    """Write the roots of all walks of a stream."""
     for j in range(paths.shape[0]):
         paths[j, 0] = _root(key, j * paths.shape[1], order, count)
 
 
 @njit(nogil=True, cache=True)
 def _step(indptr: Array, indices: Array, rows: Array, key: np.uint64, t: int, paths: Array) -> None:
-    """The t-th step of all walks of a stream; `rows` are those of the vertices they have come to."""
+    """Make the t-th step of all walks of a stream; `rows` are those of the vertices that they have reached."""
     for j in range(paths.shape[0]):
         row = rows[j]
         place = _choice(key, j * paths.shape[1] + t, indptr[row + 1] - indptr[row])
@@ -250,7 +248,7 @@ def _step(indptr: Array, indices: Array, rows: Array, key: np.uint64, t: int, pa
 
 @njit(nogil=True, cache=True)
 def _walk(indptr: Array, indices: Array, order: Array, key: np.uint64, number: int, path: Array) -> None:
-    """The `number`-th walk of a stream, as long as `path`."""
+    """Write the `number`-th walk of a stream, as long as `path`."""
     first = number * path.shape[0]
     path[0] = _root(key, first, order, indptr.shape[0] - 1)
     for t in range(1, path.shape[0]):
@@ -267,7 +265,7 @@ def _root(key: np.uint64, number: int, order: Array, count: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _choice(key: np.uint64, number: int, degree: int) -> int:
-    """A place in a list of some length; -1 in an empty one."""
+    """A position in a list of some length; -1 in an empty one."""
     return int(unit(draw(key, np.uint64(number))) * degree) if degree else -1
 
 
@@ -283,7 +281,7 @@ def _count_later_visits(
     visits: Array,
     pairs: Array,
 ) -> None:
-    """Walks that visit a vertex after the first step only, and pairs other than the root with the first step."""
+    """Count walks that visit a vertex only after the first step, and pairs other than the root with the first step."""
     path, distinct = np.empty(length + 1, np.int64), np.empty(length + 1, np.int64)
     for j in range(amount):
         _walk(indptr, indices, order, key, j, path)
@@ -343,7 +341,7 @@ class VertexDraws:
         return self._distribution.draw(key.purpose("vertices"), amount)[0]
 
     def joint(self, inside: Induced) -> Array:
-        """No draw visits two vertices."""
+        """Zero: no draw visits two vertices."""
         return np.zeros(len(inside.indices))
 
 
@@ -351,14 +349,16 @@ class Draws(Protocol):
     """Independent draws that each visit some vertices."""
 
     mass: Array
-    """The chance (float64) that one draw visits a vertex."""
+    """The probability (float64) that one draw visits each vertex."""
 
     def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
         """The vertices visited by `amount` draws, in order, with repeats."""
         ...
 
     def joint(self, inside: Induced) -> Array:
-        """The chance (float64) that one draw visits both ends, of every edge of a subgraph; loops do not matter."""
+        """The probability (float64) that one draw visits both ends, for every edge of a subgraph;
+        loops do not matter.
+        """
         ...
 
 
@@ -366,15 +366,15 @@ KINDS = ("vertex", "edge", "walk")
 
 
 class Saint:
-    """Subgraphs of `size` draws: vertices, edges, or walks of `walk_length` steps from roots of even chance.
+    """Subgraphs of `size` draws: vertices, edges, or walks of `walk_length` steps from uniform roots.
 
     Edges have the weight 1 / P(u in | v in): where v is in, weighted sums are unbiased for the list's sum. Seeds are
     the training vertices inside, perhaps none. Their weights are 1 / (T p_v), T being the number of training vertices
-    that can be drawn and p_v the chance that v is in: the expectation of the sum of seed weight * loss is the mean loss
-    of those T. All chances are exact, but for walks of more than one step, where later steps are counted over as many
-    walks as `presample` subgraphs have.
+    that can be drawn and p_v the probability that v is in: the expectation of the sum of seed weight * loss is the mean
+    loss of those T. All probabilities are exact, except for walks of more than one step, where later steps are counted
+    over as many walks as `presample` subgraphs have.
 
-    `items` numbers the subgraphs of an epoch, which together hold as many vertices as the graph, in the mean. `sample`
+    `items` numbers the subgraphs of an epoch, which together have as many vertices as the graph on average. `sample`
     may be called from several threads at once.
     """
 
@@ -393,7 +393,8 @@ class Saint:
         self._graph = homogeneous(graph, "Saint", original)
         _check(kind, size, walk_length, layers, presample)
         if kind == "walk" and walk_length > 1:
-            # Later steps are counted over many walks and by edge: whoever has room for that has it for the lists.
+            # Later steps are counted over many walks and per edge; where memory suffices for that, it suffices for the
+            # lists.
             self._graph = self._graph.whole()
         self.kind, self.size, self.layers = kind, size, layers
         self._is_train = self._graph.train_mask(train)
@@ -409,7 +410,7 @@ class Saint:
         self._inducer = Inducer(self._graph)
 
     def sample(self, items: Array, key: BatchKey) -> MiniBatch[Block]:
-        """The subgraph of one item. Its draws depend on the key alone, and are the same on any thread."""
+        """The subgraph of one item. Its draws depend only on the key, and are the same on any thread."""
         if np.size(items) != 1:
             raise PenstockError(
                 f"GraphSAINT draws one subgraph for each batch, not {np.size(items)}: set batch_size to 1.",
@@ -438,7 +439,7 @@ class Saint:
         if self.kind == "edge":
             return EdgeDraws(self._graph)
         if presample is None:
-            # As the paper: until a vertex has been in about fifty subgraphs.
+            # As in GraphSAINT: until a vertex has been in about fifty subgraphs.
             walks = 50 * self._graph.count // (walk_length + 1)
         else:
             walks = presample * self.size

@@ -1,7 +1,7 @@
-"""Time in sampling: a seed's neighbourhood holds only what was there at the seed's own time.
+"""Sampling by time: a seed's neighbourhood holds only what existed at the seed's own time.
 
-Two seeds with different times see different lists of one vertex, so that every seed has a tree of its own: rows of a
-batch are (seed, vertex) pairs. Not later means t <= the seed's time.
+Two seeds with different times see different lists of one vertex, so every seed has a tree of its own: rows of a batch
+are (seed, vertex) pairs. An edge is admissible if t <= the seed's time.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from penstock.graph.schema import EdgeType
 from penstock.sampling.relabel import HashedRows, with_room
 
 OF_NODES = "node:"
-"""Before the name of a time field: the neighbours' own times, not those of the edges."""
+"""The prefix of a time field that is of the neighbours rather than the edges."""
 _WIDEST = np.iinfo(np.int64)
 
 
 class Clock(NamedTuple):
-    """A time of every edge, or of every vertex; the other is empty."""
+    """The times of all edges, or of all vertices; the other array is empty."""
 
     edge_times: Array
     vertex_times: Array
@@ -35,7 +35,7 @@ class Clock(NamedTuple):
         return self.edge_times.dtype.kind == "i"
 
     def limits(self, times: Array | None, seeds: int) -> Array:
-        """One time per seed, checked, in the clock's kind of numbers."""
+        """One time per seed, validated, in the clock's dtype."""
         if times is None:
             raise PenstockError(
                 "This sampler samples by time: pass `times`, one for every seed.", code="option-missing"
@@ -59,7 +59,7 @@ class Clock(NamedTuple):
         return times.astype(np.int64)
 
     def ages(self, limits: Array, sources: Array, positions: Array) -> Array:
-        """How long before the limit of whoever reads it each edge was, or its source: float32, 0 or more."""
+        """The age of each edge, or of its source, before its reader's limit: float32, 0 or more."""
         times = self.edge_times[positions] if len(self.edge_times) else self.vertex_times[sources]
         return (limits - times).astype(np.float32)
 
@@ -67,7 +67,7 @@ class Clock(NamedTuple):
 def clocks_of(graph: Graph, time: str) -> dict[EdgeType, Clock]:
     """By relation, the clock that a field gives: of the edges, or after `node:` of the vertices that they come from.
 
-    Relations whose edges, or sources, have no such field are not bound by time, and have no clock.
+    Relations whose edges, or sources, lack the field are not bound by time, and have no clock.
     """
     of_nodes = time.startswith(OF_NODES)
     name, what = (time[len(OF_NODES) :], "vertices") if of_nodes else (time, "edges")
@@ -86,7 +86,7 @@ def clocks_of(graph: Graph, time: str) -> dict[EdgeType, Clock]:
 
 
 def checked_times(times: Array, what: str) -> Array:
-    """Times as they are compared, of a field that `what` names: one signed number for each row."""
+    """Times of a field, which `what` names in errors, validated: one signed number for each row."""
     if times.ndim != 1 or times.dtype.kind not in "iuf" or times.dtype == np.uint64:
         raise PenstockError(
             f"{what} cannot be used as times: it must hold one signed number for each.", code="wrong-type"
@@ -95,7 +95,7 @@ def checked_times(times: Array, what: str) -> Array:
 
 
 def just_before(times: Array, in_whole_numbers: bool) -> Array:
-    """The latest limits that leave out what has the same time: `in_whole_numbers` where all that is compared has."""
+    """The latest limits that leave out equal times; `in_whole_numbers` if all times that are compared are integers."""
     if in_whole_numbers and times.dtype.kind == "i":
         wide = times.astype(np.int64)
         return np.where(wide == _WIDEST.min, wide, wide - 1)
@@ -113,13 +113,13 @@ def _clock(graph: Graph, owner: NodeSet | EdgeSet, name: str, of_nodes: bool) ->
 
 
 def trees_of(rows: Mapping[str, Any]) -> dict[str, Array] | None:
-    """By node type, the tree of each row that is known; None where rows are in none."""
+    """By node type, the tree of each known row; None where rows belong to no trees."""
     trees = {name: each.trees[: each.known].copy() for name, each in rows.items() if isinstance(each, TreeRows)}
     return trees or None
 
 
 class TreeRows:
-    """Rows of (seed, vertex) pairs of a node type: `trees[row]` is the seed's place in the batch."""
+    """Rows of (seed, vertex) pairs of a node type: `trees[row]` is the seed's position in the batch."""
 
     def __init__(self, count: int) -> None:
         self.known = 0
@@ -129,7 +129,7 @@ class TreeRows:
     def start(self, seeds: Array, first: int = 0) -> None:
         """Give the seeds the first rows; a vertex may be a seed several times, at different times.
 
-        `first` is the place of the first one, where seeds of other types stand before them.
+        `first` is the position of the first one, where seeds of other types come before them.
         """
         self._pairs.start((first + np.arange(len(seeds))) * self._count + seeds)
         self._take_new()
@@ -151,7 +151,7 @@ class TreeRows:
         self.known = 0
 
     def _take_new(self) -> None:
-        """Split the pairs that have come since."""
+        """Split the pairs added since the last call."""
         before, self.known = self.known, self._pairs.known
         self.vertices = with_room(self.vertices, before, self.known)
         self.trees = with_room(self.trees, before, self.known)

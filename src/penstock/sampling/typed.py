@@ -36,10 +36,10 @@ class TypedNeighbourSampler:
     """Draws in-neighbours of every vertex known at a hop, from each relation that leads to its type.
 
     `fanouts[h]` is one number for all relations, or numbers by relation; those that are not named, or have 0, are not
-    followed. Relations of a hop draw apart and read the vertices known at its start; new vertices are numbered relation
-    by relation in stored order. `original` has an array for every node type that was renumbered. `time` names a field
-    of edges, or after `node:` of neighbours; relations without it are not bound by time. The rest is as for
-    `NeighbourSampler`. A block's `totals` run over the rows of its destination type.
+    followed. Relations of a hop draw independently and read the vertices known at its start; new vertices are numbered
+    relation by relation in stored order. `original` has an array for every node type that was renumbered. `time` names
+    a field of edges, or after `node:` of neighbours; relations without it are not bound by time. The rest is as for
+    `NeighbourSampler`. A block's `totals` are those of the rows of its destination type.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TypedNeighbourSampler:
         clocks: Mapping[EdgeType, Clock] | None = None,
         disjoint: bool = False,
     ) -> Self:
-        """A sampler of lists wherever they are; whether they weigh or repeat is theirs to say.
+        """A sampler over lists, wherever they are; these decide about weights and replacement.
 
         With `clocks`, seeds have times that the lists of those relations obey. With `disjoint`, or with clocks, every
         seed has a tree of its own, and may repeat.
@@ -98,7 +98,7 @@ class TypedNeighbourSampler:
         return sampler
 
     def drawing_from(self, relations: Mapping[EdgeType, ListSource]) -> Self:
-        """The same sampler over other lists of the same relations, sharing what finds vertices' rows."""
+        """The same sampler over other lists of the same relations, sharing the mapping of vertices to rows."""
         other = copy.copy(self)
         other._lists = {kind: relations[kind] for kind in self._lists}
         other.totals = self.totals or any(lists.weighted for lists in other._lists.values())
@@ -137,7 +137,7 @@ class TypedNeighbourSampler:
 
         `exclude` has, by relation, edges [2, m], sources above destinations, that no hop of this batch may draw.
         `times` has, by type, one time for each seed where the sampler obeys time; seeds may then repeat. `places` are
-        then those of the seeds in the batch of which these are a part, where types stand one behind the other.
+        then their positions, by type, in the batch of which these are a part, whose types are concatenated.
         """
         seeds = check_typed_seeds(seeds, self._counts)
         limits = self._limits(seeds, times)
@@ -162,7 +162,7 @@ class TypedNeighbourSampler:
         return {name: self._names[name][these] if name in self._names else these for name, these in vertices.items()}
 
     def _limits(self, seeds: Mapping[str, Array], times: Mapping[str, Array] | None) -> dict[EdgeType, Array]:
-        """By relation that is bound by time, the time of every seed, those of one type behind those of another."""
+        """By relation that is bound by time, the time of every seed, concatenated over types."""
         if not self._clocks:
             if times is None:
                 return {}
@@ -184,7 +184,7 @@ class TypedNeighbourSampler:
 
     def _hop(self, rows: dict[str, Rows], hop: int, key: BatchKey, conditions: "_Conditions") -> TypedBlock:
         num_dst = {name: these.known for name, these in rows.items()}
-        # All relations are asked for at once: where lists are with other tasks, they draw beside each other.
+        # All relations are started at once: lists held by other tasks are then drawn in parallel.
         drawing = {}
         for kind, fanout in self._in_order(self.fanouts[hop]):
             readers = conditions.readers(kind, rows[kind[2]], num_dst[kind[2]])
@@ -204,7 +204,7 @@ class TypedNeighbourSampler:
         for kind, lists in self._lists.items():
             there = [block for block in blocks if kind in block.relations]
             if there:
-                # Estimators of weighted lists need those of destination rows alone.
+                # Estimators of weighted lists need totals of destination rows only.
                 counted = there[-1].num_src if self._source_totals else there[-1].num_dst
                 readers = conditions.readers(kind, rows[kind[2]], counted[kind[2]])
                 counting[kind] = there, lists.start_totals(readers)
@@ -225,9 +225,9 @@ class TypedNeighbourSampler:
 
 
 class _Conditions(NamedTuple):
-    """What a batch may not draw: by relation, excluded edges, and the times of all seeds; and the seeds' places.
+    """What a batch may not draw: by relation, excluded edges, and the times of all seeds; and the seeds' positions.
 
-    `disjoint`: rows of one vertex in different trees draw apart, also where no time binds them.
+    `disjoint`: rows of one vertex in different trees draw independently, even if no time binds them.
     """
 
     exclusions: dict[EdgeType, Exclusion]
@@ -236,7 +236,7 @@ class _Conditions(NamedTuple):
     disjoint: bool = False
 
     def readers(self, kind: EdgeType, rows: Rows, count: int) -> Readers:
-        """The first rows of a type, which read their lists of a relation."""
+        """The first rows of a type, as readers of a relation's lists."""
         vertices, exclusion = rows.vertices[:count], self.exclusions.get(kind, NOTHING)
         if kind not in self.limits and not self.disjoint:
             return Readers(vertices, exclusion=exclusion)
@@ -247,7 +247,7 @@ class _Conditions(NamedTuple):
 
 
 def _places(seeds: Mapping[str, Array], places: Mapping[str, Array] | None) -> Array | None:
-    """The places of all seeds, those of one type behind those of another."""
+    """The positions of all seeds, concatenated over types."""
     if places is None:
         return None
     for name, these in seeds.items():
@@ -272,7 +272,7 @@ def _start(rows: Mapping[str, Rows], seeds: Mapping[str, Array]) -> None:
 
 
 def _numbered(drawn: DrawnNeighbours, sources: Rows, readers: Rows) -> Block:
-    """`lists.numbered` of one relation: where time counts, sources are in the trees of their readers."""
+    """`lists.numbered` for one relation: where time counts, sources belong to the trees of their readers."""
     if not isinstance(sources, TreeRows):
         return numbered(drawn, sources)
     assert isinstance(readers, TreeRows)
@@ -281,12 +281,12 @@ def _numbered(drawn: DrawnNeighbours, sources: Rows, readers: Rows) -> Block:
 
 
 def edge_type_named(graph: Graph, relation: Relation) -> EdgeType:
-    """The edge type that a key or the type itself names."""
+    """The edge type given by key or as a type."""
     return edge_type_among(list(graph.edges), relation)
 
 
 def edge_type_among(edge_types: Sequence[EdgeType], relation: Relation) -> EdgeType:
-    """The one of some edge types that a key or the type itself names."""
+    """The one of some edge types that is given by key or as a type."""
     for kind in edge_types:
         if relation in (kind, edge_key(kind)):
             return kind

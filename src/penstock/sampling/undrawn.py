@@ -11,13 +11,12 @@ from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
 from penstock.sampling.typed import NEIGHBOUR, TypedNeighbourSampler
 
-# All training vertices with their whole neighbourhoods: nothing is drawn, and an epoch is one step, or a few.
-#
-# Training with this sampler is executed layer by layer in bins (`train.whole`), which reads the graph's lists by
-# itself. What is built here draws a few neighbours of a few vertices, for a model to be tried on before training.
+# All training vertices with their whole neighbourhoods: nothing is drawn, and an epoch is one step, or a few. Training
+# with this sampler is executed layer by layer in bins (`train.whole`), which reads the graph's lists by itself. The
+# sampler built here draws a few neighbours of a few vertices, on which a model is tried before training.
 
 _TRIED = 2
-"""Neighbours of a vertex that a model is tried on: whole neighbourhoods may be the whole graph."""
+"""Neighbours per vertex in the batch that a model is tried on: whole neighbourhoods may be the whole graph."""
 
 
 def _build_whole(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler | TypedNeighbourSampler:
@@ -41,7 +40,7 @@ WHOLE = SamplerEntry(
 
 
 class SeedSampler:
-    """Gives batches without blocks. `sample` may be called from several threads at once."""
+    """Makes batches without blocks. `sample` may be called from several threads at once."""
 
     def __init__(self, readable: Readable) -> None:
         self._counts, self._names = dict(readable.counts), readable.names

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.service.policies import UNKNOWN_SHARE, JobNeeds, RunningJob, WaitingJob, never_fits
 from penstock.service.records import JobRecord, age_of
-from penstock.service.rooms import Room
+from penstock.service.rooms import JobDevice
 from penstock.service.workers.pool import StartedTask
 
 # How fast jobs run beside each other, compared with how fast they ran alone.
@@ -93,7 +93,7 @@ class ActiveTask:
     kind: str
     """train or forecast."""
     likeness: str = ""
-    room: Room | None = None
+    room: JobDevice | None = None
     trains: bool = False
     """Whether it has begun to train, which ends its start."""
     outcome: dict[str, Any] | None = None
@@ -158,7 +158,7 @@ _MARGIN = 1.1
 """A measured peak of the host's memory varies a little from run to run."""
 
 
-def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[Room]) -> list[WaitingJob]:
+def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[JobDevice]) -> list[WaitingJob]:
     """The jobs that could start."""
     return [
         WaitingJob(
@@ -209,7 +209,7 @@ def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob
     ]
 
 
-def start_of(record: JobRecord, room: Room, modules: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def start_of(record: JobRecord, room: JobDevice, modules: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a start on a device changes of a job, and the task of its process; `modules`: whether its code is run.
 
     A job that runs alone is granted the whole device, whatever was forecast.
@@ -243,7 +243,7 @@ def start_of(record: JobRecord, room: Room, modules: bool) -> tuple[dict[str, An
     return changes, task
 
 
-def share_of(cores: int, kind: str, predicted: float | None, rooms: Sequence[Room]) -> float | None:
+def share_of(cores: int, kind: str, predicted: float | None, rooms: Sequence[JobDevice]) -> float | None:
     """The share of a processor that a job's threads take, or the share of a GPU's throughput that was predicted for it.
 
     Above half of a GPU a prediction counts as none: two such jobs are let onto it, since one of them starts, validates
@@ -265,7 +265,7 @@ def too_much_of_forecast(taken: int, seconds: float, host_bytes: int) -> str | N
 
 
 def after_forecast(
-    record: JobRecord, outcome: dict[str, Any] | None, rooms: Sequence[Room], too_much: str | None = None
+    record: JobRecord, outcome: dict[str, Any] | None, rooms: Sequence[JobDevice], too_much: str | None = None
 ) -> dict[str, Any]:
     """The changes to a job whose memory was forecast, by a process that reported `outcome` or was killed: by the
     service itself where `too_much` says why."""
@@ -289,7 +289,7 @@ def need_of_alike(alike: JobRecord) -> dict[str, Any] | None:
     return None if host is None else found
 
 
-def with_need(record: JobRecord, need: dict[str, Any], rooms: Sequence[Room]) -> dict[str, Any]:
+def with_need(record: JobRecord, need: dict[str, Any], rooms: Sequence[JobDevice]) -> dict[str, Any]:
     """The changes to a job whose need is known: it waits, or is refused where no device could ever run it."""
     changes = {name: need[name] for name in ("device_bytes", "host_bytes", "forecast")}
     cores = changes["cores"] = need.get("cores") or record.document.get("threads", record.cores)

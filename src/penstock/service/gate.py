@@ -42,7 +42,7 @@ def most_pending() -> int:
     return min(_MOST_PENDING, most_connections())
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """HTTP on one connection, which is closed when its request does not come, or for others when there are too many.
 
     Whoever has shown the token and waits for an answer is never closed. Of the others the one goes first that has

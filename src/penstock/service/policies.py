@@ -92,8 +92,8 @@ class Start:
     device: str
 
 
-class Policy(Protocol):
-    """Decides which waiting jobs start now, and where. `policies/__init__.py` lists them."""
+class QueuePolicy(Protocol):
+    """Decides which waiting jobs start now, and on which device."""
 
     name: str
     barriers: bool
@@ -460,7 +460,7 @@ class Lmcf:
         return packing.starts
 
 
-POLICIES: Registry[type[Policy]] = Registry(
+POLICIES: Registry[type[QueuePolicy]] = Registry(
     "queue policy", "penstock.policies", {policy.name: policy for policy in (Fit, Base, Lmcf, Bmc)}, type
 )
 """The policies by name, called with the seconds after which a waiting job goes first; the first one is the default."""

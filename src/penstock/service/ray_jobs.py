@@ -17,7 +17,7 @@ from penstock.cluster.launch.ray_cluster import RayCluster, imported_ray, join
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import RayOptions
 from penstock.service.policies import DeviceRoom, RunningJob, Start, WaitingJob
-from penstock.service.rooms import Room
+from penstock.service.rooms import JobDevice
 from penstock.service.workers.cold import cold_process
 
 _PAUSE_S = 0.5
@@ -48,7 +48,7 @@ class RayJobs:
     def __init__(self, address: str) -> None:
         self._cluster: RayCluster = join(RayOptions(address=address))
 
-    def rooms(self) -> list[Room]:
+    def rooms(self) -> list[JobDevice]:
         """What the largest node has, by kind: what needs more than that never runs."""
         nodes = self._cluster.nodes()
         if not nodes:
@@ -64,13 +64,13 @@ class RayJobs:
                 host_bytes=int(max(node.memory for node in able)),
                 cores=max(node.cores for node in able),
             )
-            rooms.append(Room(device, {}, f"{len(able)} nodes of a Ray cluster"))
+            rooms.append(JobDevice(device, {}, f"{len(able)} nodes of a Ray cluster"))
         return rooms
 
-    def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> "RayTask":
+    def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> "RayJob":
         """A job that is handed over when it is told what to do."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        return RayTask(folder, environment)
+        return RayJob(folder, environment)
 
     def close(self) -> None:
         """Leave the cluster, which ends the jobs that still run."""
@@ -108,7 +108,7 @@ class RayProcess:
         return self.held_bytes
 
 
-class RayTask:
+class RayJob:
     """A job on the cluster, with what `TaskProcess` shows of one on this machine."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ _LOOKING_S = 120.0
 
 
 @dataclass(frozen=True)
-class Room:
+class JobDevice:
     """A device that jobs run on: a policy's view of it, and how a process is told to use it."""
 
     device: DeviceRoom
@@ -32,11 +32,11 @@ class Room:
         return self.device.kind
 
 
-def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) -> list[Room]:
+def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) -> list[JobDevice]:
     """The GPUs, if there are any, and the processor. They share the host's cores and memory."""
     host, cores = int((available_mb() << 20) * _HOST_SHARE), float(default_threads())
     rooms = [
-        Room(
+        JobDevice(
             DeviceRoom(
                 name=f"cuda:{gpu['index']}",
                 kind="cuda",
@@ -51,7 +51,7 @@ def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) ->
         for gpu in _gpus(folder, pool)
     ]
     room = DeviceRoom(name="cpu", kind="cpu", host_bytes=host, cores=cores, concurrent=concurrent)
-    return [*rooms, Room(room, {"CUDA_VISIBLE_DEVICES": ""}, "this machine's processor")]
+    return [*rooms, JobDevice(room, {"CUDA_VISIBLE_DEVICES": ""}, "this machine's processor")]
 
 
 def _visible(index: int) -> str:

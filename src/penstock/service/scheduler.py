@@ -24,9 +24,9 @@ from penstock.service.admission import (
     with_need,
 )
 from penstock.service.operations import Operations, allowed_path
-from penstock.service.policies import Policy
+from penstock.service.policies import QueuePolicy
 from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
-from penstock.service.rooms import Room
+from penstock.service.rooms import JobDevice
 from penstock.service.workers.pool import ProcessName, Starter, WarmPool
 
 # What becomes of a job when its process has ended: the decision, apart from carrying it out.
@@ -132,14 +132,14 @@ _ALIKE_AT_ONCE = 50
 """Submitted jobs that are looked at in one go: thousands at once would keep the others waiting."""
 
 
-class Scheduler:
+class JobScheduler:
     """Carries out what the policy decides."""
 
     def __init__(
         self,
         operations: Operations,
-        rooms: list[Room],
-        policy: Policy,
+        rooms: list[JobDevice],
+        policy: QueuePolicy,
         pool: WarmPool,
         say: Callable[[str], None],
         trainers: Starter | None = None,
@@ -335,7 +335,7 @@ class Scheduler:
                 task = {"kind": "forecast", "document": record.document, "room": limits}
                 self._begin(record, ("submitted",), {"state": "forecasting"}, task, None)
 
-    def _room_for_forecast(self, record: JobRecord) -> Room:
+    def _room_for_forecast(self, record: JobRecord) -> JobDevice:
         return max((room for room in self._rooms if room.kind == record.kind), key=lambda room: room.device.bytes)
 
     def _host_bytes(self) -> int:
@@ -363,7 +363,12 @@ class Scheduler:
         return None
 
     def _begin(
-        self, record: JobRecord, since: Sequence[str], changes: dict[str, Any], task: dict[str, Any], room: Room | None
+        self,
+        record: JobRecord,
+        since: Sequence[str],
+        changes: dict[str, Any],
+        task: dict[str, Any],
+        room: JobDevice | None,
     ) -> None:
         """Start a process for a job that is still in one of the states `since`, and change the job.
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from penstock.service.operations import Operations
 from penstock.service.records import JobRecord, best_of
-from penstock.service.scheduler import Scheduler
+from penstock.service.scheduler import JobScheduler
 
 # What has changed lately, for those who watch the service.
 
 _KEPT = 2000
 
 
-class Event(NamedTuple):
+class QueueEvent(NamedTuple):
     """Something that happened: its number, its kind and what it says."""
 
     number: int
@@ -28,7 +28,7 @@ class Feed:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._events: deque[Event] = deque(maxlen=_KEPT)
+        self._events: deque[QueueEvent] = deque(maxlen=_KEPT)
         self._number = 0
 
     @property
@@ -40,9 +40,9 @@ class Feed:
         """Tell all watchers."""
         with self._lock:
             self._number += 1
-            self._events.append(Event(self._number, kind, fields))
+            self._events.append(QueueEvent(self._number, kind, fields))
 
-    def after(self, number: int) -> list[Event] | None:
+    def after(self, number: int) -> list[QueueEvent] | None:
         """Events after that number, in order; None where some of them are no longer known."""
         with self._lock:
             if number > self._number or (self._events and number < self._events[0].number - 1):
@@ -55,7 +55,7 @@ class Served:
     """A service as its HTTP interface knows it."""
 
     operations: Operations
-    scheduler: Scheduler
+    scheduler: JobScheduler
     feed: Feed
     closing: bool = False
     """Whether the service ends, and streams of events with it."""

@@ -15,9 +15,9 @@ from penstock.graph.files import PRIVATE_UMASK
 from penstock.service.database import Database
 from penstock.service.folder import Address, ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
-from penstock.service.policies import AGE_S, POLICIES, Policy
+from penstock.service.policies import AGE_S, POLICIES, QueuePolicy
 from penstock.service.rooms import rooms_here
-from penstock.service.scheduler import Scheduler
+from penstock.service.scheduler import JobScheduler
 from penstock.service.served import Feed, Served
 from penstock.service.sharing import AUTO, Sharing, shared_devices
 from penstock.service.workers.pool import WarmPool
@@ -50,7 +50,7 @@ class ServiceOptions:
 
 def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
     """Run a service until `stopped`, or until it was drained. What it and its jobs write is the user's alone."""
-    policy: Policy = POLICIES[options.policy](options.age_s)
+    policy: QueuePolicy = POLICIES[options.policy](options.age_s)
     with ExitStack() as stack:
         stack.callback(os.umask, os.umask(PRIVATE_UMASK))
         folder = ServiceFolder(options.folder)
@@ -77,7 +77,7 @@ def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable
             folder, database, _rules(options, folder, tuple(dict.fromkeys(room.kind for room in rooms)))
         )
         stack.callback(operations.close)
-        scheduler = Scheduler(operations, rooms, policy, pool, say, sharing.trainers)
+        scheduler = JobScheduler(operations, rooms, policy, pool, say, sharing.trainers)
         scheduler.recover()
         served = Served(operations, scheduler, feed)
         stack.enter_context(answering(served, listening, folder.make_token(), options.host))
@@ -117,11 +117,11 @@ def answering(served: Served, listening: socket.socket, token: str, host: str = 
     import uvicorn
 
     from penstock.service.app import make_app
-    from penstock.service.gate import Connection, most_pending
+    from penstock.service.gate import HttpConnection, most_pending
 
     config = uvicorn.Config(
         make_app(served, token, host),
-        http=Connection,
+        http=HttpConnection,
         ws="none",
         backlog=most_pending(),
         # A line for each malformed request would let anybody fill the disk.

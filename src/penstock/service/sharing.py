@@ -14,7 +14,7 @@ from typing import Protocol
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
 from penstock.registry import Registry
-from penstock.service.rooms import Room
+from penstock.service.rooms import JobDevice
 from penstock.service.workers.pool import SharedPool, Starter, WarmPool
 
 # What a way of sharing devices has to say and to do.
@@ -24,7 +24,7 @@ from penstock.service.workers.pool import SharedPool, Starter, WarmPool
 class Sharing:
     """Devices, with what processes must be told to use them, and who starts jobs there."""
 
-    rooms: list[Room]
+    rooms: list[JobDevice]
     trainers: Starter
 
 
@@ -33,10 +33,10 @@ class SharingWay(Protocol):
 
     name: str
 
-    def lacks(self, folder: Path, rooms: list[Room]) -> str | None:
+    def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
         """What is missing here for this way, as part of a sentence; None where nothing is."""
 
-    def opened(self, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+    def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
         """Prepare this way in the service's folder; what is started for it is ended with `stack`."""
 
 
@@ -126,13 +126,13 @@ class Mps:
 
     name = "mps"
 
-    def lacks(self, folder: Path, rooms: list[Room]) -> str | None:
+    def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
         """It needs a GPU and NVIDIA's daemon."""
         if not any(room.kind == "cuda" for room in rooms):
             return "this machine has no GPU"
         return mps_lacks(folder / _FOLDER)
 
-    def opened(self, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+    def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
         """Forks of the warm program that find the daemon."""
         daemon = started_mps(folder / _FOLDER)
         stack.callback(daemon.close)
@@ -148,11 +148,11 @@ class Streams:
 
     name = "streams"
 
-    def lacks(self, folder: Path, rooms: list[Room]) -> str | None:
+    def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
         """It is there wherever threads are."""
         return None
 
-    def opened(self, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+    def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
         """A process for all jobs of a device that can be together."""
         shared = SharedPool(pool, folder / "jobs" / "shared")
         stack.callback(shared.close)
@@ -167,11 +167,11 @@ class TimeSlices:
 
     name = "time-slices"
 
-    def lacks(self, folder: Path, rooms: list[Room]) -> str | None:
+    def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
         """It is there wherever processes are."""
         return None
 
-    def opened(self, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+    def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
         """Forks of the warm program, as they are."""
         return Sharing(rooms, pool)
 
@@ -183,7 +183,7 @@ SHARING: Registry[SharingWay] = Registry(
 AUTO = "auto"
 
 
-def shared_devices(name: str, stack: ExitStack, folder: Path, rooms: list[Room], pool: WarmPool) -> Sharing:
+def shared_devices(name: str, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
     """The devices as jobs share them in the way of that name; what was started for it is ended with `stack`."""
     if name == AUTO:
         way = next(way for way in SHARING.values() if way.lacks(folder, rooms) is None)

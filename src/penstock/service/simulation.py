@@ -16,7 +16,7 @@ from penstock.service.policies import (
     POLICIES,
     DeviceRoom,
     JobNeeds,
-    Policy,
+    QueuePolicy,
     RunningJob,
     Start,
     WaitingJob,
@@ -325,7 +325,7 @@ _INSTANT = 1e-9
 
 def simulate_queue(
     trace: QueueTrace,
-    policy: Policy,
+    policy: QueuePolicy,
     method: str | None = None,
     devices: Sequence[TraceDevice] | None = None,
     start_s: float | None = None,
@@ -355,7 +355,7 @@ class _Job:
 
 
 class _QueueRun:
-    def __init__(self, trace: QueueTrace, policy: Policy, devices: Sequence[TraceDevice], start_s: float) -> None:
+    def __init__(self, trace: QueueTrace, policy: QueuePolicy, devices: Sequence[TraceDevice], start_s: float) -> None:
         self._trace = trace
         self._policy = policy
         self._rooms = [device.room for device in devices]

@@ -23,11 +23,11 @@ from penstock.simulate.state import (
     READY,
     STACKED,
     TIMED,
-    Record,
+    EngineScratch,
     Routes,
-    Scratch,
     Shape,
     Terms,
+    TimelineRecord,
     record_for,
     scratch_for,
 )
@@ -35,7 +35,7 @@ from penstock.simulate.symmetry import MANY, quotient_of
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def open_run(family: int, shape: Shape, routes: Routes, terms: Terms, scratch: Scratch) -> None:
+def open_run(family: int, shape: Shape, routes: Routes, terms: Terms, scratch: EngineScratch) -> None:
     """Make the scratch ready for a run from the start, whatever it was used for before."""
     tree = scratch.tree
     if family != PRIORITY or terms.rank.size == 1:
@@ -57,8 +57,8 @@ def run(
     slowness: Array,
     sizes: Array,
     terms: Terms,
-    scratch: Scratch,
-    record: Record,
+    scratch: EngineScratch,
+    record: TimelineRecord,
     moments: int,
 ) -> bool:
     """Simulate `seconds.shape[0]` iterations for so many moments in time; whether that was to the end.
@@ -280,7 +280,7 @@ class SimulatedTimes(NamedTuple):
 
     makespan: float  # seconds
     events: int  # ends of tasks and flows that took time
-    record: Record
+    record: TimelineRecord
 
 
 class Executor:
@@ -289,7 +289,7 @@ class Executor:
     def __init__(self, many: int = MANY) -> None:
         """Cases of at least `many` items in all iterations are simulated with one of each that behave alike."""
         self._many = many
-        self._scratch: Scratch | None = None
+        self._scratch: EngineScratch | None = None
         self._moments = _LEAST_MOMENTS
 
     def run(self, family: int, case: Case, terms: Terms, times: bool = False, segments: bool = False) -> SimulatedTimes:
@@ -322,7 +322,7 @@ class Executor:
         record = record._replace(changes=record.changes[: numbers[CHANGES]])
         return SimulatedTimes(float(self._scratch.clock[0]), int(numbers[TIMED]), record)
 
-    def _carry_out(self, family: int, case: Case, terms: Terms, scratch: Scratch, record: Record) -> None:
+    def _carry_out(self, family: int, case: Case, terms: Terms, scratch: EngineScratch, record: TimelineRecord) -> None:
         """Run to the end, leaving the kernel often enough that Ctrl-C is heard."""
         seconds, sizes = case.amounts
         open_run(family, case.shape, case.routes, terms, scratch)

@@ -106,7 +106,7 @@ class Terms(NamedTuple):
     ceiling: float  # the most that a group's clock runs per second (proportional sharing)
 
 
-class Scratch(NamedTuple):
+class EngineScratch(NamedTuple):
     """Room for one run, to be used again by the next of the same workload and length."""
 
     groups: Array  # GROUP
@@ -127,7 +127,7 @@ class Scratch(NamedTuple):
     clock: Array  # float64 [1]: seconds simulated so far
 
 
-class Record(NamedTuple):
+class TimelineRecord(NamedTuple):
     """What is written down; arrays without entries where it is not asked for."""
 
     starts: Array  # float64 [iterations, items]
@@ -163,13 +163,13 @@ def shape_from(
     return Shape(tasks, flows, starts, followers, follower_lags, waits, overlap)
 
 
-def scratch_for(load: Shape, iterations: int, links: int) -> Scratch:
+def scratch_for(load: Shape, iterations: int, links: int) -> EngineScratch:
     """Room for so many iterations of a workload on a network of so many links."""
     together = min(iterations, load.overlap) if load.overlap else iterations
     items = load.tasks + load.flows
     # Never more groups, nor paths, than flows at a time; and groups that ran empty in an event are kept to its end.
     groups = max(1, 2 * load.flows * together)
-    return Scratch(
+    return EngineScratch(
         groups=np.empty(groups, GROUP),
         flows=np.empty(iterations * load.flows, FLOW),
         tree=tree_for(groups),
@@ -189,10 +189,10 @@ def scratch_for(load: Shape, iterations: int, links: int) -> Scratch:
     )
 
 
-def record_for(load: Shape, iterations: int, times: bool, changes: int) -> Record:
+def record_for(load: Shape, iterations: int, times: bool, changes: int) -> TimelineRecord:
     """Room for starts and ends when asked for, and for so many changes of speed."""
     rows, items = iterations if times else 0, load.tasks + load.flows
-    return Record(
+    return TimelineRecord(
         np.full((rows, items), np.nan),
         np.full((rows, items), np.nan),
         np.full(iterations * load.flows if changes else 0, -1, np.int64),

@@ -21,7 +21,7 @@ from penstock.kernels import njit
 from penstock.simulate.amounts import Amounts
 from penstock.simulate.rate_policy import Case
 from penstock.simulate.routes import crossed_routes
-from penstock.simulate.state import PATH, Record, Routes, Terms, shape_from
+from penstock.simulate.state import PATH, Routes, Terms, TimelineRecord, shape_from
 from penstock.simulate.workload import sorted_items
 
 MANY = 20_000
@@ -37,7 +37,7 @@ class Quotient(NamedTuple):
     classes: Array  # int32 [items]: number of an item's colour, that is, its item in `case`
     tasks: int  # of the whole
 
-    def expanded(self, record: Record) -> Record:
+    def expanded(self, record: TimelineRecord) -> TimelineRecord:
         """What was written down of one of each colour, for every item."""
         iterations = len(self.case.amounts.seconds)
         owner = record.owner
@@ -45,7 +45,7 @@ class Quotient(NamedTuple):
             flows = self.classes[self.tasks :] - self.case.shape.tasks
             owner = np.ascontiguousarray(owner.reshape(iterations, -1)[:, flows]).reshape(-1)
         starts, ends = (each[:, self.classes] if len(each) else each for each in (record.starts, record.ends))
-        return Record(starts, ends, owner, record.changes)
+        return TimelineRecord(starts, ends, owner, record.changes)
 
 
 def quotient_of(case: Case, terms: Terms) -> Quotient | None:

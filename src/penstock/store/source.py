@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Rows of one table by number, wherever they lie: the interface of every source of rows.
 #
 # A source has `shape` and `dtype` and answers `read(ids, to, columns, dtype)`. To add a kind of source, derive from
-# `RowSource` and write `fill`; docs/row-sources.md shows how. Sources compose: `penstock.store.source` has a cache
+# `RowSource` and write `fill`; docs/extending.md shows how. Sources compose: `penstock.store.source` has a cache
 # over another source, replicas, and any other way to split ids among several.
 
 
@@ -110,7 +110,6 @@ class ArraySource(RowSource):
         self.shape, self.dtype = table.shape, table.dtype
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
-        """See `RowSource.fill`."""
         if places is None:
             gather_rows(self.table, ids, out, span)
         else:
@@ -216,11 +215,10 @@ class SplitSource(RowSource):
         self.on_device = any(source.on_device for source in sources)
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
-        """See `RowSource.fill`."""
         self.put(ids, out, places, span)
 
     def put(self, ids: Array, out: object, places: Array | None = None, span: Span | None = None) -> None:
-        """See `RowSource.put`: every source puts its rows where they belong."""
+        """As `RowSource.put`: every source puts its rows where they belong."""
         check_ids(ids, self.shape[0])
         which, numbers = self._route(ids)
         for number, source in enumerate(self._sources):

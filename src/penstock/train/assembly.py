@@ -30,17 +30,20 @@ from penstock.train.user_functions import NO_FUNCTIONS, NOTHING_GIVEN, GivenFunc
 # How long a run trains: the epochs that `epochs: auto` stands for, and whether a run took enough steps to learn.
 
 AUTO_EPOCHS = 10
-"""Epochs of `auto`, where they make steps enough."""
+"""The least number of epochs that `auto` stands for."""
 AUTO_STEPS = 150
 """Steps that `auto` aims at: with 20 labels for each class the public graphs are learned in 20 to 130 steps of Adam."""
 _VISITS = 1_000_000_000
-"""Vertices and edges that the validations of `auto`'s epochs may read in all, as each reads the whole graph."""
+"""Upper bound on the vertices and edges read by all validations of a run with `auto` epochs, each of which reads the
+whole graph.
+"""
 _FEW = 50
-"""Steps below which hardly any model has learned."""
+"""With fewer steps hardly any model has learned."""
 
 
 def auto_epochs(batches: int, size: int) -> int:
-    """Epochs for a split of so many batches, in a graph of `size` vertices and edges: at least 10.
+    """The epochs that `auto` stands for, given the batches of an epoch and a graph of `size` vertices and edges: at
+    least 10.
 
     As many as make 150 steps, fewer where validating after each of them would take long.
     """
@@ -49,7 +52,7 @@ def auto_epochs(batches: int, size: int) -> int:
 
 
 def with_epochs(job: Job, graph: Graph, task: Task) -> Job:
-    """The job with a number of epochs, where it leaves that open. Every worker of a cluster finds the same one."""
+    """The job with `epochs: auto` replaced by a number. Every worker of a cluster computes the same one."""
     if job.epochs:
         return job
     batches = Schedule(task.items, task.batch_size, job.draw_seed).batches
@@ -58,7 +61,7 @@ def with_epochs(job: Job, graph: Graph, task: Task) -> Job:
 
 
 def epochs_note(epochs: int, batches: int) -> str | None:
-    """What the user should know of the epochs that were chosen: nothing, where they are as many as always."""
+    """A note on the epochs that were chosen; None where they are the usual 10."""
     if epochs <= AUTO_EPOCHS:
         return None
     return (
@@ -68,9 +71,9 @@ def epochs_note(epochs: int, batches: int) -> str | None:
 
 
 def few_steps_note(job: Job, train_state: TrainState, batches: int) -> str | None:
-    """What the user should know of a run that ended, below 150 steps, while its model was still learning.
+    """A note for a run that ended before 150 steps while its model was still learning; else None.
 
-    Validations tell: the last one was the best. Where there are none, fewer than 50 steps are too few.
+    A model still learns if its last validation was the best; without validations, if the run had fewer than 50 steps.
     """
     validated = train_state.best_epoch >= 0 and job.evaluate_every > 0
     few = AUTO_STEPS if validated and train_state.best_epoch == train_state.epoch else 0 if validated else _FEW
@@ -87,7 +90,7 @@ def few_steps_note(job: Job, train_state: TrainState, batches: int) -> str | Non
 # The parts of a session put together: graph, task, model and optimiser; and a model tried on a few seeds.
 
 _TRIED = 4
-"""Seeds of the batch a model is tried on."""
+"""Seeds of the batch that a model is tried on."""
 
 
 def session_of(
@@ -98,10 +101,10 @@ def session_of(
     taught: LearnedLabels | None = None,
     given: GivenFunctions = NOTHING_GIVEN,
 ) -> Session:
-    """Everything a job names, for a device; how it is executed is still to be chosen.
+    """Build everything that a job names, on a device; the execution mode is not chosen yet.
 
-    `graph` and `module` stand for the job's own where given. `taught` is what a run has learned from. `given` are
-    functions beside those that the job names.
+    `graph` and `module` stand for the job's own where given. `taught` are the labels of the run that the model comes
+    from. `given` are functions beside those that the job names.
     """
     functions = functions_of(job, given, training=taught is None)
     graph = open_data(job) if graph is None else prepared(graph, job)
@@ -129,7 +132,7 @@ def assembled(
 ) -> Session:
     """A session of its parts: the model is built or adapted, with its optimiser and schedule.
 
-    What the job leaves open (`epochs: auto`) is decided: `session.job` says how.
+    Fields that the job leaves open (`epochs: auto`) are decided here and recorded in `session.job`.
     """
     given, job = job, with_epochs(job, graph, task)
     decided = {} if job is given else {"epochs": job.epochs}
@@ -144,7 +147,7 @@ def assembled(
 
 
 def _moved(module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """The module on a device; weights that are only counted stay without numbers."""
+    """The module on a device; meta tensors, which have shapes and no values, stay as they are."""
     return module if any(weights.is_meta for weights in module.parameters()) else module.to(device)
 
 
@@ -154,7 +157,8 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
         module = build_user_module(job.module, widths, task.out)
     if module is not None:
         if not module.training:
-            # Left so by an evaluation. A module in training whose parts are not has them frozen, and they stay so.
+            # The caller evaluated it last. A module in training mode with parts that are not has those frozen on
+            # purpose.
             module.train()
         if getattr(module, "layerwise", False):
             if job.module is not None and job.edge_weight is not None:
@@ -184,7 +188,9 @@ def _make_model(job: Job, graph: Graph, inputs: Inputs, task: Task, module: torc
 
 
 def try_out(session: Session, with_loss: bool) -> None:
-    """One small batch through the model and the loss: what does not fit shows before anything is written."""
+    """Compute one small batch, and its loss if asked, so that mismatched shapes are reported before anything is
+    written.
+    """
     if not with_loss and len(session.task.items) == 0:
         return
     schedule = Schedule(session.task.items, min(_TRIED, session.task.batch_size), session.job.draw_seed)

@@ -17,13 +17,13 @@ from penstock.train.session import OPERATOR_PROFILE, RULE, Session
 # The groups of `groups: auto`, by this machine's operator profile where there is one.
 
 _WORTH = 1.02
-"""How much slower training without groups must be predicted to be, if there are to be groups."""
+"""Groups are used only if training without them is predicted to be slower by at least this factor."""
 
 
 def decide_groups(session: Session, model: CostModel | None = None) -> None:
-    """Decide `groups: auto` of a session on the host; it stays open, for the rule, where nothing was measured.
+    """Decide `groups: auto` of a session on the host; it stays `auto`, for the fixed rule, where nothing was measured.
 
-    Batches are the same with any groups, so that nothing but time depends on it.
+    Batches are the same with any groups: only time depends on it.
     """
     job = session.job
     if job.groups:
@@ -39,7 +39,7 @@ def decide_groups(session: Session, model: CostModel | None = None) -> None:
 
 
 def predicted_groups(model: CostModel, session: Session) -> int:
-    """One, or as many batches as suit the threads, whichever is predicted to be faster."""
+    """The predicted number of batches in a group: 1, or as many as suit the threads, whichever is faster."""
     job, kind = session.job, kind_of_batches(session)
     depths = PipelineDepths(job.sample_depth, job.gather_depth, job.transfer_depth)
     order, threads = cheapest_orders(model, kind, "cpu"), job.threads or model.machine.cores
@@ -60,34 +60,35 @@ def predicted_groups(model: CostModel, session: Session) -> int:
 # The threads of `sample_threads: auto`, where a GPU computes what the host draws.
 
 _MOST = 16
-"""Each thread has a batch under way, which takes memory."""
+"""Upper bound on the threads: each has a batch in progress, which takes memory."""
 
 
 def decide_sample_threads(session: Session) -> None:
-    """Decide the threads of a session on a GPU; it stays open, which is one thread, where the GPU draws by itself.
+    """Decide `sample_threads: auto` on a GPU; it stays `auto`, which means one thread, where the GPU draws by itself.
 
-    A GPU waits for batches that one thread draws, while the host's other cores have nothing to do. Batches are the same
-    with any number of threads, so that nothing but time and the host's memory depends on it.
+    A GPU waits for batches that one thread draws, while the host's other cores are idle. Batches are the same with any
+    number of threads: only time and the host's memory depend on it.
     """
     job = session.job
     if job.sample_threads or not needs_placement(job.sampler) or not layers_of(job):
         return
     if job.sample_on == "host" or reasons_against(DEVICE_SAMPLING, demands_of(session)):
-        # One core launches steps.
+        # One core is left for launching steps.
         threads = min(_MOST, max(1, (job.threads or default_threads()) - 1))
         session.job = job.model_copy(update={"sample_threads": threads})
         session.decided["sample_threads"] = threads
         session.decided_by["sample_threads"] = RULE
 
 
-# The costs by which a run's layers choose their order of products: known when it starts, and kept in its job.
+# The costs by which a run's layers choose their order of products: found when it starts, and kept in its job.
 
 
 def with_order_costs(job: Job, built: bool = False) -> Job:
-    """The job with the costs that `order: auto` predicts with, where it has none yet.
+    """The job with the measured costs by which `order: auto` decides, if it has none yet.
 
-    They are this machine's, or those that come with Penstock where it was not measured, or where the model was `built`
-    before. Two orders round differently: with the costs in its job a run decides alike wherever it goes on.
+    They are this machine's; if it was not measured, or the model was `built` before, those that come with Penstock. The
+    two orders round differently, so the costs are kept in the job: the run decides alike on any machine that resumes
+    it.
     """
     asked = job.order if isinstance(job.order, list) else [job.order]
     if "auto" not in asked or job.order_costs or job.module is not None:

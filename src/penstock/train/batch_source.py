@@ -1,4 +1,4 @@
-"""Where a task's batches come from: the job's sampler over a graph, and what an epoch goes through with it."""
+"""Where a task's batches come from: the job's sampler over a graph, and the items of an epoch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,40 +17,40 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.local_source import LocalSource
-from penstock.sampling.registry import ExplainOptions, SamplerSettings, check_supported
+from penstock.sampling.registry import ExplainedSamplingOptions, SamplerSettings, check_supported
 from penstock.sampling.sampler_table import SAMPLERS, layer_count
 from penstock.sampling.temporal import OF_NODES, checked_times, just_before
 from penstock.train.job import Job
 from penstock.train.job_options import SHUFFLINGS
 
-# Tasks on edges that are sampled by time: when each edge was, and what its ends may see of the graph then.
-#
-# An edge is predicted from what was before it. Its own time, and all that happened at the same moment, is left out: the
-# edge itself, its reverse, and everything later are then out of reach, and no edge has to be taken out of the graph.
+# Tasks on edges that are sampled by time: an edge is predicted from edges before it. Edges of its own time or later are
+# left out, and with them the edge itself and its reverse, so no edge has to be removed from the graph.
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeTimes:
-    """`values` has the time of every edge of the task's relation, by position."""
+    """The times of the edges of the task's relation, `values` by position."""
 
     values: Array
     in_whole_numbers: bool
     """Whether all times that are compared are integers."""
     bound: frozenset[EdgeType]
-    """Relations whose own edges have times: what they hold of an edge to predict is out of reach by its time."""
+    """Relations whose own edges have times, so that their copies of an edge to predict are left out by time."""
 
     def limits(self, times: Mapping[str, Array]) -> dict[str, Array]:
-        """By node type, up to when seeds may see the graph that are needed at some times."""
+        """By node type, the time before which each seed may see the graph, given the times at which seeds are
+        predicted.
+        """
         return {name: just_before(some, self.in_whole_numbers) for name, some in times.items()}
 
     def exclude(self, links: EdgeBatch) -> Exclude | None:
-        """What a batch must not draw: its edges, in relations that are not bound by the times of their own edges."""
+        """The edges that a batch must not draw: its own, in relations whose edges have no times."""
         if not isinstance(links.exclude, dict):
             return None if links.edge_type in self.bound else links.exclude
         return {kind: pairs for kind, pairs in links.exclude.items() if kind not in self.bound} or None
 
     def splits(self, ratios: tuple[float, float, float], eligible: Array | None = None) -> dict[str, Array]:
-        """Ascending positions of train, val and test: the earliest edges are for training, the latest for the test.
+        """Positions of train, val and test, ascending: the earliest edges are for training, the latest for the test.
 
         `eligible` are the positions that may be chosen (default: all). Edges whose time is NaN are in no split.
         """
@@ -65,13 +65,13 @@ class EdgeTimes:
 
 
 def seed_field(job: Job) -> str:
-    """The field with the times of what a job learns: of its vertices, or of its edges."""
+    """The field that holds the times of a job's seeds, vertices or edges."""
     assert job.time is not None
     return job.seed_time or job.time.removeprefix(OF_NODES)
 
 
 def edge_times(job: Job, graph: Graph, kind: EdgeType) -> EdgeTimes | None:
-    """The times of the edges of a relation, where the job is sampled by time."""
+    """The times of a relation's edges; None where the job is not sampled by time."""
     if job.time is None:
         return None
     name, field = job.time.removeprefix(OF_NODES), seed_field(job)
@@ -89,36 +89,36 @@ def edge_times(job: Job, graph: Graph, kind: EdgeType) -> EdgeTimes | None:
     return EdgeTimes(values, all(each.dtype.kind in "iu" for each in compared), bound)
 
 
-OWN_OPTIONS: tuple[type[StrictDocument], ...] = (ExplainOptions,)
-"""Fields of the job that belong to one sampler each, whose name begins their descriptions."""
+OWN_OPTIONS: tuple[type[StrictDocument], ...] = (ExplainedSamplingOptions,)
+"""Option classes that belong to one sampler each; the descriptions of their fields begin with the sampler's name."""
 Sample = Callable[..., Batch]
 """`sample(seeds by node type, planned, exclude=..., times=...)`; times by node type, where the task gives them."""
 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """A sampler ready for a task: `sample` takes seeds by node type, an epoch goes through `items`."""
+    """A sampler ready for a task: `sample` takes seeds by node type; `items` are what an epoch consists of."""
 
     sample: Sample
     items: Array
     batch_size: int
     messages: Graph | None = None
-    """The graph whose edges carry messages in training, where this process has it."""
+    """The graph whose edges carry messages in training; None where this process does not have it."""
 
 
 def layers_of(job: Job) -> int:
-    """Layers of the model: those asked for, or one for each fan-out or layer size."""
+    """The number of the model's layers: the one asked for, or one for each fan-out or layer size."""
     return layer_count(job, job.layers)
 
 
 def batch_size_of(job: Job, items: int) -> int:
-    """Training vertices or edges of a batch, of an epoch that has so many."""
+    """Seeds in a batch, given that an epoch has so many items."""
     batches = SAMPLERS[job.sampler].batches_per_epoch
     return job.batch_size if batches is None else max(1, -(-items // batches(job)))
 
 
 def settings_of(job: Job) -> SamplerSettings:
-    """What the job's sampler is built for. A module of the user's reads weights of edges as rows."""
+    """What the job's sampler is built with. A user's module gets edge weights as rows of edges, unapplied."""
     own = job.has_own_module
     edges = bool(job.edge_features) or (own and job.edge_weight is not None) or job.names_edges
     options = job.model_copy(update={"edge_weight": None}) if own and job.edge_weight is not None else job
@@ -128,14 +128,14 @@ def settings_of(job: Job) -> SamplerSettings:
 
 @dataclass(frozen=True, eq=False)
 class SeedTimes:
-    """The time field of a job, and the times of vertices as seeds."""
+    """The field that holds the times of seeds, and the times of vertices by type."""
 
     time: str
     field: str
     nodes: Mapping[str, NodeSet]
 
     def of(self, node_type: str) -> Array:
-        """The time of every vertex of a type as a seed."""
+        """The times of all vertices of a type, as seeds."""
         nodes = self.nodes[node_type]
         if self.field not in nodes.fields:
             raise PenstockError(
@@ -148,14 +148,14 @@ class SeedTimes:
 
 
 def clock_for(job: Job, graph: Graph) -> SeedTimes | None:
-    """What gives the times of a job's seeds, where it is sampled by time."""
+    """The times of a job's seeds; None where the job is not sampled by time."""
     if job.time is None:
         return None
     return SeedTimes(job.time, seed_field(job), graph.nodes)
 
 
 def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = False) -> BatchSource:
-    """The job's sampler over `train` items. `excluding`: its batches leave out edges that the task names."""
+    """The job's sampler over the `train` items. `excluding`: the task names edges that batches must leave out."""
     entry, settings = SAMPLERS[job.sampler], settings_of(job)
     check_sampler_supports(job, not graph.is_homogeneous, excluding)
     sampler = entry.build(LocalSource(graph, train, job.seed, job.unchecked), settings)
@@ -211,7 +211,7 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
 
 
 def _check_own_options(job: Job) -> None:
-    """Refuse fields that another sampler has for its own and that are not as they are by default."""
+    """Refuse fields that belong to another sampler and differ from their defaults."""
     for options in OWN_OPTIONS:
         if SAMPLERS[job.sampler].own_options is options:
             continue

@@ -27,10 +27,10 @@ def make_session(
 ) -> Session:
     """Build everything a job names. `graph` and `module` stand for the job's own where given.
 
-    `taught` is what a run has learned from: the session is then for using its model, and the graph may lack labels.
+    `taught` are the labels of a trained run: the session is then for using its model, and the graph may lack labels.
     `given` are functions beside those that the job names.
     """
-    # Who only uses a model may do so on any machine.
+    # A model can be used on any machine, whatever device it was trained on.
     device = chosen_device(job.device if taught is None or job.device == "cpu" else "auto")
     session = session_of(job, device, graph, module, taught, given)
     if taught is None:
@@ -47,7 +47,7 @@ def make_session(
         except NoRoomError as error:
             if error.would_fit:
                 raise
-            # Not even with the graph on the host: what would fit is looked for as `penstock memory` does.
+            # It does not fit even with the graph on the host: look for a job that would, as `penstock memory` does.
             raise refusal(job, graph, library_memory().context + device_memory_of(device)[0], module) from error
     session.execution = choose_execution(session, session.placed)
     try_out(session, with_loss=taught is None)

@@ -22,7 +22,8 @@ from penstock.graph.documents import first_problem
 from penstock.graph.files import open_regular, replace_whole, writing
 from penstock.progress import SILENT, Progress
 
-# A file of named tensors and plain values: one zip, every member with a checksum, no pickle, appears whole.
+# State files: a zip of named tensors and plain values, with a checksum for each member and without pickle, renamed into
+# place when complete.
 
 _DOCUMENT = "state.json"
 _FORMAT, _VERSION = "penstock-state", 1
@@ -42,22 +43,22 @@ _DAMAGE = (
     ),
     *(zipfile.BadZipFile, struct.error),
 )
-"""What reading raises where bytes have changed. A changed version or flag of a zip file is a RuntimeError there."""
+"""Exceptions that reading a damaged zip file raises; a changed version or flag is a RuntimeError."""
 _WIDE = {torch.bfloat16: torch.int16}
 """Types NumPy does not have, and what their bits are stored as."""
 
 
 class DamagedState(PenstockError):  # noqa: N818
-    """A state file whose bytes have changed since it was written, or that is not there any more."""
+    """A state file that is damaged or missing."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="damaged-file")
 
 
 def write_state(path: Path, state: Mapping[str, Any], durable: bool = True) -> None:
-    """Write nested dicts and lists of tensors, arrays and plain values; the file takes its name when it is whole.
+    """Write nested dicts and lists of tensors, arrays and plain values; the file gets its name when it is complete.
 
-    One that is not `durable` outlives the process, but perhaps not the machine.
+    Without `durable` it is not synced: it survives a crash of the process, but perhaps not of the machine.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_whole(path, lambda file: pack_state(file, state), durable)
@@ -133,7 +134,9 @@ def _encode_tensor(value: torch.Tensor, arrays: dict[str, Array]) -> dict[str, s
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """The members by name, as large together as the file at most: what is read takes no more memory than that."""
+    """The members by name. Together they are at most as large as the file, which bounds the memory
+    that reading takes.
+    """
     members = {info.filename: info for info in archive.infolist()}
     if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
         raise ValueError("a member is compressed, and checkpoints are not")
@@ -149,7 +152,7 @@ def _decode(value: Any, archive: zipfile.ZipFile, unread: dict[str, zipfile.ZipI
         return value
     if "$items" in value:
         return {_decode(key, archive, unread): _decode(each, archive, unread) for key, each in value["$items"]}
-    # Taken out: an array named a thousand times would be read into memory as often.
+    # Removed once read: a file that names one array a thousand times must not be read into memory as often.
     array = read_member(archive, unread.pop(f"{value.get('$tensor') or value['$array']}.npy"))
     if "$array" in value:
         return array
@@ -165,7 +168,7 @@ def _decode(value: Any, archive: zipfile.ZipFile, unread: dict[str, zipfile.ZipI
 
 @dataclass
 class TrainState:
-    """The next batch to be computed, sums over the epoch under way, and what the best model was."""
+    """The progress of a run: the next batch to compute, sums over the current epoch, and the best model so far."""
 
     epoch: int = 0
     batch: int = 0
@@ -173,7 +176,7 @@ class TrainState:
     loss_sum: float = 0.0
     examples: int = 0
     epoch_elapsed: float = 0.0
-    """Seconds of the epoch under way, validation and checkpoints left out."""
+    """Seconds of the current epoch so far, without validation and checkpoints."""
     train_loss: float = math.nan
     best_value: float | None = None
     best_epoch: int = -1
@@ -182,23 +185,23 @@ class TrainState:
     epoch_seconds: list[float] = field(default_factory=list)
     all_examples: int = 0
     ending: bool = False
-    """Whether an epoch's last step is done and its end is not: validation, the schedule, the record."""
+    """Whether the epoch's last step is done but its end (validation, learning-rate schedule, record) is not."""
     val_curve: list[float] = field(default_factory=list)
-    """Values of the validations so far, where their elbow is waited for (`shuffle: adaptive`)."""
+    """Validation metrics so far, while `shuffle: adaptive` waits for their curve to flatten."""
     shuffled_from: int | None = None
-    """The first epoch, from 0, that is shuffled because the elbow was found before it."""
+    """The first epoch, from 0, that is shuffled because the curve of validations had flattened before it."""
     done: bool = False
-    """Whether the last epoch has ended, by number or by patience."""
+    """Whether training is complete, by the number of epochs or by `patience`."""
 
     @property
     def rate(self) -> float:
-        """Examples a second of training so far."""
+        """Examples per second of training so far."""
         spent = sum(self.epoch_seconds) + self.epoch_elapsed
         return self.all_examples / spent if spent else 0.0
 
 
 def checked_train_state(raw: Any, file: Path) -> TrainState:
-    """The train state from a checkpoint, with every number checked."""
+    """The train state of a checkpoint, with every number validated."""
     if not isinstance(raw, dict) or set(raw) != {each.name for each in fields(TrainState)}:
         raise PenstockError(
             f"{file} is not a checkpoint of this release: start the run again.", code="unsupported-version"
@@ -209,21 +212,22 @@ def checked_train_state(raw: Any, file: Path) -> TrainState:
         raise DamagedState(f"{file} does not hold the run's progress ({first_problem(error)})") from None
     counts = train_state.epoch, train_state.batch, train_state.step, train_state.examples, train_state.all_examples
     if min(counts) < 0 or train_state.step < train_state.epoch or train_state.best_epoch > train_state.epoch:
-        raise DamagedState(f"{file} holds a progress that no run can have")
+        raise DamagedState(f"{file} holds impossible values for the run's progress")
     return train_state
 
 
 # Checkpoints: the newest few and the best model, each a file that appears whole.
 
 FIRST_S = 10.0
-"""Seconds until the first checkpoint of a process by time. Each further one takes twice as long as the one before,
-until there are `checkpoint_minutes` between them: a job that is killed early has little to do again."""
+"""Seconds until a process writes its first timed checkpoint. The interval doubles until it is `checkpoint_minutes`: a
+job that is killed early loses little.
+"""
 _SHARE = 0.02
-"""Of a run's time that these early checkpoints may take to be written."""
+"""The largest share of a run's time that these early checkpoints may take."""
 
 
 class Checkpoints:
-    """Writes when a number of steps or some time has passed; keeps the newest `keep`."""
+    """Writes a checkpoint after a number of steps or minutes, and keeps the newest `keep`."""
 
     def __init__(
         self, folder: Path, steps: int, minutes: float, keep: int, clock: Callable[[], float] = time.monotonic
@@ -233,13 +237,13 @@ class Checkpoints:
         self._best_of: list[int] = []
 
     def due(self, step: int) -> bool:
-        """Whether one should be written after so many steps."""
+        """Whether a checkpoint should be written after so many steps."""
         wait = min(self._seconds, max(self._wait, self._cost / _SHARE))
         late = self._seconds > 0 and self._clock() - self._written >= wait
         return late or (self._steps > 0 and step % self._steps == 0)
 
     def save(self, step: int, best_epoch: int, state: dict[str, Any]) -> None:
-        """Write a checkpoint whose best model so far is that of an epoch; drop what no checkpoint needs any more."""
+        """Write a checkpoint that names the best model's epoch; delete files that no remaining checkpoint needs."""
         began = self._clock()
         self._write(self._folder / f"step-{step:012d}.ckpt", state)
         self._written = self._clock()
@@ -255,7 +259,7 @@ class Checkpoints:
                 old.unlink(missing_ok=True)
 
     def save_best(self, epoch: int, weights: dict[str, Any]) -> None:
-        """Keep the model of an epoch beside those before it, which older checkpoints name."""
+        """Write the best model, of this epoch, beside earlier ones, which older checkpoints refer to."""
         self._write(_best_file(self._folder, epoch), weights)
 
     def _write(self, path: Path, state: dict[str, Any]) -> None:
@@ -274,7 +278,7 @@ class Checkpoints:
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that is whole."""
+    """A checkpoint that was read completely."""
 
     file: Path
     state: dict[str, Any]
@@ -282,18 +286,18 @@ class Checkpoint(NamedTuple):
 
 
 Take = Callable[[dict[str, Any], Path], TrainState]
-"""Takes the place of a state, which a file names in errors, and returns its train state."""
+"""Loads a state into a session and returns its train state; the path names the state in errors."""
 
 
 def _look(state: dict[str, Any], file: Path) -> TrainState:
-    """The train state of a checkpoint whose weights nobody takes yet."""
+    """The train state of a checkpoint, without loading its weights."""
     return checked_train_state(state.get("standing"), file)
 
 
 def take_newest(folder: Path, progress: Progress, take: Take = _look) -> Checkpoint:
-    """The newest checkpoint that can be read and taken, from which a run resumes; a note names newer ones.
+    """Load the newest checkpoint that is readable and fits, for resuming. Newer ones that are not are named in a note.
 
-    Those are renamed: they must not count among the checkpoints that are kept.
+    These are renamed, so that they do not count among the checkpoints that are kept.
     """
     found, unreadable = _newest_whole(folder, take)
     for file, error in unreadable:
@@ -304,14 +308,15 @@ def take_newest(folder: Path, progress: Progress, take: Take = _look) -> Checkpo
 
 
 def read_best(folder: Path, progress: Progress = SILENT) -> dict[str, Any]:
-    """The weights of the best model by the newest whole checkpoint; its own where none was chosen yet.
+    """The weights of the best model according to the newest readable checkpoint, or its own weights if there is no best
+    yet.
 
-    Where the file of the best model is damaged it is an older one's, or the checkpoint's own, and a note says so.
+    If the file of the best model is damaged, an older best model or the checkpoint's own weights are used, with a note.
     """
     found, unreadable = _newest_whole(folder)
     for file, error in unreadable:
         progress.note(f"{_of(file, error)}: {found.file.name} is used instead.")
-    # The last digits are the epoch's.
+    # The name ends with the epoch's number.
     files = sorted(folder.glob("best-*.ckpt"), reverse=True)
     chosen = _best_file(folder, found.train_state.best_epoch)
     for file in [chosen, *(each for each in files if each < chosen)] if found.train_state.best_epoch >= 0 else []:
@@ -325,7 +330,7 @@ def read_best(folder: Path, progress: Progress = SILENT) -> dict[str, Any]:
 
 
 def _newest_whole(folder: Path, take: Take = _look) -> tuple[Checkpoint, list[tuple[Path, PenstockError]]]:
-    """The newest checkpoint that can be read and taken, and the newer ones that cannot."""
+    """The newest checkpoint that is readable and fits, and the newer ones that are not, with their errors."""
     unreadable: list[tuple[Path, PenstockError]] = []
     for file in reversed(_numbered(folder)):
         try:
@@ -333,7 +338,8 @@ def _newest_whole(folder: Path, take: Take = _look) -> tuple[Checkpoint, list[tu
             return Checkpoint(file, state, take(state, file)), unreadable
         except PenstockError as error:
             unreadable.append((file, error))
-    # Of whole ones that do not fit, the job, the graph or the release is another: that can be mended.
+    # Readable checkpoints that do not fit mean another job, graph or release, which the user can correct: raise that
+    # error.
     for _, refusal in unreadable:
         if not isinstance(refusal, DamagedState):
             raise refusal
@@ -347,7 +353,7 @@ def _newest_whole(folder: Path, take: Take = _look) -> tuple[Checkpoint, list[tu
 
 
 def _of(file: Path, error: PenstockError) -> str:
-    """Why a checkpoint is not used, as a sentence that goes on."""
+    """Why a checkpoint is not used, as the beginning of a sentence."""
     return str(error) if isinstance(error, DamagedState) else f"{file} is not used ({str(error).removesuffix('.')})"
 
 

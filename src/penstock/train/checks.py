@@ -1,4 +1,4 @@
-"""Refuses a job whose data or sampler cannot do what it asks, before anything is trained."""
+"""Refuses jobs that contradict their data or sampler before anything is trained."""
 
 from penstock.errors import PenstockError
 from penstock.train.job import Job
@@ -7,11 +7,13 @@ from penstock.train.losses import NUMBER_LOSSES
 from penstock.train.tasks import Task
 
 _ONE_LABEL = ("accuracy",)
-"""Metrics that compare one label a vertex."""
+"""Metrics that need exactly one label per vertex."""
 
 
 def check_job(job: Job, task: Task, has_validation: bool) -> None:
-    """Refuse fields that would be ignored, or used only after an epoch. For jobs that are about to train."""
+    """Refuse fields that would be ignored, or would fail only after an epoch. Called for jobs that
+    are about to train.
+    """
     _check_metric(task)
     _check_validation(job, has_validation)
     _check_reuse(job)
@@ -29,7 +31,7 @@ def _check_metric(task: Task) -> None:
 
 
 def _check_validation(job: Job, has_validation: bool) -> None:
-    """What waits for validations must get some."""
+    """Refuse fields that depend on validations in a job without any."""
     if job.patience:
         waits, mend = f"patience {job.patience}", "set `patience` to 0"
     elif SHUFFLINGS[job.shuffle].waits_for_elbow:
@@ -51,7 +53,7 @@ def _check_validation(job: Job, has_validation: bool) -> None:
 
 
 def _check_class_weights(job: Job, task: Task) -> None:
-    """Weights belong to classes, and to the task's own loss."""
+    """Refuse class weights for tasks without classes, or beside a loss of the user's own."""
     if job.class_weights is None:
         return
     if task.facts.learns != "classes":
@@ -76,7 +78,7 @@ def _check_number_loss(job: Job, task: Task) -> None:
 
 
 def _check_reuse(job: Job) -> None:
-    """Batches can be used again only in epochs that have the same seeds."""
+    """Refuse `reuse_batches` where epochs do not have the same batches of seeds."""
     if job.reuse_batches and SHUFFLINGS[job.shuffle].first is not None:
         raise PenstockError(
             f"reuse_batches needs epochs with the same batches of seeds, and shuffle is {job.shuffle}: set `shuffle` to"

@@ -31,7 +31,7 @@ def chosen_device(name: str) -> torch.device:
             code="device-not-found",
         )
     if device.index:
-        # Every thread would have to be told; the system can tell the whole process.
+        # Each thread would have to set its device; CUDA_VISIBLE_DEVICES sets it for the whole process.
         raise PenstockError(
             f"Device {name!r} is not the first GPU: set CUDA_VISIBLE_DEVICES={device.index} and use device cuda.",
             code="unsupported-combination",
@@ -42,28 +42,28 @@ def chosen_device(name: str) -> torch.device:
 # The memory of a GPU: what there is, and what may still be taken.
 
 UNKNOWN = 1 << 62
-"""The memory of a GPU of which nothing is said: everything fits."""
+"""Assumed bytes of a GPU whose memory is not known: everything fits."""
 
 
 def device_memory_of(device: torch.device) -> tuple[int, int]:
-    """Bytes that this process may still take of a GPU, and all that it has."""
+    """Bytes of a GPU that this process can still allocate, and its total."""
     assumed = _assumed.get()
     if assumed is not None:
         size, used = assumed
         return size - used(), size
     free, total = torch.cuda.mem_get_info(device)
-    # What torch keeps for later is ours as well.
+    # Memory that torch has cached can be allocated as well.
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
 
 
 def is_assumed() -> bool:
-    """Whether the memory of GPUs is what somebody said, and none is asked."""
+    """Whether the memory of GPUs is assumed (`assumed_memory`) rather than queried."""
     return _assumed.get() is not None
 
 
 @contextmanager
 def assumed_memory(size: int, used: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Within it GPUs have so many bytes, of which some are used; none need be there."""
+    """Within this context every GPU is taken to have `size` bytes, `used()` of them taken; no GPU needs to exist."""
     token = _assumed.set((size, used))
     try:
         yield
@@ -81,7 +81,7 @@ INFERENCE = "lower inference_mb or hidden, or use a device with more memory"
 
 
 class DeviceFull(PenstockError):  # noqa: N818
-    """What was asked for does not fit the device."""
+    """Raised where a job does not fit the device's memory."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="out-of-memory")
@@ -89,7 +89,9 @@ class DeviceFull(PenstockError):  # noqa: N818
 
 @contextmanager
 def device_memory(where: Callable[[], str], mend: str) -> Iterator[None]:
-    """What runs out of a device's memory in it is told with its place (asked for then) and what to change."""
+    """Turn out-of-memory errors of the device into one sentence, with the place (`where`, called then) and the remedy
+    `mend`.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, StageError) as error:
@@ -102,5 +104,5 @@ def device_memory(where: Callable[[], str], mend: str) -> Iterator[None]:
 
 
 def is_host_full(error: BaseException) -> bool:
-    """Whether the host has no memory left, of which torch tells in an error of no kind of its own."""
+    """Whether an error means that the host is out of memory; torch raises a plain RuntimeError for that."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))

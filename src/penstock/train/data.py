@@ -30,14 +30,14 @@ def open_data(options: Job) -> Graph:
             f"The run's graph {name!r} was only in memory: pass it again, or pass the folder that holds it.",
             code="graph-not-found",
         )
-    # A folder holds the split that was chosen when it was written.
+    # A folder holds one split already, chosen when it was written.
     given = options.split_number and not (Path(options.graph) / "graph.json").exists()
     chosen: dict[str, Any] = {"split": options.split_number} if given else {}
     return prepared(load(options.graph, **chosen), options)
 
 
 def prepared(graph: Graph, options: Job) -> Graph:
-    """An opened graph as the job wants it."""
+    """An opened graph, prepared as the job's options say."""
     if graph.is_part:
         raise PenstockError(
             f"{graph.path or graph.name} is one part of a cut graph: train on the whole graph.",
@@ -55,7 +55,7 @@ def prepared(graph: Graph, options: Job) -> Graph:
 
 
 def _check_split_number(graph: Graph, options: Job) -> None:
-    """Refuse the number of a split that the graph does not bring, where its own splits are used."""
+    """Refuse a `split_number` that the graph does not have, where its own splits are used."""
     if options.split_number in (0, graph.origin.get("split", 0)) or options.split not in ("auto", "graph"):
         return
     own = any(options.label in nodes.fields and "train" in nodes.splits for nodes in graph.nodes.values())
@@ -68,9 +68,10 @@ def _check_split_number(graph: Graph, options: Job) -> None:
 
 
 def with_reverses(graph: Graph, time: str | None = None) -> Graph:
-    """The graph with (dst, rev-relation, src) for every relation that has no such reverse yet. Lists are in memory.
+    """The graph with (dst, rev-relation, src) added for every relation that has no reverse yet. Added lists are in
+    memory.
 
-    Reverses have no fields but `time`: without it they would show what comes later.
+    Reverses have no fields but `time`: without it they would show edges of the future.
     """
     edges = dict(graph.edges)
     for (source, relation, destination), lists in graph.edges.items():
@@ -86,7 +87,9 @@ def with_reverses(graph: Graph, time: str | None = None) -> Graph:
 
 
 def with_empty_relations(graph: Graph) -> Graph:
-    """A graph without any relation, given one without edges for every node type: samplers follow relations."""
+    """A graph without relations, with an empty relation added for every node type, since samplers iterate over
+    relations.
+    """
     edges = {}
     for name, nodes in graph.nodes.items():
         indptr = np.zeros(nodes.count + 1, np.int64)
@@ -95,7 +98,7 @@ def with_empty_relations(graph: Graph) -> Graph:
 
 
 def choose_task(graph: Graph, options: DataOptions) -> TaskName:
-    """The task asked for, or the one the graph is made for."""
+    """The task that is asked for, or the one that the graph's labels suggest."""
     if options.task != "auto":
         return options.task
     labelled = [nodes for nodes in graph.nodes.values() if options.label in nodes.fields]
@@ -112,14 +115,14 @@ def choose_task(graph: Graph, options: DataOptions) -> TaskName:
         )
     if options.edge_type is None and len(graph.edges) > 1:
         holding = sum(bool(edges.held_out) for edges in graph.edges.values())
-        # Several relations among the vertices of one type, as files of triples give them, are learned together.
+        # Several relations among the vertices of one type, as files of triples have, are learned together.
         if holding > 1 or (holding == 0 and len(graph.nodes) == 1):
             return task_for("triples", "links")
     return task_for("edges", "links")
 
 
 def _refuse_dropped(graph: Graph, label: str) -> None:
-    """Refuse to learn links in place of labels that another library's object had, and that are no field of a graph."""
+    """Refuse to learn links instead of labels that were dropped when another library's object was converted."""
     for name in graph.origin.get("dropped", []):
         if name == label or name.endswith(f"].{label}"):
             raise PenstockError(
@@ -130,12 +133,12 @@ def _refuse_dropped(graph: Graph, label: str) -> None:
 
 
 def task_of_edges(labels: Array) -> TaskName:
-    """What labels of edges ask for where the job does not say: a class, or a number, for each edge."""
+    """The task for labels of edges where the job does not name one: classification or regression."""
     return task_for("edges", _learned(labels))
 
 
 def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> EdgeType:
-    """The edge type a task is about: the one named, the only one, or the only one with the field or held-out edges."""
+    """The edge type of a task: the one named, the only one, or the only one that has the field or held-out edges."""
     kinds = {edge_key(kind): kind for kind in graph.edges}
     if options.edge_type is not None:
         if options.edge_type not in kinds:
@@ -159,7 +162,7 @@ def choose_edge_type(graph: Graph, options: DataOptions, field: str | None) -> E
 
 
 def _learned(labels: Array) -> Learns:
-    """Whether labels are quantities or classes; looked up in a sample of rows."""
+    """Whether labels are quantities rather than classes, judged by a sample of rows."""
     if labels.dtype.kind != "f" or (labels.ndim == 2 and labels.shape[1] > 1):
         return "classes"
     some = np.asarray(labels[:100_000]).ravel()

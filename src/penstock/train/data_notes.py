@@ -1,4 +1,4 @@
-"""What a user should know of the data before a job trains: what was chosen in their place, and what will mislead."""
+"""Notes for the user before a job trains: what was chosen for them, and what in the data may mislead."""
 
 from collections.abc import Iterator
 
@@ -46,7 +46,7 @@ def _about_vertices(graph: Graph, job: Job, task: TaskName) -> Iterator[str]:
 
 
 def _about_whole(job: Job) -> Iterator[str]:
-    """Fields that someone set and that batches alone would use."""
+    """Notes on fields that the user set and that only mini-batch training uses."""
     defaults = type(job).model_fields
     ignored = [name for name in ("fanouts", "batch_size") if getattr(job, name) != defaults[name].default]
     if ignored == ["fanouts"] and not job.layers:

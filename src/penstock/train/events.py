@@ -1,4 +1,4 @@
-"""What every stage did and when, as a trace for Perfetto."""
+"""Records what every stage did and when, as a trace for Perfetto."""
 
 import json
 import threading
@@ -13,10 +13,10 @@ from penstock.graph.files import open_bytes, open_lines, open_text, writing
 STAGES = ("seeds", "sample", "gather", "transfer", "compute", "forward", "exchange", "backward", "update")
 MOST_THREADS = 1000
 _LAST = (STAGES.index("compute"), STAGES.index("update"))
-"""The stages that end a step."""
+"""The stages that can be the last one of a step."""
 _KEPT_BATCHES = 100
 MOST_SPANS = 4_000
-"""Pieces of work that another worker keeps: a message holds them."""
+"""Upper bound on the spans that another worker keeps, so that one message holds them."""
 
 
 class EventLog:
@@ -39,7 +39,7 @@ class EventLog:
             self._file.write("[\n")
 
     def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
-        """A stage's work on one batch. Of a long run's batches only some are recorded."""
+        """Record a stage's work on one batch, if the batch is among those recorded."""
         epoch, batch = item.position
         if not self._is_recorded(epoch, batch):
             return
@@ -53,7 +53,7 @@ class EventLog:
             self._write({"name": stage, "ph": "X", "pid": 1, "tid": lane, **fields})
 
     def memory(self, resident_mb: float) -> None:
-        """A point of the memory curve."""
+        """Record a point of the memory curve."""
         with self._lock:
             args = {"rss_mb": round(resident_mb, 1)}
             self._write({"name": "memory", "ph": "C", "pid": 1, "ts": self._micros(time.perf_counter()), "args": args})
@@ -73,7 +73,7 @@ class EventLog:
         return round((moment - self._began) * 1e6)
 
     def _lane(self, stage: str, thread: int) -> int:
-        """A number that is the same in a resumed run, which adds to the same trace."""
+        """The trace's thread number of a stage's thread: the same in a resumed run, which appends to the same trace."""
         lane = STAGES.index(stage) * MOST_THREADS + thread + 1
         if lane not in self._named:
             self._named.add(lane)
@@ -88,7 +88,9 @@ class EventLog:
 
 
 class KeptEvents:
-    """What a worker that writes no run folder did in the first batches that it saw, for whoever writes it."""
+    """Keeps the spans of the first batches on a worker that writes no run folder, until the first
+    worker asks for them.
+    """
 
     def __init__(self, recorded: int, began: float) -> None:
         """Keep at most `recorded` batches; `began` is time zero."""
@@ -96,7 +98,7 @@ class KeptEvents:
         self._seen: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self.spans: list[list[int]] = []
-        """Of each piece of work the stage's number, thread, start and length in microseconds, epoch and batch."""
+        """For each span: stage number, thread, start and length in microseconds, epoch and batch."""
 
     def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
         """Keep a stage's work on one batch, while there is room."""
@@ -109,17 +111,17 @@ class KeptEvents:
             self.spans.append([STAGES.index(stage), thread, *times, epoch, batch])
 
     def memory(self, resident_mb: float) -> None:
-        """Do nothing: the curve is the first worker's."""
+        """Do nothing: only the first worker records the memory curve."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: the spans stay until they are read."""
 
 
 def add_workers(path: Path, spans: Mapping[int, Sequence[Sequence[int]]]) -> None:
-    """Add to the first worker's events.jsonl what other workers did, by rank: each is a process of the trace.
+    """Add the spans of other workers, by rank, to the first worker's events.jsonl, each as a process of the trace.
 
     Clocks of machines differ. Workers end a step together, when they have summed their gradients, so another worker's
-    times are moved by the median of what the ends of common steps differ by; one without any in common is left out.
+    times are shifted by the median difference of the ends of common steps; a worker without common steps is left out.
     """
     if not path.exists() or not any(spans.values()):
         return
@@ -150,7 +152,7 @@ def _append(file: TextIO, event: dict[str, Any]) -> None:
 
 
 def _step_ends(path: Path, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """When the first worker's last stage ended with each batch, in microseconds."""
+    """The end of the first worker's last stage for each batch, in microseconds."""
     last = {STAGES[stage] for stage in _LAST}
     found: dict[tuple[int, int], int] = {}
     with open_lines(path) as lines:
@@ -168,7 +170,7 @@ def _step_ends(path: Path, wanted: set[tuple[int, int]]) -> dict[tuple[int, int]
 
 
 def _drop_unfinished_line(path: Path) -> None:
-    """A process that was killed may have left half an event: what comes behind it would be lost with it."""
+    """Drop a last line that a killed process left incomplete: it would make the next event unreadable too."""
     if path.exists():
         with open_bytes(path, "r+b") as file:
             file.truncate(file.read().rfind(b"\n") + 1)

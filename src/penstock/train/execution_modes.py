@@ -34,7 +34,7 @@ Make = Callable[[Session, "Placed | None", "WorkerGroup | None"], Execution]
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """An execution mode."""
+    """An execution mode: the sessions that it is for, what it supports, and how it is built."""
 
     name: str
     make: Make
@@ -46,25 +46,25 @@ class ExecutionMode:
     among_workers: bool = False
     """Whether it is for sessions that several workers share."""
     samplers: frozenset[str] | None = None
-    """Samplers of its own; None: those that no other mode has for its own."""
+    """The samplers that only this mode executes; None: all that no other mode claims."""
     places_itself: bool = False
-    """Whether it brings to a device by itself what it needs there."""
+    """Whether it copies to the device by itself what it needs there, so that no graph is placed before."""
     reads_rows_once: bool = False
-    """Whether feature rows are read before the first step, and kept."""
+    """Whether feature rows are read once, before the first step, and kept."""
 
 
 def needs_placement(sampler: str) -> bool:
-    """Whether a graph is placed on a device before an execution is chosen."""
+    """Whether a graph must be placed on a device before the execution mode is chosen."""
     return not any(mode.places_itself and sampler in (mode.samplers or ()) for mode in _modes())
 
 
 def reads_rows_again(sampler: str) -> bool:
-    """Whether feature rows are read in every batch that needs them, and not once for all steps."""
+    """Whether feature rows are read for every batch, rather than once for all steps."""
     return not any(mode.reads_rows_once and sampler in (mode.samplers or ()) for mode in _modes())
 
 
 def choose_execution(session: Session, placed: "Placed | None" = None, group: WorkerGroup | None = None) -> Execution:
-    """The execution of a session on the host, or on a device as it was placed there; alone or among workers."""
+    """Choose the execution mode of a session, on the host or on a device, alone or among workers, and build it."""
     sampler = session.job.sampler
     special = {name for mode in _modes() for name in mode.samplers or ()}
     for mode in _modes():
@@ -103,7 +103,7 @@ def _device(session: Session, placed: "Placed | None", group: WorkerGroup | None
     from penstock.train.device.triple_steps import reasons_against_capture
 
     assert placed is not None
-    # Triples need no graph on the device, so placing one does not decide this.
+    # Triples need no graph on the device, so this does not depend on a placement.
     kind = DeviceExecution if reasons_against_capture(session) else TripleExecution
     return kind(session, placed)
 

@@ -1,4 +1,4 @@
-"""The execution plan of a job on one machine: what `penstock plan --execution` says."""
+"""The execution plan of a job on one machine, as `penstock plan --execution` reports it."""
 
 import tempfile
 import time
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from penstock.cost.fit import fit_and_compare
-from penstock.cost.machine import Machine
+from penstock.cost.machine import MeasuredMachine
 from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, Extrapolation, batch_work, machine_model
 from penstock.cost.profile import FittedOperator
 from penstock.errors import PenstockError
@@ -39,7 +39,7 @@ from penstock.train.assembly import session_of
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.compute_device import UNKNOWN, assumed_memory
-from penstock.train.device.decision import Decision, decide
+from penstock.train.device.decision import PlacementDecision, decide
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution.support import DEVICE_SAMPLING, demands_of
 from penstock.train.execution.support import reasons_against as reasons_against_mode
@@ -49,27 +49,27 @@ from penstock.train.job_batches import kind_of_batches
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
 
-# What a job and the machine that a profile is of leave open.
+# The choices that a job and a profiled machine leave open.
 
 
 class TakenMemory(NamedTuple):
-    """What a job takes of a GPU's memory."""
+    """The GPU memory that a job takes."""
 
     taken: int | None
-    """Bytes, with everything where it fits; None where not even a step fits."""
+    """Bytes taken with everything placed where it fits; None where not even a step fits."""
     memory: int | None
-    """Bytes that the GPU has; None where that is not known and everything is taken to fit."""
+    """Bytes of the GPU; None where that is not known and everything is assumed to fit."""
     features: Features
-    """The nearest place to the GPU at which features fit."""
+    """The place closest to the GPU at which features fit."""
 
 
 def space_of(
     session: Session, model: CostModel, device_memory: int | None, traced: TracedMemory
 ) -> tuple[Space, TakenMemory | None]:
-    """Every way to execute a job that it allows; `device_memory` bytes hold what is placed on a GPU.
+    """The space of all executions that a job allows; `device_memory` bytes bound what is placed on a GPU.
 
-    A GPU is there if the profile has one whose copies were measured. A job that does not fit on it is computed by the
-    host, if it leaves that open.
+    A GPU is considered if the profile has one whose copies were measured. A job that does not fit on it is computed by
+    the host, if it leaves that open.
     """
     job, inputs = session.job, session.inputs
     ways = {
@@ -89,7 +89,7 @@ def space_of(
         else:
             places = _places(decision)
             room = TakenMemory(decision.predicted_bytes, device_memory, decision.residence.features)
-            # Lists that stay on the host are drawn there.
+            # Lists that stay on the host can only be drawn there.
             refused = reasons_against_mode(DEVICE_SAMPLING, demands_of(session))
             on_device = not refused and decision.residence.topology != "host"
     cores = model.machine.cores
@@ -106,18 +106,18 @@ def space_of(
 
 
 def devices_of(asked: str, model: CostModel) -> tuple[Device, ...]:
-    """The devices that a job may be computed by, of those that the profile knows."""
+    """The devices of the profile that a job may compute on."""
     known: tuple[Device, ...] = ("cpu", "cuda") if model.knows("copy_up", "cuda") else ("cpu",)
     return known if asked == "auto" else tuple(each for each in known if each == asked.partition(":")[0])
 
 
 def schedule_of(session: Session) -> Schedule:
-    """The batches of a job."""
+    """The schedule of a job's batches."""
     return Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
 
 
-def _decision(session: Session, device_memory: int | None, traced: TracedMemory) -> Decision:
-    """What a run would put on a GPU of so much memory."""
+def _decision(session: Session, device_memory: int | None, traced: TracedMemory) -> PlacementDecision:
+    """What a run would place on a GPU with so much memory."""
     session.inputs.device = torch.device("cuda")
     try:
         with assumed_memory(UNKNOWN if device_memory is None else device_memory):
@@ -126,7 +126,7 @@ def _decision(session: Session, device_memory: int | None, traced: TracedMemory)
         session.inputs.device = torch.device("cpu")
 
 
-def _places(decision: Decision) -> list[tuple[Features, int]]:
+def _places(decision: PlacementDecision) -> list[tuple[Features, int]]:
     """Where a GPU can read features: pinned, with as large a cache as fits, or on the device."""
     residence, found = decision.residence, list[tuple[Features, int]]([("pinned", 0)])
     if residence.features == "device":
@@ -139,17 +139,17 @@ def _places(decision: Decision) -> list[tuple[Features, int]]:
 
 @dataclass(frozen=True)
 class PlannedExecution:
-    """The plan of a job, and what it was made from."""
+    """The plan of a job's execution, and what it was made from."""
 
     plan: ExecutionPlan
     kind: BatchKind
-    machine: Machine
+    machine: MeasuredMachine
     seconds: float
-    """That planning took."""
+    """Seconds that planning took."""
     room: TakenMemory | None = None
-    """What the job takes of the machine's GPU, where it has one."""
+    """The GPU memory that the job takes; None without a GPU."""
     outside: tuple[Extrapolation, ...] = ()
-    """Sizes of the chosen execution that are smaller or larger than all that were measured, the farthest first."""
+    """Sizes of the chosen execution outside the range of what was measured, the farthest first."""
 
     @property
     def epoch_s(self) -> float:
@@ -174,16 +174,16 @@ def plan_execution(
 def plan_executions(
     job: Job, machines: Iterable[tuple[CostModel, int | None]], graph: Graph | None = None
 ) -> Iterator[PlannedExecution | PenstockError]:
-    """The plan for each of several machines, given by their cost models and the bytes of their GPUs.
+    """The plans for several machines, each given by its cost model and the bytes of its GPU.
 
-    Batches are drawn and counted once. A machine that cannot execute the job has the reason instead of a plan.
+    Batches are drawn and counted once. A machine that cannot execute the job gets an error instead of a plan.
     """
     on_host = with_order_costs(job.model_copy(update={"device": "cpu"}))
     with run_context(on_host):
         session = session_of(on_host, torch.device("cpu"), graph)
         kind = kind_of_batches(session)
         session.job = job
-        # What steps take of a GPU is the same on all of them.
+        # The memory that steps take of a GPU is the same on all machines.
         traced = TracedMemory(session, schedule_of(session))
         for model, device_memory in machines:
             began = time.perf_counter()
@@ -210,7 +210,7 @@ def plan_executions(
 
 
 def fields_of(choice: ExecutionChoice) -> dict[str, Any]:
-    """The fields of a job that carry out a choice; on a CPU those of a device are left out."""
+    """The job fields that select a choice; those for devices are left out on a CPU."""
     found: dict[str, Any] = {
         "device": choice.device,
         "first_layer": choice.first_layer,
@@ -226,13 +226,12 @@ def fields_of(choice: ExecutionChoice) -> dict[str, Any]:
     return {**found, "sample_on": "device" if choice.sampled_by == "cuda" else "host", "placement": placement}
 
 
-# What batches of a run take beyond their simulated operators: small jobs are trained here, and rates fitted to them.
-#
-# Operators are measured alone. In a run, threads of the host prepare batches beside the step, wait for each other and
-# for Python, and every batch is handed from stage to stage. No operator has that time; of a small batch it is a third.
+# The time of a batch that no operator accounts for, fitted to runs of small jobs. Operators are measured alone; in a
+# run, threads prepare batches beside the step, wait for each other and for the interpreter lock, and hand every batch
+# from stage to stage. For a small batch that is a third of its time.
 
 _SCALES = {"small": 0.02, "large": 0.3}
-"""Of synthetic-arxiv: 3,400 and 51,000 vertices with 128 columns."""
+"""Scales of synthetic-arxiv: 3,400 and 51,000 vertices with 128 columns."""
 _JOBS: list[tuple[str, dict[str, Any]]] = [
     ("small", {"model": "sage", "hidden": 32, "fanouts": [10, 5], "batch_size": 256}),
     ("large", {"model": "gcn", "hidden": 64, "fanouts": [10, 5], "batch_size": 1024}),
@@ -244,12 +243,12 @@ _JOBS: list[tuple[str, dict[str, Any]]] = [
     ("large", {"model": "gcn", "hidden": 256, "fanouts": [15, 10], "batch_size": 512}),
 ]
 _HELD_OUT = frozenset({2, 6, 9})
-"""Places of the measurements that no rate is fitted to."""
+"""Positions of the measurements that are held out from fitting."""
 _BATCHES, _TURNS = 24, 2
 
 
 class MeasuredBatch(NamedTuple):
-    """A batch of a run: what its operators were simulated to take, how many they are, and what it took."""
+    """A measured batch: the simulated seconds of its operators, their number, and the seconds it took."""
 
     simulated: float
     operators: int
@@ -257,9 +256,9 @@ class MeasuredBatch(NamedTuple):
 
 
 def fit_batches(model: CostModel, device: str, progress: Progress = SILENT) -> list[FittedOperator]:
-    """Rates of a batch among many, from runs of small jobs on this machine; `model` has its operators.
+    """Fit the rates of a whole batch to runs of small jobs on this machine; `model` has its operators.
 
-    Of a GPU there are two: for steps that are captured, and for steps that are launched one by one.
+    A GPU has two: for captured steps, and for steps that are launched one by one.
     """
     progress.status(f"batches on {device}")
     bare = [fit for fit in model.profile.fits if fit.name not in (BATCH, LAUNCHED_BATCH)]
@@ -271,7 +270,7 @@ def fit_batches(model: CostModel, device: str, progress: Progress = SILENT) -> l
 
 
 def fitted_batches(name: str, device: str, found: list[MeasuredBatch]) -> FittedOperator:
-    """Rates of some measured batches."""
+    """Rates fitted to some measured batches."""
     work = [batch_work(each.simulated, each.operators) for each in found]
     held_out = [place in _HELD_OUT for place in range(len(found))]
     seconds = [each.seconds for each in found]
@@ -309,7 +308,7 @@ def _measured(model: CostModel, device: str, launched: bool = False) -> Iterator
 
 
 def _carried_out(alternatives: list[Alternative], device: str) -> list[Alternative]:
-    """The alternatives of a job that are trained: on the host both ways of reading rows, on a GPU captured steps."""
+    """The alternatives that are trained for fitting: both ways of reading rows on the host, captured steps on a GPU."""
     usual = [each for each in alternatives if each.choice.device == device and each.choice.groups == 1]
     if device == "cuda":
         usual = [each for each in usual if each.choice.captured and each.choice.features == "device"]
@@ -318,7 +317,7 @@ def _carried_out(alternatives: list[Alternative], device: str) -> list[Alternati
 
 
 def seconds_of_batch(job: Job, graph: Graph, batches: int) -> float:
-    """Seconds of a batch in training, behind the first quarter of them."""
+    """Mean seconds of a batch in training, the first quarter not counted."""
     job = with_order_costs(job)
     with run_context(job):
         session = make_session(job, graph)

@@ -28,9 +28,9 @@ from penstock.train.use import open_session, original_ids
 
 
 class ExplainOptions(NamedTuple):
-    """How a prediction is explained. `hops` restricts the edges that are masked; None: all that the model reads.
+    """How a prediction is explained. `hops` restricts which edges are masked; None: all that the model reads.
 
-    `split` is one that the vertex must be in.
+    `split`, where given, is a split that the vertex must be in.
     """
 
     hops: int | None = None
@@ -53,7 +53,7 @@ def explain_run(
     trust_module: bool = False,
     unchecked: bool = False,
 ) -> Explanation:
-    """What the best model of a run rests its prediction for a vertex on; `vertex` is the user's id."""
+    """Explain the prediction of a run's best model for a vertex, given by the user's id."""
     session = open_session(path, graph, module, progress, trust_module, unchecked)
     return explain_session(session, vertex, node_type, options)
 
@@ -61,7 +61,7 @@ def explain_run(
 def explain_session(
     session: Session, vertex: int | str, node_type: str | None = None, options: ExplainOptions | None = None
 ) -> Explanation:
-    """What the session's model rests its prediction for a vertex on, computed on the processor."""
+    """Explain the prediction of the session's model for a vertex, on the CPU."""
     options, task = options or ExplainOptions(), _node_task(session, node_type)
     row = vertex_number(session.graph.nodes[task.node_type], vertex, task.node_type)
     if options.split is not None and row not in task.items_of(options.split):
@@ -109,10 +109,10 @@ def explain_session(
 
 
 def _edge_columns(session: Session) -> dict[EdgeType, list[tuple[str, int]]]:
-    """By relation, the field of each number that its edges carry, and the number's place in the field."""
+    """By relation, for each column that its edges carry: the field's name, and the column's index within the field."""
     found = {}
     for kind, fields in session.inputs.exact_edges.fields.items():
-        # A relation has those of the job's fields that it has, in their order.
+        # A relation has the job's fields in their order, without those that it lacks.
         has = [name for name in session.job.edge_features if name in session.graph.edges[kind].fields]
         widths = [int(np.prod(source.row_shape())) for source in fields.features]
         found[kind] = [(name, place) for name, width in zip(has, widths, strict=True) for place in range(width)]
@@ -120,7 +120,7 @@ def _edge_columns(session: Session) -> dict[EdgeType, list[tuple[str, int]]]:
 
 
 def vertex_number(nodes: NodeSet, vertex: int | str, node_type: str) -> int:
-    """The number of the vertex that has a user's id."""
+    """The number of the vertex with the user's id `vertex`."""
     found = np.zeros(0, np.int64)
     if isinstance(nodes.ids, StringIds):
         found = np.flatnonzero(np.asarray(pa.compute.equal(nodes.ids.to_arrow(), str(vertex))))
@@ -144,7 +144,7 @@ def _shown(nodes: NodeSet, row: int) -> Any:
 
 
 def _node_task(session: Session, node_type: str | None) -> NodeTask:
-    task = session.task
+    task = cast(NodeTask, session.task)
     if not task.facts.explainable:
         raise PenstockError(
             "The run predicts edges, and only predictions for vertices can be explained: name a run with labels on"
@@ -160,7 +160,7 @@ def _node_task(session: Session, node_type: str | None) -> NodeTask:
             f"The run predicts vertices of type {task.node_type!r}, not {node_type!r}: leave out --type.",
             code="mismatched-inputs",
         )
-    return cast(NodeTask, task)
+    return task
 
 
 def _model_reach(session: Session) -> Reach:
@@ -182,7 +182,7 @@ def _checked_hops(options: ExplainOptions, layers: int) -> int:
 
 
 def _check_size(reach: Reach, node_type: str, row: int, vertex: int | str, most: int) -> None:
-    """Refuse a neighbourhood with more edges than allowed before it is read."""
+    """Refuse a neighbourhood with more edges than allowed, before it is read."""
     levels = frontiers(reach.graph, {node_type: np.array([row])}, reach.hops)[::-1]
     lists: dict[Any, Array] = {kind: levels[hop][kind[2]] for hop, kinds in enumerate(reach.hops) for kind in kinds}
     edges = 0
@@ -205,7 +205,7 @@ def _output_of(task: NodeTask) -> Output:
 
 
 def _prediction(task: NodeTask, logits: torch.Tensor) -> Any:
-    """The predicted class as the user's word or number, the numbers of the labels, or the number."""
+    """The prediction as the user reads it: a class by its word or number, the numbers of the labels, or a value."""
     output = _output_of(task)
     if output == "numbers":
         return float(logits[0])
@@ -216,7 +216,7 @@ def _prediction(task: NodeTask, logits: torch.Tensor) -> Any:
 
 
 def _score(output: Output, whole: torch.Tensor, logits: torch.Tensor) -> float:
-    """How much some logits say what the whole input's say (see `Explanation.score`)."""
+    """How well some logits reproduce the prediction on the whole input (see `Explanation.score`)."""
     if output == "numbers":
         return float(logits[0])
     if output == "labels":

@@ -1,4 +1,4 @@
-"""Choices that a job leaves open, decided by training some batches under each finalist before the run begins."""
+"""Fields that a job leaves open, decided by timing some batches with each finalist value before the run begins."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,60 +28,60 @@ from penstock.train.first_layer.ways import WAYS, FirstLayerWay, first_layer_rea
 from penstock.train.job_batches import kind_of_batches, unknown_of
 from penstock.train.session import RULE, TIMED, Session, state_kept
 
-# What a field that a job leaves open declares, so that its values can be timed.
+# What an open field declares, so that its values can be timed.
 
 FEWEST = 8
-"""Batches of a trial, of which the first quarter fills the pipeline and is not counted."""
+"""The least number of batches in a trial; the first quarter fills the pipeline and is not counted."""
 ENOUGH = 60
-"""Batches that a finalist is tried on at most, unless it says otherwise."""
+"""The most batches that a finalist is tried on, unless it says otherwise."""
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A value of a field that may turn out to be the fastest."""
+    """A value of a field that may be the fastest."""
 
     value: Any
     predicted: float | None = None
-    """Seconds of a batch, where the cost model knows its operators."""
+    """Predicted seconds of a batch; None where the cost model does not know its operators."""
     batches: int = FEWEST
-    """That a trial must train at least."""
+    """The least number of batches that a trial must train."""
     enough: int = ENOUGH
-    """More of them are not trained."""
+    """The most batches that a trial trains."""
 
 
 @dataclass(frozen=True)
 class OpenField:
-    """A field of a job whose value may be left open, and is then decided when a run starts."""
+    """A field of a job that may be left open, and is then decided when a run starts."""
 
     name: str
     is_open: Callable[[Session], bool]
-    """Whether the job of a session leaves it open, and there is more than one value for such a session."""
+    """Whether the session's job leaves it open and several values are possible for it."""
     finalists: Callable[[Session, CostModel], list[Finalist]]
-    """At most three; the first is the value that is taken without a trial."""
+    """At most three candidate values; the first is the one used without a trial."""
     take: Callable[[Session, Any], None]
-    """Have the session use a value from its next step on."""
+    """Make the session use a value from its next step on."""
 
 
-# The predicted seconds of a session's batches under one finalist.
+# The predicted seconds of a session's batches under each finalist.
 
 _FAR = 1.6
-"""A finalist that is predicted to take so many times as long as the fastest is not timed. What the cost model predicts
-worst took up to 1.6 times as long as predicted."""
+"""A finalist predicted to take this many times as long as the fastest is not timed. The worst predictions were off by
+up to 1.6.
+"""
 FAR_CAPTURED = 4.0
-"""The same for captured steps whose slots the host fills: what all of its threads do was up to three times as fast as
-predicted."""
+"""The same for captured steps whose slots the host fills: its threads were up to three times as fast as predicted."""
 _MOST = 3
 
 
 class PredictedSteps:
-    """Batches of a session, as the cost model sees them."""
+    """Predicts the batches of a session with the cost model."""
 
     def __init__(self, session: Session, model: CostModel) -> None:
         self._session, self._model = session, model
         self._kind: BatchKind | None = None if unknown_of(session) else kind_of_batches(session)
 
     def orders(self) -> tuple[Order, ...] | None:
-        """Of every layer, the order of its products: the one that the job asks for, or the cheapest."""
+        """The order of products of every layer: the one that the job asks for, or the cheapest."""
         if self._kind is None:
             return None
         asked = self._session.job.order
@@ -98,12 +98,14 @@ class PredictedSteps:
         features: Features = "host",
         cache_rows: int = 0,
     ) -> float | None:
-        """Of a batch whose features lie somewhere; None where the cost model does not know all operators."""
+        """Predicted seconds of a batch with features in a place; None where the cost model does not
+        know all operators.
+        """
         if self._kind is None:
             return None
         job = self._session.job
         if self._is_captured and way(self._kind).filled and not self._model.knows("host_gather", "cuda"):
-            # One thread that prepares batches for a pipeline tells nothing of all threads that fill slots.
+            # Rates of one thread that prepares batches for a pipeline do not predict all threads filling slots.
             return None
         known = self.orders() if orders is None else tuple(orders)
         assert known is not None
@@ -140,12 +142,12 @@ class PredictedSteps:
         placed = self._session.placed
         if placed is None:
             return "cpu"
-        # Captured steps draw for themselves where the device has the lists.
+        # Captured steps draw for themselves if the device has the lists.
         return "cuda" if placed.sample is not None or (self._is_captured and placed.topology is not None) else "cpu"
 
 
 def closest(finalists: Sequence[Finalist], far: float = _FAR) -> list[Finalist]:
-    """The first and those that may be faster: at most three, and none that is predicted to take `far` times as long."""
+    """The first finalist and those that may be faster: at most three, none predicted to take `far` times as long."""
     first, *others = finalists
     known = [each.predicted for each in finalists if each.predicted is not None]
     if known:
@@ -155,24 +157,24 @@ def closest(finalists: Sequence[Finalist], far: float = _FAR) -> list[Finalist]:
     return [first, *others[: _MOST - 1]]
 
 
-# Training steps that are timed and thrown away.
+# Training steps that are timed and discarded.
 
 _TURNS = 2
 _UNCOUNTED = 4
-"""The first of so many parts of a trial is not counted: the pipeline fills, and kernels are loaded."""
+"""One in this many parts of a trial, the first, is not counted: the pipeline fills, and kernels are loaded."""
 
 BURST = 16
-"""Captured steps between two readings of the clock: the device rests there, as it does in a run from time to time."""
+"""Captured steps between two readings of the clock; the device is idle there, as it is in a run from time to time."""
 CAPTURED_BATCHES = (3 * BURST, 9 * BURST)
-"""Fewest and most captured steps of a trial: host and device try several shares of their work meanwhile."""
+"""The fewest and most captured steps of a trial: host and device try several shares of their work meanwhile."""
 
 Clock = Callable[[], float]
 
 
 def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_counter) -> float:
-    """The mean time of a batch while the session trains its first ones, as it is set now.
+    """Mean seconds of a batch while the session trains its first ones with its current settings.
 
-    The caller sees to it that the session's state is kept.
+    The caller saves and restores the session's state.
     """
     session.execution = choose_execution(session, session.placed)
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed)
@@ -185,7 +187,9 @@ def seconds_of_batches(session: Session, batches: int, clock: Clock = time.perf_
 
 
 def _fastest_burst(session: Session, schedule: Schedule, batches: int, clock: Clock) -> float:
-    """The mean time of a batch in the fastest burst behind the first: shares of host and device are tried in others."""
+    """Mean seconds of a batch in the fastest burst after the first; other bursts may try slower shares of host and
+    device.
+    """
 
     def pause(position: Position) -> int:
         return min(BURST, schedule.batches - position.batch)
@@ -200,17 +204,17 @@ def _fastest_burst(session: Session, schedule: Schedule, batches: int, clock: Cl
             if trained >= batches:
                 break
     counted = spent[1:] or spent
-    # An epoch may end with a burst of few steps.
+    # An epoch may end with a short burst.
     longest = max(size for size, _ in counted)
     return min(seconds for size, seconds in counted if size == longest)
 
 
 def turns_of(batches: int, fewest: int) -> list[int]:
-    """Batches of each turn of a trial of so many: two turns where both are long enough."""
+    """The batches of each turn of a trial: two turns where both are long enough."""
     return [batches // _TURNS] * _TURNS if batches >= _TURNS * fewest else [batches]
 
 
-# `first_layer: auto`: ways of reading the first layer's inputs that need nothing to be placed anew.
+# `first_layer: auto`: ways of reading the first layer's inputs for which nothing has to be placed anew.
 
 
 def _first_layer_is_open(session: Session) -> bool:
@@ -218,7 +222,9 @@ def _first_layer_is_open(session: Session) -> bool:
 
 
 def _others(session: Session) -> list[FirstLayerWay]:
-    """What can be done instead of `auto`: on the host what gives the same bits, beside a GPU what the host reads."""
+    """The ways that can replace `auto`: on the host those that give the same bits, beside a GPU those in which the host
+    reads.
+    """
     placed, on_host = session.placed, session.inputs.device.type == "cpu"
     if placed is not None and placed.is_captured:
         # Triton is imported where there is a device for it.
@@ -228,7 +234,7 @@ def _others(session: Session) -> list[FirstLayerWay]:
     if placed is not None and placed.decision.residence.features != "host":
         return []
     if on_host and placed is None and _impossible(WAYS["auto"], session):
-        # Rows are then read as they are in any case.
+        # Rows are then read unchanged in any case.
         return []
     return [
         way for way in WAYS.values() if way.on_host and way.rounds_as_auto == on_host and not _impossible(way, session)
@@ -255,7 +261,7 @@ def _first_layer_finalists(session: Session, model: CostModel) -> list[Finalist]
 
 
 def _seconds_of_auto(session: Session, steps: PredictedSteps) -> float | None:
-    """Predicted for what `auto` does."""
+    """Predicted seconds of a batch with what `auto` chooses."""
     placed = session.placed
     if placed is None:
         return steps.seconds(rows_aggregated, "aggregate")
@@ -266,7 +272,7 @@ def _seconds_of_auto(session: Session, steps: PredictedSteps) -> float | None:
 
 
 def _aggregates(session: Session) -> bool:
-    """Whether `auto` does anything else than reading rows, by the first batch."""
+    """Whether `auto` does anything but read rows, judged by the first batch."""
     task, job, inputs = session.task, session.job, session.inputs
     batch = task.sample(next(Schedule(task.items, task.batch_size, job.draw_seed).from_position()))
     return not any(
@@ -292,14 +298,14 @@ def _take_first_layer(session: Session, value: Any) -> None:
 FIRST_LAYER = OpenField("first_layer", _first_layer_is_open, _first_layer_finalists, _take_first_layer)
 
 
-# `groups: auto`: batches drawn beside the training of others, or a group of them by all processors.
+# `groups: auto`: batches drawn while others are trained, or a group of them drawn by all threads at once.
 
 _GROUPS = 3
-"""Groups that a trial draws at least: the first is not counted."""
+"""The least number of groups that a trial draws; the first is not counted."""
 
 
 def _groups_are_open(session: Session) -> bool:
-    # A job that leaves it open has it decided already, by a profile or by the rule.
+    # A job that leaves it open has been decided already, by a profile or by the rule.
     return "groups" in session.decided_by and session.inputs.device.type == "cpu"
 
 
@@ -320,7 +326,7 @@ def _take_groups(session: Session, value: Any) -> None:
 GROUPS = OpenField("groups", _groups_are_open, _group_finalists, _take_groups)
 
 
-# `order: auto`: the order of every layer's products by prediction, block by block, or one order in all layers.
+# `order: auto`: each block's order of products by prediction, or one order for all layers.
 
 _ONE_ORDER: tuple[Order, ...] = ("aggregate", "transform")
 
@@ -353,10 +359,10 @@ def _take_order(session: Session, value: Any) -> None:
 ORDER = OpenField("order", _order_is_open, _order_finalists, _take_order)
 
 
-# `feature_paths: auto`: whether the host's turn in every captured batch is worth what it takes of it.
+# `feature_paths: auto`: whether gathering rows on the host in every captured batch is worth its cost.
 
 DEVICE_ALONE = ["cache", "pinned"]
-"""The paths of a device that reads rows by itself."""
+"""The paths of a device that reads all rows by itself."""
 
 
 def _feature_paths_are_open(session: Session) -> bool:
@@ -395,42 +401,42 @@ FEATURE_PATHS = OpenField("feature_paths", _feature_paths_are_open, _feature_pat
 # The fields whose values are timed where a job leaves them open.
 
 OPEN_FIELDS: dict[str, OpenField] = {each.name: each for each in (FEATURE_PATHS, FIRST_LAYER, GROUPS, ORDER)}
-"""By their names in a job."""
+"""By field name."""
 
 
-# Decides the fields that a job leaves open by timing their finalists, if the run is long enough for that.
+# Decides the open fields of a job by timing their finalists, if the run is long enough.
 
 _SHARE = 100
-"""One batch in so many of a run may be trained for trials."""
+"""At most one batch in this many of a run is spent on trials."""
 _WORTH = 1.02
-"""How much slower the first finalist must be than another, if that is taken."""
+"""Another finalist is chosen only if the first is slower by at least this factor."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What was found out about a field that a job left open."""
+    """The decision on a field that a job left open."""
 
     chosen: Any
     decided_by: str
     finalists: list[dict[str, Any]] = field(default_factory=list)
-    """Value, predicted and timed seconds of a batch of each."""
+    """For each finalist: its value, predicted and timed seconds of a batch."""
     batches: int = 0
-    """That were trained for each."""
+    """Batches that were trained for each finalist."""
     seconds: float = 0.0
-    """That the trial took."""
+    """Seconds that the trial took."""
     reason: str = ""
-    """Why nothing was timed, where nothing was."""
+    """Why nothing was timed; empty where it was."""
 
     def facts(self) -> dict[str, Any]:
-        """What run.json and the result say."""
+        """The decision as run.json and the result report it."""
         return dict(vars(self))
 
 
 def settle(session: Session, progress: Progress = SILENT) -> None:
     """Decide the open fields of a session that is about to train, one after the other (`timed_choices` of its job).
 
-    Batches are trained under each finalist and thrown away; weights, optimiser and generators are afterwards as before.
-    The session's job has the values that were chosen, so that a run that goes on later does not decide again.
+    Batches trained under each finalist are discarded: weights, optimiser and generators are restored. The chosen values
+    are written to the session's job, so that a resumed run does not decide again.
     """
     task, job = session.task, session.job
     left = Schedule(task.items, task.batch_size, job.draw_seed).batches * job.epochs // _SHARE
@@ -448,7 +454,7 @@ def settle(session: Session, progress: Progress = SILENT) -> None:
 
 
 def _can_be_tried(session: Session) -> bool:
-    """Whether steps can be thrown away: a module of the user's may count them, and learned rows are not copied.
+    """Whether steps can be discarded: a module of the user's may count them, and learned rows are not copied.
 
     Where rows are read once for all steps there are no batches that could be timed.
     """
@@ -458,7 +464,7 @@ def _can_be_tried(session: Session) -> bool:
 
 def _settled(session: Session, entry: OpenField, left: int, progress: Progress) -> Settled:
     usual, by = session.job.model_dump(mode="json")[entry.name], session.decided_by.get(entry.name, RULE)
-    # Two finalists of the fewest batches are the least there can be; counting batches for predictions takes time too.
+    # Any trial has two finalists of the fewest batches at least: check that before batches are counted for predictions.
     if left < 2 * FEWEST:
         return Settled(usual, by, reason=_too_short(left, 2 * FEWEST))
     finalists = entry.finalists(session, machine_model())
@@ -488,7 +494,7 @@ def _timed(session: Session, entry: OpenField, finalists: list[Finalist], batche
         first, best = min(times[0]), min(range(len(times)), key=lambda place: min(times[place]))
         chosen, by = finalists[best if _WORTH * min(times[best]) < first else 0].value, TIMED
     except StageError as error:
-        # The run meets the same batch, and ends with a sentence of its own and a log.
+        # The run will meet the same batch, and report the error with its own message and log.
         reason = f"A trial failed in stage {error.stage!r}."
     except torch.OutOfMemoryError:
         reason = "A trial did not fit the device's memory."

@@ -24,28 +24,28 @@ from penstock.traced import is_traced
 from penstock.train.job import Job
 from penstock.train.job_options import DataOptions
 
-# Which fields of the edges a job's model reads: named, found where the job says auto, and checked.
+# The edge fields that a job's model reads: named by the job, or found where it says auto, and checked.
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 AUTO = "auto"
 _USUAL = {"edge_weight": ("edge_weight", "weight"), "edge_features": ("edge_attr",)}
-"""Names that other libraries give the field, which is meant where there are several."""
+"""Field names of other libraries, which `auto` prefers where edges have several fields."""
 
 
 def is_own_module(job: Job, module: torch.nn.Module | None) -> bool:
-    """Whether the model is a module of the user's, which gets what edges carry by name."""
+    """Whether the model is a module of the user's, which gets edge fields as named arguments."""
     return job.module is not None if module is None else not getattr(module, "layerwise", False)
 
 
 def sampled_job(job: Job, module: torch.nn.Module | None) -> Job:
-    """The job as samplers see it: it says that the model is a module of the user's, also where that is an object."""
+    """The job as samplers need it: marked as having a user's module, also where that was passed as an object."""
     if module is None or job.edge_weight is None:
         return job
     return job.model_copy(update={"module": type(module).__name__ if is_own_module(job, module) else None})
 
 
 def with_edge_fields(job: AnyJob, relations: Mapping[EdgeType, Iterable[str]]) -> AnyJob:
-    """The job with the names of the edge fields that it leaves open; `relations` have these fields."""
+    """The job with its `auto` edge fields replaced by names; `relations` maps each relation to its fields."""
     if job.edge_weight is None and not job.edge_features:
         return job
     if job.weight is not None and job.edge_weight is not None:
@@ -72,9 +72,9 @@ def with_edge_fields(job: AnyJob, relations: Mapping[EdgeType, Iterable[str]]) -
 def edge_rows(
     job: Job, relations: Mapping[EdgeType, Iterable[str]], source: Callable[[str], RowSource], own_module: bool
 ) -> EdgeRows:
-    """The rows that are read of a batch's edges; `source` gives those of `relation/field`.
+    """The rows that are read for a batch's edges; `source` gives those of `relation/field`.
 
-    Weights are rows for a module of the user's. Models of the zoo have them in the estimators of their lists.
+    A user's module gets weights as rows. For models of the zoo they are part of the estimators in the neighbour lists.
     """
     found = {}
     for kind, fields in relations.items():
@@ -89,7 +89,7 @@ def edge_rows(
 
 
 def check_model(options: ModelOptions, job: Job, rows: EdgeRows) -> None:
-    """Refuse edge fields that a model of the zoo would not read, and a model that lacks the ones it reads."""
+    """Refuse edge fields that a model of the zoo would ignore, and a model that lacks edge fields it needs."""
     entry = LAYERS[options.model]
     if job.edge_weight is not None and not entry.weighs_messages(options):
         able = ", ".join(name for name in LAYERS if LAYERS[name].weighs_messages(model_options(model=name)))
@@ -122,7 +122,7 @@ def check_model(options: ModelOptions, job: Job, rows: EdgeRows) -> None:
 
 
 def check_module(module: torch.nn.Module, job: Job, typed: bool) -> None:
-    """Refuse a module of the user's whose forward does not take what the job gives it, or takes what it does not."""
+    """Refuse a user's module whose forward lacks an argument that the job gives, or needs one that it does not give."""
     parameters = inspect.signature(module.forward).parameters
     anything = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     given: dict[str, Any] = {"edge_weight": job.edge_weight, "edge_attr": job.edge_features or None}
@@ -171,14 +171,14 @@ CPU = torch.device("cpu")
 
 
 class Inputs:
-    """Features by node type; `tables` holds the learnable ones.
+    """The features of a batch's vertices by node type; `tables` holds the learnable ones.
 
     Stored features are gathered ahead by the pipeline. Learnable rows are read when the batch is computed: read ahead
-    they would miss the steps in between, and weights would depend on the pipeline's depth.
+    they would miss the updates of the steps in between, and results would depend on the pipeline's depth.
     """
 
     def __init__(self, graph: Graph, job: Job, device: torch.device = CPU, learnable: bool = True) -> None:
-        """`learnable`: whether types without features get rows that are learned; else a batch has none of theirs."""
+        """`learnable`: whether types without features get learnable rows; else batches have no rows for them."""
         self.device = device
         _check_schedule(job)
         having = types_with(job.features, {name: nodes.fields for name, nodes in graph.nodes.items()})
@@ -197,20 +197,22 @@ class Inputs:
         }
         """Stored features by node type, wherever they lie."""
         self.reader: RowReader = PLAIN_ROWS
-        """What batches read of them on the host."""
+        """How batches read stored features on the host."""
         self.carrier: Carrier = HostCarrier(self.sources, self.scale)
 
     edges: EdgeRows = NO_EDGE_ROWS
-    """What is read of the edges of batches."""
+    """How the edge fields of batches are read."""
     exact_edges: EdgeRows = NO_EDGE_ROWS
-    """What exact inference reads of edges, whose positions are those of the session's graph."""
+    """How exact inference reads edge fields; its edges have the positions of the session's graph."""
 
     def read_by(self, reader: RowReader) -> None:
-        """Let batches read their features in another way."""
+        """Use another reader for the features of batches."""
         self.reader, self.carrier = reader, HostCarrier(self.sources, self.scale, reader, self.edges)
 
     def carry_edges(self, job: Job, graph: Graph, messages: Graph | None, own_module: bool) -> None:
-        """Let edges carry what the job names; batches are drawn from `messages`, where these are known."""
+        """Set the edge fields that are read, as the job names them; `messages` is the graph that batches are drawn
+        from.
+        """
 
         def rows(drawn: Graph) -> EdgeRows:
             relations = {kind: edges.fields for kind, edges in drawn.edges.items()}
@@ -221,7 +223,7 @@ class Inputs:
 
     @property
     def note(self) -> str | None:
-        """What the user should know: that the graph has no features at all, where it has none."""
+        """A note for the user that the graph has no features at all; None where it has some."""
         if self.fields:
             return None
         width = next(iter(self.widths.values()))
@@ -229,15 +231,17 @@ class Inputs:
 
     @property
     def parameters(self) -> int:
-        """Learnable numbers in the tables."""
+        """The number of learnable values in the tables."""
         return sum(table.size for table in self.tables.values())
 
     def is_finite(self) -> bool:
-        """Whether no learnable number has become infinite or NaN."""
+        """Whether all learnable values are finite."""
         return all(bool(np.isfinite(table.rows).all()) for table in self.tables.values())
 
     def non_finite(self) -> str | None:
-        """Which stored features are NaN or infinite, for a sentence; None if none are. Reads them all, once."""
+        """A phrase that names stored features which are NaN or infinite; None if all are finite. Reads all of them,
+        once.
+        """
         for name, field in self.fields.items():
             if found := non_finite(self._nodes[name], name, field):
                 return str(found)
@@ -252,7 +256,7 @@ class Inputs:
         return x if self.scale is None else self.scale(x)
 
     def complete(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """A loaded batch's features with the learnable rows of this moment beside them."""
+        """A loaded batch's features, with the current learnable rows added."""
         x = dict(batch.features)
         for name, ids in batch.vertices.items():
             if name in self.tables:
@@ -260,39 +264,39 @@ class Inputs:
         return x
 
     def _learnable(self, name: str, ids: Array) -> torch.Tensor:
-        """Learnable rows of this moment; where they lie on the device, the next step may change them."""
+        """Current learnable rows; those on the device are a view that the next step may change."""
         table = self.tables[name]
         if isinstance(table, DeviceEmbeddingTable):
             return table.rows_on(ids, self.device)
         return torch.from_numpy(table.pull(ids)).to(self.device)
 
     def room_for_tables(self, free: int) -> int:
-        """Bytes that learnable rows and their moments take of a device with `free` bytes; 0: they stay on the host.
+        """Bytes of learnable rows and their moments on a device with `free` bytes; 0: they stay on the host.
 
-        They lie on the device if they take less than a quarter of it. Rows with a decay stay on the host, where those
-        that a batch does not read are brought up to date.
+        They lie on the device if they take less than a quarter of it. With `embedding_decay` they stay on the host,
+        where the decay of rows that no batch reads is caught up later.
         """
         tables = [table for table in self.tables.values() if isinstance(table, EmbeddingTable) and not table.decay]
         size = sum(each.nbytes for table in tables for each in (table.rows, *table.moments))
         return size if len(tables) == len(self.tables) and 4 * size <= free else 0
 
     def put_tables_on_device(self, free: int) -> None:
-        """Let learnable rows lie on the device, where there is room for them."""
+        """Move learnable rows to the device, if there is room for them."""
         if self.room_for_tables(free):
             self.tables = {name: DeviceEmbeddingTable(table, self.device) for name, table in self.tables.items()}
 
     @property
     def device_table_bytes(self) -> int:
-        """What learnable rows take of the device."""
+        """Bytes of learnable rows on the device."""
         return sum(table.bytes for table in self.tables.values() if isinstance(table, DeviceEmbeddingTable))
 
     def set_rate(self, rate: float) -> None:
-        """Let learnable rows take their next steps at this rate."""
+        """Set the learning rate of learnable rows."""
         for table in self.tables.values():
             table.set_rate(rate)
 
     def learned_rows(self, batch: Batch, x: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The learnable rows of a batch whose gradients are to be clipped: a vertex's gradient is then in one row."""
+        """The learnable rows of a batch whose gradients are to be clipped, one row per vertex."""
         rows = {name: x[name] for name in self.tables if name in x}
         for name, given in rows.items():
             if self._repeats and given.grad is not None:
@@ -303,7 +307,7 @@ class Inputs:
         return list(rows.values())
 
     def learn(self, batch: Batch, x: dict[str, torch.Tensor]) -> None:
-        """Push the gradients of the learnable rows."""
+        """Apply the gradients of the batch's learnable rows to their tables."""
         for name, table in self.tables.items():
             gradients = x[name].grad if name in x else None
             if gradients is not None and not is_traced():
@@ -354,7 +358,7 @@ class Inputs:
 
 
 def _require_room(counts: Mapping[str, int], job: Job) -> None:
-    """Embeddings of a type without features, and what their optimiser keeps, must fit memory."""
+    """Refuse embeddings that do not fit memory together with their optimiser's state."""
     for name, count in counts.items():
         size = 4 * count * job.embedding * (1 + MOMENTS[_optimiser(count, job)])
         what = f"Embeddings of {count:,} vertices {name!r} with their optimiser"
@@ -362,7 +366,7 @@ def _require_room(counts: Mapping[str, int], job: Job) -> None:
 
 
 def _check_schedule(job: Job) -> None:
-    """Rates that change belong to steps that are done at once, which those of a decay are not."""
+    """Refuse a schedule for embeddings with decay, whose steps are caught up later."""
     if job.schedule_of == "all" and (job.schedule is None or job.embedding_decay):
         raise PenstockError(
             "schedule_of all needs a `schedule`, and no embedding_decay: set the one, or leave out the other.",
@@ -371,7 +375,7 @@ def _check_schedule(job: Job) -> None:
 
 
 def _table(name: str, count: int, job: Job) -> EmbeddingTable:
-    """The learnable rows of a node type."""
+    """The table of learnable rows of a node type."""
     how = job.embedding, _optimiser(count, job), job.embedding_lr, job.draw_seed
     scorer = None if job.has_layers else job.scorer
     initial = initial_rows(job.embedding_init, scorer, count, job.embedding, job.margin, job.distance)
@@ -383,7 +387,9 @@ def _optimiser(count: int, job: Job) -> Optimiser:
 
 
 def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:
-    """The types that have a field, of those `known` by type. One asked for by name must be somewhere: mistyped?"""
+    """The types that have a field, among those `known` by type. A field that the user named and no type has is an
+    error.
+    """
     having = {name for name, fields in known.items() if field in fields}
     if not having and field != DataOptions.model_fields["features"].default:
         others = sorted({each for fields in known.values() for each in fields})
@@ -393,18 +399,20 @@ def types_with(field: str, known: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def _on_host(ids: Any) -> Array:
-    """Vertex numbers, wherever they were drawn."""
+    """Vertex numbers as an array on the host, wherever they were drawn."""
     return ids.cpu().numpy() if isinstance(ids, torch.Tensor) else ids
 
 
 def _summed(ids: Array, gradients: Array) -> tuple[Array, Array]:
-    """One gradient a vertex: sampling by time gives a vertex a row in the tree of every seed that sees it."""
+    """Sum gradients to one per vertex: with sampling by time a vertex has a row in the tree of every seed that reads
+    it.
+    """
     first, total = _summed_in_place(ids, gradients)
     return ids[first], total
 
 
 def _summed_in_place(ids: Array, gradients: Array) -> tuple[Array, Array]:
-    """Where each vertex comes first, in the order of their numbers, and its gradient."""
+    """The first position of each vertex, in the order of vertex numbers, and its summed gradient."""
     different, first, place = np.unique(ids, return_index=True, return_inverse=True)
     total = np.zeros((len(different), gradients.shape[1]), gradients.dtype)
     np.add.at(total, place, gradients)
@@ -412,6 +420,8 @@ def _summed_in_place(ids: Array, gradients: Array) -> tuple[Array, Array]:
 
 
 def divide_by_sum(x: torch.Tensor) -> torch.Tensor:
-    """In place: gathered rows are copies, and wide ones take longer to write anew than to gather."""
+    """Scale rows in place to sum 1: gathered rows are copies, and writing wide ones again would take longer than the
+    gather.
+    """
     total = x.sum(1, keepdim=True)
     return x.div_(total.masked_fill_(total == 0, 1.0))

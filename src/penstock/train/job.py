@@ -12,7 +12,7 @@ from penstock.graph.documents import AutoCount, StrictDocument, first_problem, m
 from penstock.graph.files import write_whole
 from penstock.nn.layer_table import WITHOUT_LAYERS, ModelOptions
 from penstock.pipeline.options import PipelineOptions
-from penstock.sampling.registry import ExplainOptions
+from penstock.sampling.registry import ExplainedSamplingOptions
 from penstock.sampling.sampler_table import SEEDS_ONLY, SamplerOptions
 from penstock.store.initial_rows import checked_init
 from penstock.train.job_options import (
@@ -125,7 +125,7 @@ class TrainOptions(StrictDocument):
 class Job(
     DataOptions,
     SamplerOptions,
-    ExplainOptions,
+    ExplainedSamplingOptions,
     WholeOptions,
     ModelOptions,
     LinkOptions,
@@ -212,7 +212,7 @@ class Job(
 PARTS: dict[str, type[StrictDocument]] = {
     "Data": DataOptions,
     "Sampling": SamplerOptions,
-    "Explanations": ExplainOptions,
+    "Explanations": ExplainedSamplingOptions,
     "Whole graph": WholeOptions,
     "Model": ModelOptions,
     "Links": LinkOptions,

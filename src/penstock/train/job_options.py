@@ -34,7 +34,7 @@ class DataOptions(StrictDocument):
     edge_features: Annotated[list[str], BeforeValidator(split_commas)] = Field(
         [],
         description="edge fields that gatv2, gine, transformer or a module of your own reads (as `edge_attr`); auto:"
-        " the only one that can be meant (docs/edges.md)",
+        " the only one that can be meant (docs/models.md)",
     )
     label: str = Field("y", description="vertex or edge field with labels")
     split: Literal["auto", "graph", "ratio", "per-class"] = Field(
@@ -123,7 +123,7 @@ class BatchOptions(StrictDocument):
     shuffle: ShuffleName = Field(
         "always",
         description="whether each epoch has its own batches of seeds; never: those of the first epoch; adaptive: those"
-        " of the first epoch until the elbow of the validation curve (docs/batches.md)",
+        " of the first epoch until the elbow of the validation curve (docs/execution.md)",
     )
     reuse_batches: bool = Field(
         False,
@@ -266,7 +266,7 @@ ClassWeights = Literal["balanced"] | list[float] | dict[str | int, float]
 
 
 class FunctionOptions(StrictDocument):
-    """Code of your own, each FILE.py:NAME or PACKAGE.MODULE:NAME (docs/callbacks.md)."""
+    """Code of your own, each FILE.py:NAME or PACKAGE.MODULE:NAME (docs/python.md)."""
 
     loss: str | None = Field(
         None,

@@ -15,12 +15,15 @@ from penstock.graph.hashing import document_key, unit_draws
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.train.job_options import DataOptions
 
-# The labels that a run learned, as its folder keeps them: codes alone would mean nothing in another graph.
+# The labels that a run learned, kept in its folder with their words, since codes alone have no meaning in another
+# graph.
 
 
 @dataclass(frozen=True)
 class LearnedLabels:
-    """`type` is a node type, or an edge type's key. `classes` is 0 for numbers, the width for several labels."""
+    """The labels of one node type, or of an edge type given by its key. `classes` is 0 for numbers, the width for
+    several labels.
+    """
 
     task: TaskName
     type: str
@@ -30,12 +33,12 @@ class LearnedLabels:
     words: list[str] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What run.json keeps of the labels."""
+        """The labels as run.json keeps them."""
         return asdict(self)
 
 
 def learned_labels(facts: Any, where: str) -> LearnedLabels | None:
-    """What run.json says of labels; None where it does not, as in runs of earlier releases."""
+    """The labels in run.json; None where it has none, as in runs of earlier releases."""
     if facts is None:
         return None
     try:
@@ -67,7 +70,7 @@ def check_classes(classes: int, labels: Array, options: DataOptions, owner: str)
 
 
 def check_learned(learned: LearnedLabels, options: DataOptions) -> None:
-    """The same for the classes that a run folder says its model has."""
+    """Refuse more classes in a run folder than `max_classes`."""
     if not 0 <= learned.classes <= options.max_classes:
         raise PenstockError(
             f"The run says that it learned {learned.classes:,} classes, and its max_classes is"
@@ -77,7 +80,9 @@ def check_learned(learned: LearnedLabels, options: DataOptions) -> None:
 
 
 def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> tuple[Array, str | None]:
-    """A graph's labels in the run's codes, -1 where the run does not know the word; and why they are of no use."""
+    """A graph's labels in the run's codes, -1 where the run does not know the word; and why they cannot be used, or
+    None.
+    """
     field = f"Labels {learned.field!r}"
     if learned.classes == 0:
         return labels, None if labels.ndim == 1 else f"{field} are {labels.shape[1]} numbers, and the run learned one."
@@ -87,13 +92,13 @@ def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> t
         return labels, None if same else f"{field} have {width[0]} columns, and the run learned {taught[0]}."
     if (words is None) != (learned.words is None):
         here, there = ("numbers", "words") if words is None else ("words", "numbers")
-        return labels, f"{field} are {here}, and the run learned {there}: nobody can say which is which."
+        return labels, f"{field} are {here}, and the run learned {there}, so they cannot be matched."
     if words is None or learned.words is None:
         top = int(labels.max()) if len(labels) else -1
         known = top < learned.classes
         return labels, None if known else f"{field} go up to {top}, and the run learned {learned.classes} classes."
     places = {word: code for code, word in enumerate(learned.words) if code < learned.classes}
-    # One more place at the end, for -1.
+    # One more entry at the end, which -1 selects.
     table = np.array([*(places.get(word, -1) for word in words), -1], np.int64)
     return table[np.where((labels >= 0) & (labels < len(words)), labels, -1).astype(np.int64)], None
 
@@ -103,7 +108,7 @@ def recoded(labels: Array, words: list[str] | None, learned: LearnedLabels) -> t
 
 @dataclass(eq=False)
 class Labelled:
-    """The vertices of one type with what is known of them. `classes` is 0 for numbers, the width for multi-label.
+    """The vertices of one type with their labels and splits. `classes` is 0 for numbers, the width for multi-label.
 
     `words` are the classes' names, where they have any; `problem` says why outputs cannot be compared with the labels.
     """
@@ -119,11 +124,11 @@ class Labelled:
     problem: str | None = None
 
     def learned(self) -> LearnedLabels:
-        """What a run remembers of them."""
+        """The labels as a run keeps them."""
         return LearnedLabels(self.task, self.node_type, self.field, self.classes, self.multi_label, self.words)
 
     def check_known(self, split: str) -> None:
-        """Refuse a split of which not all labels are known."""
+        """Refuse a split with unknown labels."""
         rows = self.splits[split]
         unknown = rows[~_known(self)[rows]]
         if len(unknown):
@@ -168,7 +173,7 @@ def labelled_vertices(graph: Graph, options: DataOptions, task: TaskName) -> Lab
 
 
 def vertices_to_judge(graph: Graph, options: DataOptions, learned: LearnedLabels) -> Labelled:
-    """The vertices that a trained model is used on, with what labels and splits they have."""
+    """The vertices that a trained model is used on, with the labels and splits that they have."""
     if learned.type not in graph.nodes:
         raise PenstockError(
             f"The run was trained on vertices of type {learned.type!r}, which the graph does not have: use the run's"
@@ -194,7 +199,7 @@ def vertices_to_judge(graph: Graph, options: DataOptions, learned: LearnedLabels
 
 
 def _column(labels: Array) -> Array:
-    """Labels, with a matrix of one column as a vector."""
+    """Labels, with a matrix of one column turned into a vector."""
     labels = np.asarray(labels)
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
@@ -269,7 +274,9 @@ def _splits(nodes: NodeSet, found: Labelled, options: DataOptions) -> dict[str, 
 
 
 def _per_class(labels: Array, eligible: Array, sizes: tuple[int, ...], seed: int) -> dict[str, Array]:
-    """So many of each class for training and validation, in an order drawn per vertex; the rest is for testing."""
+    """The given numbers of vertices per class for training and validation, in a random order by vertex; the rest is for
+    testing.
+    """
     draws = np.empty(len(labels))
     unit_draws(document_key(seed, "per-class"), 0, draws)
     order = eligible[np.argsort(draws[eligible], kind="stable")]
@@ -284,7 +291,7 @@ def _per_class(labels: Array, eligible: Array, sizes: tuple[int, ...], seed: int
 
 
 def _given_splits(nodes: NodeSet) -> dict[str, Array]:
-    """The graph's own splits, ascending: converters give whatever order their files have."""
+    """The graph's own splits, ascending; files may have them in any order."""
     found = {}
     for name in SPLITS:
         if name not in nodes.splits:
@@ -309,7 +316,7 @@ def _given_splits(nodes: NodeSet) -> dict[str, Array]:
 
 def _known(found: Labelled) -> Array:
     if found.labels.dtype.kind == "f":
-        # Losses are computed in float32: what is infinite there is not known.
+        # Losses are computed in float32: a label that is infinite there counts as unknown.
         with np.errstate(over="ignore"):
             finite = np.isfinite(found.labels.astype(np.float32, copy=False))
         return np.asarray(finite if finite.ndim == 1 else finite.all(1))
@@ -319,13 +326,13 @@ def _known(found: Labelled) -> Array:
     return known
 
 
-# Labels and splits as some published figures have them: in the largest component alone, or validation trained on.
+# Labels and splits as some published results have them: only the largest component, or validation vertices in training.
 
 _CHANGES = ("largest_component", "train_on_validation")
 
 
 def changed_labels(graph: Graph, options: DataOptions) -> Graph:
-    """The graph with the labels and splits that the job asks for."""
+    """The graph with its labels and splits changed as the job asks."""
     nodes = dict(graph.nodes)
     if options.largest_component:
         nodes = {name: _within(each, largest_component(graph), options.label) for name, each in nodes.items()}
@@ -343,7 +350,7 @@ def changed_labels(graph: Graph, options: DataOptions) -> Graph:
 
 
 def check_uncut(options: DataOptions, path: str) -> None:
-    """Refuse such changes for a graph that was cut before: its parts have their labels and splits already."""
+    """Refuse such changes for a graph that was partitioned before: its parts have their labels and splits already."""
     for field in _CHANGES:
         if getattr(options, field):
             raise PenstockError(
@@ -360,7 +367,7 @@ def largest_component(graph: Graph) -> Array:
             "largest_component is for graphs with one node type and one edge type: leave it out.",
             code="unsupported-combination",
         )
-    # Few jobs need SciPy, and it takes a while to import.
+    # SciPy takes a while to import, and few jobs need it.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -372,7 +379,7 @@ def largest_component(graph: Graph) -> Array:
 
 
 def _within(nodes: NodeSet, mask: Array, label: str) -> NodeSet:
-    """Vertices outside the mask without label, and in no split."""
+    """The nodes with vertices outside the mask unlabelled and in no split."""
     fields = dict(nodes.fields)
     if label in fields:
         labels = np.asarray(fields[label])
@@ -388,7 +395,7 @@ def _within(nodes: NodeSet, mask: Array, label: str) -> NodeSet:
 
 
 def _joined(nodes: NodeSet) -> NodeSet:
-    """Validation vertices among those for training; the same nodes where there are none."""
+    """The nodes with validation vertices moved to the training split; unchanged where there are none."""
     if "train" not in nodes.splits or "val" not in nodes.splits:
         return nodes
     others = {name: rows for name, rows in nodes.splits.items() if name != "val"}

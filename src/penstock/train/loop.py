@@ -22,11 +22,11 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.session import Session, Step, Steps
 
 _SOON = 2.0
-"""Seconds before its end in which an epoch is not told about any more: its own line follows, and stands alone."""
+"""Within this many seconds of its end an epoch is no longer reported midway: its own line follows."""
 
 
 class Loop:
-    """Trains a session from where it stands until its epochs are over, patience ends, or someone asks to stop."""
+    """Trains a session from its current position until its epochs are done, patience ends it, or `stop` asks for it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Loop:
         self._record_every = max(1, self.schedule.batches // 10)
 
     def run(self, stop: Callable[[], bool]) -> dict[str, StageTime]:
-        """Train; returns the stages' times. `stop` is asked whenever the weights are those of a whole step."""
+        """Train; returns the stages' times. `stop` is called whenever the weights are those of a complete step."""
         job, train_state = self.session.job, self.train_state
         if train_state.done:
             return {}
@@ -67,16 +67,16 @@ class Loop:
         with self._progress.step("training", total - train_state.step, "batches"), device_memory(self._where, STEPS):
             try:
                 while self._train(stop, events):
-                    # What was prepared of the next epoch has the old order, and was let go with the steps.
+                    # Batches prepared for the next epoch have the old order; they were dropped with the steps.
                     self.schedule.shuffled_from = self.shuffled_from
                 return self._ended_stages
             finally:
-                # A full disk is one way to come here: it must not hide what happened.
+                # This may fail again, as on a full disk: that must not hide the original error.
                 with suppress(PenstockError):
                     events.close()
 
     def _train(self, stop: Callable[[], bool], events: Events) -> bool:
-        """Do the steps of the schedule; whether they ended because the next epoch is to have another order."""
+        """Do the steps of the schedule; returns whether they ended because the next epoch has another order."""
         train_state, execution = self.train_state, self.session.execution
         start = Position(train_state.epoch, train_state.batch)
         with execution.steps(self.schedule, start, self._pause, events.record) as steps:
@@ -108,13 +108,13 @@ class Loop:
                 self._ended_stages = self._times(steps)
 
     def _times(self, steps: Steps) -> dict[str, StageTime]:
-        """Of the stages, with those of steps that ended before."""
+        """Times of the stages, including steps that ended before."""
         before = self._ended_stages
         return {name: each.plus(before[name]) if name in before else each for name, each in steps.times().items()}
 
     @property
     def shuffled_from(self) -> int | None:
-        """The first epoch, from 0, that is shuffled; None: none is, or the elbow was not found yet."""
+        """The first epoch, from 0, that is shuffled; None: none, or the validation curve has not flattened yet."""
         return self.train_state.shuffled_from if self._shuffling.first is None else self._shuffling.first
 
     def _is_reordered(self) -> bool:
@@ -125,7 +125,7 @@ class Loop:
         return f"at epoch {train_state.epoch + 1}, batch {train_state.batch + 1} (step {train_state.step + 1})"
 
     def _pause(self, position: Position) -> int:
-        """Steps that may be done from a position on before the loop must see the weights."""
+        """The number of steps that may be done from a position on before the loop needs the weights."""
         step = position.epoch * self.schedule.batches + position.batch
         ends = [self._record_every - step % self._record_every, self.schedule.batches - position.batch]
         if self.session.job.checkpoint_steps:
@@ -133,7 +133,9 @@ class Loop:
         return min(ends)
 
     def _stopped_early(self) -> bool:
-        """The last epoch ends by itself, so that its last batch is in the stages' times too."""
+        """Whether to end before the schedule does. The last epoch ends by itself, so that its last
+        batch is timed too.
+        """
         return self.train_state.done and self.train_state.epoch < self.session.job.epochs
 
     def _count(self, done: Step) -> None:
@@ -158,13 +160,14 @@ class Loop:
             self.save()
 
     def _end_epoch(self, steps: Steps, events: Events) -> None:
-        """Validate, let the schedule step, remember the best, decide whether to go on."""
+        """End an epoch: validate, step the learning-rate schedule, keep the best model, decide whether to continue."""
         session, train_state, job = self.session, self.train_state, self.session.job
         finished = train_state.epoch
         last = finished == job.epochs
         regular = job.evaluate_every > 0 and finished % job.evaluate_every == 0
         judged = regular or (job.evaluate_every > 0 and last)
-        # A validation may be broken off and done again, and so may what keeps its model: until then nothing changes.
+        # A validation may be interrupted and repeated, and so may writing its model: nothing changes before both are
+        # done.
         val = self._validate(finished) if judged else {}
         self._keep_best(val, finished)
         seconds = train_state.epoch_elapsed
@@ -174,7 +177,7 @@ class Loop:
         train_state.loss_sum, train_state.examples, train_state.epoch_elapsed = 0.0, 0, 0.0
         if judged:
             self._judge(val, finished, regular)
-        # A validation only because the run ends steers nothing: with more epochs it would not have been.
+        # A validation made only because the run ends must not influence it: a run with more epochs would not have it.
         value = val.get(session.task.metric.name) if regular else None
         step_schedule(session.schedule, value, session.task.metric.better)
         session.follow_schedule()
@@ -196,7 +199,9 @@ class Loop:
         self._call_back(finished, seconds, val)
 
     def _call_back(self, epoch: int, seconds: float, val: dict[str, float]) -> None:
-        """Tell callbacks about the epoch; one of them may end the run. Of several workers, one calls them."""
+        """Call the callbacks with the epoch's result; one of them may end the run. Only the first of several workers
+        calls them.
+        """
         session, train_state = self.session, self.train_state
         if not session.callbacks:
             return
@@ -239,7 +244,7 @@ class Loop:
         return metric.name in val and (best is None or metric.is_better(val[metric.name], best))
 
     def _gains(self, val: dict[str, float]) -> bool:
-        """Whether the best so far is improved by more than `min_delta`."""
+        """Whether a validation improves on the best so far by more than `min_delta`."""
         best, metric, least = self.train_state.best_value, self.session.task.metric, self.session.job.min_delta
         if best is None or not least:
             return self._is_best(val)
@@ -285,7 +290,7 @@ class Loop:
         self.records.append_metrics(record)
 
     def _tell_midway(self) -> None:
-        """In the middle of a long epoch, as often as its steps are recorded: the epoch so far."""
+        """Report the epoch so far, within a long epoch, as often as its steps are recorded."""
         train_state, batches = self.train_state, self.schedule.batches
         left = train_state.epoch_elapsed / train_state.batch * (batches - train_state.batch)
         if train_state.step % self._record_every == 0 and left > _SOON:
@@ -302,7 +307,7 @@ class Loop:
         self._progress.status(f"{where}: loss {loss:.4f}{metric}, {rate:,.0f} seeds/s{more}")
 
     def save(self) -> None:
-        """A checkpoint of this moment, between two steps."""
+        """Write a checkpoint of the current state, between two steps."""
         if not self.records.kept:
             return
         session = self.session
@@ -315,7 +320,7 @@ class Loop:
         self.records.save(self.train_state.step, self.train_state.best_epoch, session.state(self.train_state))
 
     def _diverged(self, what: str) -> str:
-        """Why training stops: the inputs are looked through first, and only where they are finite lr is to blame."""
+        """The error for diverged training: it names non-finite inputs if there are any, and lr otherwise."""
         cause = self.session.inputs.non_finite()
         if cause is not None:
             return f"{what}, because {cause}: training stopped. Replace these numbers, and train again."

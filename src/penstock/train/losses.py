@@ -1,4 +1,4 @@
-"""Losses of regression by name, and how much the loss of a row counts by its class."""
+"""Regression losses by name, and weights of classes in a loss."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,10 +10,10 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.train.job_options import ClassWeights
 
-# Losses of regression by name: what the difference between an output and its label costs.
+# Regression losses by name.
 
 NumberLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Called with outputs [rows] and labels [rows]; gives a loss for each row."""
+"""Called with outputs [rows] and labels [rows]; returns a loss for each row."""
 
 
 def _squared(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -25,12 +25,12 @@ def _absolute(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _huber(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Squared up to a difference of 1, absolute beyond it."""
+    """Half the squared difference up to 1, linear beyond it."""
     return functional.huber_loss(outputs, labels, reduction="none")
 
 
 NUMBER_LOSSES: dict[str, NumberLoss] = {"mse": _squared, "mae": _absolute, "huber": _huber}
-"""By their names in the job field `loss`."""
+"""By value of the job field `loss`."""
 
 
 def number_loss(name: str | None) -> NumberLoss:
@@ -38,18 +38,18 @@ def number_loss(name: str | None) -> NumberLoss:
     return NUMBER_LOSSES.get(name or "mse", _squared)
 
 
-# How much the loss of a row counts by its class.
+# Weights of classes in a loss.
 
 
 class LossWeights:
-    """A weight for each class, on any device. Without weights `on` gives None, as torch's losses take it."""
+    """A weight for each class, on any device. Without weights `on` returns None, as torch's losses expect."""
 
     def __init__(self, weights: Array | None) -> None:
         self._weights = None if weights is None else torch.from_numpy(weights.astype(np.float32))
         self._placed: dict[torch.device, torch.Tensor] = {}
 
     def on(self, device: torch.device) -> torch.Tensor | None:
-        """The weights there. A GPU keeps them: a captured step may not copy from the host."""
+        """The weights on a device. A GPU's copy is kept, since a captured step may not copy from the host."""
         if self._weights is None or device.type != "cuda":
             return None if self._weights is None else self._weights.to(device)
         if device not in self._placed:
@@ -65,8 +65,8 @@ def loss_weights(
 ) -> LossWeights:
     """The weights that a job asks for; `labels` are those of the training rows, one class or several of 0 and 1.
 
-    `balanced` weighs a class by rows / (classes * rows of the class), so that the mean weight of a training row is 1;
-    where rows have several labels, the ones of a column by zeros / ones. A class without rows has weight 1.
+    `balanced` weighs a class by rows / (classes * rows of the class), so that the mean weight of a training row is 1.
+    With several labels per row, the ones of a column are weighed by zeros / ones. A class without rows has weight 1.
     """
     if asked is None:
         return NO_WEIGHTS

@@ -42,7 +42,7 @@ class Metric:
 
     @property
     def worst(self) -> float:
-        """What every value improves on."""
+        """The value that every other improves on."""
         return float("-inf") if self.better == "higher" else float("inf")
 
 
@@ -58,7 +58,7 @@ def metric_values(metrics: Iterable[Metric], outputs: Array, labels: Array) -> d
 
 
 def checked(outputs: Any, labels: Any, name: str) -> tuple[Array, Array]:
-    """Arrays of as many rows, not empty, without NaN; a single column is dropped."""
+    """Outputs and labels as non-empty arrays of equal length, without NaN; a single column is squeezed."""
     outputs, labels = _flat(np.asarray(outputs)), _flat(np.asarray(labels))
     if len(outputs) != len(labels):
         raise PenstockError(
@@ -70,7 +70,7 @@ def checked(outputs: Any, labels: Any, name: str) -> tuple[Array, Array]:
 
 
 def refuse_empty_or_nan(values: Array, name: str) -> None:
-    """A metric of nothing, or of NaN, would be a number that says nothing."""
+    """Refuse to compute a metric of no rows or of NaN."""
     if len(values) == 0:
         raise PenstockError(f"{name} has no rows to measure: the split is empty.", code="missing-data")
     if values.dtype.kind == "f" and np.isnan(values).any():
@@ -78,7 +78,7 @@ def refuse_empty_or_nan(values: Array, name: str) -> None:
 
 
 def refuse_unlike(outputs: Array, labels: Array, name: str) -> None:
-    """Arrays compared cell by cell have one shape."""
+    """Refuse arrays of different shapes where cells are compared."""
     if outputs.shape != labels.shape:
         raise PenstockError(
             f"{name} compares outputs {outputs.shape} with labels {labels.shape}: their shapes must be equal.",
@@ -94,17 +94,18 @@ def _flat(values: Array) -> Array:
 
 
 def roc_auc(outputs: Any, labels: Any) -> float:
-    """Chance that a true row scores above a false one, ties counting half.
+    """The probability that a positive row scores above a negative one, ties counting half.
 
-    Several classes: each against the rest, by its share of the softmax, then the mean; several columns: the mean.
-    Classes and columns that are all true or all false are left out.
+    Several classes: one against the rest by softmax probability, averaged; several columns: averaged. Classes and
+    columns that are all positive or all negative are left out.
     """
     return _macro(_area, *checked(outputs, labels, "roc-auc"), "roc-auc")
 
 
 def average_precision(outputs: Any, labels: Any) -> float:
-    """Precision at every true row, averaged; rows of one score come together. Several classes or columns as in
-    `roc_auc`."""
+    """The mean precision at every positive row; rows with equal scores count together. Several classes or columns as in
+    `roc_auc`.
+    """
     return _macro(_precision, *checked(outputs, labels, "average-precision"), "average-precision")
 
 
@@ -134,7 +135,7 @@ def _columns(outputs: Array, labels: Array, name: str) -> tuple[Array, Array]:
 
 
 def _area(scores: Array, true: Array) -> float:
-    """From the mean ranks of the true rows."""
+    """The area by the mean ranks of the positive rows."""
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     mean_rank = np.cumsum(counts) - (counts - 1) / 2
     positives = int(true.sum())
@@ -143,18 +144,18 @@ def _area(scores: Array, true: Array) -> float:
 
 
 def _precision(scores: Array, true: Array) -> float:
-    """Σ (rise in recall) x precision, from the highest score down."""
+    """Σ (increase of recall) x precision, from the highest score down."""
     _, place = np.unique(scores, return_inverse=True)
     hits = np.bincount(place, true)[::-1]
     seen = np.bincount(place)[::-1]
     return float(np.sum(hits / true.sum() * np.cumsum(hits) / np.cumsum(seen)))
 
 
-# Metrics of decisions: the largest logit's class, or every column above zero.
+# Metrics of decisions: the class with the largest logit, or every column above zero.
 
 
 def accuracy(outputs: Any, labels: Any) -> float:
-    """Share of rows whose class is right."""
+    """The share of rows whose predicted class is right."""
     outputs, labels = checked(outputs, labels, "accuracy")
     if labels.ndim != 1:
         raise PenstockError(
@@ -165,13 +166,13 @@ def accuracy(outputs: Any, labels: Any) -> float:
 
 
 def micro_f1(outputs: Any, labels: Any) -> float:
-    """F1 of all decisions together; with one label a row that is accuracy."""
+    """F1 of all decisions together; with one label per row it equals accuracy."""
     hits, chosen, true = _counts(*checked(outputs, labels, "micro-f1"))
     return _f1(hits.sum(), chosen.sum(), true.sum())
 
 
 def macro_f1(outputs: Any, labels: Any) -> float:
-    """Mean F1 of the classes (or columns) that are true or chosen somewhere; 0 if there are none."""
+    """The mean F1 of the classes (or columns) that occur in labels or predictions; 0 if there are none."""
     hits, chosen, true = _counts(*checked(outputs, labels, "macro-f1"))
     seen = np.flatnonzero(chosen + true)
     return float(np.mean([_f1(hits[c], chosen[c], true[c]) for c in seen])) if len(seen) else 0.0
@@ -184,7 +185,7 @@ def _classes(outputs: Array) -> Array:
 
 
 def _counts(outputs: Array, labels: Array) -> tuple[Array, Array, Array]:
-    """For every class: how often it was correctly chosen, chosen, and true."""
+    """For every class, the numbers of true positives, predictions, and labels."""
     if labels.ndim == 2:
         refuse_unlike(outputs, labels, "F1")
         chosen, true = outputs > 0, labels > 0
@@ -213,7 +214,7 @@ def mae(outputs: Any, labels: Any) -> float:
 
 
 def rmse(outputs: Any, labels: Any) -> float:
-    """Root of the mean squared distance."""
+    """Root mean squared error."""
     return float(np.sqrt(np.mean(_differences(outputs, labels, "rmse") ** 2)))
 
 
@@ -223,7 +224,7 @@ def _differences(outputs: Any, labels: Any, name: str) -> Array:
     return np.asarray(np.subtract(outputs, labels, dtype=np.float64))
 
 
-# Metrics of ranks: the place of true links among candidates, from 1; ties have mean ranks.
+# Metrics of ranks: the position of true links among candidates, from 1; ties have mean ranks.
 
 
 def mrr(ranks: Any) -> float:
@@ -232,7 +233,7 @@ def mrr(ranks: Any) -> float:
 
 
 def hits_at(ranks: Any, k: int) -> float:
-    """Share of ranks up to k."""
+    """The share of ranks up to k."""
     return float(np.mean(_checked(ranks, f"hits@{k}") <= k))
 
 
@@ -246,42 +247,42 @@ def _checked(ranks: Any, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.asarray(ranks)
 
 
-def _classes(task: TaskFacts) -> bool:
+def _for_classes(task: TaskFacts) -> bool:
     return task.learns == "classes"
 
 
-def _scored(task: TaskFacts) -> bool:
+def _for_scored(task: TaskFacts) -> bool:
     """Classes, and links that are told from others by a score."""
     return task.learns == "classes" or (task.learns, task.about) == ("links", "edges")
 
 
-def _links(task: TaskFacts) -> bool:
+def _for_links(task: TaskFacts) -> bool:
     return task.learns == "links"
 
 
-def _numbers(task: TaskFacts) -> bool:
+def _for_numbers(task: TaskFacts) -> bool:
     return task.learns == "numbers"
 
 
 def _hits(k: int) -> Metric:
-    return Metric(f"hits@{k}", "higher", _links, lambda ranks, _: hits_at(ranks, k), "ranks")
+    return Metric(f"hits@{k}", "higher", _for_links, lambda ranks, _: hits_at(ranks, k), "ranks")
 
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "higher", _classes, accuracy, "classes"),
-        Metric("macro-f1", "higher", _classes, macro_f1, "classes"),
-        Metric("micro-f1", "higher", _classes, micro_f1, "classes"),
-        Metric("roc-auc", "higher", _scored, roc_auc),
-        Metric("average-precision", "higher", _scored, average_precision),
-        Metric("mrr", "higher", _links, lambda ranks, _: mrr(ranks), "ranks"),
+        Metric("accuracy", "higher", _for_classes, accuracy, "classes"),
+        Metric("macro-f1", "higher", _for_classes, macro_f1, "classes"),
+        Metric("micro-f1", "higher", _for_classes, micro_f1, "classes"),
+        Metric("roc-auc", "higher", _for_scored, roc_auc),
+        Metric("average-precision", "higher", _for_scored, average_precision),
+        Metric("mrr", "higher", _for_links, lambda ranks, _: mrr(ranks), "ranks"),
         *(_hits(k) for k in (1, 3, 10, 50)),
-        Metric("mae", "lower", _numbers, mae),
-        Metric("rmse", "lower", _numbers, rmse),
+        Metric("mae", "lower", _for_numbers, mae),
+        Metric("rmse", "lower", _for_numbers, rmse),
     )
 }
-"""By name; `metric_named` knows hits@k for every other k too."""
+"""By name; `metric_named` also accepts hits@k for any other k."""
 
 
 def metric_named(name: str) -> Metric:
@@ -300,7 +301,7 @@ def metrics_for(task: str) -> list[str]:
 
 
 def default_metric(task: str, multi_label: bool = False) -> Metric:
-    """What a task is judged by when nothing is asked for."""
+    """The metric of a task where the job names none."""
     learns = TASK_FACTS[task].learns
     if learns == "classes":
         return METRICS["micro-f1" if multi_label else "accuracy"]

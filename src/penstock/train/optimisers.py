@@ -27,7 +27,8 @@ def make_optimiser(
 ) -> torch.optim.Optimizer:
     """The class of torch.optim that the job names, with its rate, decay and options.
 
-    On a GPU its step is one kernel where torch has one, and its rate lies there, where captured steps read it.
+    On a GPU its step is one fused kernel where torch has one, and its rate lies on the device, where captured steps
+    read it.
     """
     known = _classes(torch.optim, torch.optim.Optimizer)
     chosen = _named(known, job.optimiser, "optimiser")
@@ -57,7 +58,9 @@ def make_optimiser(
 
 
 def prepare_skipping(optimiser: torch.optim.Optimizer) -> None:
-    """What a first step would make and a step that is left out does not: SGD's momentum, as it is before any step."""
+    """Allocate the state that a first step would make: a captured step may skip the update, so SGD's momentum must
+    exist before.
+    """
     if isinstance(optimiser, torch.optim.SGD):
         for group in optimiser.param_groups:
             for parameter in group["params"] if group["momentum"] else ():
@@ -67,15 +70,17 @@ def prepare_skipping(optimiser: torch.optim.Optimizer) -> None:
 
 
 def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:
-    """Let a stored state be carried out as this optimiser is, whatever processor the state comes from."""
+    """Keep this optimiser's own settings (fused, capturable) when a state is loaded that was stored
+    on another device.
+    """
     for own, stored in zip(optimiser.param_groups, state["param_groups"], strict=False):
         stored.update({name: own[name] for name in ("fused", "capturable", "foreach") if name in own})
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: Any) -> None:
-    """Take a stored state; ValueError where a tensor in it is of another shape than its parameter.
+    """Load a stored state; ValueError where the shape of a tensor does not fit its parameter.
 
-    torch takes any, and fails at the next step.
+    torch itself accepts any shape, and fails at the next step.
     """
     optimiser.load_state_dict(state)
     for parameter, values in optimiser.state.items():
@@ -86,7 +91,7 @@ def load_optimiser(optimiser: torch.optim.Optimizer, state: Any) -> None:
 
 
 def _fits(value: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """One number for each of the parameter's, for each of its rows or columns, or for all."""
+    """Whether a state tensor has the shape of its parameter, of its rows or columns, or is one number."""
     if value.numel() == 1:
         return True
     sizes = zip(value.shape, parameter.shape, strict=False)
@@ -94,7 +99,9 @@ def _fits(value: torch.Tensor, parameter: torch.Tensor) -> bool:
 
 
 def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
-    """Rates as numbers on a GPU, if the optimiser's steps can be captured; after a checkpoint was read, again."""
+    """Store learning rates as tensors on a GPU, if the optimiser's steps can be captured; repeated after a checkpoint
+    is loaded.
+    """
     for group in optimiser.param_groups:
         if is_gpu(device) and group.get("fused"):
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
@@ -120,9 +127,11 @@ def make_schedule(optimiser: torch.optim.Optimizer, job: Job) -> LRScheduler | N
 
 
 def step_schedule(schedule: LRScheduler | None, metric: float | None, better: str) -> None:
-    """An epoch is over. A schedule that waits for a plateau hears the validation metric, as an error to lower.
+    """Step the schedule at the end of an epoch. ReduceLROnPlateau is given the validation metric as an error to
+    minimise.
 
-    What should be high is at most 1. Its negative would not do: relative thresholds take equal negatives for better.
+    A metric that should be high is at most 1, and becomes 1 - metric: its negative would not do, since relative
+    thresholds treat equal negative values as improvements.
     """
     if isinstance(schedule, ReduceLROnPlateau):
         if metric is not None:

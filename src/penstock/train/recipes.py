@@ -15,12 +15,12 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 
 _SEEDS = 10
-"""Of most figures; where there are others, it is said."""
+"""Seeds behind most results; a recipe with another number says so."""
 _FOLDER = Path(__file__).parents[1] / "shipped" / "recipes"
 
 
 class Reached(StrictDocument):
-    """What the recipe's job gave."""
+    """The result of the recipe's job."""
 
     mean: float
     deviation: float = Field(description="standard deviation over the seeds")
@@ -45,17 +45,17 @@ class Recipe(StrictDocument):
 
     @property
     def name(self) -> str:
-        """set:model."""
+        """The recipe's name, as set:model."""
         return f"{self.set}:{self.model}"
 
     @property
     def published_text(self) -> str:
-        """The published figure, with a mark where it was quoted from memory; empty where there is none."""
+        """The published figure, marked with * where it was quoted from memory; empty where there is none."""
         return "" if self.published is None else f"{self.published:.1f}{' *' if self.from_memory else ''}"
 
     @property
     def reached_text(self) -> str:
-        """What was reached, mean and deviation over ten seeds, or as it says; empty where it was not measured."""
+        """The result, as mean and deviation over its seeds; empty where it was not measured."""
         if self.reached is None:
             return ""
         seeds = self.reached.seeds
@@ -96,7 +96,7 @@ def recipe_for(data_set: str, model: str) -> Recipe:
 
 
 def job_text(recipe: Recipe, seed: int = 0, folder: Path | None = None) -> str:
-    """The recipe's job as a job file, with the figure that it is for above it."""
+    """The recipe's job as a job file, headed by the figure that it is for."""
     about = [f"{recipe.set}, {recipe.model}: {recipe.metric}"]
     if recipe.published is not None:
         about[0] += f" {recipe.published_text} published"
@@ -112,7 +112,7 @@ def job_text(recipe: Recipe, seed: int = 0, folder: Path | None = None) -> str:
 
 
 def _in_yaml(value: Any) -> str:
-    """A value on one line."""
+    """A value as YAML on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
     return text.removesuffix("\n...\n").strip()
 

@@ -1,4 +1,4 @@
-"""What a training loop records: metrics, events, checkpoints. Of several workers, one writes them."""
+"""What a training loop records: metrics, events, checkpoints. Among several workers, only one writes them."""
 
 from typing import Any, Protocol
 
@@ -9,29 +9,29 @@ from penstock.train.run_folder import EVENTS, RunFolder
 
 
 class Events(Protocol):
-    """The interface of `EventLog`."""
+    """Records what stages do; `EventLog` implements it."""
 
     def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
-        """A stage's work on one batch."""
+        """Record a stage's work on one batch: start and end in seconds."""
 
     def memory(self, resident_mb: float) -> None:
-        """A point of the memory curve."""
+        """Record the resident memory at this moment."""
 
     def close(self) -> None:
-        """Finish recording."""
+        """Write what is buffered and end recording."""
 
 
 class Records(Protocol):
-    """Where a loop's records go."""
+    """Where a loop's metrics, events and checkpoints go."""
 
     kept: bool
     """Whether anything is written at all."""
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """One more line of metrics."""
+        """Append one record to the metrics."""
 
     def events(self, batches: int, began: float) -> Events:
-        """A log of what the stages do."""
+        """A log for the work of stages, in epochs of `batches`; `began` is time zero."""
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint should be written after so many steps."""
@@ -40,11 +40,11 @@ class Records(Protocol):
         """Write a checkpoint."""
 
     def save_best(self, epoch: int, weights: dict[str, Any]) -> None:
-        """Keep the model of an epoch."""
+        """Write the model of an epoch as the best so far."""
 
 
 class FolderRecords:
-    """Everything, in the run folder."""
+    """The `Records` of a run folder."""
 
     kept = True
 
@@ -62,12 +62,12 @@ class FolderRecords:
 
 
 class NoRecords:
-    """Records nothing: another worker writes the run folder."""
+    """The `Records` of a worker that writes nothing, because another one writes the run folder."""
 
     kept = False
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Do nothing."""
+        """This worker writes no metrics."""
 
     def events(self, batches: int, began: float) -> Events:
         """Events that are not recorded."""
@@ -78,18 +78,18 @@ class NoRecords:
         return False
 
     def save(self, step: int, best_epoch: int, state: dict[str, Any]) -> None:
-        """Do nothing."""
+        """This worker writes no checkpoints."""
 
     def save_best(self, epoch: int, weights: dict[str, Any]) -> None:
-        """Do nothing."""
+        """This worker writes no models."""
 
 
 class _NoEvents:
     def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
-        """Do nothing."""
+        """Nothing is recorded."""
 
     def memory(self, resident_mb: float) -> None:
-        """Do nothing."""
+        """Nothing is recorded."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Nothing is open."""

@@ -46,7 +46,7 @@ def start_run(
 
     `given` are functions beside those that the job names.
     """
-    # How sums are rounded depends on the threads that compute: resumed elsewhere, the run keeps its number.
+    # How sums are rounded depends on the number of threads, so a run that is resumed elsewhere keeps its number.
     fixed = {"threads": job.threads or default_threads(), **found_anywhere(job)}
     left_open = [] if job.threads else ["threads"]
     job = job.model_copy(update={**fixed, **_options_of(module)})
@@ -59,7 +59,7 @@ def start_run(
             if note:
                 progress.note(note)
         settle(session, progress)
-        # What was left open is decided now; run folder and resumed runs have the numbers.
+        # Fields that the job left open are decided now; the run folder and resumed runs have the values.
         job = session.job
         model = type(module).__name__ if module is not None and not _options_of(module) else job.model_name
         name = f"{session.graph.name}-{model}".replace("/", "-")
@@ -79,7 +79,7 @@ def resume_run(
     named: str | None = None,
     given: GivenFunctions = NOTHING_GIVEN,
 ) -> RunFolder:
-    """Go on from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted.
+    """Continue from a run's newest checkpoint; the weights at its end are those of a run that was never interrupted.
 
     A run that names code needs `trust_module`; its model's may be named again (`named`), or given as `module`. A run
     that was started with functions as objects needs them again (`given`).
@@ -149,7 +149,7 @@ def _trained(session: Session, folder: RunFolder, train_state: TrainState, progr
 
 
 def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None, progress: Progress) -> dict[str, Any]:
-    """The result, with the metrics of the best model, whose weights are taken where there is one.
+    """The run's result, with metrics of the best model; its weights `best` are loaded if there is one.
 
     The weights of the last step stay in the newest checkpoint.
     """
@@ -167,7 +167,7 @@ def finish(loop: Loop, times: dict[str, StageTime], best: dict[str, Any] | None,
 
 
 def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
-    """What a run has come to so far."""
+    """The run's result so far."""
     train_state = loop.train_state
     stages = {
         name: {"busy_s": round(t.busy, 3), "wait_s": round(t.wait, 3), "threads": t.threads, "depth": t.depth}
@@ -199,7 +199,7 @@ def result_of(loop: Loop, times: dict[str, StageTime]) -> dict[str, Any]:
 
 
 def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainState:
-    """Take the place of a state; `file` names it in errors."""
+    """Load a checkpoint's state into the session; `file` names it in errors."""
     if not {"standing", "optimiser", "schedule", "learned", "tables"} <= set(state):
         raise PenstockError(
             f"{file} is not a checkpoint of this release: start the run again.", code="unsupported-version"
@@ -231,7 +231,7 @@ def take_state(session: Session, state: dict[str, Any], file: Path) -> TrainStat
 
 
 def has_validation(task: Task) -> bool:
-    """Whether there is anything to validate with."""
+    """Whether the task has validation items."""
     try:
         return len(task.items_of("val")) > 0
     except PenstockError:
@@ -250,7 +250,7 @@ def _check_same_graph(session: Session, folder: RunFolder) -> None:
 
 
 def with_more_epochs(job: Job, epochs: int | str) -> Job:
-    """A run's job with another number of epochs, as a flag or a field says it."""
+    """A run's job with another number of epochs, given as a flag or a field."""
     job = make_job({**job.model_dump(), "epochs": epochs}, "The command")
     if not job.epochs:
         raise PenstockError(
@@ -261,7 +261,7 @@ def with_more_epochs(job: Job, epochs: int | str) -> Job:
 
 
 def change_epochs(train_state: TrainState, epochs: int) -> None:
-    """A run that had ended goes on where more epochs are asked for."""
+    """Continue a run that had ended, if more epochs are asked for."""
     begun = train_state.epoch + (train_state.batch > 0)
     if epochs < begun:
         raise PenstockError(
@@ -271,7 +271,7 @@ def change_epochs(train_state: TrainState, epochs: int) -> None:
 
 
 def found_anywhere(job: Job) -> dict[str, Any]:
-    """Fields of a job that name files, as they can be opened from any folder."""
+    """Job fields that name files, as absolute paths."""
     return {
         "graph": resolved(job.graph),
         "module": None if job.module is None else user_module_location(job.module),
@@ -282,12 +282,12 @@ def found_anywhere(job: Job) -> dict[str, Any]:
 
 
 def resolved(name: str) -> str:
-    """A path that can be opened from any folder; names of data sets stay as they are."""
+    """An absolute path; names of data sets stay unchanged."""
     return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def _options_of(module: torch.nn.Module | None) -> dict[str, Any]:
-    """The job fields of a zoo model that was given ready-made: with them its run can be opened without it."""
+    """The job fields that describe a ready-made zoo model, so that its run can be opened without the object."""
     options = getattr(module, "options", None)
     return options.model_dump() if isinstance(options, ModelOptions) else {}
 

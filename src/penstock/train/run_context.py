@@ -1,16 +1,16 @@
-"""What a run changes in its process while it goes on, and gives back: threads, TF32, generators, memory, signals.
+"""Process-wide settings that a run changes and restores: threads, TF32, generators, memory, signals.
 
-torch and the C library keep these for the whole process. Runs that go on at once in several threads therefore share
-them by rules that leave each run's results as they are alone:
-
-- Threads. With OpenMP torch's number belongs to the calling thread, and the process keeps one for threads to come.
-  Where products are MKL's, theirs is the process's: then runs at once must have the same number.
-- TF32 is one switch: runs at once that compute on GPUs must want the same.
+torch and the C library keep these for the whole process. Runs in several threads of one process share them by rules
+that leave each run's results as they would be alone:
+- Threads. With OpenMP torch's number belongs to the calling thread, and the process keeps one for future threads. Where
+  products are MKL's, theirs is the process's: then concurrent runs must have the same number.
+- TF32 is one switch: concurrent runs on GPUs must agree on it.
 - Generators are seeded for what is drawn inside `seeded`, and one run at a time is inside.
-- Peaks of memory start again for everybody, so a measurement hands the others what it had counted (`memory.Peak`).
-- Freed memory is kept until the last run has ended, and then everything is given back.
+- Peaks of memory are reset for the whole process, so a measurement passes on to the others what it had counted
+  (`memory.Peak`).
+- Freed memory is kept until the last run has ended, and then all of it is returned.
 
-Whoever draws from torch's generators in a thread beside a run is not protected from it.
+Code that draws from torch's generators in a thread beside a run is not protected from it.
 """
 
 import threading
@@ -30,7 +30,9 @@ from penstock.train.job import Job
 
 @contextmanager
 def run_context(job: Job) -> Iterator[None]:
-    """The job's threads, its precision, and generators that are given back: a notebook goes on as it was."""
+    """Set the job's threads and precision, and restore them and torch's generators afterwards, so that a notebook is
+    unaffected.
+    """
     threads, before = job.threads or default_threads(), torch.get_num_threads()
     device = chosen_device(job.device)
     with _process.changed:
@@ -47,9 +49,9 @@ def run_context(job: Job) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's generators for the host and a device, seeded for what is drawn inside; other runs wait until it is left.
+    """Seed torch's generators for the host and a device within the context; other runs wait until it is left.
 
-    Weights are initialised in it, and modules of the user's compute in it: they know no other generators.
+    Weights are initialised in it, and users' modules compute in it, since they draw from these generators.
     """
     with _process.drawing:
         seed_generators(seed, device)
@@ -57,9 +59,9 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's generators for the host and a device, when no other run draws from them."""
+    """Seed torch's generators for the host and a device; the caller ensures that no other run draws from them."""
     with _process.drawing:
-        # (torch.manual_seed also formats a stack trace for each kind of device.)
+        # torch.manual_seed would also format a stack trace for each kind of device.
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -67,14 +69,14 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 @contextmanager
 def generators_kept(device: torch.device | None = None) -> Iterator[None]:
-    """torch's generators for the host and a device are afterwards as before; other runs wait until it is left."""
+    """Restore torch's generators for the host and a device afterwards; other runs wait until the context is left."""
     gpus = [device] if device is not None and device.type == "cuda" else []
     with _process.drawing, torch.random.fork_rng(devices=gpus):
         yield
 
 
 def device_peak(device: torch.device) -> Peak:
-    """The most bytes of a GPU that tensors take from now on, whoever else measures it."""
+    """A measurement of the peak bytes of tensors on a GPU from now on, independent of other measurements."""
     with _process.changed:
         counter = _process.peaks.setdefault(
             str(device),
@@ -87,21 +89,21 @@ def device_peak(device: torch.device) -> Peak:
 
 @dataclass
 class _Process:
-    """The runs that go on, and what the process had before the first of them."""
+    """The runs in progress, and the settings that the process had before the first of them."""
 
     changed: threading.Lock = field(default_factory=threading.Lock)
     drawing: threading.RLock = field(default_factory=threading.RLock)
     runs: int = 0
     threads: int = 0
     tf32: bool | None = None
-    """What runs on GPUs want; None while there are none."""
+    """The TF32 setting of runs on GPUs; None while there are none."""
     given_back: ExitStack = field(default_factory=ExitStack)
     saved: set[str] = field(default_factory=set)
-    """Devices whose generators are put back."""
+    """Devices whose generators will be restored."""
     peaks: dict[str, PeakCounter] = field(default_factory=dict)
 
     def enter(self, threads: int, device: torch.device, tf32: bool) -> None:
-        """Take a run in, or refuse it."""
+        """Add a run, or refuse it where its settings conflict with those of others."""
         one_number = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         if self.runs and one_number and threads != self.threads:
             raise PenstockError(
@@ -125,7 +127,7 @@ class _Process:
             raise
 
     def leave(self) -> None:
-        """Let a run out; the last one gives back what the process had."""
+        """Remove a run; the last one restores the process's settings."""
         self.runs -= 1
         if not self.runs:
             self.given_back.close()
@@ -133,10 +135,10 @@ class _Process:
             self.tf32 = None
 
     def _save(self, threads: int, gpu: torch.device | None, tf32: bool) -> None:
-        """Note what the process had where no run has noted it, and set the switch for TF32."""
+        """Save the settings that no run has saved yet, and set TF32."""
         if self.runs == 1:
             self.threads = threads
-            # A thread that has just begun has the number of threads to come, and sets no other's.
+            # A new thread has the number for future threads, and setting it there affects no existing thread.
             self.given_back.callback(_in_new_thread, torch.set_num_threads, _in_new_thread(torch.get_num_threads))
             self.given_back.callback(torch.set_rng_state, torch.get_rng_state())
         if gpu is not None and str(gpu) not in self.saved:
@@ -152,7 +154,7 @@ _process = _Process()
 
 
 def _in_new_thread(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call gives in a thread that has called nothing before."""
+    """The result of a call in a new thread."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(call(*arguments)))
     thread.start()

@@ -35,25 +35,25 @@ from penstock.store.files import take_blocks
 from penstock.train.job import Job, make_job, write_job
 from penstock.train.table_file import append_epoch, write_table_of
 
-# Code that a run folder or a plan names: it is run only when the user has said so, as both may come from others.
+# Code that a run folder or a plan names. It is run only with the user's consent, since both may come from others.
 
 _started_here: set[tuple[Path, str]] = set()
-"""Runs that this process has started itself, with the code that it was told to run."""
+"""Runs that this process has started, with the code that the user named for them."""
 FUNCTIONS = ("loss", "metrics", "callbacks")
-"""Fields whose code is run where the model is given as an object."""
+"""Fields whose code is run even where the model is given as an object."""
 
 
 def remember_code(run: Path, job: Job) -> None:
-    """A run that this process starts may be used by it without asking again."""
+    """Allow this process to use a run that it starts without asking for consent again."""
     _started_here.update((run.resolve(), name) for names in job.own_code.values() for name in names)
 
 
 def check_code(
     job: Job, source: Path, trusted: bool, named: str | None = None, fields: Iterable[str] | None = None
 ) -> None:
-    """Refuse a job from a run folder or a plan that names code which nobody has vouched for.
+    """Refuse a job from a run folder or a plan that names code which the user has not consented to.
 
-    The user does so with `--trust-module`, or by naming the same module again (`named`). `fields` are those whose code
+    The user consents with `--trust-module`, or by naming the same module again (`named`). `fields` are those whose code
     is about to be run; None: all.
     """
     if named is not None and (job.module is None or user_module_location(named) != user_module_location(job.module)):
@@ -88,20 +88,20 @@ RUN, JOB, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (
 )
 METRICS_TABLE = "metrics.csv"
 PARTS = "parts"
-"""A cluster's run whose graph was cut for it has the parts in this folder."""
+"""The folder, within a cluster's run, of the parts that its graph was cut into."""
 Facts = Mapping[str, Any]
 _RESERVE = ".reserve"
 _RESERVED_BYTES = 128 << 10
-"""Enough for run.json and a traceback."""
+"""Disk space reserved for run.json and a traceback."""
 _BEFORE = {"draws": 1, "embedding_init": "identity"}
-"""What earlier releases did, in fields that they did not have."""
+"""The behaviour of earlier releases, as values of fields that they did not have."""
 STATES = ("running", "finished", "stopped-early", "interrupted", "failed")
 _KINDS = {"started": str, **dict.fromkeys(("graph", "labels", "result", "val", "test"), dict)}
-"""What fields of run.json, and of the result in it, are where they are there."""
+"""The types of fields of run.json, and of the result in it, if they are present."""
 
 
 class RunFolder:
-    """A run's documents. One process at a time has it open for writing."""
+    """A run's documents. One process at a time may open it for writing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,10 +112,10 @@ class RunFolder:
     def create(
         cls, job: Job, default_name: str, force: bool, facts: Facts | None = None, documents: Facts | None = None
     ) -> "RunFolder":
-        """A new folder for a job: the one it names, or the next free one under runs/.
+        """Create the folder of a job: the one it names, or the next free one under runs/.
 
-        It appears whole, with run.json (`facts`) and further `documents` (text by name): whenever the process is
-        killed, what it leaves can be resumed or replaced.
+        It gets its name when it is complete, with run.json (`facts`) and further `documents` (text by name): whenever
+        the process is killed, what it leaves can be resumed or replaced.
         """
         path = Path(job.run) if job.run else _next_free(Path("runs"), default_name)
         check_target(path, force)
@@ -143,7 +143,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, writing: bool = False) -> "RunFolder":
-        """The folder of an earlier run."""
+        """Open the folder of an earlier run."""
         folder = cls(path)
         try:
             folder.facts = json.loads(read_document(path / RUN))
@@ -166,13 +166,16 @@ class RunFolder:
             refuse_links(path)
             folder._hold()
             remove_unfinished_below(path)
-            # Without it a failure may be lost on a full disk, but a run that needs no more room can go on.
+            # Without the reserved space a failure may go unrecorded on a full disk, but a run that needs no more space
+            # can continue.
             with suppress(OSError):
                 folder._reserve()
         return folder
 
     def job(self) -> Job:
-        """The job as it was run. Every field is written down: what is missing did not exist, and is as it was then."""
+        """The job as it was run. Every field is recorded: a missing one did not exist in that release, and gets its
+        behaviour.
+        """
         return make_job({**_BEFORE, **read_yaml(self.path / JOB, "the run's job")}, str(self.path / JOB))
 
     @property
@@ -186,9 +189,9 @@ class RunFolder:
         write_whole(self.path / RUN, json.dumps(self.facts, indent=1) + "\n")
 
     def record_failure(self, state: str, message: str, error: BaseException) -> None:
-        """Say how the run ended and log why, also where the disk is full: room was kept for that.
+        """Record how the run ended and log why, even where the disk is full, in space reserved for that.
 
-        What cannot be written even so must not hide what happened.
+        If that fails too, the original error is still raised.
         """
         with suppress(OSError):
             (self.path / _RESERVE).unlink(missing_ok=True)
@@ -198,13 +201,13 @@ class RunFolder:
             self.log("".join(traceback.format_exception(error)).rstrip())
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """One more line of metrics.jsonl, and of metrics.csv where it is an epoch's."""
+        """Append a line to metrics.jsonl, and to metrics.csv if it is an epoch's."""
         self._append(METRICS, json.dumps(record))
         if record["kind"] == "epoch":
             append_epoch(self.path / METRICS_TABLE, self.path / METRICS, record, self._advice)
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop what was recorded after a checkpoint that the run resumes from: it will happen again."""
+        """Drop records after the step of the checkpoint that the run resumes from: they will be written again."""
         path = self.path / METRICS
         if not path.exists():
             return
@@ -213,7 +216,7 @@ class RunFolder:
         self.replace_metrics(kept)
 
     def replace_metrics(self, lines: Iterable[str]) -> None:
-        """Let metrics.jsonl have these lines, and metrics.csv their epochs."""
+        """Replace the lines of metrics.jsonl, and the epochs of metrics.csv."""
         write_whole(self.path / METRICS, "".join(f"{line}\n" for line in lines))
         write_table_of(self.path / METRICS_TABLE, self.path / METRICS)
 
@@ -222,12 +225,12 @@ class RunFolder:
         self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
 
     def discard(self) -> None:
-        """Remove a folder in which nothing has happened yet."""
+        """Remove the folder of a run that has not begun."""
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder for other processes."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -250,19 +253,19 @@ class RunFolder:
             ) from None
 
     def _reserve(self) -> None:
-        """Take some room on the disk, which is given up when a failure has to be written down."""
+        """Reserve some disk space, which is released when a failure has to be recorded."""
         if not (self.path / _RESERVE).exists():
             with open_bytes(self.path / _RESERVE, "xb") as file:
                 take_blocks(file.fileno(), _RESERVED_BYTES)
 
 
 def now() -> str:
-    """This moment, as run.json has it."""
+    """The current time in the format of run.json."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def _check_facts(facts: dict[str, Any], where: Path) -> None:
-    """Others take these fields as they are."""
+    """Check the types of fields that other code relies on."""
     mend = "copy the run again"
     state = facts.get("state")
     if state not in STATES:
@@ -281,7 +284,7 @@ def _check_facts(facts: dict[str, Any], where: Path) -> None:
 
 
 def _take_place(temporary: Path, target: Path, force: bool) -> None:
-    """Give a new run its name. Only an earlier run is replaced, and not while another process writes it."""
+    """Rename a new run folder into place. It replaces only an earlier run that no other process is writing."""
     check_target(target, force)
     if not target.exists() or not any(target.iterdir()):
         temporary.rename(target)
@@ -308,7 +311,7 @@ def _next_free(parent: Path, name: str) -> Path:
 
 
 def _step_of(line: str) -> int:
-    """The step a line belongs to; lines without one, and a last line cut short, count as never and always."""
+    """The step of a line; lines without a step are kept always, and a last line that was cut short never."""
     try:
         record = json.loads(line)
         return int(record.get("step", -1))

@@ -1,4 +1,4 @@
-"""A job made ready to run: its graph, task, model and optimiser, what executes them, and facts for run.json."""
+"""A job made ready to run: its graph, task, model and optimiser, its execution, and facts for run.json."""
 
 import os
 import platform
@@ -38,24 +38,24 @@ from penstock.train.run_context import generators_kept, seed_generators, seeded
 from penstock.train.tasks import Scores, Task
 from penstock.version import __version__
 
-# What an execution mode does for the loop: draw batches, do steps, infer, and say what a checkpoint keeps of it.
+# The interface of an execution mode to the loop: batches, steps, inference, and its part of a checkpoint.
 
 Pause = Callable[[Position], int]
-"""How many steps may be done from a position on before the loop must see the weights."""
+"""The number of steps that may be done from a position on before the loop must see the weights."""
 
 
 class Step(NamedTuple):
-    """A step that is done."""
+    """A completed step."""
 
     position: Position
     examples: int
     loss: float
     last: bool
-    """Whether its epoch ends with it."""
+    """Whether it was the last one of its epoch."""
 
 
 class Steps(Protocol):
-    """Iterate to do steps: each item is the list of those done since the last one, in order.
+    """An iterator that does steps: each item lists those done since the last one, in order.
 
     Between two items the weights are those of the last step.
     """
@@ -64,23 +64,23 @@ class Steps(Protocol):
         """Do steps until the schedule ends."""
 
     def __enter__(self) -> Self:
-        """Get ready."""
+        """Start threads and allocate what steps need."""
 
     def __exit__(self, *_: object) -> None:
-        """End every thread, whatever has happened."""
+        """End every thread, also after an error."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Around what is no part of a step: validation, checkpoints."""
+        """A context for work that is not part of a step, such as validation and checkpoints."""
 
     def times(self) -> dict[str, StageTime]:
         """Busy and waiting seconds of the stages so far."""
 
 
 class Execution(Protocol):
-    """How one session is executed. It belongs to that session for as long as the session lives."""
+    """How one session is executed. It lives as long as its session."""
 
     name: str
-    """Of its mode in the registry."""
+    """The name of its mode in the registry."""
 
     def sample(self, planned: Planned) -> Batch:
         """A planned batch, drawn by the host or the device."""
@@ -89,33 +89,37 @@ class Execution(Protocol):
         """The steps of a schedule from a position on."""
 
     def inference(self) -> Inference:
-        """Exact outputs with the weights of this moment."""
+        """Exact inference with the current weights."""
 
     def is_stopped(self, own: bool) -> bool:
-        """Whether this process, or another worker, wants the run to end with this epoch; all workers ask together."""
+        """Whether this process (`own`) or another worker wants the run to end with this epoch; all workers call it
+        together.
+        """
 
     def prepare_checkpoint(self) -> None:
-        """Bring to this process what a checkpoint needs and others keep."""
+        """Collect in this process what a checkpoint needs from others."""
 
     def state(self) -> Any:
-        """What a checkpoint keeps of the execution, or None."""
+        """The execution's part of a checkpoint, or None."""
 
     def restore(self, state: Any) -> None:
-        """Take what a checkpoint has kept."""
+        """Load the execution's part of a checkpoint."""
 
     def facts(self) -> dict[str, Any]:
-        """What a result says of the processor: where the graph lies, and the device's memory."""
+        """What the result reports about the device: where the graph lies, and its memory."""
 
 
 # A job made ready to run: its graph, task, model and optimiser, and how they are executed.
 
 _ENLARGED = 1024.0
-"""By how much gradients of float16 are computed larger."""
+"""The factor by which losses in float16 are scaled."""
 
 
 @dataclass(eq=False)
 class Session:
-    """Everything a loop or an evaluation needs. `learned` holds the model and, where a task has one, its head."""
+    """Everything that a loop or an evaluation needs. `learned` holds the model and, where the task
+    has one, its head.
+    """
 
     job: Job
     graph: Graph
@@ -130,20 +134,20 @@ class Session:
     decided_by: dict[str, str] = field(default_factory=dict)
     """What decided some of them: `OPERATOR_PROFILE`, `RULE` or `TIMED`."""
     settled: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By field, what was found out about those whose finalists may be timed (`train.finalists`)."""
+    """By field, how those were decided whose finalists may be timed (`train.finalists`)."""
     placed: Any = None
-    """What a GPU trains with (`train.device.placed.Placed`), where the session's graph was placed for one."""
+    """The placement on a GPU (`train.device.placed.Placed`); None where the session's graph was not placed."""
     _execution: Execution | None = None
     peak: Peak = field(default_factory=HOST_PEAK.measure)
-    """The most megabytes that the process had while the session is used."""
+    """The peak of the process's resident memory, in MB, while the session is used."""
     device_peak: Peak | None = None
-    """The most bytes that tensors took on a GPU meanwhile."""
+    """The peak bytes of tensors on a GPU meanwhile."""
     folder: Path | None = None
-    """Where inference may keep what does not fit memory; the system's temporary folder if None."""
+    """Where inference may write rows that do not fit memory; the system's temporary folder if None."""
     progress: Progress = SILENT
-    """Told how far a long step has come."""
+    """Reports the progress of long steps."""
     callbacks: Callbacks = field(default_factory=Callbacks)
-    """Told what each epoch has come to."""
+    """Called after each epoch."""
 
     @property
     def execution(self) -> Execution:
@@ -157,14 +161,15 @@ class Session:
 
     @property
     def temporary_folder(self) -> Path:
-        """Where rows that do not fit memory lie."""
+        """The folder for rows that do not fit memory."""
         return Path(tempfile.gettempdir()) if self.folder is None else self.folder
 
     def drawing(self, key: np.uint64) -> AbstractContextManager[None]:
-        """Around what the model computes of a batch in training: torch's generators are seeded by the batch's key.
+        """A context for what the model computes on a batch in training: torch's generators are seeded by the batch's
+        key.
 
-        Draws then belong to the batch: the same whether the run was interrupted or not. A module of the user's draws
-        from these generators, so no other run may meanwhile; models of the zoo do not.
+        Random draws then depend only on the batch, so an interrupted run draws the same. A user's module draws from
+        these generators, so other runs are excluded meanwhile; models of the zoo use hashes instead.
         """
         seed = int(key) & (1 << 63) - 1
         if type(self.model) in ZOO:
@@ -173,19 +178,19 @@ class Session:
         return seeded(seed, self.inputs.device)
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Around what is computed in the job's type."""
+        """A context in which computations use the job's number type."""
         if not is_gpu(self.inputs.device) or self.job.compute_type in ("float32", "tf32"):
             return nullcontext()
-        # Casts are not kept: a captured step makes its own.
+        # Casts are not cached: a captured step makes its own.
         dtype = torch.bfloat16 if self.job.compute_type == "bfloat16" else torch.float16
         place = "cpu" if is_traced() else self.inputs.device.type
         return torch.autocast(place, dtype, cache_enabled=False)
 
     def backward(self, loss: torch.Tensor, skip: torch.Tensor | None = None) -> torch.Tensor | None:
-        """Gradients of the loss; returns `skip`, a number on the device that is 1 where a step must be left out.
+        """Compute gradients of the loss; returns `skip`, a number on the device that is 1 if the step must be skipped.
 
-        In float16 gradients are computed larger, lest the small ones vanish, and then divided; a step in which one has
-        become infinite is left out.
+        In float16 the loss is scaled up, so that small gradients do not vanish, and gradients are divided again; a step
+        with an infinite gradient is skipped.
         """
         if not loss.requires_grad:
             raise PenstockError(
@@ -209,15 +214,17 @@ class Session:
 
     @property
     def list_weight(self) -> str | None:
-        """The edge field that weighs messages by the estimators of lists; a module of the user's gets it as rows."""
+        """The edge field that weighs messages through the estimators of lists; None for users' modules, which get it as
+        rows.
+        """
         return self.job.list_weight if getattr(self.model, "layerwise", False) else self.job.weight
 
     def inference(self) -> Inference:
-        """Exact outputs with the weights of this moment."""
+        """Exact inference with the current weights."""
         return self.execution.inference()
 
     def whole_graph_inference(self, place: Callable[[HostPlan], LayerPlan | None] | None = None) -> Inference:
-        """Exact outputs computed by this process; `place` may bring the layers to a device that has the whole graph."""
+        """Exact inference by this process; `place` may move the layers to a device that holds the whole graph."""
         target = getattr(self.task, "node_type", None)
         host = HostPlan(self.model, self.inputs, self.reach(), self.job.inference_mb, self.folder)
         placed = None if place is None else place(host)
@@ -226,7 +233,7 @@ class Session:
         )
 
     def reach(self) -> Reach:
-        """What exact outputs read: the relations that training follows, whole."""
+        """What exact inference reads: every neighbour along the relations that training follows."""
         # Samplers without fan-outs are for graphs of one relation, which is always followed.
         followed = followed_relations(self.graph, self.job.fanouts, layers_of(self.job))
         clock = clock_for(self.job, self.graph)
@@ -234,7 +241,7 @@ class Session:
         return Reach(self.graph, followed, self.list_weight, clock, bool(self.inputs.exact_edges), ages)
 
     def evaluate(self, splits: list[str], progress: Progress = SILENT) -> Scores:
-        """Metrics on some splits, by exact inference; outputs that are NaN are explained by inputs that are."""
+        """Metrics on some splits, by exact inference; if outputs are NaN, the error names inputs that are."""
         try:
             return self.task.evaluate(self.inference(), splits, progress)
         except NotFinite as error:
@@ -242,7 +249,7 @@ class Session:
             raise NotFinite(str(error) if cause is None else f"An output is NaN because {cause}.") from error
 
     def follow_schedule(self) -> None:
-        """Let embeddings be learned at the rate of this moment, where the job's schedule is theirs too."""
+        """Set the current learning rate for embeddings too, if the job's schedule applies to them."""
         if self.job.schedule_of == "all":
             factor = float(self.optimiser.param_groups[0]["lr"]) / self.job.lr
             self.inputs.set_rate(self.job.embedding_lr * factor)
@@ -253,16 +260,16 @@ class Session:
 
     @property
     def parameters(self) -> int:
-        """Learned numbers, vertex embeddings included."""
+        """The number of learned values, vertex embeddings included."""
         return sum(p.numel() for p in self.learned.parameters()) + self.inputs.parameters
 
     def is_finite(self) -> bool:
-        """Whether no weight has become infinite or NaN."""
+        """Whether all weights are finite."""
         own = all(bool(values.isfinite().all()) for values in self.learned.state_dict().values())
         return own and self.inputs.is_finite()
 
     def state(self, train_state: TrainState, tables: bool = True) -> dict[str, Any]:
-        """Everything that a run needs to go on from this moment, not copied; `tables`: with vertices' embeddings."""
+        """The state from which a run can continue, not copied; `tables`: include vertex embeddings."""
         return {
             "standing": asdict(train_state),
             "draws": self.job.draws,
@@ -274,11 +281,11 @@ class Session:
         }
 
     def weights(self) -> dict[str, Any]:
-        """What a model is: its weights and the vertices' embeddings."""
+        """The model's weights and the vertex embeddings."""
         return {"learned": self.learned.state_dict(), "tables": self.inputs.state()}
 
     def restore_weights(self, state: dict[str, Any], where: str) -> None:
-        """Take weights from a checkpoint."""
+        """Load weights from a checkpoint; `where` names it in errors."""
         try:
             self.learned.load_state_dict(state["learned"])
         except (RuntimeError, KeyError, TypeError, AttributeError) as error:
@@ -293,7 +300,7 @@ class Session:
 
 @contextmanager
 def model_at_fault() -> Iterator[None]:
-    """What fails in it is the model: a sentence says so."""
+    """Report errors inside the context as errors of the model."""
     try:
         yield
     except (PenstockError, torch.OutOfMemoryError):
@@ -307,7 +314,7 @@ def model_at_fault() -> Iterator[None]:
         ) from error
 
 
-# What run.json says of a run from its first moment: the graph, the task, the machine.
+# Facts of run.json that are known when a run starts: the graph, the task, the machine.
 
 _MB = 1 << 20
 
@@ -345,7 +352,7 @@ def run_facts(session: Session) -> dict[str, Any]:
 
 
 def device_facts(session: Session, train_state: TrainState) -> dict[str, Any]:
-    """What a result says of the processor that trained: what lay where, how fast, its memory."""
+    """What the result reports about the device that trained: placement, speed, memory."""
     spent = sum(train_state.epoch_seconds) + train_state.epoch_elapsed
     return {
         "device": str(session.inputs.device),
@@ -354,12 +361,12 @@ def device_facts(session: Session, train_state: TrainState) -> dict[str, Any]:
     }
 
 
-# Steps that are only tried: afterwards a session is as it was before.
+# Trial steps, after which a session is as it was before.
 
 
 @contextmanager
 def state_kept(session: Session) -> Iterator[None]:
-    """Weights, running figures, the optimiser and torch's generators are afterwards as before; gradients are gone."""
+    """Restore weights, buffers, the optimiser and torch's generators afterwards; gradients are cleared."""
     weights = {name: values.clone() for name, values in session.learned.state_dict().items()}
     optimiser = deepcopy(session.optimiser.state_dict())
     try:
@@ -371,11 +378,11 @@ def state_kept(session: Session) -> Iterator[None]:
         session.optimiser.zero_grad(set_to_none=True)
 
 
-# What decided a field that a job leaves open: run.json and the result say it (`decided_by`).
+# What decided a field that a job leaves open, as run.json and the result report it (`decided_by`).
 
 OPERATOR_PROFILE = "operator profile"
 """Predictions from this machine's measured operators (`penstock profile --operators`)."""
 RULE = "rule"
-"""A rule that asks for no measurement."""
+"""A fixed rule that needs no measurement."""
 TIMED = "timed"
-"""Training steps under each finalist, before the run began (`train.finalists`)."""
+"""Timed training steps under each finalist, before the run began (`train.finalists`)."""

@@ -23,7 +23,7 @@ _ROWS = 65_536
 
 
 def check_table_file(out: Path, force: bool) -> None:
-    """Refuse a file that cannot be written, before there is something to write."""
+    """Refuse a file that cannot be written, before anything is computed."""
     if out.is_dir():
         raise PenstockError(
             f"{out} is a folder: name the file to write, such as {out / 'table.parquet'}.", code="wrong-file"
@@ -41,7 +41,7 @@ def check_table_file(out: Path, force: bool) -> None:
 
 
 def write_table(table: "pa.Table", out: Path) -> None:
-    """Write a table in the format of its extension. The file takes its name when it is whole."""
+    """Write a table in the format of its extension. The file gets its name when it is complete."""
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_whole(out, lambda file: WRITERS[out.suffix.lower()](table, file))
 
@@ -98,7 +98,7 @@ def _write_npz(table: "pa.Table", file: IO[bytes]) -> None:
 
 
 def _write_jsonl(table: "pa.Table", file: IO[bytes]) -> None:
-    """An object for each row; numbers that JSON does not have are null."""
+    """One object per row; NaN and infinities, which JSON lacks, become null."""
     for batch in _batches(table):
         lines = (json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) for row in batch.to_pylist())
         file.write("".join(f"{line}\n" for line in lines).encode())
@@ -133,7 +133,7 @@ WRITERS: dict[str, Callable[["pa.Table", IO[bytes]], None]] = {
 
 
 def append_epoch(table: Path, log: Path, record: dict[str, Any], advice: str) -> None:
-    """One more row. Where the epoch has a column that the table lacks, the table is written anew from the log."""
+    """Append one row. Where the epoch has a column that the table lacks, the table is rewritten from the log."""
     row = _row(record)
     header = _header(table)
     if not set(row) <= set(header):
@@ -144,7 +144,7 @@ def append_epoch(table: Path, log: Path, record: dict[str, Any], advice: str) ->
 
 
 def write_table_of(table: Path, log: Path) -> None:
-    """The table of all epochs in a log; without any there is none."""
+    """Write the table of all epochs in a log; no table if there are none."""
     rows = [_row(record) for record in _epochs(log)]
     if not rows:
         table.unlink(missing_ok=True)
@@ -159,7 +159,7 @@ def write_table_of(table: Path, log: Path) -> None:
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
-    """Epochs count from 1, as people count them."""
+    """A record as a row; epochs are counted from 1."""
     row: dict[str, Any] = {"epoch": record["epoch"] + 1} if "epoch" in record else {}
     for name in ("step", "loss", "val_loss", "val", "lr", "seconds"):
         value = record.get(name)
@@ -178,7 +178,7 @@ def _epochs(log: Path) -> Iterable[dict[str, Any]]:
             try:
                 record = json.loads(line)
             except ValueError:
-                # A process that was killed may have left half a line.
+                # A killed process may have left half a line.
                 continue
             if record.get("kind") == "epoch":
                 yield record

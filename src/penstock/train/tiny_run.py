@@ -1,5 +1,6 @@
-"""A program that trains a tiny graph and prints the most bytes that its process had, and how many of them were pages of
-files: what a process takes by itself."""
+"""A program that trains a tiny graph and prints the peak bytes of its process, and how many of them were pages of
+files.
+"""
 
 import tempfile
 from pathlib import Path

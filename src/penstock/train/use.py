@@ -47,7 +47,7 @@ def evaluate_run(
 
 
 def no_such_split(split: str) -> PenstockError:
-    """The error of a split that the data does not have, or that holds nothing."""
+    """The error for a split that the data does not have, or that is empty."""
     hint = nearest(split, SPLITS) if split not in SPLITS else ": choose another."
     return PenstockError(f"The data has no split {split!r} to evaluate{hint}", code="split-missing")
 
@@ -63,9 +63,9 @@ def predict_run(
     trust_module: bool = False,
     unchecked: bool = False,
 ) -> int:
-    """Write a table of predictions in the format of the file's extension; returns its rows.
+    """Write a table of predictions in the format of the file's extension; returns the number of rows.
 
-    `split` restricts them, None means everything.
+    `split` restricts them; None means everything.
     """
     check_table_file(out, force)
     session = open_session(path, graph, module, progress, trust_module, unchecked)
@@ -85,9 +85,9 @@ def embed_run(
     trust_module: bool = False,
     unchecked: bool = False,
 ) -> int:
-    """Write a table of vertex embeddings in the format of the file's extension; returns its rows.
+    """Write a table of vertex embeddings in the format of the file's extension; returns the number of rows.
 
-    An embedding is what the model knows of a vertex before its last step.
+    An embedding is the vertex's row before the model's last layer.
     """
     check_table_file(out, force)
     session = open_session(path, graph, module, progress, trust_module, unchecked)
@@ -111,8 +111,8 @@ def open_session(
     """A run's best model, ready for evaluation and inference on its own graph or another.
 
     A run that names its model's code, or that of metrics, needs `trust_module`, unless `module` is given or this
-    process has trained it. `given` has metrics that the run was given as objects.
-    Its graph is checked before it is used, unless the run's job or the caller vouches for it (`unchecked`).
+    process has trained it. `given` has metrics that the run was given as objects. The graph is validated before it is
+    used, unless the run's job or the caller waives that (`unchecked`).
     """
     folder = RunFolder.open(path)
     learned = learned_labels(folder.facts.get("labels"), str(path / RUN))
@@ -120,13 +120,13 @@ def open_session(
         job = folder.job()
         check_code(job, path, trust_module, fields=("metrics",) if module is not None else ("module", "metrics"))
         job = without_given_metric(job, folder.facts.get("given"), given.names().get("metrics", []))
-        # What a run had vouched for is its own graph.
+        # A run waives the validation of its own graph only.
         job = job.model_copy(update={"unchecked": unchecked or (job.unchecked and graph is None)})
         if graph is None and job.graph.endswith(IN_MEMORY) and (path / PARTS).exists():
             graph = stitch(open_partition(path / PARTS, job.unchecked))
         session = make_session(job, graph, module, learned, given=given)
     session.restore_weights(read_best(folder.checkpoints, progress), str(folder.checkpoints))
-    # Runs of others can be used where they cannot be written.
+    # Runs of other users may be read-only, and can be used all the same.
     session.folder = path if os.access(path, os.W_OK) else None
     return session
 
@@ -139,7 +139,7 @@ def original_ids(nodes: NodeSet, rows: Array) -> pa.Array:
 
 
 def embeddings(session: Session, node_type: str | None, progress: Progress = SILENT) -> tuple[str, torch.Tensor]:
-    """A node type, the task's own where none is named, and the embeddings of all its vertices."""
+    """A node type (by default the task's own) and the embeddings of all its vertices."""
     name = _chosen_type(session.graph, node_type, session)
     wanted = {name: np.arange(session.graph.nodes[name].count)}
     return name, session.inference().outputs(wanted, progress, hidden=session.task.head is None)[name]
@@ -148,7 +148,7 @@ def embeddings(session: Session, node_type: str | None, progress: Progress = SIL
 def predictions_of(session: Session, ids: Any, progress: Progress = SILENT) -> pa.Table:
     """Predictions for vertices with some ids, or scores of (source id, destination id) pairs, in the order given.
 
-    Where a run was sampled by time, a pair has a third number, the time before which it is scored.
+    If the run was sampled by time, a pair has a third number, the time before which it is scored.
     """
     task: Any = session.task
     if task.facts.about == "vertices":
@@ -173,7 +173,7 @@ def predictions_of(session: Session, ids: Any, progress: Progress = SILENT) -> p
 
 
 def _columns_of_pairs(ids: Any) -> list[list[Any]]:
-    """Sources and destinations of pairs, and their times where these are given too."""
+    """Sources and destinations of pairs, and their times if given."""
     try:
         columns = [list(column) for column in zip(*ids, strict=True)]
     except (TypeError, ValueError):
@@ -242,7 +242,7 @@ def _of_vertices(session: Session, task: NodeTask, split: str | None, progress: 
 
 
 def _answers(task: NodeTask | EdgeTask, out: torch.Tensor) -> dict[str, Any]:
-    """Columns with what a model says: numbers, or classes and their probabilities."""
+    """The columns of a model's answers: numbers, or classes and their probabilities."""
     if task.learned.classes == 0:
         return {"prediction": pa.array(out[:, 0].numpy())}
     if task.learned.multi_label:
@@ -254,7 +254,7 @@ def _answers(task: NodeTask | EdgeTask, out: torch.Tensor) -> dict[str, Any]:
 
 
 def _named(codes: torch.Tensor, words: list[str] | None) -> pa.Array:
-    """Classes as the user's words where the labels were words."""
+    """Classes, as the user's words if the labels were words."""
     numbers = pa.array(codes.numpy())
     return pa.array(words).take(numbers) if words else numbers
 
@@ -268,7 +268,7 @@ def _of_links(session: Session, task: LinkTask, split: str, progress: Progress) 
 
 
 def _of_triples(session: Session, task: TripleTask, split: str, progress: Progress) -> pa.Table:
-    """Scores and ranks of held-out triples; a rank of 1.0 says that no other entity scores as high."""
+    """Scores and ranks of held-out triples; a rank of 1.0 means that no other entity scores as high."""
     triples = task.items_of_split(split)
     _refuse_nothing(triples.total, split, "held-out triples")
     inference = session.inference()

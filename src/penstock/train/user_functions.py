@@ -1,7 +1,7 @@
-"""The functions of the user's that a run calls: a loss, further metrics, callbacks.
+"""Functions of the user's that a run calls: a loss, further metrics, callbacks.
 
-A job names them by their location. In Python they may be objects too, which a run folder keeps only by name: whoever
-resumes such a run gives them again.
+A job names them by their location. In Python they may also be objects, of which a run folder keeps only the names: they
+must be passed again to resume such a run.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,14 +39,14 @@ NO_FUNCTIONS = UserFunctions()
 
 @dataclass(frozen=True)
 class GivenFunctions:
-    """Functions that were given as objects, which no job names; None: the argument was left out."""
+    """Functions that were passed as objects, which no job names; None: the argument was left out."""
 
     loss: Callable[..., Any] | None = None
     metrics: tuple[Callable[..., Any], ...] | None = None
     callbacks: tuple[Any, ...] | None = None
 
     def names(self) -> dict[str, list[str]]:
-        """By argument, what the functions are called; a run folder keeps this."""
+        """By argument, the names of the functions, which a run folder keeps."""
         found = {
             "loss": [] if self.loss is None else [name_of(self.loss)],
             "metrics": [name_of(each) for each in self.metrics or ()],
@@ -59,13 +59,13 @@ NOTHING_GIVEN = GivenFunctions()
 
 
 class UserLoss:
-    """A loss of the user's: called with outputs and labels, it gives a number for each row, or their mean."""
+    """A user's loss: called with outputs and labels, it returns a number for each row, or their mean."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self._function = name, function
 
     def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Losses of the rows, or one number."""
+        """The losses of the rows, or one number."""
         with code_at_fault(f"Loss {self.name}"):
             losses = self._function(outputs, labels)
         if not isinstance(losses, torch.Tensor):
@@ -88,7 +88,7 @@ class UserLoss:
         return losses
 
     def by_row(self, losses: torch.Tensor) -> torch.Tensor:
-        """The losses, refused where they are only a mean and rows count differently."""
+        """The losses by row; an error where the function returned only a mean and rows have weights."""
         if losses.dim() == 0:
             raise PenstockError(
                 f"Loss {self.name} returned one number for the batch, and the sampler weighs its rows: return one for"
@@ -99,9 +99,9 @@ class UserLoss:
 
 
 def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool = True) -> UserFunctions:
-    """The functions of a job, imported, and those that were given as objects.
+    """The functions of a job, imported, and those that were passed as objects.
 
-    Where a model is only used (`training` is False), its run's loss and callbacks are not.
+    Where a model is only used (`training` is False), the run's loss and callbacks are not imported.
     """
     for name in set(job.metrics) & set(METRICS):
         raise PenstockError(
@@ -140,7 +140,7 @@ def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool
 
 
 def check_given_again(known: object, given: GivenFunctions, run: str) -> None:
-    """Refuse to resume a run without the objects that it was started with; callbacks may be given anew or as []."""
+    """Refuse to resume a run without the objects that it was started with; callbacks may be other ones, or []."""
     names = given.names()
     before: Mapping[str, Any] = known if isinstance(known, dict) else {}
     for argument in ("loss", "metrics", "callbacks"):
@@ -160,7 +160,9 @@ def own_metric(name: str, functions: UserFunctions) -> Metric | None:
 
 
 def without_given_metric(job: Job, known: object, functions: Iterable[str]) -> Job:
-    """The job of a run that is used without the object that it was judged by: judged by the task's own metric."""
+    """The job of a run that is used without the metric object that it was evaluated by: the task's
+    own metric is used.
+    """
     before = known.get("metrics", []) if isinstance(known, dict) else []
     return job.model_copy(update={"metric": "auto"}) if job.metric in set(before) - set(functions) else job
 

@@ -13,7 +13,7 @@ from penstock.wire.egress import Egress, Flow, Outgoing
 from penstock.wire.message import Joining, Loan, Message, Received, encode, frame_bytes
 from penstock.wire.options import WireOptions
 from penstock.wire.sockets import EventLoop, connecting_socket, endpoint, is_numeric, split_address
-from penstock.wire.transport import Connection, Group, Owner
+from penstock.wire.transport import Connection, ConnectionGroup, Owner
 from penstock.wire.transport.connection import new_group
 from penstock.wire.transport.frames import Frames
 
@@ -324,14 +324,14 @@ class Answers(Protocol):
 
 
 class Link:
-    """Belongs to the loop's thread."""
+    """The sending side of a channel to one peer, and the `Owner` of its connection. Used only by the loop's thread."""
 
     def __init__(
         self, channel: Channel, loop: EventLoop, options: WireOptions, call: Call, answers: Answers, more: int
     ) -> None:
         """`more`: connections for large messages, beside the first."""
         self.channel = channel
-        self.group: Group | None = None
+        self.group: ConnectionGroup | None = None
         """Its connections, when the peer has proven to be the peer."""
         self._loop, self._options, self._call, self._answers = loop, options, call, answers
         self._more, self._is_wide = more, False
@@ -385,18 +385,16 @@ class Link:
                 self._dial(stripe)
 
     def opened(self, connection: Connection) -> None:
-        """See `Owner`."""
         self._dialled.discard(connection)
         if self.group is not None:
             self.group.add(connection)
             return
-        self.group = Group(connection)
+        self.group = ConnectionGroup(connection)
         self.channel.state = f"it is connected at {self._address} but gave no sign"
         self._wait = _SOONEST
         self._answers.connected(self)
 
     def received(self, connection: Connection, frames: Frames) -> None:
-        """See `Owner`."""
         self._answers.answered(self, frames)
 
     def lost(self, connection: Connection, reason: str) -> None:

@@ -1,8 +1,8 @@
 """What a process sends, and in which order.
 
-Messages from one task to another that share a name and a priority are a `Flow`, with a queue and counters. A `Policy`
-says which flow is next, from what can be seen of the queues. `Egress` holds all flows of a process and lets only so
-many bytes be on a connection at a time, since what is there can be neither reordered nor withdrawn.
+Messages from one task to another that share a name and a priority are a `Flow`, with a queue and counters. An
+`EgressPolicy` says which flow is next, from what can be seen of the queues. `Egress` holds all flows of a process and
+lets only so many bytes be on a connection at a time, since what is there can be neither reordered nor withdrawn.
 """
 
 import threading
@@ -119,7 +119,7 @@ class Head(Protocol):
         """Lower is more urgent."""
 
 
-class Policy(NamedTuple):
+class EgressPolicy(NamedTuple):
     """Chooses which flow may send next."""
 
     rank: Callable[[Head], tuple[int, ...]]
@@ -155,14 +155,14 @@ def _coflow_rank(head: Head) -> tuple[int, ...]:
 
 
 POLICIES = {
-    "fifo": Policy(lambda head: (head.arrival,), _everybody),
+    "fifo": EgressPolicy(lambda head: (head.arrival,), _everybody),
     # Start-time fair queueing: of two flows that always have something to send, neither is ever ahead by more than
     # one message of each.
-    "fair": Policy(lambda head: (head.start, head.arrival), _everybody),
-    "priority": Policy(lambda head: (head.priority, head.start, head.arrival), _equals),
+    "fair": EgressPolicy(lambda head: (head.start, head.arrival), _everybody),
+    "priority": EgressPolicy(lambda head: (head.priority, head.start, head.arrival), _equals),
     # Of one flow the head alone is seen: what was put behind it waits for it.
-    "turns": Policy(lambda head: (head.turn, head.priority, head.start, head.arrival), _everybody),
-    "coflow": Policy(_coflow_rank, _equals, within=True),
+    "turns": EgressPolicy(lambda head: (head.turn, head.priority, head.start, head.arrival), _everybody),
+    "coflow": EgressPolicy(_coflow_rank, _equals, within=True),
 }
 
 
@@ -175,7 +175,7 @@ _STALLED = 0.5
 class Egress:
     """Any thread puts; one takes. Times are seconds of any one clock."""
 
-    def __init__(self, policy: Policy, window: int) -> None:
+    def __init__(self, policy: EgressPolicy, window: int) -> None:
         """`window`: bytes that may be on a connection at once, or one message if that is larger."""
         self._policy, self._window = policy, window
         self._flows: dict[tuple[str, bool], Flow] = {}

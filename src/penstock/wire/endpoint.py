@@ -18,11 +18,11 @@ from penstock.wire.transport import (
     LARGE_BYTES,
     CallerSide,
     Connection,
-    Lane,
     Listener,
     Owner,
     ServerSide,
     Side,
+    StreamThread,
     Tls,
     default_lanes,
 )
@@ -42,7 +42,10 @@ _LABELS = 256
 
 
 class CallExchange:
-    """Belongs to the loop's thread, but for `stop` and the counters."""
+    """Calls in both directions: it implements `Answers` for those made and `Requests` for those served.
+
+    Used only by the loop's thread, except for `stop` and the counters.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class CallExchange:
         options: WireOptions,
         egress: Egress,
         serving: RequestServer,
-        lanes: list[Lane],
+        lanes: list[StreamThread],
         sockets: list[socket.socket],
     ) -> None:
         """`lanes` are threads for large messages; `sockets` are where peers ask, one for each class of packets."""
@@ -89,11 +92,10 @@ class CallExchange:
         return self._connection(own, CallerSide(self._tls, peer, group, stripe), owner, True)
 
     def connected(self, link: Link) -> None:
-        """See `Answers`: what waits can be sent."""
+        """Send what has waited for this connection (`Answers.connected`)."""
         self._egress.unblock(link.channel.flow)
 
     def answered(self, link: Link, frames: Frames) -> None:
-        """See `Answers`."""
         try:
             received = decode(frames)
             if received.sign == "ask":
@@ -106,7 +108,6 @@ class CallExchange:
             self.malformed += 1
 
     def asked(self, port_index: int, connection: Connection, frames: Frames) -> None:
-        """See `Requests`."""
         try:
             self._request(port_index, connection, frames)
         except Malformed:
@@ -252,7 +253,7 @@ class Endpoint(ClosedOnExit):
         policy = POLICIES[self._options.egress]
         threads = self._options.io_threads
         self._lanes = [
-            Lane(f"{self.name}-lane-{number}", self._options.heartbeat)
+            StreamThread(f"{self.name}-lane-{number}", self._options.heartbeat)
             for number in range(default_lanes() if threads is None else threads)
         ]
         self._egress, self._coflows = Egress(policy, self._options.window_bytes), Coflows(self.name)

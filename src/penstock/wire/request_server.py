@@ -37,7 +37,7 @@ class ReceivedRequest(NamedTuple):
     """Bytes."""
 
 
-class Answer:
+class StreamedAnswer:
     """Between two parts it holds no thread: `again` gets the next step when there is room for one."""
 
     def __init__(
@@ -242,7 +242,7 @@ class RequestServer:
         with self._lock:
             self._inbox -= asked.size
         again, name = partial(self._again, asked), self._name
-        answer = Answer(asked, name, self._put, again, self._wanted, self._ended, self._cuts)
+        answer = StreamedAnswer(asked, name, self._put, again, self._wanted, self._ended, self._cuts)
         try:
             made = self._handler(asked.received.message.kind)(asked.received.message, asked.sender)
             if isinstance(made, Message):

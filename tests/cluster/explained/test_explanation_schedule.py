@@ -7,7 +7,7 @@ import torch
 
 from penstock.cluster.worker.explained.explanations import ExplanationSchedule
 from penstock.errors import PenstockError
-from penstock.sampling.explanation import Explanation
+from penstock.sampling.explanation import SamplingExplanation
 from refusals import refused
 
 
@@ -16,7 +16,7 @@ def weights_of(number):
 
 
 def explained(version):
-    return Explanation(version, {}, {})
+    return SamplingExplanation(version, {}, {})
 
 
 @pytest.fixture

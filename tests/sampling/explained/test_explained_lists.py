@@ -12,7 +12,7 @@ from penstock.graph.csr import build_lists
 from penstock.partition import Cut, cut
 from penstock.sampling import BatchKey
 from penstock.sampling.explained import SCORES, ExplainedLists, ReachedParts, serve_explained_draws
-from penstock.sampling.explanation import FLOOR, Explanation, largest_columns, scores_of
+from penstock.sampling.explanation import FLOOR, SamplingExplanation, largest_columns, scores_of
 from penstock.sampling.parts import OwnedPart, parted_lists, parted_sampler, serve_lists
 from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
@@ -52,7 +52,7 @@ def owners(partition):
 def explanation_of(partition, version=1, seed=0):
     rng, first = np.random.default_rng(seed), partition.book.range(0, "node")[1]
     halo = np.sort(rng.choice(np.arange(first, COUNT), 60, replace=False)).astype(np.int32)
-    return Explanation(version, {"node": scores_of(halo, rng.random(60))}, {})
+    return SamplingExplanation(version, {"node": scores_of(halo, rng.random(60))}, {})
 
 
 def batch_by(partition, reached, explanation, key, bias=0.1):

@@ -5,18 +5,18 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.hardware.machines import Network, star
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, rates_of
-from penstock.simulate.traces.trace import Trace
+from penstock.simulate.traces.trace import CoflowTrace
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import WorkloadBuilder
 
 
-def workload_of(trace: Trace | TraceCoflows, rate_bytes_s: float | PortRates) -> tuple[Workload, Network, Array]:
+def workload_of(trace: CoflowTrace | TraceCoflows, rate_bytes_s: float | PortRates) -> tuple[Workload, Network, Array]:
     """One iteration that is the trace: the workload, a star of ports, and the placement.
 
     The two sides of a port are two machines, so that a flow that leaves where it entered is no free one. An arrival is
     a task of that many seconds, and a coflow's flows wait for it. Flows are in the order of `TraceCoflows`.
     """
-    coflows = trace.coflows if isinstance(trace, Trace) else trace
+    coflows = trace.coflows if isinstance(trace, CoflowTrace) else trace
     rates = rates_of(rate_bytes_s, coflows.ports)
     building = WorkloadBuilder("trace")
     sides = [f"{kind} {port}" for kind in ("ingress", "egress") for port in range(coflows.ports)]

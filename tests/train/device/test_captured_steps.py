@@ -26,7 +26,7 @@ def session_of(graph, room=None, in_place=True, **fields):
     """A session whose device is the host, where kernels are interpreted."""
     from penstock.sampling.device.hops import Topology
     from penstock.store.device.tables import ResidentTable
-    from penstock.train.device.decision import Decision, presampled_room
+    from penstock.train.device.decision import PlacementDecision, presampled_room
     from penstock.train.device.memory import Working
     from penstock.train.device.placed import Placed
 
@@ -36,7 +36,7 @@ def session_of(graph, room=None, in_place=True, **fields):
     schedule = Schedule(session.task.items, job.batch_size, job.seed)
     room = room or presampled_room(job, graph, schedule)
     residence = Residence("device", "device", 0, 0, 0, [])
-    decision = Decision(residence, Working(0, torch.float32, {}), room, True, in_place, [])
+    decision = PlacementDecision(residence, Working(0, torch.float32, {}), room, True, in_place, [])
     placed = Placed(HOST, decision, job.fanouts, False, job.needs_totals, room, [])
     placed.topology = Topology(torch.from_numpy(edges.indptr), torch.from_numpy(edges.indices))
     placed.tables = {"node": ResidentTable(torch.from_numpy(graph.nodes["node"].fields["x"]))}

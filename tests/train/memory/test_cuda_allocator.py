@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.traced import MemoryPlace
-from penstock.train.trace.allocations import Event
+from penstock.train.trace.allocations import AllocationEvent
 from penstock.train.trace.allocators import CachingAllocator, device_peak, segment_bytes
 
 MB = 1 << 20
@@ -83,12 +83,12 @@ def test_an_emptied_cache_gives_back_whole_segments_but_not_those_of_graphs():
 
 def test_a_peak_says_when_it_was_and_what_for():
     events = [
-        Event(1, 3 * MB, "set-up", "weights"),
-        Event(2, 50 * MB, "step, forward", "activations"),
-        Event(3, 30 * MB, "step, backward", "gradients"),
-        Event(2, -50 * MB, "step, forward", "activations"),
-        Event(0, 0, "capture"),
-        Event(3, -30 * MB, "step, backward", "gradients"),
+        AllocationEvent(1, 3 * MB, "set-up", "weights"),
+        AllocationEvent(2, 50 * MB, "step, forward", "activations"),
+        AllocationEvent(3, 30 * MB, "step, backward", "gradients"),
+        AllocationEvent(2, -50 * MB, "step, forward", "activations"),
+        AllocationEvent(0, 0, "capture"),
+        AllocationEvent(3, -30 * MB, "step, backward", "gradients"),
     ]
     found = device_peak(events)
     assert found.allocated == 83 * MB and found.reserved == 100 * MB

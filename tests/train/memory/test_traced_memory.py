@@ -14,7 +14,7 @@ from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.run_context import run_context
-from penstock.train.trace.allocations import Allocations, Event, peak_of
+from penstock.train.trace.allocations import AllocationEvent, Allocations, peak_of
 from penstock.train.trace.allocators import DevicePeak, Heap, heap_peak
 from penstock.train.whole import traced
 from penstock.train.whole.memory import Decision, bin_sizes, decided_sizes
@@ -214,7 +214,12 @@ def test_a_heap_fills_the_smallest_hole_and_joins_holes():
 
 
 def test_holes_that_are_too_small_make_the_heap_grow():
-    events = [Event(0, 640, "a"), Event(1, 64, "a"), Event(0, -640, "a"), Event(2, 1280, "b")]
+    events = [
+        AllocationEvent(0, 640, "a"),
+        AllocationEvent(1, 64, "a"),
+        AllocationEvent(0, -640, "a"),
+        AllocationEvent(2, 1280, "b"),
+    ]
     assert heap_peak(events) == (640 + 64 + 1280, "b")
     assert peak_of(events) == (1344, "b")
 

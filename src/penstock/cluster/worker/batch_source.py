@@ -21,7 +21,7 @@ from penstock.pipeline.schedule import Planned, Schedule
 from penstock.sampling.block import BatchKey
 from penstock.sampling.cluster import clusters_from, clusters_of
 from penstock.sampling.explained import ExplainedLists, ReachedParts
-from penstock.sampling.explanation import Explanation
+from penstock.sampling.explanation import SamplingExplanation
 from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import ListSource
@@ -229,11 +229,11 @@ class PartedLocality:
     def __init__(self, parts: Parts, job: Job, plain: ReadableLists) -> None:
         self._parts, self._job, self._plain = parts, job, plain
 
-    def explanation(self, key: BatchKey) -> Explanation | None:
+    def explanation(self, key: BatchKey) -> SamplingExplanation | None:
         """What is in force for a batch."""
         return self._parts.explanation_at(key)
 
-    def lists(self, explanation: Explanation) -> dict[EdgeType, ListSource]:
+    def lists(self, explanation: SamplingExplanation) -> dict[EdgeType, ListSource]:
         """Lists by relation that are drawn from as an explanation says."""
         parts, bias = self._parts, self._job.remote_bias
         reached = ReachedParts(parts.partition.book, parts.owned, parts.lists, self._count)

@@ -21,7 +21,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition import Partition, open_partition
 from penstock.sampling.block import BatchKey
 from penstock.sampling.exclusion import Exclusion
-from penstock.sampling.explanation import Explanation
+from penstock.sampling.explanation import SamplingExplanation
 from penstock.sampling.links import HeldOutRule
 from penstock.sampling.parts import OwnedPart, RelationReader, edge_types_in
 from penstock.sampling.parts.remote import place_lists
@@ -214,7 +214,7 @@ class Parts:
         """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
         self.supervised: SupervisedEdges | None = None
         """Where the whole graph is one batch: edges that are predicted, and so carry no messages."""
-        self.explanation_at: Callable[[BatchKey], Explanation | None] = lambda key: None
+        self.explanation_at: Callable[[BatchKey], SamplingExplanation | None] = lambda key: None
         """Which explanation of the model a batch is drawn by, where the run makes any."""
         self.score_bytes = 0
         """Bytes of explanations' scores that were sent to the owners of lists."""

@@ -22,7 +22,7 @@ from penstock.store.device.copies import to_device
 from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import Decision, MemoryModel, decide, untraced_sentence
+from penstock.train.device.decision import MemoryModel, PlacementDecision, decide, untraced_sentence
 from penstock.train.device.memory import (
     NOTHING,
     Load,
@@ -64,7 +64,7 @@ class WorkerPrediction:
         parameters = sum(each.numel() for each in session.learned.parameters())
         self._parameters, self._summed = parameters, _SUMMED_BYTES * parameters if part < 1 else 0
 
-    def with_whole_graph(self, whole: Session, decide: Callable[[MemoryModel], Decision]) -> Decision:
+    def with_whole_graph(self, whole: Session, decide: Callable[[MemoryModel], PlacementDecision]) -> PlacementDecision:
         """The decision for a session that has the whole graph."""
         try:
             return decide(self._traced(whole))
@@ -77,7 +77,7 @@ class WorkerPrediction:
         nowhere = Residence("host", "host", 0, 0, 0, [])
         try:
             traced = self._traced(self._session)
-            peak = traced.traced(Decision(nowhere, Working(0, as_rows, {}), None, False, False, []))
+            peak = traced.traced(PlacementDecision(nowhere, Working(0, as_rows, {}), None, False, False, []))
             return Working(peak.reserved + self._summed, as_rows, peak.categories), traced.method, ""
         except UntraceableError as error:
             step, ahead = self._tried(), job.transfer_depth + 1
@@ -116,12 +116,10 @@ class _SharedTrace(TracedMemory):
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """See `decision.MemoryModel`."""
         found = super().working(room, captured, in_place, features, gathers)
         return replace(found, bytes=found.bytes + self._summed, parts=found.parts | {"summed": self._summed})
 
-    def predicted(self, decision: Decision) -> int:
-        """See `decision.MemoryModel`."""
+    def predicted(self, decision: PlacementDecision) -> int:
         return super().predicted(decision) + self._summed
 
 
@@ -291,7 +289,7 @@ def _with_whole_graph(
     return bring_batches(session, placed)
 
 
-def _at_the_stores(session: Session, prediction: WorkerPrediction, why: list[str]) -> Decision:
+def _at_the_stores(session: Session, prediction: WorkerPrediction, why: list[str]) -> PlacementDecision:
     """Nothing of the graph is on the GPU but a cache that was asked for; it and training must fit."""
     job, device, rows = session.job, session.inputs.device, session.job.placed.cache_rows or 0
     working, method, untraced = prediction.at_the_stores()
@@ -309,4 +307,4 @@ def _at_the_stores(session: Session, prediction: WorkerPrediction, why: list[str
         residence = replace(residence, cache_rows=rows, device_bytes=residence.device_bytes + taken)
         why = [*why, f"The {rows:,} rows that are read most are on the GPU."]
     why = [*why, _ONE_BY_ONE, *([untraced_sentence(untraced)] if untraced else [])]
-    return Decision(residence, working, None, False, False, why, predicted_by=method, untraced=untraced)
+    return PlacementDecision(residence, working, None, False, False, why, predicted_by=method, untraced=untraced)

@@ -30,7 +30,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tasks import TASK_FACTS, is_about
 from penstock.hardware.cluster import Replica
-from penstock.pipeline.batch_rows import Reading, RowReader
+from penstock.pipeline.batch_rows import RowReader, RowReading
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.temporal import OF_NODES
@@ -97,13 +97,12 @@ def _copy(parts: Parts, name: str, features: str, replica: Replica) -> ReplicaCo
 
 
 class RowsOfEpoch:
-    """Batches read rows as another reader does, in the rounding of their own epoch."""
+    """A `RowReader` over another one: a batch reads rows as that one does, rounded as its own epoch prescribes."""
 
     def __init__(self, reader: RowReader) -> None:
         self._reader = reader
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
-        """See `RowReader.reading`."""
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         if batch.key is not None and isinstance(source, PartedRowSource):
             source = source.in_epoch(batch.key.epoch)
         return self._reader.reading(batch, node_type, source)

@@ -1,7 +1,7 @@
 """What training on the whole graph needs of a cluster (`train.whole.shared.interfaces`), over the run's own wire.
 
-`PartedCutLists` reads the cut graph, `ListExchange` exchanges lists while a plan is made, `WireRowMail` carries rows
-and their gradients from worker to worker, and `ClusterWholeWorkers` joins them.
+`PartedCutLists` reads the cut graph, `WireListExchange` exchanges lists while a plan is made, `WireRowMail` carries
+rows and their gradients from worker to worker, and `ClusterWholeWorkers` joins them.
 """
 
 import threading
@@ -92,8 +92,8 @@ _AGAIN = 0.01
 """Seconds before a worker that has not come so far is asked again."""
 
 
-class ListExchange:
-    """See `train.whole.shared.interfaces.Lists`. What a worker offers under a name is the same whenever it is asked."""
+class WireListExchange:
+    """An all-to-all of lists over the wire. What a worker offers under a name is the same whenever it is asked."""
 
     def __init__(self, member: Member, check: Callable[[], None]) -> None:
         """`check` raises RegroupError where the round is over."""
@@ -346,7 +346,7 @@ class ClusterWholeWorkers:
         setup = parts.member.setup
         self.rank, self.world = setup.task.rank, setup.layout.world
         self.cut = PartedCutLists(session, parts)
-        self.lists = ListExchange(parts.member, self._check)
+        self.lists = WireListExchange(parts.member, self._check)
         self.mail = WireRowMail(parts.member, inbox, generation, self._check)
         self.beside = sum(task.machine == setup.task.machine for task in setup.layout.of_kind("worker"))
         machine = next(each for each in setup.cluster.machines if each.name == setup.task.machine)

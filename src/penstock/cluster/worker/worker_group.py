@@ -14,7 +14,7 @@ from penstock.cluster.worker.batch_norm import shared_batch, summing
 from penstock.cluster.worker.batch_source import SeedSplit
 from penstock.cluster.worker.collectives import CollectiveGroup, WireCollective
 from penstock.cluster.worker.cut_graph import Parts
-from penstock.cluster.worker.explained.explanations import Explanations
+from penstock.cluster.worker.explained.explanations import WorkerExplanations
 from penstock.cluster.worker.inputs import PartedInputs
 from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.whole import ClusterWholeWorkers, RowInbox
@@ -64,7 +64,7 @@ class ClusterWorkerGroup:
         self.reduction: ReductionMethod | None = None
         self.collective = WireCollective(member)
         self.rows = RowInbox(member)
-        self.explained: Explanations | None = None
+        self.explained: WorkerExplanations | None = None
         """This worker's explanations, where the run makes any."""
         self._stopping = False
         self._evaluated = 0
@@ -144,7 +144,7 @@ class ClusterWorkerGroup:
         way = self._parts, self.rows, lambda: self.generation, collective, start_sum, self.reduce_and_step
         return ClusterWholeWorkers(session, *way)
 
-    def explanations(self, session: Session) -> Explanations:
+    def explanations(self, session: Session) -> WorkerExplanations:
         """Of this worker's parts; workers draw such batches themselves."""
         if self._member.setup.layout.samplers_of(self.rank):
             raise PenstockError(
@@ -152,7 +152,7 @@ class ClusterWorkerGroup:
                 " 0.",
                 code="unsupported-combination",
             )
-        self.explained = Explanations(self._parts, session)
+        self.explained = WorkerExplanations(self._parts, session)
         return self.explained
 
     def gather_optimiser(self, session: Session) -> None:

@@ -5,14 +5,14 @@ named data sets.
 """
 
 from penstock.graph.generate.make import DATASETS, DEFAULT, make_cached, make_graph, recipe_named
-from penstock.graph.generate.recipe import EdgeRecipe, NodeRecipe, Recipe
+from penstock.graph.generate.recipe import EdgeRecipe, GraphRecipe, NodeRecipe
 
 __all__ = [
     "DATASETS",
     "DEFAULT",
     "EdgeRecipe",
+    "GraphRecipe",
     "NodeRecipe",
-    "Recipe",
     "make_cached",
     "make_graph",
     "recipe_named",

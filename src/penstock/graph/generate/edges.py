@@ -20,7 +20,7 @@ _SHORT = 12
 """Lists up to this length are sorted by insertion alone."""
 
 
-class Choice(NamedTuple):
+class NeighbourChoice(NamedTuple):
     """How rows choose their neighbours, as kernels see it."""
 
     degree_key: np.uint64
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
     """Whether a row may choose its own number (it may between different types)."""
 
 
-def choice_of(recipe: EdgeRecipe, target: VertexLayout, seed: int, threads: int | None) -> Choice:
+def choice_of(recipe: EdgeRecipe, target: VertexLayout, seed: int, threads: int | None) -> NeighbourChoice:
     """Settle the degree factor so that the wanted degrees sum to the recipe's count."""
     name = "__".join(recipe.type)
     key = document_key(seed, "degrees of {}", name)
@@ -50,7 +50,7 @@ def choice_of(recipe: EdgeRecipe, target: VertexLayout, seed: int, threads: int 
         total = _degree_total(key, power, factor, recipe.max_degree, target.size, threads)
         factor *= wanted / total
     same = recipe.type[0] == recipe.type[2]
-    return Choice(
+    return NeighbourChoice(
         key,
         document_key(seed, "picks of {}", name),
         power,
@@ -69,7 +69,7 @@ class RowMaker:
     Kernels get the arrays one by one: read through a tuple, an array's references are counted at every step.
     """
 
-    def __init__(self, choice: Choice, target: VertexLayout, source: VertexLayout, dtype: Any) -> None:
+    def __init__(self, choice: NeighbourChoice, target: VertexLayout, source: VertexLayout, dtype: Any) -> None:
         self.choice, self.target, self.source, self.dtype = choice, target, source, dtype
         self._twins = _twins(target, source)
 
@@ -126,7 +126,7 @@ def _degree_sum(key: np.uint64, power: float, factor: float, cap: int, start: in
 
 
 @njit(nogil=True, cache=True)
-def _degrees(choice: Choice, sources: int, start: int, out: Array) -> None:
+def _degrees(choice: NeighbourChoice, sources: int, start: int, out: Array) -> None:
     """Wanted degrees, rounded up with the probability of the fraction, so that the mean is kept."""
     for i in range(out.shape[0]):
         wanted = _wanted(choice.degree_key, choice.power, choice.factor, choice.max_degree, start + i)
@@ -139,7 +139,7 @@ def _degrees(choice: Choice, sources: int, start: int, out: Array) -> None:
 @njit(nogil=True, cache=True)
 def _fill(
     start: int,
-    choice: Choice,
+    choice: NeighbourChoice,
     classes: Array,
     twins: Array,
     numbering: Numbering,
@@ -180,7 +180,7 @@ def _draw_list(
     row: int,
     kind: int,
     twin: int,
-    choice: Choice,
+    choice: NeighbourChoice,
     numbering: Numbering,
     starts: Array,
     class_ptr: Array,

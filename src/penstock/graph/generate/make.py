@@ -22,7 +22,7 @@ from penstock.graph.folder import (
     write_splits,
 )
 from penstock.graph.generate.edges import RowMaker, choice_of, merge_all, transposed
-from penstock.graph.generate.recipe import EdgeRecipe, NodeRecipe, Recipe
+from penstock.graph.generate.recipe import EdgeRecipe, GraphRecipe, NodeRecipe
 from penstock.graph.generate.vertices import VertexLayout, VertexMaker, lay_out
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import below, document_key, draw
@@ -35,7 +35,7 @@ _BLOCK = 1 << 15
 
 
 def make_graph(
-    recipe: Recipe,
+    recipe: GraphRecipe,
     folder: Path,
     seed: int = 0,
     force: bool = False,
@@ -59,7 +59,7 @@ def make_graph(
 
 
 def _make_nodes(
-    recipe: Recipe, node_type: str, layout: VertexLayout, seed: int, folder: Path, threads: int, progress: Progress
+    recipe: GraphRecipe, node_type: str, layout: VertexLayout, seed: int, folder: Path, threads: int, progress: Progress
 ) -> NodeSet:
     node, maker = recipe.nodes[node_type], VertexMaker(recipe, node_type, layout, seed)
     if not node.features and node.splits is None:
@@ -158,7 +158,7 @@ def _offsets(lengths: list[Array]) -> Array:
     return indptr
 
 
-def _origin(recipe: Recipe, seed: int) -> dict[str, object]:
+def _origin(recipe: GraphRecipe, seed: int) -> dict[str, object]:
     plain = asdict(replace(recipe, summary=""))
     return {
         "generator": recipe.name,
@@ -210,7 +210,7 @@ def _draw_pairs(key: np.uint64, indptr: Array, indices: Array, kept_out: Array, 
 DEFAULT = "synthetic-arxiv"
 
 
-def recipe_named(name: str) -> Recipe:
+def recipe_named(name: str) -> GraphRecipe:
     """The recipe of a data set; an unknown name gets the nearest one suggested."""
     if name in DATASETS:
         return DATASETS[name]
@@ -228,8 +228,8 @@ def _single(
     splits: tuple[int, int, int],
     edge: EdgeRecipe,
     separation: float = 2.6,
-) -> Recipe:
-    return Recipe(name, summary, {"node": NodeRecipe(nodes, features, splits)}, (edge,), classes, separation)
+) -> GraphRecipe:
+    return GraphRecipe(name, summary, {"node": NodeRecipe(nodes, features, splits)}, (edge,), classes, separation)
 
 
 _LINK = ("node", "to", "node")
@@ -274,7 +274,7 @@ _RECIPES = (
         EdgeRecipe(_LINK, 1_615_685_872, degree_exponent=2.3, hub_bias=1.5, max_degree=25_000),
         separation=2.4,
     ),
-    Recipe(
+    GraphRecipe(
         "synthetic-mag",
         "four types, four relations, like ogbn-mag; papers labelled",
         {
@@ -292,7 +292,7 @@ _RECIPES = (
         349,
         separation=1.8,
     ),
-    Recipe(
+    GraphRecipe(
         "synthetic-collab",
         "co-authorships like ogbl-collab; val and test edges held out",
         {"node": NodeRecipe(235_868, 128)},
@@ -310,7 +310,7 @@ _RECIPES = (
     ),
 )
 
-DATASETS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
+DATASETS: dict[str, GraphRecipe] = {recipe.name: recipe for recipe in _RECIPES}
 
 
 def make_cached(name: str, progress: Progress = SILENT) -> Graph:

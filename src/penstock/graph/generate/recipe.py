@@ -37,7 +37,7 @@ class EdgeRecipe:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class GraphRecipe:
     """A whole synthetic data set."""
 
     name: str
@@ -52,7 +52,7 @@ class Recipe:
     community_sizes: tuple[int, int] = (100, 5_000)
     feature_dtype: str = "float32"
 
-    def scaled(self, scale: float) -> "Recipe":
+    def scaled(self, scale: float) -> "GraphRecipe":
         """The same kind of graph with `scale` times the vertices, edges and split sizes."""
         if not 0 < scale <= 100:
             raise PenstockError(
@@ -73,7 +73,7 @@ class Recipe:
         edges = tuple(replace(recipe, count=times(recipe.count)) for recipe in self.edges)
         return replace(self, nodes=nodes, edges=edges)
 
-    def made_symmetric(self) -> "Recipe":
+    def made_symmetric(self) -> "GraphRecipe":
         """Both directions of every edge between vertices of one type: twice the list entries."""
         edges = tuple(
             edge

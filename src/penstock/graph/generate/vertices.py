@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.graph.generate.recipe import Recipe
+from penstock.graph.generate.recipe import GraphRecipe
 from penstock.graph.hashing import below, document_key, draw, mix, unit, unit_draws
 from penstock.kernels import njit
 
@@ -51,7 +51,7 @@ class VertexLayout(NamedTuple):
         return self.numbering.size
 
 
-def lay_out(recipe: Recipe, node_type: str, seed: int) -> VertexLayout:
+def lay_out(recipe: GraphRecipe, node_type: str, seed: int) -> VertexLayout:
     """Communities with power-law sizes and classes with Zipf-like shares, drawn from the seed."""
     count = recipe.nodes[node_type].count
     starts = _community_starts(document_key(seed, "sizes of {}", node_type), count, *recipe.community_sizes)
@@ -207,7 +207,7 @@ class VertexBlock(NamedTuple):
 class VertexMaker:
     """Makes any block of a node type's rows from the recipe and the seed."""
 
-    def __init__(self, recipe: Recipe, node_type: str, layout: VertexLayout, seed: int) -> None:
+    def __init__(self, recipe: GraphRecipe, node_type: str, layout: VertexLayout, seed: int) -> None:
         self.recipe, self.layout = recipe, layout
         self.node = recipe.nodes[node_type]
         self._noise_key = document_key(seed, "features of {}", node_type)

@@ -18,7 +18,7 @@ from penstock.graph.hashing import key_of
 from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
 from penstock.paths.route_table import COMMON, DEPENDENCIES, NETWORK, RouteTable
 from penstock.paths.rules import new_state
-from penstock.paths.selectors import Case, selector_named
+from penstock.paths.selectors import SelectorInput, selector_named
 from penstock.paths.service.responder import ASK, READ, WRITE, Functions, Request, pack_request, unpack_answer
 
 # Requests that depend on each other are carried one after the other, in the order in which they were sent.
@@ -124,7 +124,7 @@ class Requester(Functions, ClosedOnExit):
     def __init__(self, table: RouteTable, selector: str, seed: int, most_in_progress: int, threads: int) -> None:
         super().__init__()
         entry, argument = selector_named(selector)
-        prepared = entry.prepare(Case(table, None, argument))
+        prepared = entry.prepare(SelectorInput(table, None, argument))
         self._table, self._rule, self._threads = table, entry.rule, threads
         state = new_state(table.routes, most_in_progress, key_of(seed, "paths choices"))
         self._state = state._replace(weights=prepared.weights)

@@ -24,7 +24,7 @@ UNITS = 1e9
 """Of a second of a resource: the simulator counts in whole bytes, so to speak, and operators take microseconds."""
 
 
-class Lane(NamedTuple):
+class OperatorLane(NamedTuple):
     """What carries out an operator."""
 
     name: str
@@ -38,7 +38,7 @@ class Lane(NamedTuple):
         return f"{self.name} ({self.cores:g})"
 
 
-def lane_network(lanes: Sequence[Lane], cores: float) -> Network:
+def lane_network(lanes: Sequence[OperatorLane], cores: float) -> Network:
     """A machine for each lane, behind one that all operators start from; lanes' resources are links to them."""
     capacities = {CORES: cores, UP: 1.0, DOWN: 1.0, GPU: 1.0}
     names, shared = ["start", *(lane.title for lane in lanes)], list(capacities)
@@ -62,7 +62,7 @@ class BatchOperator(NamedTuple):
     the stage before."""
 
     name: str
-    lane: Lane
+    lane: OperatorLane
     seconds: float
     sizes: Sizes
     device: str
@@ -140,13 +140,13 @@ class _Prices:
         if device == "cpu":
             # Lanes of alike operators are one, so that there are few of them.
             cores = round(self.model.cores(*call), 1)
-            return BatchOperator(call.operator, Lane(lane, (CORES,), cores), seconds, call.sizes, device)
-        return BatchOperator(call.operator, Lane(f"GPU {lane}", (GPU,)), seconds, call.sizes, device)
+            return BatchOperator(call.operator, OperatorLane(lane, (CORES,), cores), seconds, call.sizes, device)
+        return BatchOperator(call.operator, OperatorLane(f"GPU {lane}", (GPU,)), seconds, call.sizes, device)
 
     def filled(self, call: Call) -> BatchOperator:
         """An operator of all threads of the host, for slots of captured steps."""
         seconds = self.model.seconds(*call, "cuda")
-        lane = Lane("fill", (CORES,), float(self.model.machine.cores))
+        lane = OperatorLane("fill", (CORES,), float(self.model.machine.cores))
         return BatchOperator(call.operator, lane, seconds, call.sizes, "cuda")
 
     def in_step(self, call: Call, device: str) -> BatchOperator:
@@ -162,7 +162,7 @@ class _Prices:
             return []
         sizes = {"bytes": size}
         seconds = self.model.seconds(operator, sizes, "cuda")
-        return [BatchOperator(operator, Lane(lane, (resource,)), seconds, sizes, "cuda")]
+        return [BatchOperator(operator, OperatorLane(lane, (resource,)), seconds, sizes, "cuda")]
 
 
 def _transfer(
@@ -182,7 +182,7 @@ def _transfer(
     if hits < 1:
         call = Call("pinned_read", {**sizes, "rows": (1 - hits) * rows - gathered})
         read = prices.priced(call, "cuda", "read")
-        made.append(read._replace(lane=Lane("GPU pinned read", (UP,))))
+        made.append(read._replace(lane=OperatorLane("GPU pinned read", (UP,))))
     return [*made, *(prices.priced(call, "cuda", "read") for call in work.on_device)]
 
 

@@ -16,7 +16,7 @@ from penstock.plan.execution.batch_operators import (
     UP,
     BatchOperator,
     BatchOperators,
-    Lane,
+    OperatorLane,
     batch_operators,
     lane_network,
 )
@@ -83,7 +83,7 @@ class _Batches:
         self._grouped = choice.groups > 1
         drawing = cores if self._grouped else choice.sample_threads
         self._threads = drawing if choice.sampled_by == "cpu" else 1
-        self._places: dict[Lane, Item] = {}
+        self._places: dict[OperatorLane, Item] = {}
         self._start = self.builder.task("start", "lane", 0.0)
         size = choice.groups if self._grouped else self._threads
         self.made = [[self._sampled(number)] for number in range(size)]
@@ -92,7 +92,7 @@ class _Batches:
         self._wait_for_room(depths)
 
     @property
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[OperatorLane]:
         """All that are used."""
         return list(self._places)
 

@@ -11,21 +11,21 @@ from penstock.sampling.block import Block, TypedBlock
 from penstock.traced import is_traced
 
 HOST_LISTS = "host lists"
-"""What is derived from a traced block: its `indptr` on the host, with the numbers that the traced one lacks."""
+"""The key, among values derived from a traced block, of its `indptr` with values, on the host."""
 CHUNK = 32
-"""Edges of a chunk: lists longer than two are summed chunk by chunk. Short ones are done before that pays."""
+"""Edges of a chunk: lists longer than two chunks are summed chunk by chunk; for shorter ones that does not pay."""
 
 
 def bounds_key(known: int) -> str:
-    """The name among what is derived from a block of the bounds of its edges from row `known` on: two numbers."""
+    """The key, among values derived from a block, of the bounds of its edges from row `known` on: two numbers."""
     return f"bounds from row {known}"
 
 
 @dataclass(eq=False)
 class SourceLists:
-    """A block read from its sources: row j is read by destinations `indices[indptr[j]:indptr[j + 1]]`, ascending.
+    """A block's transposed lists: row j is read by destinations `indices[indptr[j]:indptr[j + 1]]`, ascending.
 
-    `edges` are those edges' places in the block. All int32; behind `indptr[-1]` there is nothing to read.
+    `edges` are those edges' positions in the block. All arrays are int32; entries past `indptr[-1]` are undefined.
     """
 
     indptr: Tensor
@@ -37,9 +37,9 @@ class SourceLists:
 class DeviceBlock(Block):
     """One layer of one batch on a device: tensors, `indptr` and `indices` int32, `weights` and `totals` float32.
 
-    A block may have more room than its batch needs, so that its shape does not change from batch to batch: rows behind
-    the batch's own have empty lists, and `indices` behind `indptr[-1]` mean nothing. What is derived from a block is
-    kept in it.
+    A block may have more room than its batch needs, so that its shape does not change from batch to batch: rows past
+    the batch's own have empty lists, and `indices` past `indptr[-1]` are undefined. `derived` caches what is computed
+    from it.
     """
 
     derived: dict[str, Any] = field(default_factory=dict)
@@ -51,14 +51,14 @@ class DeviceBlock(Block):
 
     @property
     def lists(self) -> Tensor:
-        """`indptr`, as what it is here."""
+        """`indptr`, typed as a tensor."""
         tensor: Any = self.indptr
         assert isinstance(tensor, Tensor)
         return tensor
 
 
 def device_block(block: Block, device: torch.device, non_blocking: bool = False) -> DeviceBlock:
-    """A block of the host's, copied."""
+    """A copy of a host block on a device."""
 
     def moved(array: Any, dtype: torch.dtype) -> Any:
         if array is None:
@@ -83,7 +83,7 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
 
 
 def host_block(block: Block) -> Block:
-    """A block where the host reads it; one that is there already as it is. Waits for the device."""
+    """The block on the host; one that is there already is returned unchanged. Waits for the device."""
     if not isinstance(block, DeviceBlock):
         return block
 
@@ -102,14 +102,14 @@ def host_block(block: Block) -> Block:
 
 
 def on_device(block: Block | TypedBlock, device: torch.device) -> Any:
-    """A block of the host's, of one type or several, copied; one that is on a device already as it is."""
+    """A copy on a device of a host block, of one type or several; one that is on a device is returned unchanged."""
     if isinstance(block, TypedBlock):
         parts: dict[Any, Block] = {kind: on_device(part, device) for kind, part in block.relations.items()}
         return TypedBlock(parts, block.num_src, block.num_dst)
     return block if isinstance(block, DeviceBlock) else device_block(block, device)
 
 
-# How much room a batch may take on the device: fixed before sampling, so that nothing waits for sizes.
+# The room of a batch on the device: upper bounds fixed before sampling, so that nothing waits for sizes.
 
 _ROUND = 64
 _SLACK = 0.004
@@ -118,7 +118,7 @@ _SPREADS = 5.0
 
 @dataclass(frozen=True)
 class Room:
-    """`rows[h]` before hop h, `rows[-1]` after the last; `edges[h]` drawn in hop h."""
+    """Upper bounds of a batch: `rows[h]` before hop h, `rows[-1]` after the last; `edges[h]` drawn in hop h."""
 
     rows: tuple[int, ...]
     edges: tuple[int, ...]
@@ -128,7 +128,7 @@ class Room:
         return self.holds_sizes(other.sizes)
 
     def holds_sizes(self, needed: Sequence[int]) -> bool:
-        """Whether a batch fits that needs so much, in the order of `sizes`."""
+        """Whether a batch that needs these sizes, in the order of `sizes`, fits."""
         return all(need <= held for need, held in zip(needed, self.sizes, strict=True))
 
     @property
@@ -138,7 +138,9 @@ class Room:
         return tuple(size for pair in pairs for size in pair)
 
     def enlarged(self, needed: Sequence[int], largest: "Room") -> "Room":
-        """Room for what a batch `needed`, in the order of `sizes`; what came behind a cut may need more yet."""
+        """Room for the sizes that a batch `needed`, in the order of `sizes`, with a margin: hops after one that was cut
+        short may need still more.
+        """
         grown = [max(size, _rounded(1.25 * need)) for size, need in zip(self.sizes, needed, strict=True)]
         return _of_sizes(self.rows[0], grown, largest)
 
@@ -155,8 +157,8 @@ def largest_room(batch_size: int, fanouts: Sequence[int], vertices: int) -> Room
 def room_for(samples: Sequence[Sequence[int]], batch_size: int, largest: Room) -> Room:
     """Room for batches like some that were drawn (each in the order of `sizes`).
 
-    Sizes are sums over many vertices and so nearly normal: the mean and five standard deviations, and a little more as
-    the deviation is itself measured from few batches.
+    Sizes are sums over many vertices and so nearly normal: the room is the mean plus five standard deviations, and a
+    little more as the deviation is itself estimated from few batches.
     """
     sizes = []
     for values in zip(*samples, strict=True):

@@ -1,4 +1,4 @@
-"""A batch's passes, launched one after the other on a stream; nothing here waits for the device."""
+"""Launches a batch's passes one after the other on a stream, without waiting for the device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _EDGES = 1024
 _FEWEST = 32
 _CELLS = 1024
 _ORDERED = 256
-"""Edges, rows and draws that a program handles, and lists that it puts in order."""
+"""Edges, rows and draws that a program handles, and lists that it orders."""
 
 
 class Topology:
@@ -33,11 +33,11 @@ class Topology:
 
 
 class DeviceEpoch:
-    """What the batches of an epoch are drawn from: `order` of the items and, for each batch, the keys of its draws.
+    """The inputs of an epoch's draws: the `order` of the items and, for each batch, the keys of its draws.
 
-    Batch k has `counts[k]` items, from place k * `batch_size` of the order on. All have fixed places in memory, so that
-    captured launches find the next epoch's in them; `cursor` is the number of the next batch, and `failed_at` that of
-    the first that lacked room.
+    Batch k has `counts[k]` items, from position k * `batch_size` of the order on. All have fixed addresses, so that
+    captured launches find the next epoch's values there; `cursor` is the number of the next batch, and `failed_at` that
+    of the first that lacked room.
     """
 
     def __init__(self, items: int, batch_size: int, keys: int, device: torch.device) -> None:
@@ -58,7 +58,7 @@ class Slot:
     """Memory of one batch: its vertices, its blocks and what is needed while they are drawn."""
 
     kept_lists: tuple[str, ...] = ("longest", "sources", "source_chunks")
-    """What is known of a block as soon as it is drawn, and is not derived by the step."""
+    """Values derived from a block that the sampler provides, so that the step need not compute them."""
     is_drawn_by_host = False
 
     def __init__(
@@ -78,8 +78,8 @@ class Slot:
         """`place` may be shared by slots that are filled one after the other on one stream.
 
         Without `numbers_last` the last hop's neighbours get no rows: `indices` of its block are vertices, for a layer
-        that reads their features where they lie. With `turns` the other blocks come with their lists read from the
-        sources, along which gradients go back.
+        that reads their features in place. With `turns` the other blocks come with their transposed lists, along which
+        gradients flow.
         """
         self._topology, self._fanouts, self.room, self._replace = topology, list(fanouts), room, replace
         self.numbers_last = numbers_last
@@ -143,7 +143,7 @@ class Slot:
         )  # fmt: skip
 
     def blocks(self) -> list[DeviceBlock]:
-        """The batch's blocks with all their room, outermost first. They change with the next draw."""
+        """The batch's blocks with all their room, outermost first. The next draw overwrites them."""
         rows, edges = list(self.room.rows), self.room.edges
         if not self.numbers_last:
             rows[-1] = rows[-2]
@@ -151,11 +151,11 @@ class Slot:
         return [self._block(hop, rows[hop], rows[hop + 1], edges[hop], False) for hop in hops]
 
     def on_host(self) -> dict[str, Tensor]:
-        """The first layer's lists where the host has drawn them, and what they name."""
+        """The first layer's lists, where the host has drawn them."""
         raise NotImplementedError("the device has drawn the batch")
 
     def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[DeviceBlock]:
-        """The batch's blocks without the room, in memory of their own. `sizes` are the device's counts (`needed`)."""
+        """Copies of the batch's blocks, cut to their sizes. `sizes` are the device's counts (`needed`)."""
         known = [seeds, *sizes[1::2]]
         return [
             self._block(hop, known[hop], known[hop + 1], sizes[2 * hop], True)
@@ -163,9 +163,10 @@ class Slot:
         ]
 
     def merge(self, merged: Tensor, counts: Tensor) -> None:
-        """Write the edges of all hops as pairs, a vertex's list once (`nn.adapter.merged_edges`), into `merged`, int64
-        of shape [2, all edges' room]. `counts` has a place more than there are hops: 0, and how many pairs there are
-        behind each hop."""
+        """Write the edges of all hops as pairs, each vertex's list once (`nn.adapter.merged_edges`), into `merged`,
+        int64 [2, room of all edges]. `counts` has one entry more than there are hops: 0, and the number of pairs after
+        each hop.
+        """
         if is_traced():
             return
         for hop, fanout in enumerate(self._fanouts):
@@ -176,8 +177,9 @@ class Slot:
             )  # fmt: skip
 
     def new_list_starts(self) -> list[Tensor]:
-        """For every hop but the first, where in its block the lists begin of vertices that the hop before has not
-        drawn for; int32 on the device."""
+        """For every hop but the first, where in its block the lists begin of vertices for which the hop before has not
+        drawn; int32 on the device.
+        """
         return [self._indptrs[hop].index_select(0, self.known[hop - 1 : hop]) for hop in range(1, len(self._fanouts))]
 
     def _block(self, hop: int, num_dst: int, num_src: int, edges: int, copy: bool) -> DeviceBlock:
@@ -195,7 +197,7 @@ class Slot:
         )
 
     def _derived(self, hop: int) -> dict[str, Any]:
-        """What the sampler knows of a block beforehand."""
+        """The values derived from a block that the sampler provides."""
         known: dict[str, Any] = {"longest": self._fanouts[hop]}
         turned = self._turned[hop] if hop < len(self._turned) else None
         if turned is not None:
@@ -206,7 +208,7 @@ class Slot:
         return self.numbers_last or hop < len(self._fanouts) - 1
 
     def _count(self, hop: int) -> None:
-        """The edges of this hop, and beside it the rows of the last hop's."""
+        """Count this hop's edges, and look up the rows of the last hop's."""
         counts, looks_up = hop < len(self._fanouts), hop > 0
         fanout = self._fanouts[hop] if counts else 1
         rows = _rows_of(fanout)
@@ -249,7 +251,7 @@ class Slot:
 
 
 class Turned:
-    """A block's lists read from its sources, made without a sort: counted, placed, and each put in order."""
+    """A block's transposed lists, made without a sort: counted, placed, and each ordered."""
 
     def __init__(self, rows: int, edges: int, device: torch.device) -> None:
         def empty(size: int) -> Tensor:
@@ -285,7 +287,7 @@ class Turned:
 
 
 def fresh_place(vertices: int, device: torch.device) -> Tensor:
-    """A number for every vertex, none of them in a batch."""
+    """The table of all vertices' rows, with no vertex in a batch."""
     return torch.full((vertices,), NEVER, dtype=torch.int32, device=device)
 
 
@@ -303,19 +305,19 @@ def _power(size: int) -> int:
 
 
 def _kernels() -> Any:
-    """Triton is imported at the first launch: where memory is only predicted there may be none."""
+    """Import Triton at the first launch: where memory is only predicted it may not be installed."""
     from penstock.sampling.device import kernels
 
     return kernels
 
 
-# An epoch made on the device: its items in the hash's order, and the keys of its batches' draws.
+# An epoch prepared on the device: its items in the hash's order, and the keys of its batches' draws.
 
 _BLOCK = 1024
 
 
 def shuffled(names: Tensor, key: np.uint64) -> Tensor:
-    """Places of `names` (int64) in the order of their hashes under a key, as `pipeline.Schedule` orders an epoch."""
+    """Positions of `names` (int64) in the order of their hashes under a key, as `pipeline.Schedule` orders an epoch."""
     draws = torch.empty_like(names)
     signed = int(np.uint64(key).astype(np.int64)) if key else 0
     stream = torch.tensor([signed], device=names.device)

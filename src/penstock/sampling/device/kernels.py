@@ -3,13 +3,12 @@
 import triton
 import triton.language as tl
 
-# The passes of one hop on a GPU. Sizes stay on the device: a pass covers the room there is and looks up what is used.
-#
-# A hop counts what its rows draw (`count_and_look_up`), draws and marks (`draw`), counts the vertices that are new
-# (`count_new`) and numbers them (`number_new`); the rows of what was drawn are looked up beside the next hop's count,
-# for neither waits for the other. Offsets need no pass of their own: every program adds up the sums of those before it,
-# a few kilobytes that are always in the cache. No sort: `place` has a number for every vertex of the graph, its row
-# where it has one, and otherwise `UNNUMBERED` + the first edge that reached it (an atomic minimum), so that new
+# The passes of one hop on a GPU. Sizes stay on the device: a pass covers the whole room and looks up what is used. A
+# hop counts what its rows draw (`count_and_look_up`), draws and marks (`draw`), counts the vertices that are new
+# (`count_new`) and numbers them (`number_new`); the rows of what was drawn are looked up together with the next hop's
+# count, as neither waits for the other. Offsets need no pass of their own: every program adds up the sums of those
+# before it, a few kilobytes that are always in the cache. No sort: `place` has a number for every vertex of the graph,
+# its row where it has one, and otherwise `UNNUMBERED` + the first edge that reached it (an atomic minimum), so that new
 # vertices are numbered in the order in which they appear, as on the CPU.
 
 FREE = tl.constexpr(0x7FFFFFFF)
@@ -32,7 +31,7 @@ def mix(value):
 
 @triton.jit
 def _sum_before(sums, program, BLOCKS: tl.constexpr):
-    """What the programs before this one have counted."""
+    """The sum of what the programs before this one have counted."""
     places = tl.arange(0, BLOCKS)
     return tl.sum(tl.load(sums + places, mask=places < program, other=0), axis=0)
 
@@ -41,7 +40,7 @@ def _sum_before(sums, program, BLOCKS: tl.constexpr):
 def start(
     order, cursor, counts, batch_size, vertices, known, place, keys, key_table, KEYS: tl.constexpr, B: tl.constexpr
 ):
-    """Give the seeds of batch number `cursor` of an epoch the first rows; its `KEYS` keys become this batch's."""
+    """Give the seeds of the epoch's batch number `cursor` the first rows, and copy its `KEYS` keys."""
     program = tl.program_id(0)
     number = tl.load(cursor).to(tl.int64)
     first = number * batch_size
@@ -79,7 +78,8 @@ def count_and_look_up(
     ROWS: tl.constexpr,
     B: tl.constexpr,
 ):
-    """Two passes side by side: the edges that this hop's rows draw, summed a program; and the rows of the last hop's.
+    """Two passes in one launch: count the edges that this hop's rows draw, per program; and look up the rows of the
+    last hop's.
 
     `known` is this hop's number of rows, `edges` the last hop's number of edges, `room` its room for rows. With TURNS
     every row also counts its `readers`, and an edge takes a slot among them, in no order yet.
@@ -98,7 +98,8 @@ def count_and_look_up(
             held = e < tl.load(edges)
             v = tl.load(sources + e, mask=held, other=0)
             row = tl.load(place + v, mask=held, other=0)
-            # A vertex that found no room has no row; its batch is drawn again, but until then must not read wildly.
+            # A vertex for which there was no room has no row. Its batch is drawn again, but must not read out of bounds
+            # until then.
             row = tl.where(row < room, row, 0)
             tl.store(indices + e, row, mask=held)
             if TURNS:
@@ -139,7 +140,7 @@ def draw(
     BLOCKS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Draw for every row, fetch the neighbours, and with NUMBERS let each reach for its place; the lists' bounds too.
+    """Draw for every row, fetch the neighbours, and with NUMBERS mark each in `place`; write the lists' bounds.
 
     Draws are those of `penstock.sampling.draws.choose`: a hash of the hop's key, the vertex and the draw's number.
     """
@@ -179,11 +180,11 @@ def draw(
 def _choose(
     key, degree, column, FANOUT: tl.constexpr, COLUMNS: tl.constexpr, REPLACE: tl.constexpr, ROWS: tl.constexpr
 ):
-    """[ROWS, COLUMNS] places in the lists; columns from `FANOUT` on mean nothing."""
+    """[ROWS, COLUMNS] positions in the lists; columns from `FANOUT` on are undefined."""
     bits = mix(key[:, None] + (column[None, :] + 1).to(tl.uint64) * _STEP) >> 32
     if REPLACE:
         return ((bits * degree[:, None].to(tl.uint64)) >> 32).to(tl.int64)
-    # Floyd: draw below a growing bound; a repeat takes the newest place instead.
+    # Floyd's method: draw below a growing bound; a repeat takes the newest position instead.
     newest = degree[:, None] - FANOUT + column[None, :]
     drawn = ((bits * (newest + 1).to(tl.uint64)) >> 32).to(tl.int64)
     chosen = tl.where(column[None, :] == 0, drawn, tl.full((ROWS, COLUMNS), -1, tl.int64))
@@ -199,7 +200,7 @@ def _choose(
 
 @triton.jit
 def count_new(sources, edges, place, sums, is_new, B: tl.constexpr):
-    """The edges that were first to reach a vertex without a row: noted, and summed a program."""
+    """Mark the edges that were first to reach a vertex without a row, and count them per program."""
     program = tl.program_id(0)
     e = program * B + tl.arange(0, B)
     held = e < tl.load(edges)
@@ -224,7 +225,7 @@ def number_new(
     BLOCKS: tl.constexpr,
     B: tl.constexpr,
 ):
-    """Rows for the new vertices, behind those known, in the order of the edges that reached them."""
+    """Give the new vertices rows after the known ones, in the order of the edges that reached them."""
     program = tl.program_id(0)
     e = program * B + tl.arange(0, B)
     held = e < tl.load(edges)
@@ -246,7 +247,7 @@ def number_new(
 def finish(
     vertices, known, place, needed, rooms, cursor, number, failed_at, skip, SIZES: tl.constexpr, B: tl.constexpr
 ):
-    """Free the places of a batch; note whether it, or one before it, lacked room; move on to the next batch.
+    """Clear the places of a batch; record whether it, or one before it, lacked room; advance to the next batch.
 
     `skip` becomes 1 where the batch must not be learned from: the host draws it again with more room, and then all that
     follow it.
@@ -281,10 +282,10 @@ def merge_lists(
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Copy a hop's lists of rows that the hop before has not drawn for behind the pairs that are there.
+    """Append to the pairs a hop's lists of rows for which the hop before has not drawn.
 
-    Pairs are sources in the first `room` places of `merged` and destinations in the next; `before` has how many there
-    are, and `behind` how many there are then.
+    Pairs are sources in the first `room` entries of `merged` and destinations in the next; `before` is the number of
+    pairs so far, and `behind` receives the number afterwards.
     """
     program = tl.program_id(0)
     row = program * ROWS + tl.arange(0, ROWS)
@@ -308,14 +309,16 @@ def merge_lists(
 
 @triton.jit
 def count_readers(readers, sums, rows, B: tl.constexpr):
-    """The readers of a program's rows, summed."""
+    """Sum the readers of a program's rows."""
     i = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(sums + tl.program_id(0), tl.sum(tl.load(readers + i, mask=i < rows, other=0), axis=0))
 
 
 @triton.jit
 def bound_readers(readers, sums, indptr, chunks, rows, CHUNK: tl.constexpr, BLOCKS: tl.constexpr, B: tl.constexpr):
-    """Where each row's readers lie. A long list's whole chunks learn whose they are; the counts become zero again."""
+    """Write where each row's readers begin, and the row of every whole chunk of a long list; reset
+    the counts to zero.
+    """
     program = tl.program_id(0)
     i = program * B + tl.arange(0, B)
     count = tl.load(readers + i, mask=i < rows, other=0)
@@ -337,7 +340,7 @@ def bound_readers(readers, sums, indptr, chunks, rows, CHUNK: tl.constexpr, BLOC
 
 @triton.jit
 def place_readers(indices, slots, indptr, edges, unordered, B: tl.constexpr):
-    """Every edge into its slot behind its source."""
+    """Write every edge to its slot in its source's list."""
     e = tl.program_id(0) * B + tl.arange(0, B)
     held = e < tl.load(edges)
     row = tl.load(indices + e, mask=held, other=0)
@@ -349,7 +352,7 @@ def place_readers(indices, slots, indptr, edges, unordered, B: tl.constexpr):
 def order_readers(
     indptr, unordered, targets, out_edges, out_targets, rows, LONG: tl.constexpr, B: tl.constexpr, E: tl.constexpr
 ):
-    """Every list in the order of its edges: slots were taken as they came, and sums must not depend on that.
+    """Sort every list by edge: slots were taken in any order, and sums must not depend on that.
 
     An entry's rank is the number of smaller ones. Lists are short, mostly of one entry; those longer than LONG are left
     to `order_long_lists`.
@@ -401,7 +404,7 @@ def order_long_lists(
 
 @triton.jit
 def list_lengths(indptr, vertices, known, totals, room, B: tl.constexpr):
-    """The lengths of the rows' whole lists, as float32; zero where a row is not used."""
+    """The lengths of the rows' whole lists, as float32; zero for unused rows."""
     rows = tl.program_id(0) * B + tl.arange(0, B)
     held = rows < tl.load(known)
     v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
@@ -411,7 +414,9 @@ def list_lengths(indptr, vertices, known, totals, room, B: tl.constexpr):
 
 @triton.jit
 def hash_names(names, draws, key, count, B: tl.constexpr):
-    """The hashes of an epoch's items; sorted as signed numbers they stand as the unsigned hashes would."""
+    """The hashes of an epoch's items, with the sign bit flipped so that sorting them as signed numbers gives the
+    unsigned order.
+    """
     i = tl.program_id(0) * B + tl.arange(0, B)
     held = i < count
     name = tl.load(names + i, mask=held, other=0).to(tl.uint64)
@@ -447,10 +452,11 @@ def draw_entities(
     DEPTH: tl.constexpr,
     B: tl.constexpr,
 ):
-    """Entities [groups, k] that stand against the triples of a group: what counts for none of them is drawn again.
+    """Draw entities [groups, k] as negatives of the triples of a group; one that counts for none of them is drawn
+    again.
 
-    `queries` are the triples' numbers with entity 0, `own` the ends that are replaced, `total` how many triples the
-    batch has. `sums` are sums of the entities' weights.
+    `queries` are the triples' numbers with entity 0, `own` the ends that are replaced, `total` the number of triples in
+    the batch. `sums` are the running sums of the entities' weights.
     """
     g = tl.program_id(0)
     j = tl.program_id(1) * B + tl.arange(0, B)
@@ -497,7 +503,7 @@ def _is_known(sought, known, count, DEPTH: tl.constexpr, B: tl.constexpr):
 
 @triton.jit
 def _weighted(unit, sums, entities, DEPTH: tl.constexpr, B: tl.constexpr):
-    """The entity at a share of the sum of all weights."""
+    """The entity at a given share of the sum of all weights."""
     lowest = tl.load(sums)
     sought = lowest + unit * (tl.load(sums + entities) - lowest)
     left = tl.zeros((B,), tl.int64)

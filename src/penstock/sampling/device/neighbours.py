@@ -1,4 +1,4 @@
-"""The neighbour sampler on a device, for a pipeline that wants one batch at a time."""
+"""The neighbour sampler on a device, for a pipeline that draws one batch at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from penstock.sampling.lists import check_seeds
 from penstock.sampling.relabel import PerThread
 
 _FIRST_ROOM = 1 << 22
-"""Rows and edges a hop that a sampler starts with at most; it grows when a batch lacks room."""
+"""Upper bound on the rows and edges of a hop that a sampler starts with; it grows when a batch lacks room."""
 
 
 class DeviceNeighbourSampler:
-    """`NeighbourSampler` with lists and batches on a device: uniform draws of up to 32 neighbours a vertex and hop.
+    """`NeighbourSampler` with lists and batches on a device: uniform draws of up to 32 neighbours per vertex and hop.
 
     `sample` may be called from several threads at once, each of which has a stream and memory of its own.
     """
@@ -38,7 +38,7 @@ class DeviceNeighbourSampler:
         edges: bool = False,
         room: Room | None = None,
     ) -> None:
-        """`room`: what most batches need, where that is known; it grows when one needs more."""
+        """`room`: what most batches need, if known; it grows when one needs more."""
         check_fanouts(fanouts)
         check_count(topology.count)
         self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
@@ -47,7 +47,7 @@ class DeviceNeighbourSampler:
         self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(), room))
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
-        """The batch of some different seeds, the same as the CPU's; waits for the device once."""
+        """The batch of some different seeds, equal to the CPU's; waits for the device once."""
         seeds = check_seeds(seeds, self._topology.count, self.node_type, np.dtype(np.int32))
         state = self._thread_states.get()
         with on_stream(state.stream):
@@ -60,7 +60,7 @@ class DeviceNeighbourSampler:
                 sizes = self._sizes(slot)
                 if room.holds_sizes(sizes):
                     break
-                # Cut short: draw again, with places as they were before.
+                # The batch was cut short: draw it again with more room, from a cleared table.
                 room, state.slot = room.enlarged(sizes, largest), None
                 epoch.cursor.zero_()
             blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
@@ -78,7 +78,7 @@ class DeviceNeighbourSampler:
         return epoch
 
     def _sizes(self, slot: Slot) -> list[int]:
-        """What the batch that was just drawn needs of each hop's room; waits for the device."""
+        """The sizes that the batch just drawn needs; waits for the device."""
         sizes: list[int] = slot.needed.tolist()
         return sizes
 
@@ -93,14 +93,14 @@ class DeviceNeighbourSampler:
 
 @dataclass
 class _ThreadState:
-    """What a thread draws with."""
+    """A thread's stream and memory."""
 
     stream: "torch.cuda.Stream | None"
     first: Room | None = None
     slot: Slot | None = None
 
     def room_for(self, largest: Room) -> Room:
-        """The room there is, or at first what was given, or the largest that is still modest."""
+        """The current room; at first the one given, or the largest one within a moderate bound."""
         room = self.first if self.slot is None else self.slot.room
         if room is not None and room.rows[0] >= largest.rows[0]:
             return room
@@ -109,7 +109,7 @@ class _ThreadState:
 
 
 def check_count(vertices: int) -> None:
-    """Refuse graphs whose vertices have numbers of more than 32 bits."""
+    """Refuse graphs whose vertex numbers exceed 32 bits."""
     if vertices >= 1 << 31:
         raise PenstockError(
             f"A device can sample graphs of up to 2^31 vertices, not {vertices:,}: sample on the host.",
@@ -118,7 +118,9 @@ def check_count(vertices: int) -> None:
 
 
 def check_fanouts(fanouts: Sequence[int]) -> None:
-    """Refuse what is sampled on the host alone: beyond `SCANNED` its draws pass through whole lists, entry by entry."""
+    """Refuse fan-outs that only the host samples: beyond `SCANNED` its draws pass through whole
+    lists, entry by entry.
+    """
     if not fanouts or any(not 0 < fanout <= SCANNED for fanout in fanouts):
         raise PenstockError(
             f"A device can sample fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.",
@@ -127,5 +129,5 @@ def check_fanouts(fanouts: Sequence[int]) -> None:
 
 
 def _as_array(tensor: Tensor) -> Array:
-    """Vertices of a device batch are a tensor where others have an array."""
+    """A tensor typed as an array, since batches on a device have tensors there."""
     return tensor  # type: ignore[return-value]

@@ -1,9 +1,9 @@
-"""Streams of a GPU beside the one that computes, and the streams of a run that shares its process with others.
+"""Streams of a GPU beside the default one, and the streams of a run that shares its process with others.
 
 torch's allocator keeps free memory by stream. A run that computes on streams of its own therefore has a pool of memory
 of its own: what was reserved for its streams, captured steps included. `torch.cuda.MemPool` is not used for that: it
-takes in what one thread allocates, while a pipeline has several, and as long as a thread allocates to one, older
-releases of torch give no memory back that two streams have used.
+covers what one thread allocates, while a pipeline has several, and as long as a thread allocates to one, older releases
+of torch release no memory that two streams have used.
 """
 
 import gc
@@ -18,8 +18,9 @@ import torch
 from penstock.traced import TracedStream, is_traced
 
 CAPTURING = threading.RLock()
-"""Held while one of several runs of this process captures: captures know one generator, and nobody may wait for the
-whole device meanwhile."""
+"""Held while one of several runs of this process captures: captures share one generator, and no thread may synchronise
+the whole device meanwhile.
+"""
 
 
 class RunStreams:
@@ -28,11 +29,13 @@ class RunStreams:
     def __init__(self, device: torch.device) -> None:
         self.device, self._lock, self._streams = device, threading.Lock(), list[Any]()
         self._before = reserved_by_stream()
-        """What earlier runs left on streams that this one may be handed: workspaces of matrix libraries, above all."""
+        """Bytes that earlier runs left reserved on streams that this one may be given, mainly workspaces of matrix
+        libraries.
+        """
         self.computing, self.capturing = self.new(), self.new()
 
     def new(self) -> Any:
-        """A stream for this run. torch has 32 and hands them out in turn, so that many runs may share some."""
+        """A stream for this run. torch has 32 and hands them out in turn, so with many runs some share one."""
         with torch.cuda.device(self.device):
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         with self._lock:
@@ -40,14 +43,14 @@ class RunStreams:
         return stream
 
     def settle(self) -> None:
-        """Wait until everything that was launched on them is done; other runs are not waited for."""
+        """Wait until everything launched on this run's streams is done, without waiting for other runs."""
         with self._lock:
             known = list(self._streams)
         for stream in known:
             stream.synchronize()
 
     def reserved_bytes(self) -> int:
-        """What torch's allocator has reserved for them since this run began."""
+        """Bytes that torch's allocator has reserved for these streams since this run began."""
         with self._lock:
             known = {stream.cuda_stream for stream in self._streams}
         now = reserved_by_stream()
@@ -65,7 +68,7 @@ def reserved_by_stream() -> dict[int, int]:
 
 @contextmanager
 def streams_of_run(device: torch.device) -> Iterator[RunStreams]:
-    """Within it, in this thread, a run computes on streams of its own; at the end they have nothing left to do."""
+    """Within the context, in this thread, a run computes on streams of its own; they are idle when it is left."""
     streams = RunStreams(device)
     token = _streams.set(streams)
     try:
@@ -77,13 +80,14 @@ def streams_of_run(device: torch.device) -> Iterator[RunStreams]:
 
 
 def current_streams() -> RunStreams | None:
-    """Those of this thread's run, where it shares its process; None where it has the process to itself."""
+    """The streams of this thread's run; None where the run has the process to itself."""
     return _streams.get()
 
 
 def stream_maker(device: torch.device) -> "Callable[[], torch.cuda.Stream | None]":
-    """Makes streams beside the one that computes, in whatever thread it is called, for the run of this thread; None
-    where there are none."""
+    """A function that makes further streams for this thread's run, in whatever thread it is called; it returns None
+    without a GPU.
+    """
     if is_traced():
         return lambda: TracedStream()  # type: ignore[return-value]
     if device.type != "cuda":
@@ -94,7 +98,7 @@ def stream_maker(device: torch.device) -> "Callable[[], torch.cuda.Stream | None
 
 @contextmanager
 def on_stream(stream: "torch.cuda.Stream | None") -> Iterator[None]:
-    """Launch in the block on that stream."""
+    """Launch on that stream within the context."""
     if stream is None:
         yield
     elif isinstance(stream, TracedStream):
@@ -106,7 +110,7 @@ def on_stream(stream: "torch.cuda.Stream | None") -> Iterator[None]:
 
 
 def rest(device: torch.device) -> None:
-    """Wait until the device has nothing left to do for this run."""
+    """Wait until the device has done everything for this run."""
     if device.type != "cuda":
         return
     own = current_streams()
@@ -120,11 +124,11 @@ def rest(device: torch.device) -> None:
 
 @contextmanager
 def captured(graph: Any, pool: Any, stream: "torch.cuda.Stream | None") -> Iterator[None]:
-    """Record what is launched in it as a graph; other runs of the process go on meanwhile."""
+    """Record what is launched within the context as a CUDA graph; other runs of the process continue meanwhile."""
     own = current_streams()
     if stream is None and own is not None:
         stream = own.capturing
-    # By default a capture ends with an error when any thread of the process allocates memory on the device meanwhile.
+    # By default a capture fails when any thread of the process allocates memory on the device meanwhile.
     with (
         CAPTURING,
         nothing_collected(),
@@ -135,8 +139,9 @@ def captured(graph: Any, pool: Any, stream: "torch.cuda.Stream | None") -> Itera
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """No thread collects garbage meanwhile: an earlier run's page-locked memory may be part of it, and whoever frees
-    that waits for the device, which ends a capture with an error."""
+    """Disable garbage collection meanwhile: it might free an earlier run's page-locked memory, which synchronises with
+    the device and makes a capture fail.
+    """
     global _uncollected, _collected_before
     with _COLLECTION:
         if not _uncollected:
@@ -154,6 +159,6 @@ def nothing_collected() -> Iterator[None]:
 
 _COLLECTION = threading.Lock()
 _uncollected = 0
-"""How many captures are under way."""
+"""The number of captures in progress."""
 _collected_before = True
 _streams: ContextVar[RunStreams | None] = ContextVar("_streams", default=None)

@@ -1,6 +1,6 @@
-"""Batches of triples made on a device: the same as on the host, negatives and all, without a word from it.
+"""Batches of triples made on a device without the host: the same as on the host, negatives included.
 
-Shapes never change, so that launches can be captured: the last batch of an epoch is filled up with triples that do not
+Shapes never change, so that launches can be captured: the last batch of an epoch is padded with triples that do not
 count. Entities are of one node type.
 """
 
@@ -26,8 +26,9 @@ _LISTED = 256
 
 @dataclass(eq=False)
 class DeviceTripleBatch:
-    """Triples of a batch, `counts` says which are real. By end: `drawn` entities [groups, k], None where all stand
-    against all triples; and `masked` [triples, k], which of them do not count, None where all do."""
+    """Triples of a batch; `counts` says which are real. By end: `drawn` entities [groups, k], None where every entity
+    is a negative of every triple; and `masked` [triples, k], which of them do not count, None where all do.
+    """
 
     head: Tensor
     relation: Tensor
@@ -37,7 +38,7 @@ class DeviceTripleBatch:
     masked: dict[End, Tensor | None]
     group: int
     positions: Tensor
-    """Of the triples among all that are learned from."""
+    """Positions among all training triples."""
 
     def end(self, end: End) -> Tensor:
         """The entities at one end."""
@@ -45,9 +46,9 @@ class DeviceTripleBatch:
 
 
 class DeviceTriples:
-    """The training triples on a device, the epoch under way, and its next batch.
+    """The training triples on a device, the current epoch, and its next batch.
 
-    With every entity as negatives a triple's own end is not masked: who computes the loss counts it once.
+    Where every entity is a negative, a triple's own end is not masked: the loss must count it once.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class DeviceTriples:
         batch_size: int,
         device: torch.device,
     ) -> None:
-        """`items` are the positions of the triples that an epoch goes through."""
+        """`items` are the positions of the triples of an epoch."""
         self._entities, self._negatives, self._ends, self._device = entities, negatives, tuple(ends), device
         self._size, self._count = batch_size, len(items)
         self.batches = -(-len(items) // batch_size)
@@ -89,7 +90,7 @@ class DeviceTriples:
         """The number of the next batch."""
 
     def fill(self, seed: int, epoch: int, order_key: np.uint64, batch: int) -> None:
-        """Make an epoch ready from one of its batches on."""
+        """Prepare an epoch, to be drawn from one of its batches on."""
         order = shuffled(self._names, order_key)
         self.order[: self._count] = self._items[order]
         self.keys.copy_(
@@ -98,7 +99,7 @@ class DeviceTriples:
         self.cursor.fill_(batch)
 
     def batch(self) -> DeviceTripleBatch:
-        """The next batch; nothing here waits for the device."""
+        """The next batch, without waiting for the device."""
         size, number = self._size, self.cursor
         positions = self.order.view(-1, size).index_select(0, number)[0]
         total = (self._count - number * size).clamp(max=size)
@@ -130,7 +131,7 @@ class DeviceTriples:
         return drawn
 
     def _clashes(self, drawn: Tensor, queries: Tensor, own: Tensor, end: End, group: int) -> Tensor:
-        """Which of the drawn are a triple's own end, or make a true one."""
+        """Which of the drawn entities are a triple's own end, or make a true triple."""
         each = drawn.repeat_interleave(group, 0)[: self._size] if group > 1 else drawn
         clashes = each == own[:, None]
         known = self._known.get(end)
@@ -141,7 +142,7 @@ class DeviceTriples:
         return clashes | (known[places] == sought)
 
     def _marked(self, positions: Tensor, own: Tensor, end: End) -> Tensor | None:
-        """Which entities make a true triple, but for its own end."""
+        """Which entities make a true triple, except its own end."""
         if end not in self._listed:
             return None
         from penstock.sampling.device.kernels import mark_listed

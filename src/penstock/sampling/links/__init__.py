@@ -2,9 +2,9 @@
 
 `batcher` turns edge positions into an `EdgeBatch`, and gives each of several workers a part of it; `negatives` has the
 policies that choose negatives. `edge_split` holds edges out, and says which training edges carry no messages where the
-whole graph is one batch; `edge_ranks` places held-out edges among candidates. `known` answers which pairs are true
-edges, and which relation holds the same edges the other way round. The neighbourhoods of a batch's vertices come from
-the node samplers, which are given `nodes` and `exclude` of the batch.
+whole graph is one batch; `edge_ranks` ranks held-out edges among candidates. `known` answers which pairs are true
+edges, and which relation is the reverse of another. The neighbourhoods of a batch's vertices come from the node
+samplers, which are given `nodes` and `exclude` of the batch.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ __all__ = [
 
 
 def negatives_named(name: str, **options: Any) -> NegativePolicy:
-    """The policy of that name with its options; an unknown one gets the nearest suggested."""
+    """The policy of that name with its options; for an unknown name the error suggests the nearest."""
     if name not in NEGATIVES:
         raise PenstockError(
             f"There is no kind of negatives called {name!r}{nearest(name, NEGATIVES)}", code="unknown-name"

@@ -24,14 +24,14 @@ from penstock.sampling.links.known import (
 )
 from penstock.sampling.links.negatives import DrawnNegatives, NegativePolicy, Positives
 
-# What a batch of edges is: the edges, what stands against them, and the vertices they all need.
+# A batch of edges: the edges, their negatives, and the vertices of both.
 
 Exclude = Array | dict[EdgeType, Array]
 """[2, m] sources above destinations; by edge type where the graph has several types."""
 
 
 class WholeEdgeBatch(NamedTuple):
-    """How large a batch is of which this is a worker's share: its positives, and all its pairs that count."""
+    """The size of the batch that this is a worker's share of: its positives, and all its pairs that count."""
 
     positives: int
     pairs: int
@@ -41,20 +41,20 @@ class WholeEdgeBatch(NamedTuple):
 class EdgeBatch:
     """Positives, negatives, and the vertices of both as seeds for a node sampler.
 
-    `edges` are positions in the lists of `edge_type`, or -1 for pairs that are in none. `negative_destination`
-    [groups, k] stand in the place of the positives' destinations: row g against each of the positives
-    [g * group, (g + 1) * group). `negative_source` likewise in the place of sources. k is 0 where an end is not
-    replaced. A mask [positives, k] is False where a negative must not count against a positive; None: all count.
+    `edges` are positions in the lists of `edge_type`, or -1 for pairs that are in none. `negative_destination` [groups,
+    k] replace the positives' destinations: row g is for each of the positives [g * group, (g + 1) * group).
+    `negative_source` likewise replace sources. k is 0 where an end is not replaced. A mask [positives, k] is False
+    where a negative must not count against a positive; None: all count.
 
     `nodes` are the different vertices of each node type in order of first appearance (sources, destinations, negative
     destinations, negative sources); the `_rows` arrays, shaped like what they index, point into `nodes` of the end's
     type. `exclude` are the pairs a sampler must not draw: the positives and their reverses. `clashes` counts masked
-    negatives that are true edges. `whole` is of the batch that this one is a share of, if it is one, and `places` are
-    then the places of `nodes` among that one's, types one behind the other.
+    negatives that are true edges. `whole` describes the batch that this one is a share of, if it is one, and `places`
+    are then the positions of `nodes` among that one's, types concatenated.
 
     Where edges have times, `times` are those of the positives, which their negatives have too. A vertex is in `nodes`
     once for each time at which it is needed, and `node_times` has these. Where positives share no vertices, it is in
-    `nodes` once for each positive that needs it, and `examples` has their places.
+    `nodes` once for each positive that needs it, and `examples` has their positions.
     """
 
     edge_type: EdgeType
@@ -86,7 +86,7 @@ class EdgeBatch:
 
     @property
     def num_pairs(self) -> int:
-        """How many pairs count: positives, and for each what stands against it."""
+        """The number of pairs that count: positives and their negatives."""
         wide = self.negative_destination_mask, self.negative_destination
         other = self.negative_source_mask, self.negative_source
         return len(self) + sum(
@@ -96,7 +96,7 @@ class EdgeBatch:
 
     @property
     def seeds(self) -> Array | dict[str, Array]:
-        """What the node sampler is given: an array, or one a node type where the graph has several types."""
+        """The seeds for the node sampler: an array, or one per node type where the graph has several types."""
         return self.nodes if isinstance(self.exclude, dict) else next(iter(self.nodes.values()))
 
     def pairs(self) -> tuple[Array, Array, Array]:
@@ -110,7 +110,9 @@ class EdgeBatch:
         return rows, columns, labels
 
     def ranking(self) -> tuple[Array, Array, Array]:
-        """(source rows, destination rows, what counts), each [positives, 1 + k] with the positive in column 0."""
+        """(source rows, destination rows, mask of what counts), each [positives, 1 + k] with the
+        positive in column 0.
+        """
         groups = np.arange(len(self)) // self.group
         other_destinations, other_sources = self.negative_destination_rows[groups], self.negative_source_rows[groups]
         own_source, own_destination = self.source_rows[:, None], self.destination_rows[:, None]
@@ -134,10 +136,10 @@ def _mask(mask: Array | None, like: Array) -> Array:
 class EdgeBatcher:
     """Makes edge batches of one edge type; may be called from several threads at once.
 
-    Without `negatives` batches hold the edges alone, as edge classification wants; `labels` names the edge field to
-    carry along. `known` are the edges that filtered negatives avoid (default: the lists). With `times`, one for each
-    edge, ends are needed at their edge's time, and negatives at that of their positive: filtered ones avoid the edges
-    that are not later. With `disjoint`, positives share no vertices: each has its ends and negatives to itself.
+    Without `negatives` batches hold the edges alone, as edge classification needs; `labels` names the edge field to
+    include. `known` are the edges that filtered negatives avoid (default: the lists). With `times`, one for each edge,
+    ends are needed at their edge's time, and negatives at that of their positive: filtered ones avoid the edges that
+    are not later. With `disjoint`, positives share no vertices: each has its ends and negatives to itself.
     """
 
     def __init__(
@@ -257,7 +259,7 @@ class EdgeBatcher:
 
 
 class PairBatcher(EdgeBatcher):
-    """Makes edge batches of given (source, destination) pairs [m, 2], named by their places in that array."""
+    """Makes edge batches of given (source, destination) pairs [m, 2], identified by their positions in that array."""
 
     def __init__(
         self,
@@ -273,7 +275,7 @@ class PairBatcher(EdgeBatcher):
         self._pairs = np.asarray(pairs)
 
     def batch(self, positions: Array, key: BatchKey) -> EdgeBatch:
-        """The batch of the pairs at some places."""
+        """The batch of the pairs at some positions."""
         return self.batch_of_pairs(self._pairs[positions], key)
 
 
@@ -285,7 +287,7 @@ def number_ends(
     wrong_destination: Array,
     wrong_source: Array,
 ) -> tuple[dict[str, Array], list[Array]]:
-    """`nodes` of an `EdgeBatch`, and the rows of each of these in the order given."""
+    """`nodes` of an `EdgeBatch`, and the rows of each of the ends, in the order given."""
     return _number(
         [
             (source_type, source),
@@ -299,7 +301,7 @@ def number_ends(
 def _number_at(
     source_type: str, destination_type: str, times: Array, *ends: Array
 ) -> tuple[dict[str, Array], dict[str, Array], list[Array]]:
-    """As `number_ends`, of vertices at their positives' times: vertices, times, and rows."""
+    """As `number_ends`, for vertices at their positives' times: vertices, times, and rows."""
     different, place = np.unique(times, return_inverse=True)
     width = 1 + max((int(end.max()) for end in ends if end.size), default=0)
     named = [(place if end.ndim == 1 else place[:, None]) * width + end for end in ends]
@@ -332,10 +334,11 @@ def _number(parts: list[tuple[str, Array]]) -> tuple[dict[str, Array], list[Arra
 def _look_up(
     indptr: Array, indices: Array, positions: Array, sources: Array, destinations: Array, copies: Array
 ) -> None:
-    """Ends of edges, and which of its parallel copies each is. Lists' starts are searched, not written out."""
+    """The ends of edges, and which of its parallel copies each is, found by searching the lists' starts."""
     for i in range(positions.shape[0]):
         position = positions[i]
-        # The last list that starts at or before the position: the lists after it start later, empty ones before it end.
+        # The last list that starts at or before the position: later lists start after it, and empty ones before it have
+        # ended.
         row = lower_bound(indptr, 0, indptr.shape[0], position + 1) - 1
         sources[i], destinations[i] = indices[position], row
         copies[i] = position - lower_bound(indices, indptr[row], position, indices[position])
@@ -345,7 +348,7 @@ def _look_up(
 def _number_earlier_copies(
     indptr: Array, indices: Array, times: Array, positions: Array, limits: Array, destinations: Array, copies: Array
 ) -> None:
-    """Which of its parallel copies each edge is, counting those alone that are not later than it."""
+    """Which of its parallel copies each edge is, counting only those that are not later than it."""
     for i in range(positions.shape[0]):
         position = positions[i]
         first = lower_bound(indices, indptr[destinations[i]], position, indices[position])
@@ -356,7 +359,7 @@ def _number_earlier_copies(
 
 @njit(nogil=True, cache=True)
 def _first_appearances(values: Array, found: Array, places: Array) -> int:
-    """Number values as they first appear, by open hashing; returns how many differ."""
+    """Number values as they first appear, by open addressing; returns how many differ."""
     size = 16
     while size < 2 * values.shape[0]:
         size *= 2
@@ -374,11 +377,12 @@ def _first_appearances(values: Array, found: Array, places: Array) -> int:
     return used
 
 
-# A worker's share of a batch of edges: some of the positives, against what stands against them in the whole batch.
+# A worker's share of a batch of edges: some of the positives, with their negatives in the whole batch.
 
 
 def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
-    """The positives at some places of a batch, with their negatives; nothing is drawn anew, and `exclude` stays whole.
+    """The positives at some positions of a batch, with their negatives; nothing is drawn anew, and `exclude` stays
+    whole.
 
     Negatives that several positives share stay with each worker that has one of them.
     """
@@ -386,11 +390,11 @@ def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
     wrong_source, other = _of_rows(batch.negative_source_rows, batch.group, rows)
     source_type, _, destination_type = batch.edge_type
     ends = batch.source_rows[rows], batch.destination_rows[rows], wrong_destination, wrong_source
-    # Rows of the whole batch are numbered as vertices are: each is a vertex, or a vertex at a time.
+    # Rows of the whole batch are numbered like vertices: each is a vertex, or a vertex at a time.
     places, own = number_ends(source_type, destination_type, *ends)
     nodes = {name: batch.nodes[name][these] for name, these in places.items()}
     times = batch.node_times
-    # Among the seeds of the whole batch, where types stand one behind the other.
+    # Positions among the seeds of the whole batch, whose types are concatenated.
     starts = dict(zip(batch.nodes, np.cumsum([0, *map(len, batch.nodes.values())]).tolist(), strict=False))
     return replace(
         batch,
@@ -416,7 +420,7 @@ def share_of(batch: EdgeBatch, rows: Array) -> EdgeBatch:
 
 
 def _of_rows(negatives: Array, group: int, rows: Array) -> tuple[Array, int]:
-    """What stands against some positives: the only group's for all of them, else a row each."""
+    """The negatives of some positives: those of the only group for all of them, else a row each."""
     if negatives.shape[1] == 0:
         return np.empty((len(rows), 0), np.int64), 1
     if len(negatives) == 1 and len(rows):

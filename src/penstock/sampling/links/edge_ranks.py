@@ -1,7 +1,7 @@
-"""Where true edges stand among candidates, streamed in blocks of bounded memory.
+"""Ranks of true edges among candidates, computed in blocks of bounded memory.
 
 A rank is 1 + how many candidates score higher + half of how many score the same: the mean of the best and the worst
-place. A model that scores everything alike is in the middle, not at the top.
+rank. A model that scores everything alike is in the middle, not at the top.
 """
 
 from collections.abc import Callable
@@ -62,7 +62,9 @@ def ranks(
 
 
 def ranks_of_scores(positive: Array, negative: Array, counts: Array | None = None) -> Array:
-    """Ranks of scores [m] among negatives [m, k] of their own, or [k] shared by all; `counts` as a mask on them."""
+    """Ranks of scores [m] among negatives [m, k] of their own, or [k] shared by all; `counts` is a
+    mask of negatives.
+    """
     positive, negative = np.asarray(positive), np.asarray(negative)
     _refuse_nan(bool(np.isnan(positive).any() or np.isnan(negative).any()))
     if negative.ndim == 1:

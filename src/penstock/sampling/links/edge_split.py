@@ -1,6 +1,6 @@
 """Edges held out for evaluation, and edge positions for training, validation and test, chosen by hash.
 
-The hash belongs to the pair, so that what must go together does: parallel edges, and an edge and its reverse.
+The hash is that of the pair, so that parallel edges, and an edge and its reverse, are treated alike.
 """
 
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from penstock.kernels import njit
 from penstock.sampling.links.known import Reverse, checked_reverse, chosen_edge_type, is_edge
 
 _OWN = np.empty(0, np.int64)
-"""Vertices named by their own numbers."""
+"""Empty: vertices are named by their own numbers."""
 
 
 @dataclass(frozen=True)
 class HeldOutRule:
-    """Which edges of a relation are held out: those whose pair draws less than `end` by `key`.
+    """Which edges of a relation are held out: those whose pair's hash under `key` is below `end`.
 
-    `unordered`: a pair and its reverse draw the same; `turned`: a pair draws what its reverse does. A part of a cut
-    graph can tell of its own edges alone whether they are there.
+    `unordered`: a pair and its reverse have the same hash; `turned`: a pair has the hash of its reverse. With it, the
+    holder of a part decides for its own edges without the whole graph.
     """
 
     key: int
@@ -39,7 +39,7 @@ class HeldOutRule:
         return without_edges(edges, self.leaves(edges, sources, destinations), {})
 
     def leaves(self, edges: EdgeSet, sources: Array, destinations: Array) -> Array:
-        """Whether each edge is left, in list order."""
+        """Whether each edge remains, in list order."""
         bits = np.empty(edges.count, np.uint64)
         key = np.uint64(self.key)
         _draw_pairs(edges.indptr, edges.indices, sources, destinations, key, self.unordered, self.turned, False, bits)
@@ -56,8 +56,8 @@ def split_edges(
 ) -> Graph:
     """The graph without a share of its edges, which lie in `held_out` as `val` and `test`.
 
-    Ratios are of the different pairs. A pair leaves with all its parallel edges and its reverse; of a symmetric graph
-    each is named once. Takes about 12 bytes an edge beside the new lists.
+    Ratios are of the different pairs. A pair is removed with all its parallel edges and its reverse; in a symmetric
+    graph each pair is held out once. Takes about 12 bytes per edge beside the new lists.
     """
     edge_type = chosen_edge_type(graph, edge_type)
     return _split(graph, edge_type, ratios, seed, checked_reverse(graph, edge_type, reverse))[0]
@@ -66,12 +66,14 @@ def split_edges(
 def split_and_tell(
     graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int
 ) -> tuple[Graph, dict[EdgeType, HeldOutRule]]:
-    """As `split_edges`, and what is held out of which relation, for those who hold parts of the graph."""
+    """As `split_edges`, and the rule by which edges are held out of each relation, for holders of
+    parts of the graph.
+    """
     reverse = checked_reverse(graph, edge_type, "auto")
     split, end = _split(graph, edge_type, ratios, seed, reverse)
     key = int(document_key(seed, "edge split"))
     absent = {edge_type: HeldOutRule(key, end, reverse == "same", False)}
-    # A reverse that was found has the same edges: what leaves it is known by the pair alone.
+    # A reverse that was found has the same edges: the pair alone says which of them are removed.
     if isinstance(reverse, tuple):
         absent[reverse] = HeldOutRule(key, end, False, True)
     return split, absent
@@ -80,7 +82,7 @@ def split_and_tell(
 def _split(
     graph: Graph, edge_type: EdgeType, ratios: tuple[float, float], seed: int, reverse: Reverse
 ) -> tuple[Graph, int]:
-    """The graph without the edges held out, and the draw below which they are."""
+    """The graph without the held-out edges, and the hash below which they are."""
     edges = graph.edges[edge_type]
     _check_split(graph, edge_type, ratios)
     key = document_key(seed, "edge split")
@@ -162,7 +164,7 @@ def _check_split(graph: Graph, edge_type: EdgeType, ratios: tuple[float, float])
 
 
 def _thresholds(bits: Array, ratios: tuple[float, float], where: str) -> tuple[np.uint64, np.uint64]:
-    """Draws below the first are val, below the second val or test: as many as the ratios say."""
+    """Hashes below the first are val, below the second val or test: as many as the ratios say."""
     ends = np.round(np.cumsum(ratios) * len(bits)).astype(np.int64)
     counts = np.diff(ends, prepend=0)
     if any(ratio > 0 and count == 0 for ratio, count in zip(ratios, counts, strict=True)) or ends[1] >= len(bits):
@@ -204,8 +206,9 @@ def _draw_pairs(
     apart: bool,
     bits: Array,
 ) -> None:
-    """64 random bits of every pair: of either direction the same if `unordered`, of the reverse if `turned`.
-    `apart`: parallel edges have their own. `sources` and `destinations` name the vertices; empty: their own numbers."""
+    """64 random bits of every pair: equal for both directions if `unordered`, those of the reverse if `turned`.
+    `apart`: parallel edges have their own. `sources` and `destinations` name the vertices; empty: their own numbers.
+    """
     for row in range(indptr.shape[0] - 1):
         copy = 0
         for k in range(indptr[row], indptr[row + 1]):
@@ -220,8 +223,9 @@ def _draw_pairs(
 
 @njit(nogil=True, cache=True)
 def _mark_named(indptr: Array, indices: Array, unordered: bool, named: Array) -> None:
-    """The edges that stand for their pair: the first of parallel ones and, if `unordered`, of both directions the one
-    from the lower number (or the only one there is)."""
+    """Mark the edges that represent their pair: the first of parallel ones and, if `unordered`, of both directions the
+    one from the lower number (or the only one).
+    """
     nothing = np.empty(0, np.int64)
     for row in range(indptr.shape[0] - 1):
         for k in range(indptr[row], indptr[row + 1]):
@@ -233,7 +237,7 @@ def _mark_named(indptr: Array, indices: Array, unordered: bool, named: Array) ->
 
 @njit(nogil=True, cache=True)
 def _keep_unpaired(indptr: Array, indices: Array, of_indptr: Array, of_indices: Array, keep: Array) -> None:
-    """Keep also those edges whose reverse was never there to be held out."""
+    """Also keep edges whose reverse does not exist and so was not held out."""
     nothing = np.empty(0, np.int64)
     for row in range(indptr.shape[0] - 1):
         for k in range(indptr[row], indptr[row + 1]):
@@ -250,26 +254,26 @@ def _count_kept(indptr: Array, keep: Array, out: Array) -> None:
         out[row + 1] = kept
 
 
-# Training edges divided once into those that are predicted and those that carry messages.
-#
-# A mini-batch leaves out its own edges alone. Training on the whole graph has one batch, so a share of the edges is
-# chosen by hash before training: these are supervised, and neither they nor their reverses carry messages.
+# Training edges divided once into those that are predicted and those that carry messages. A mini-batch leaves out only
+# its own edges. Training on the whole graph has one batch, so a share of the edges is chosen by hash before training:
+# these are supervised, and neither they nor their reverses carry messages.
 
 
 class Supervision(NamedTuple):
-    """Which edges are predicted, and what the others make."""
+    """The edges that are predicted, and the graph of the others."""
 
     positions: Array
-    """Of the supervised edges in the lists of the whole graph, ascending."""
+    """Positions of the supervised edges in the lists of the whole graph, ascending."""
     messages: Graph
-    """The graph without the supervised pairs: their parallel edges and their reverses are gone, too."""
+    """The graph without the supervised pairs, their parallel edges and their reverses."""
 
 
 def supervise(
     graph: Graph, edge_type: EdgeType, training: Array, share: float, seed: int, reverse: Reverse
 ) -> Supervision:
-    """Choose a share of the `training` positions by a hash of (seed, pair); of a symmetric relation a pair and its
-    reverse are chosen together. `reverse` is the relation's, resolved."""
+    """Choose a share of the `training` positions by a hash of (seed, pair); in a symmetric relation a pair and its
+    reverse are chosen together. `reverse` is the relation's, resolved.
+    """
     edges = graph.edges[edge_type]
     bits = pair_bits(edges, key_of(seed, "supervised edges"), reverse == "same", False, False)
     chosen = np.sort(np.asarray(training, np.int64))
@@ -299,7 +303,7 @@ def supervise(
 
 @njit(nogil=True, cache=True)
 def _leave_out(indptr: Array, indices: Array, of_indptr: Array, of_indices: Array, turned: bool, keep: Array) -> None:
-    """Mark the edges that are in other lists, or whose reverse is if `turned`, as not to be kept."""
+    """Mark edges that are in other lists, or whose reverse is if `turned`, as removed."""
     nothing = np.empty(0, np.int64)
     for row in range(indptr.shape[0] - 1):
         for k in range(indptr[row], indptr[row + 1]):

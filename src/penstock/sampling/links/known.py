@@ -15,17 +15,17 @@ from penstock.graph.integrity import check_graph, check_order
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 
-# Which relation holds the same edges the other way round.
-#
-# A model that predicts (u, v) must not read (v, u) where the two are one fact, so batches exclude reverses and splits
-# hold them out together.
+# Which relation is the reverse of another. A model that predicts (u, v) must not read (v, u) where the two are one
+# fact, so batches exclude reverses and splits hold them out together.
 
 Reverse = Literal["auto", "none", "same"] | EdgeType
-"""`same`: the relation itself, as in symmetric graphs; an edge type: that one; `auto`: looked for in the lists."""
+"""`same`: the relation itself, as in symmetric graphs; an edge type: that one; `auto`: found from the lists."""
 
 
 def find_reverse(graph: Graph, edge_type: EdgeType) -> Reverse:
-    """`same` if every edge has its reverse beside it, else the edge type that is the exact reverse, else `none`."""
+    """`same` if every edge has its reverse in the relation, else the edge type that is the exact
+    reverse, else `none`.
+    """
     check_graph(graph)
     check_order(graph, edge_type)
     source, _, destination = edge_type
@@ -73,7 +73,7 @@ def checked_reverse(graph: Graph, edge_type: EdgeType, reverse: Reverse) -> Reve
 
 
 def chosen_edge_type(graph: Graph, edge_type: EdgeType | None) -> EdgeType:
-    """The edge type asked for, or the only one; the graph is checked, as edges are looked up in its lists."""
+    """The edge type asked for, or the only one; the graph is validated, as edges are searched in its lists."""
     if edge_type is None and len(graph.edges) == 1:
         edge_type = next(iter(graph.edges))
     if edge_type in graph.edges:
@@ -99,7 +99,7 @@ def _is_reverse(edges: EdgeSet, other: EdgeSet) -> bool:
 
 @njit(nogil=True, cache=True)
 def _all_turned(indptr: Array, indices: Array, other_indptr: Array, other_indices: Array) -> bool:
-    """Whether every edge is in the other lists turned round. Linear: cursors in the other lists only move forward."""
+    """Whether the other lists hold the reverse of every edge. Linear: cursors in the other lists only move forward."""
     cursors = other_indptr[:-1].copy()
     for row in range(indptr.shape[0] - 1):
         for k in range(indptr[row], indptr[row + 1]):
@@ -120,8 +120,8 @@ End = Literal["source", "destination"]
 class KnownEdges:
     """The true edges of one relation.
 
-    `kept_out` are held-out pairs as ascending destination * num_sources + source. The lists must ascend, as those of
-    a whole graph do. With `times`, one for each edge of the lists, an edge is true from its own time on.
+    `kept_out` are held-out pairs as ascending destination * num_sources + source. The lists must ascend, as those of a
+    whole graph do. With `times`, one for each edge of the lists, an edge is true from its own time on.
     """
 
     indptr: Array
@@ -138,14 +138,14 @@ class KnownEdges:
         return found
 
     def candidates(self, end: End) -> int:
-        """How many vertices can stand at an end."""
+        """The number of vertices of an end's type."""
         return self.num_destinations if end == "destination" else self.num_sources
 
     def partners(self, anchors: Array, end: End) -> tuple[Array, Array]:
         """`(indptr, vertices)`: the different vertices at `end` of the true edges of each anchor, ascending.
 
-        Anchors are different vertices at the other end. One pass over the edges where the end is the destination;
-        memory for the partners alone.
+        Anchors are different vertices at the other end. Takes one pass over the edges where the end is the destination,
+        and memory only for the partners.
         """
         width = self.candidates(end)
         if end == "destination":
@@ -194,7 +194,7 @@ def known_edges(
 
 
 def checked_pairs(pairs: Array, num_sources: int, num_destinations: int, where: str) -> Array:
-    """(source, destination) pairs as int64 [m, 2], all of them vertices that exist."""
+    """(source, destination) pairs as int64 [m, 2], validated to be existing vertices."""
     pairs = np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise PenstockError(
@@ -232,7 +232,7 @@ def is_edge_by(indptr: Array, indices: Array, times: Array, source: int, destina
 
 @njit(nogil=True, cache=True)
 def lower_bound(values: Array, low: int, high: int, wanted: int) -> int:
-    """The first place in ascending values[low:high] that holds `wanted` or more."""
+    """The first position in ascending values[low:high] that holds `wanted` or more."""
     while low < high:
         middle = (low + high) // 2
         if values[middle] < wanted:

@@ -1,4 +1,4 @@
-"""Negative policies: uniform, joint and in-batch, what each is given, and true edges among negatives."""
+"""Negative-sampling policies: uniform, joint and in-batch, their interface, and true edges among negatives."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -11,15 +11,16 @@ from penstock.graph.hashing import below, draw, mix
 from penstock.kernels import njit
 from penstock.sampling.links.known import End, KnownEdges, is_edge, is_edge_by, lower_bound
 
-# What a negative policy is given and gives.
+# The inputs and outputs of a negative-sampling policy.
 
 Corrupt = Literal["destination", "source", "both"]
 
 
 @dataclass(frozen=True, eq=False)
 class Positives:
-    """The true edges of a batch. `copy` numbers parallel edges among themselves, from 0: with it an edge has a name
-    that does not depend on where it stands in the batch. `time`, where edges have times: one for each."""
+    """The true edges of a batch. `copy` numbers parallel edges among themselves, from 0, so that an edge has an
+    identity that does not depend on its position in the batch. `time`, where edges have times: one for each.
+    """
 
     source: Array
     destination: Array
@@ -36,11 +37,11 @@ class Positives:
 
 @dataclass(frozen=True, eq=False)
 class DrawnNegatives:
-    """Vertices to put in the place of one end of the positives.
+    """Vertices that replace one end of the positives.
 
-    Row g of `vertices` [groups, k] stands against positives [g * group, (g + 1) * group). Where `mask` [positives, k]
-    is False the vertex must not count against that positive: it is its own end, or makes a true edge. None: all
-    count. `clashes` is how many are masked because they are true edges.
+    Row g of `vertices` [groups, k] is for positives [g * group, (g + 1) * group). Where `mask` [positives, k] is False
+    the vertex must not count against that positive: it is its own end, or makes a true edge. None: all count. `clashes`
+    is how many are masked because they are true edges.
     """
 
     vertices: Array
@@ -50,7 +51,7 @@ class DrawnNegatives:
 
 
 class NegativePolicy(Protocol):
-    """How negatives are chosen. `corrupt` says which ends are replaced: `both` gives each end its own."""
+    """How negatives are chosen. `corrupt` says which ends are replaced: with `both` each end has its own."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     shared: ClassVar[bool]
@@ -62,16 +63,16 @@ class NegativePolicy(Protocol):
         ...
 
     def per_positive(self, positives: int) -> int:
-        """How many stand at one end against each positive of a batch of so many."""
+        """The number of negatives at one end of each positive, in a batch of so many."""
         ...
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
-        """Vertices to stand at `end`; a pure function of its arguments."""
+        """Vertices that replace `end`; a pure function of its arguments."""
         ...
 
 
 def check_policy(k: int, corrupt: str) -> None:
-    """Check the options that all kinds of negatives share."""
+    """Validate the options that all policies share."""
     if k < 1:
         raise PenstockError(
             f"The number of negatives for each positive is {k}: give 1 or more.", code="value-out-of-range"
@@ -80,20 +81,19 @@ def check_policy(k: int, corrupt: str) -> None:
 
 
 def check_corrupt(corrupt: str) -> None:
-    """The ends that can be replaced."""
+    """Validate which ends are replaced."""
     if corrupt not in ("destination", "source", "both"):
         raise PenstockError(
             f"Negatives cannot replace {corrupt!r}: choose destination, source or both.", code="unknown-name"
         )
 
 
-# True edges among negatives that many positives share.
-#
-# A search for every positive and every negative would take longer than sampling the batch. Lists are short, so each is
-# walked once, and its vertices are looked up among the sorted ones of the other side.
+# True edges among negatives that many positives share. A search for every positive and every negative would take longer
+# than sampling the batch. Lists are short, so each is scanned once, and its vertices are looked up among the sorted
+# ones of the other side.
 
 _LONG = 8
-"""A list this many times longer than what is looked up in it is searched, not walked."""
+"""A list this many times longer than what is looked up in it is searched rather than scanned."""
 
 
 def mask_true_edges(known: KnownEdges, positives: Positives, end: End, vertices: Array, group: int, mask: Array) -> int:
@@ -118,7 +118,7 @@ def mask_true_edges(known: KnownEdges, positives: Positives, end: End, vertices:
 
 
 def _in_groups(vertices: Array, group: int) -> Array:
-    """[groups, group], the last row filled up with -1."""
+    """[groups, group], the last row padded with -1."""
     rows = np.full((-(-len(vertices) // group), group), -1, np.int64)
     rows.ravel()[: len(vertices)] = vertices
     return rows
@@ -137,7 +137,7 @@ def _mask(
     group: int,
     mask: Array,
 ) -> int:
-    """Walk the in-list of every owner [groups, a] for what is sought: ascending in each of `groups` equal slices."""
+    """Scan the in-list of every owner [groups, a] for what is sought: ascending in each of `groups` equal slices."""
     clashes, width = 0, len(sought) // max(len(owners), 1)
     for g in range(owners.shape[0]):
         first, last = g * width, (g + 1) * width
@@ -166,7 +166,7 @@ def _mask(
 
 @njit(nogil=True, cache=True)
 def _mark(sought: Array, order: Array, first: int, last: int, vertex: int, row: int, column: int, mask: Array) -> int:
-    """Mask a vertex wherever it stands in sought[first:last]: in a column's rows, or in a row's columns."""
+    """Mask a vertex wherever it is in sought[first:last]: in a column's rows, or in a row's columns."""
     marked = 0
     y = lower_bound(sought, first, last, vertex)
     while y < last and sought[y] == vertex:
@@ -177,20 +177,20 @@ def _mark(sought: Array, order: Array, first: int, last: int, vertex: int, row: 
     return marked
 
 
-# Negatives of each positive's own: k vertices drawn evenly, never its own end.
+# Negatives of each positive's own: k vertices drawn uniformly, never its own end.
 
 TRIES = 32
-"""Draws of a filtered negative before a true edge is let stand (and masked)."""
+"""Attempts for a filtered negative before a true edge is kept and masked."""
 STEP = np.uint64(64)
-"""Counters kept for the tries of one negative."""
+"""Counter values reserved for the attempts of one negative."""
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """`k` vertices a positive, drawn evenly with repeats from all but its own end.
+    """`k` vertices per positive, drawn uniformly with repeats from all but its own end.
 
     With `filtered`, a draw that makes a true edge is drawn again. The draws of a positive follow from the batch's key
-    and from the edge itself, not from its place in the batch.
+    and from the edge itself, not from its position in the batch.
     """
 
     shared: ClassVar[bool] = False
@@ -203,7 +203,7 @@ class Uniform:
         check_policy(self.k, self.corrupt)
 
     def per_positive(self, positives: int) -> int:
-        """As many as were asked for."""
+        """k."""
         return self.k
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
@@ -285,7 +285,7 @@ def _draw_uniform(
 
 @dataclass(frozen=True)
 class Joint:
-    """`k` vertices for every `group` positives (None: for the whole batch), drawn evenly with repeats.
+    """`k` vertices for every `group` positives (None: for the whole batch), drawn uniformly with repeats.
 
     A vertex is masked for the positives whose own end it is and, with `filtered`, for those with which it makes a true
     edge. What is masked for the whole group is drawn again. Drawing again whatever clashes with any positive would
@@ -308,7 +308,7 @@ class Joint:
             )
 
     def per_positive(self, positives: int) -> int:
-        """As many as were asked for."""
+        """k."""
         return self.k
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
@@ -334,7 +334,7 @@ class Joint:
 
 @njit(nogil=True, cache=True)
 def _draw_joint(key: np.uint64, count: int, attempt: int, useless: Array, vertices: Array) -> None:
-    """Draw those vertices that count for nobody."""
+    """Draw those vertices again that count for no positive."""
     for g in range(vertices.shape[0]):
         stream = mix(key ^ np.uint64(g))
         for j in range(vertices.shape[1]):
@@ -347,9 +347,9 @@ def _draw_joint(key: np.uint64, count: int, attempt: int, useless: Array, vertic
 
 @dataclass(frozen=True)
 class InBatch:
-    """Every positive's end stands against all other positives of the batch.
+    """The ends of all other positives of the batch are each positive's negatives.
 
-    Vertices come as often as they have edges, so popular ones are negatives more often: the usual bias of the method.
+    Vertices occur as often as they have edges, so popular ones are negatives more often: the known bias of the method.
     With `filtered`, true edges are masked.
     """
 
@@ -362,11 +362,11 @@ class InBatch:
         check_corrupt(self.corrupt)
 
     def per_positive(self, positives: int) -> int:
-        """The ends of all positives of the batch."""
+        """The number of positives of the batch."""
         return positives
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
-        """[1, positives] vertices; a positive's own end is masked wherever it stands."""
+        """[1, positives] vertices; a positive's own end is masked wherever it occurs."""
         count, vertices = len(positives), positives.at(end)
         mask = vertices[:, None] != vertices[None, :]
         clashes = 0

@@ -1,11 +1,11 @@
-"""Sampling a graph that was cut: the owner of a list draws from it, and the requester puts the owners' draws together.
+"""Sampling a partitioned graph: the owner of a list draws from it, and the requester merges the owners' draws.
 
 `owner` draws from the lists of one part, `service` does it for others. `remote` has the lists of a relation over all
-parts, groups rows by owner and puts their draws together again, and `graph` has samplers over those lists.
-`homogeneous` is a graph for samplers that read whole lists, and keeps a worker's share of the batches that they draw
-for all workers. Draws hash original numbers and lists keep their order, so that batches are those of the uncut graph.
-`relation` reads one relation's lists, for tasks on its edges. `batches` has whole batches drawn by tasks that do
-nothing else, also without edges that are held out, and `requests` is the form of requests and batches on the wire.
+parts, groups rows by owner and merges their draws, and `graph` has samplers over those lists. `homogeneous` is a graph
+for samplers that read whole lists, and keeps a worker's share of the batches that they draw for all workers. Draws hash
+original numbers and lists keep their order, so that batches are those of the unpartitioned graph. `relation` reads one
+relation's lists, for tasks on its edges. `batches` has whole batches drawn by sampler tasks, also without held-out
+edges, and `requests` is the form of requests and batches on the wire.
 """
 
 from penstock.sampling.parts.batches import HoldoutSampler, RemoteSampler, serve_batches

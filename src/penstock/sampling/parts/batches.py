@@ -1,4 +1,4 @@
-"""Whole batches drawn by other tasks: a sampler task answers, a worker asks one of several."""
+"""Whole batches drawn by other tasks: a worker sends requests to one of several sampler tasks."""
 
 import threading
 import time
@@ -28,15 +28,14 @@ from penstock.wire.channel import Channel, RemoteError
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 
-# A sampler of a cut graph that is told with every batch which edges are held out of which relation.
-#
-# A task that samples for others does not know what a worker's task holds out before it is asked.
+# A sampler of a partitioned graph that is given with every batch which edges are held out of which relation. A sampler
+# task does not know what a worker's task holds out before it is asked.
 
 Inner = NeighbourSampler | TypedNeighbourSampler
 
 
 class HoldoutSampler:
-    """Makes a sampler for what is held out, and keeps the newest. Any thread may ask."""
+    """Makes a sampler for given held-out edges, and keeps the newest. Any thread may call it."""
 
     def __init__(self, make: Callable[[Mapping[EdgeType, HeldOutRule]], Inner], edge_types: list[EdgeType]) -> None:
         self._make, self._kinds = make, {edge_key(kind): kind for kind in edge_types}
@@ -44,7 +43,7 @@ class HoldoutSampler:
         self._newest: tuple[dict[str, HeldOutRule], Inner] = {}, make({})
 
     def lacking(self, absent: Mapping[str, HeldOutRule]) -> Inner:
-        """The sampler without the edges that are held out, by relation's key."""
+        """The sampler without the held-out edges, given by relation key."""
         for name in absent:
             if name not in self._kinds:
                 raise PenstockError(
@@ -59,7 +58,7 @@ class HoldoutSampler:
     def sample(
         self, seeds: Any, key: BatchKey, *, absent: Mapping[EdgeType, HeldOutRule] | None = None, **more: Any
     ) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
-        """A batch, as the sampler that is made gives it."""
+        """A batch by the sampler without the held-out edges."""
         return self.lacking({edge_key(kind): rule for kind, rule in (absent or {}).items()}).sample(seeds, key, **more)
 
 
@@ -67,7 +66,7 @@ AnyBatch = MiniBatch[Block] | MiniBatch[TypedBlock]
 
 
 class Sampler(Protocol):
-    """Any sampler of the registry. What `sample` takes beside seeds and key tells what it supports."""
+    """Any sampler of the registry. The parameters of `sample` beside seeds and key show what it supports."""
 
     @property
     def sample(self) -> Callable[..., AnyBatch]:
@@ -76,11 +75,11 @@ class Sampler(Protocol):
 
 Said = TypeVar("Said")
 _AGAIN = 0.05
-"""Seconds before a task that makes its sampler ready is asked again."""
+"""Seconds before a task whose sampler is not ready yet is asked again."""
 
 
 class SamplerNotReady(PenstockError):  # noqa: N818
-    """A task is there and has not finished what its sampler needs of the whole graph."""
+    """A sampler task has not finished preparing its sampler from the whole graph."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="not-available")
@@ -89,7 +88,7 @@ class SamplerNotReady(PenstockError):  # noqa: N818
 def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) -> None:
     """Answer "batch" and "items" with some samplers, by name, which ask owners elsewhere; None: not ready yet.
 
-    Not on a post that also serves lists: its threads, waiting for each other's draws, would wait in a circle.
+    Do not use an endpoint that also serves lists: its threads would wait for each other's draws in a circle.
     """
 
     def named(name: str) -> Sampler:
@@ -122,9 +121,9 @@ def serve_batches(endpoint: Endpoint, samplers: Mapping[str, Sampler | None]) ->
 
 
 class RemoteSampler:
-    """Samples as the samplers of other tasks do, and gives what they give. Any thread may ask.
+    """Samples through other tasks' samplers, with the same results. Any thread may call it.
 
-    The batch's number decides which task draws it, so that asked again it is drawn by the same one.
+    The batch's number decides which task draws it, so that a repeated request goes to the same one.
     """
 
     def __init__(
@@ -151,14 +150,14 @@ class RemoteSampler:
     ) -> AnyBatch:
         """The batch of some different seeds: an array for a graph of one type, or arrays by type.
 
-        The rest is as for the samplers that the tasks have; whoever gives `times` gives `places` too.
+        Other arguments are as for the tasks' samplers; with `times`, `places` must be given too.
         """
         given = self._by_type(seeds)
         seen = _in_order(times, given), _in_order(places, given)
         return self._batch(given, isinstance(seeds, Mapping), key, exclude, absent, *seen)
 
     def items(self) -> Array:
-        """What an epoch of a sampler that finds its seeds goes through: ascending whole numbers."""
+        """The items of an epoch, for a sampler that finds its own seeds: ascending integers."""
         channel = self._channels[0]
         message = Message("items", ItemsRequest(sampler=self._sampler).model_dump())
         (found,) = _when_ready(lambda: channel.start(message).result()).arrays
@@ -221,14 +220,14 @@ class RemoteSampler:
 
 
 def _in_order(values: Array | Mapping[str, Array] | None, seeds: Mapping[str, Array]) -> Array | None:
-    """Numbers of all seeds, those of one type behind those of another."""
+    """Values of all seeds, concatenated over types."""
     if not isinstance(values, Mapping):
         return values
     return np.concatenate([values[name] for name in seeds] or [np.empty(0, np.int64)])
 
 
 def _when_ready(ask: Callable[[], Said]) -> Said:
-    """What a task says once its sampler is ready; whether the task lives is seen at every call."""
+    """The result of `ask`, repeated until the task's sampler is ready; a lost task is noticed at every call."""
     while True:
         try:
             return ask()
@@ -239,7 +238,7 @@ def _when_ready(ask: Callable[[], Said]) -> Said:
 
 
 def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
-    """Excluded edges as int64 by the relation's key; of a graph of one relation, under no name."""
+    """Excluded edges as int64 by relation key; with an empty key for a graph of one relation."""
     if not isinstance(exclude, Mapping):
         exclude = {"": exclude}
     found = {}
@@ -256,7 +255,7 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
 
 
 def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> AnyBatch:
-    """The batch that a request asks for; seeds and excluded edges are checked by the sampler."""
+    """The batch that a request asks for; the sampler validates seeds and excluded edges."""
     key = BatchKey(*asked.key)
     more: dict[str, Any] = {}
     if asked.timed:
@@ -297,7 +296,7 @@ def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> 
 
 
 def _checked_seen(asked: BatchRequest, times: Array, places: Array) -> dict[str, Array]:
-    """Times and places of all seeds; times are checked by the sampler."""
+    """Times and positions of all seeds; the sampler validates times."""
     count = sum(asked.seeds.values())
     if places.shape != (count,) or times.shape != (count,) or places.dtype != np.int64:
         raise PenstockError(
@@ -329,5 +328,5 @@ def _apart(asked: BatchRequest, arrays: Sequence[Array]) -> tuple[dict[str, Arra
 
 
 def _cut(array: Array, lengths: list[int]) -> list[Array]:
-    """Along the last axis, into pieces of some lengths."""
+    """Cut an array along its last axis into pieces of some lengths."""
     return np.split(array, np.cumsum(lengths, dtype=np.int64), -1)[:-1]

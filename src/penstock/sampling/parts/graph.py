@@ -1,4 +1,4 @@
-"""Samplers of a cut graph, whose batches are those of the graph before it was cut."""
+"""Samplers of a partitioned graph, whose batches equal those of the unpartitioned graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 
 EdgeTimes = Callable[[str, Array], Array]
-"""The times of edges with some numbers in the cut graph, of a relation by its key."""
+"""(relation key, edge numbers in the partitioned graph) -> the times of these edges."""
 
 
 def parted_sampler(
@@ -46,11 +46,11 @@ def parted_sampler(
     uniform: bool = False,
     ages: bool = False,
 ) -> NeighbourSampler | TypedNeighbourSampler:
-    """A neighbour sampler, of one type or of several as the graph has; the rest is as for `parted_lists`.
+    """A neighbour sampler, for one type or several as the graph has; other arguments are as for `parted_lists`.
 
-    Without `local` and `channels` all parts are opened here. Batches carry the original numbers of their vertices, and
-    with `edges` the numbers of their edges in the cut graph, by which stores serve fields of edges. With `ages` blocks
-    say how old edges are.
+    Without `local` and `channels` all parts are opened here. Batches hold the original numbers of their vertices, and
+    with `edges` the numbers of their edges in the partitioned graph, by which stores serve edge fields. With `ages`
+    blocks hold the ages of edges.
     """
     local, channels = _reached(partition, local, channels)
     lists = parted_lists(
@@ -91,12 +91,12 @@ def parted_lists(
     edge_times: EdgeTimes | None = None,
     uniform: bool = False,
 ) -> ReadableLists:
-    """The lists of a cut graph, whose vertices go by their new numbers, and the clock that draws from them obey.
+    """The lists of a partitioned graph, by new vertex numbers, and the clock that their draws obey.
 
-    `local` are the parts that are here, `channels` leads to the owners of the others. Edges that are `absent` from a
-    relation are not drawn. With `uniform` the field `weight` counts in sums alone. `vertex_times`, by new number, are
-    needed where `time` names them; `edge_times` where ages of edges are asked for, whose times are at their owners.
-    With `shared`, all rows of a hop see the same random number of a source vertex.
+    `local` are the parts in this process, `channels` leads to the owners of the others. Edges that are `absent` from a
+    relation are not drawn. With `uniform` the field `weight` only scales messages. `vertex_times`, by new number, are
+    needed where `time` names a field of vertices; `edge_times` where ages of edges are asked for, whose times are at
+    their owners. With `shared`, all rows of a hop see the same random number of a source vertex.
     """
     by_vertex = time is not None and time.startswith(OF_NODES)
     if by_vertex and (vertex_times is None or (weight is not None and absent)):
@@ -124,7 +124,7 @@ def parted_lists(
 
 
 def _relations_with(local: Mapping[int, OwnedPart], channels: Channels, time: str) -> dict[EdgeType, str]:
-    """The relations whose edges have a field with times, and its name; the others are not bound by time."""
+    """The relations whose edges have a field of times, and its name; the others are not bound by time."""
     fields = _edge_fields_in(local, channels)
     found = {kind: time for kind, names in fields.items() if time in names}
     if not found:
@@ -138,7 +138,7 @@ def _relations_with(local: Mapping[int, OwnedPart], channels: Channels, time: st
 
 
 def _by_vertex_times(readable: Readable, times: Array, replace: bool, uniform: bool) -> tuple[Readable, Clock]:
-    """The only relation, for a caller that holds the times of all vertices."""
+    """The lists of the only relation, for a caller that holds the times of all vertices."""
     ((node_type, count),), ((kind, lists),) = readable.counts.items(), readable.relations.items()
     if times.shape != (count,) or times.dtype.kind not in "iuf" or times.dtype == np.uint64 or readable.names is None:
         raise PenstockError(
@@ -151,7 +151,7 @@ def _by_vertex_times(readable: Readable, times: Array, replace: bool, uniform: b
 
 
 class TimesAtOwners:
-    """The times of a relation's edges, by their numbers in the cut graph: read when they are asked for."""
+    """The times of a relation's edges, by number in the partitioned graph; read when they are needed."""
 
     def __init__(self, count: int, dtype: np.dtype[Any], read: Callable[[Array], Array]) -> None:
         self._count, self.dtype, self._read = count, dtype, read
@@ -171,7 +171,7 @@ def _clock_like(
     time: str,
     edge_times: EdgeTimes | None,
 ) -> Clock:
-    """A clock with the kind of numbers of a relation's edge field, whose values are with the owners."""
+    """A clock with the dtype of a relation's edge field, whose values are with the owners."""
     values = RelationReader(partition, local, channels).no_values(kind, time)
     if values.ndim != 1 or values.dtype.kind not in "iuf" or values.dtype == np.uint64:
         raise PenstockError(
@@ -183,7 +183,7 @@ def _clock_like(
         return Clock(nothing, nothing)
     key = edge_key(kind)
     count = int(partition.book.edge_bounds(key)[-1])
-    # Only ages are made of them: draws are made where the times are.
+    # They are only used for ages: draws are made where the times are.
     there: Any = TimesAtOwners(count, nothing.dtype, lambda numbers: edge_times(key, numbers))
     return Clock(there, nothing)
 
@@ -196,7 +196,7 @@ def parted_labor(
     local: Mapping[int, OwnedPart] | None = None,
     channels: Channels | None = None,
 ) -> Labor:
-    """LABOR over a cut graph of one type; the rest is as for `parted_sampler`."""
+    """LABOR over a partitioned graph of one type; other arguments are as for `parted_sampler`."""
     local, channels = _reached(partition, local, channels)
     return Labor.over(parted_lists(partition, shared=True, local=local, channels=channels).readable, fanouts, edges)
 
@@ -204,7 +204,7 @@ def parted_labor(
 def _reached(
     partition: Partition, local: Mapping[int, OwnedPart] | None, channels: Channels | None
 ) -> tuple[Mapping[int, OwnedPart], Channels]:
-    """The parts that are here, which are all of them where nothing is said, and the way to the others."""
+    """The parts in this process (all of them by default), and the channels to the others."""
     if local is None:
         local = {} if channels else {part: OwnedPart.of(partition, part) for part in range(partition.parts)}
     return local, channels or _nobody
@@ -222,7 +222,7 @@ def readable_parts(
     whole: bool = False,
     uniform: bool = False,
 ) -> Readable:
-    """A cut graph as samplers see it; `whole`: its lists are given as they are.
+    """A partitioned graph as samplers see it; `whole`: its lists are returned whole instead of drawn.
 
     `times` are the fields with the edges' times of the relations that obey time.
     """
@@ -252,7 +252,7 @@ def readable_parts(
 
 
 def edge_types_in(local: Mapping[int, OwnedPart], channels: Channels) -> list[EdgeType]:
-    """The relations of a cut graph, in stored order."""
+    """The relations of a partitioned graph, in stored order."""
     return list(next(iter(local.values())).graph.edges) if local else edge_types_of(channels(0), 0)
 
 
@@ -264,12 +264,12 @@ def _edge_fields_in(local: Mapping[int, OwnedPart], channels: Channels) -> dict[
 
 
 def edge_types_of(channel: Channel, part: int) -> list[EdgeType]:
-    """The relations of a graph, in stored order, as the owner of a part tells them."""
+    """The relations of a graph, in stored order, as reported by the owner of a part."""
     return [(each.type[0], each.type[1], each.type[2]) for each in _relations_of(channel, part)]
 
 
 def _relations_of(channel: Channel, part: int) -> "list[_Relation]":
-    """What the owner of a part says about its relations."""
+    """The description of its relations by the owner of a part."""
     held = read_body(channel.call(Message("lists")), _Held)
     if str(part) not in held.parts:
         raise PenstockError(

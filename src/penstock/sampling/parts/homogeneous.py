@@ -1,7 +1,7 @@
-"""A cut graph of one type for samplers that read whole lists: they are asked of their owners, batch by batch.
+"""A partitioned graph of one type for samplers that read whole lists, requested from their owners batch by batch.
 
-Here are the offsets of all lists, eight bytes a vertex, so that degrees are known without asking. Parts are ranges of
-the new numbers: their lists one behind the other are those of the graph in its new numbering.
+The offsets of all lists are kept here, eight bytes per vertex, so that degrees are known without a request. Parts are
+ranges of the new numbers: their concatenated lists are those of the graph in its new numbering.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ from penstock.graph.csr import index_dtype
 from penstock.kernels import njit
 from penstock.partition.folder import Partition
 from penstock.sampling.block import BatchKey, Block, MiniBatch
-from penstock.sampling.homogeneous import Homogeneous, Reading, WholeGraph
+from penstock.sampling.homogeneous import Homogeneous, NeighbourLists, WholeGraph
 from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.neighbours import ALL
 from penstock.sampling.parts.graph import readable_parts
@@ -26,15 +26,17 @@ from penstock.sampling.parts.remote import Channels
 from penstock.sampling.relabel import DirectRows, HashedRows, Rows
 
 _ANY = np.uint64(0)
-"""Whole lists are not drawn: any key names them."""
+"""Whole lists involve no random draw, so any key serves."""
 _PIECE = 1 << 22
-"""Edges, about, that are asked for at a time where all are read: 16 MiB."""
+"""The approximate number of edges per request where all are read: 16 MiB."""
 
 
 def parted_graph(
     partition: Partition, sampler: str, local: Mapping[int, OwnedPart], channels: Channels
 ) -> "PartedGraph":
-    """A cut graph as `sampler` sees it; `local` are the parts that are here, `channels` leads to the others' owners."""
+    """A partitioned graph as `sampler` sees it; `local` are the parts in this process, `channels` leads to the others'
+    owners.
+    """
     readable = readable_parts(partition, local, channels)
     if len(readable.counts) != 1 or len(readable.relations) != 1:
         raise PenstockError(
@@ -48,23 +50,23 @@ def parted_graph(
 
 
 class PartedGraph(Homogeneous):
-    """Vertices go by their new numbers, and by their original ones in the hash."""
+    """A partitioned graph; vertices have their new numbers, and their original ones in the hash."""
 
     def __init__(self, name: str, node_type: str, indptr: Array, names: Array, lists: ListSource) -> None:
         super().__init__(name, node_type, indptr, names)
         self._lists = lists
 
     def reader(self) -> "BatchReader":
-        """Asks for each list once a batch."""
+        """A reader that requests each list once per batch."""
         return BatchReader(self._lists, self.count)
 
-    def in_order(self) -> Iterator[tuple[Array, Reading]]:
-        """Piece by piece: every list travels once, and none is kept."""
+    def in_order(self) -> Iterator[tuple[Array, NeighbourLists]]:
+        """All lists piece by piece: each is sent once, and none is kept."""
         for vertices, found in self._pieces(self.natural_order()):
-            yield vertices, Reading(found.indptr, found.sources, np.arange(len(vertices)))
+            yield vertices, NeighbourLists(found.indptr, found.sources, np.arange(len(vertices)))
 
     def whole(self) -> WholeGraph:
-        """All lists, four bytes an edge (eight where vertices are many), in the new numbers."""
+        """All lists, four bytes per edge (eight in very large graphs), in the new numbers."""
         indices = np.empty(int(self.indptr[-1]), index_dtype(self.count))
         for vertices, found in self._pieces(np.arange(self.count)):
             first, last = self.indptr[vertices[0]], self.indptr[vertices[-1] + 1]
@@ -78,7 +80,7 @@ class PartedGraph(Homogeneous):
         return WholeGraph(self.name, self.node_type, self.indptr, self.names, indices)
 
     def _pieces(self, order: Array) -> Iterator[tuple[Array, DrawnNeighbours]]:
-        """Vertices in some order with their lists; while a piece is used the next is on its way."""
+        """Vertices in some order with their lists; the next piece is requested while one is used."""
         ends = np.cumsum(self.degrees(order) + 1)
         cuts = np.searchsorted(ends, np.arange(_PIECE, int(ends[-1]) if len(ends) else 0, _PIECE))
         asked: tuple[Array, Callable[[], DrawnNeighbours]] | None = None
@@ -92,14 +94,14 @@ class PartedGraph(Homogeneous):
 
 
 class BatchReader:
-    """The lists that a batch has asked for so far."""
+    """The lists that a batch has requested so far."""
 
     def __init__(self, lists: ListSource, count: int) -> None:
         self._lists, self._rows = lists, HashedRows(index_dtype(count))
         self._indptr, self._indices = np.zeros(1, np.int64), np.empty(0, index_dtype(count))
 
-    def read(self, vertices: Array) -> Reading:
-        """The lists of some vertices; those not known yet are asked of their owners."""
+    def read(self, vertices: Array) -> NeighbourLists:
+        """The lists of some vertices; unknown ones are requested from their owners."""
         known = self._rows.known
         rows = self._rows.number_these(vertices)
         new = self._rows.vertices[known : self._rows.known].copy()
@@ -107,14 +109,13 @@ class BatchReader:
             found = self._lists.start_draw(Readers(new), _ANY, ALL, False)()
             self._indptr = np.concatenate([self._indptr, found.indptr[1:] + self._indptr[-1]])
             self._indices = np.concatenate([self._indices, found.sources])
-        return Reading(self._indptr, self._indices, rows)
+        return NeighbourLists(self._indptr, self._indices, rows)
 
 
-# Batches of a cut graph that are drawn as a whole, and of which a worker keeps its share.
-#
-# Layers of FastGCN and LADIES are drawn for all seeds together, and subgraphs hold whatever training vertices they
-# hold: every worker draws the whole batch, which costs it the lists, and keeps what its own loss vertices need of it
-# (`share_of`), so that no other features are pulled.
+# Batches of a partitioned graph that are drawn as a whole, and of which a worker keeps its share. Layers of FastGCN and
+# LADIES are drawn for all seeds together, and subgraphs contain whichever training vertices they contain: every worker
+# draws the whole batch, which costs it the lists, and keeps what its own seeds need of it (`share_of`), so that no
+# other features are fetched.
 
 
 class WholeSampler(Protocol):
@@ -126,7 +127,7 @@ class WholeSampler(Protocol):
 
 
 class SharedSampler:
-    """Samples a share of every batch; `items`, where the sampler finds its seeds, are what an epoch goes through."""
+    """Samples a share of every batch; `items` are those of an epoch, where the sampler finds its own seeds."""
 
     def __init__(
         self,
@@ -137,16 +138,19 @@ class SharedSampler:
         every_input: bool = False,
         edges: bool = False,
     ) -> None:
-        """`share` tells the places of this worker's among vertices in the cut graph's numbers; None: all are. With
-        `every_row` a share holds all rows of all layers but the last, with `every_input` this worker's share of the
-        batch's vertices too: all workers together then have all of them. With `edges` blocks have the numbers of their
-        edges, where the sampler knows them."""
+        """`share` returns the positions of this worker's vertices among those given by number in the partitioned graph;
+        None: all are. With `every_row` a share holds all rows of all layers but the last; with `every_input` also this
+        worker's share of the batch's vertices, so that all workers together have all of them. With `edges` blocks have
+        the numbers of their edges, where the sampler knows them.
+        """
         self.node_type, self.items = graph.node_type, getattr(sampler, "items", None)
         self._names, self._sampler, self._share = graph.names, sampler, share
         self._every_row, self._every_input, self._edges = every_row, every_input, edges
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
-        """The share of the batch of some different seeds or items; it knows how many seeds the whole has."""
+        """This worker's share of the batch of some different seeds or items, with the number of the whole batch's
+        seeds.
+        """
         batch = self._sampler.sample(seeds, key)
         if not self._edges:
             for block in batch.blocks:
@@ -163,12 +167,11 @@ class SharedSampler:
 def share_of(
     batch: MiniBatch[Block], places: Array, every_row: bool = False, inputs: Array | None = None
 ) -> MiniBatch[Block]:
-    """The seeds at some different places, and what their layers reach back to; with `every_row`, all rows of every
-    layer but the last, for what measures the batch's rows.
+    """The seeds at some different positions, and everything that their layers read; with `every_row`, all rows of every
+    layer but the last, for normalisation over the batch's rows.
 
-    `inputs` are places of vertices that the share has also where none of its rows reads them, for what happens to a
-    batch's vertices because they are in it. Lists keep their order and weights, so that the rows which are computed are
-    computed as in the whole batch. Rows are numbered anew.
+    `inputs` are positions of vertices that the share includes even if none of its rows reads them. Lists keep their
+    order and weights, so that the rows which are computed equal those in the whole batch. Rows are renumbered.
     """
     name, vertices = batch.node_type, batch.vertices[batch.node_type]
     rows, blocks = DirectRows(len(vertices)), list[Block]()
@@ -187,7 +190,7 @@ def share_of(
 
 
 def _kept(block: Block, rows: Rows, more: Array | None = None) -> Block:
-    """The lists of the rows known so far; what they read is known afterwards, and so are `more` rows."""
+    """The lists of the rows known so far; the rows that they read become known, and so do `more`."""
     indptr, positions = _lists_of(block.indptr, rows.vertices[: rows.known])
     indices = rows.number(block.indices[positions], indptr)
     if more is not None:
@@ -200,7 +203,7 @@ def _kept(block: Block, rows: Rows, more: Array | None = None) -> Block:
 
 @njit(nogil=True, cache=True)
 def _lists_of(indptr: Array, rows: Array) -> tuple[Array, Array]:
-    """Offsets of some rows' lists one behind the other, and the positions of what is in them."""
+    """Offsets of some rows' lists when concatenated, and the positions of their entries."""
     out_indptr = np.zeros(rows.shape[0] + 1, np.int64)
     for i in range(rows.shape[0]):
         out_indptr[i + 1] = out_indptr[i] + indptr[rows[i] + 1] - indptr[rows[i]]

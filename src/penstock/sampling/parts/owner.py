@@ -1,4 +1,4 @@
-"""Drawing where the lists are: one part of a cut graph, whose vertices go by their new numbers."""
+"""Draws from the lists of one part of a partitioned graph, by new vertex numbers."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from penstock.sampling.typed import Relation, edge_type_named
 
 
 class OwnedPart:
-    """The lists of one part. Any thread may ask; sums of weights are made once for every relation and field."""
+    """The lists of one part. Any thread may use it; sums of weights are computed once for every relation and field."""
 
     def __init__(
         self,
@@ -35,7 +35,8 @@ class OwnedPart:
     ) -> None:
         """`names` are the original numbers of the part's vertices, by node type, and `all_names` those of all parts'.
 
-        `places` tells where held-out pairs stood before the cut. Without both, edges cannot be held out of the lists.
+        `places` gives the positions of held-out pairs before partitioning. Without both, edges cannot be held out of
+        the lists.
         """
         for name, nodes in graph.nodes.items():
             if name not in names or len(names[name]) != nodes.count:
@@ -51,14 +52,14 @@ class OwnedPart:
 
     @classmethod
     def of(cls, partition: Partition, index: int) -> Self:
-        """A part of a partition, mapped."""
+        """A part of a partition, memory-mapped."""
         ranges = {name: slice(*partition.book.range(index, name)) for name in partition.book.node_types}
         names = {name: partition.original(name) for name in ranges}
         own = {name: names[name][rows] for name, rows in ranges.items()}
         return cls(partition.part(index), own, names, lambda kind, name: partition.held_out_places(index, kind, name))
 
     def kind_named(self, relation: Relation) -> EdgeType:
-        """The edge type that a key or the type itself names."""
+        """The edge type given by key or as a type."""
         return edge_type_named(self.graph, relation)
 
     def names_of_lists(self, kind: EdgeType) -> Array:
@@ -66,7 +67,7 @@ class OwnedPart:
         return self._names[kind[2]]
 
     def names_of_sources(self, kind: EdgeType) -> Array:
-        """The original numbers of a relation's sources, wherever they are."""
+        """The original numbers of a relation's sources, in all parts."""
         if self._all_names is None:
             raise PenstockError(
                 f"The original numbers of the sources of {self.graph.name!r} are not known: open its partition.",
@@ -75,7 +76,7 @@ class OwnedPart:
         return self._all_names[kind[0]]
 
     def places(self, kind: EdgeType, name: str) -> Array:
-        """Where the part's held-out pairs of a name stood before the cut."""
+        """The positions before partitioning of the part's held-out pairs of a split."""
         if self._places is None:
             raise PenstockError(
                 f"The positions of held-out pairs in {self.graph.name!r} are not known: open its partition.",
@@ -94,8 +95,8 @@ class OwnedPart:
     ) -> "PartLists":
         """The lists of a relation, drawn uniformly or in proportion to a field; without edges that are `absent`.
 
-        With `uniform` the field's weights count in sums, and do not decide what is drawn. `time` is a field with the
-        edges' times, which readers then have limits for. Lists without some edges are a copy: the newest of each
+        With `uniform` the field's weights scale messages, and do not decide what is drawn. `time` is a field with the
+        edges' times, for which readers then have limits. Lists without some edges are a copy: the newest of each
         relation is kept.
         """
         kind = self.kind_named(relation)
@@ -146,23 +147,23 @@ class OwnedPart:
 
 
 class _Made(NamedTuple):
-    """Lists, and the positions in the part's lists that their edges have, where some edges are left out."""
+    """Lists, and the positions of their edges in the part's lists, where some edges are left out."""
 
     lists: Lists
     stored: Callable[[], Array] | None
 
 
 class Seen(NamedTuple):
-    """For every reader, the place of the seed in whose tree it is, and that seed's time."""
+    """For every reader, the position of the seed in whose tree it is, and that seed's time."""
 
     trees: Array
     times: Array
 
 
 class PartLists:
-    """Draws from one relation's lists in one part. Vertices and excluded edges have the cut graph's numbers.
+    """Draws from one relation's lists in one part. Vertices and excluded edges have the partitioned graph's numbers.
 
-    Positions of drawn edges, where asked for, are those in the part's lists as they are stored.
+    Positions of drawn edges, where asked for, are those in the part's stored lists.
     """
 
     def __init__(
@@ -173,9 +174,9 @@ class PartLists:
         source_names: Array | None = None,
         stored: Callable[[], Array] | None = None,
     ) -> None:
-        """`source_names` are the original numbers of the sources, wherever they are: for draws that are shared.
+        """`source_names` are the original numbers of the sources in all parts, for shared draws (LABOR).
 
-        `stored` tells the positions in the part's lists of the edges in `lists`; None: they are the same.
+        `stored` returns the positions in the part's lists of the edges in `lists`; None: they are the same.
         """
         self._stored, self.num_edges = stored, graph.edges[kind].count
         self.weighted, self._edges, self._source_names = lists.weighted, graph.edges[kind], source_names
@@ -193,7 +194,7 @@ class PartLists:
     ) -> DrawnNeighbours:
         """One hop's draws for vertices of this part; `excluded` are edges [2, m], sources above destinations.
 
-        `seen`, of lists that obey time: from which seeds' trees, and at which times.
+        `seen`, for lists that obey time: each vertex's tree and time.
         """
         drawn = self._lists.draw(self._readers(vertices, excluded, seen), key, fanout, positions)
         if drawn.positions is None or self._stored is None:
@@ -201,7 +202,7 @@ class PartLists:
         return drawn._replace(positions=self._stored()[drawn.positions])
 
     def draw_shared(self, vertices: Array, key: np.uint64, fanout: int) -> DrawnNeighbours:
-        """One hop's draws as LABOR has them, which weigh (see `sampling.labor`); a fan-out of -1: all."""
+        """One hop's draws by LABOR, with weights (see `sampling.labor`); a fan-out of -1: all."""
         if self._source_names is None:
             raise PenstockError(
                 f"The original numbers of the sources of {self._name!r} are not known: open its partition.",
@@ -214,7 +215,7 @@ class PartLists:
         return DrawnNeighbours(indptr, edges.indices[positions], positions, weights)
 
     def whole(self, vertices: Array, weight: str) -> DrawnNeighbours:
-        """All edges of lists that are weighted by a field, also those that weigh nothing, with weights as float64."""
+        """All edges of lists that are weighted by a field, including those of weight 0, with weights as float64."""
         edges, rows = self._edges, self._local(vertices)
         starts, lengths = edges.indptr[rows], edges.indptr[rows + 1] - edges.indptr[rows]
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
@@ -227,11 +228,11 @@ class PartLists:
         return self._lists.totals(self._readers(vertices, excluded, seen))
 
     def most(self, vertices: Array, fanout: int) -> int:
-        """Edges that a draw has at most."""
+        """The most edges that a draw can have."""
         return self._lists.most(self._local(vertices), fanout)
 
     def check(self, vertices: Array, excluded: Array | None = None, seen: Seen | None = None) -> None:
-        """Refuse what is not of this part: kernels believe what they are given."""
+        """Refuse vertices and edges that are not of this part, since kernels do not check."""
         if seen is not None and (
             seen.trees.shape != vertices.shape
             or seen.times.shape != vertices.shape

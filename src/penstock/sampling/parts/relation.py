@@ -1,6 +1,6 @@
-"""One relation of a cut graph, read from the owners of its parts: its lists in the numbers before the cut.
+"""One relation of a partitioned graph, read from the owners of its parts: its lists in the original numbers.
 
-For tasks whose examples are that relation's edges.
+It is for tasks whose examples are that relation's edges.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,11 +30,11 @@ from penstock.sampling.parts.requests import (
 from penstock.wire.message import Message
 
 _PIECE = 1 << 20
-"""Rows or edges that are asked for at a time."""
+"""Rows or edges per request."""
 
 
 class RelationReader:
-    """Reads relations of a partition: `local` parts from their mappings, the others through `channels`."""
+    """Reads relations of a partition: `local` parts directly, the others through `channels`."""
 
     def __init__(self, partition: Partition, local: Mapping[int, OwnedPart], channels: Channels) -> None:
         self._partition, self._local, self._channels = partition, local, channels
@@ -45,7 +45,7 @@ class RelationReader:
         return list(told.fields), told.held_out, told.words
 
     def lists(self, kind: EdgeType) -> EdgeSet:
-        """The whole relation and the pairs held out of it, by original numbers; fields of edges are rows of stores."""
+        """The whole relation and the pairs held out of it, by original numbers; edge fields are left to the stores."""
         book, targets = self._partition.book, self._partition.original(kind[2])
         indptr = np.zeros(len(targets) + 1, np.int64)
         for part in range(book.parts):
@@ -61,21 +61,21 @@ class RelationReader:
         return EdgeSet(indptr, indices, {}, self._held_out(kind))
 
     def offsets(self, kind: EdgeType) -> Array:
-        """Where the lists of all parts, one behind the other, begin and end (int64), by the cut graph's numbers."""
+        """The offsets (int64) of the concatenated lists of all parts, by number in the partitioned graph."""
         book = self._partition.book
         ranges = [book.range(part, kind[2]) for part in range(book.parts)]
         lengths = [self._degrees(part, kind, last - first) for part, (first, last) in enumerate(ranges)]
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
 
     def no_values(self, kind: EdgeType, field: str) -> Array:
-        """A field of the edges without its values: its kind of numbers and their shape."""
+        """An edge field's dtype and shape, without values."""
         fields = self._told(kind, "").fields
         if field not in fields:
             raise PenstockError(f"The edges {edge_key(kind)} have no field {field!r}.", code="field-missing")
         return np.empty((0, *fields[field].row_shape), fields[field].dtype)
 
     def _told(self, kind: EdgeType, label: str) -> "_RelationDocument":
-        """What the first part's owner says of a relation, without its held-out pairs."""
+        """The description of a relation by the first part's owner, without its held-out pairs."""
         return read_body(self._ask(0, Message("held-out", _about(0, kind, label, False))), _RelationDocument)
 
     def _degrees(self, part: int, kind: EdgeType, count: int) -> Array:
@@ -89,7 +89,7 @@ class RelationReader:
         return np.concatenate(found)
 
     def _sources(self, part: int, kind: EdgeType, amount: int) -> Array:
-        """Sources by original number of a part's edges, in the part's order."""
+        """The sources, by original number, of a part's edges, in the part's order."""
         count = self._partition.book.count(kind[0])
         names, dtype = self._partition.original(kind[0]), index_dtype(count)
         sources = np.empty(amount, dtype)
@@ -102,7 +102,7 @@ class RelationReader:
         return sources
 
     def _held_out(self, kind: EdgeType) -> dict[str, Array]:
-        """By name, the pairs [m, 2] in the order that they had before the cut."""
+        """By name, the pairs [m, 2] in the order that they had before partitioning."""
         ends = self._partition.original(kind[0]), self._partition.original(kind[2])
         found: dict[str, list[tuple[Array, Array]]] = {}
         for part in range(self._partition.parts):
@@ -112,7 +112,7 @@ class RelationReader:
                 raise _wrong(part, "held-out pairs without their places")
             for name, pairs, places in zip(told.held_out, answer.arrays[::2], answer.arrays[1::2], strict=True):
                 if pairs.shape != (len(places), 2):
-                    raise _wrong(part, "held-out pairs that are none")
+                    raise _wrong(part, "invalid held-out pairs")
                 checked = [
                     names[numbers_received(np.ascontiguousarray(side), len(names), pairs.dtype, _owner(part))]
                     for side, names in zip(pairs.T, ends, strict=True)
@@ -127,14 +127,14 @@ class RelationReader:
         return arrays
 
     def _ask(self, part: int, message: Message) -> Message:
-        """What the owner of a part says of a relation, or what is here of it."""
+        """The answer of a part's owner to a request about a relation; a local part answers directly."""
         if part in self._local:
             return answer_relation_request(self._local[part], message)
         return self._channels(part).call(message)
 
 
 def answer_relation_request(owned: OwnedPart, message: Message) -> Message:
-    """The answer to "degrees", "edges" and "held-out", of a part that is here."""
+    """The answer to "degrees", "edges" and "held-out" for a local part."""
     forms: dict[str, type[DegreesRequest | EdgesRequest | HeldOutRequest]] = {
         "degrees": DegreesRequest,
         "edges": EdgesRequest,
@@ -166,7 +166,7 @@ def answer_relation_request(owned: OwnedPart, message: Message) -> Message:
 
 
 class _FieldForm(StrictRequest):
-    """What the values of a field are."""
+    """The dtype and shape of a field's values."""
 
     dtype: Annotated[str, Field(pattern="^[|<]?[biuf][1248]$")]
     row_shape: list[Whole]

@@ -1,4 +1,4 @@
-"""The lists of one relation of a cut graph: each row is drawn by the part that owns its vertex."""
+"""The lists of one relation of a partitioned graph: each row is drawn by the part that owns its vertex."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,10 +30,10 @@ from penstock.sampling.temporal import Clock
 from penstock.wire.channel import Channel, PendingCall
 from penstock.wire.message import Message
 
-# Rows grouped by the part that owns them, and the owners' answers put together again in the order of the rows.
+# Rows grouped by the part that owns them, and the owners' answers merged in the order of the rows.
 
 
-class Group(NamedTuple):
+class OwnedRows(NamedTuple):
     """The rows, ascending, whose vertices one part owns."""
 
     rows: Array
@@ -41,33 +41,33 @@ class Group(NamedTuple):
 
 
 class PartAnswer(NamedTuple):
-    """What one part drew for its group: so many sources for every row, one row's behind the other's."""
+    """What one part drew for its group: the number of sources of every row, and the sources, row after row."""
 
     counts: Array
     sources: Array
     weights: Array | None = None
     positions: Array | None = None
-    """The edges' numbers in the cut graph, where asked for."""
+    """The edges' numbers in the partitioned graph, where asked for."""
 
 
-def group_by_owner(vertices: Array, bounds: Array) -> dict[int, Group]:
-    """The rows of every part that owns any of the vertices; `bounds` are the book's."""
+def group_by_owner(vertices: Array, bounds: Array) -> dict[int, OwnedRows]:
+    """For every part, the rows whose vertices it owns; `bounds` are the partition book's."""
     split, groups = split_by_owner(vertices, bounds), {}
     for part in np.flatnonzero(np.diff(split.starts)).tolist():
         _, places = split.of(part)
-        groups[part] = Group(places, vertices[places])
+        groups[part] = OwnedRows(places, vertices[places])
     return groups
 
 
 def stitch_draws(
-    groups: Mapping[int, Group],
+    groups: Mapping[int, OwnedRows],
     pieces: Mapping[int, PartAnswer],
     count: int,
     dtype: np.dtype[np.signedinteger],
     weighted: bool,
     positioned: bool = False,
 ) -> DrawnNeighbours:
-    """The draws of `count` rows, sources as `dtype`. A piece has as many sources as its counts say.
+    """The merged draws of `count` rows, sources as `dtype`. A piece has as many sources as its counts say.
 
     Pieces have weights where `weighted`, and positions where `positioned`.
     """
@@ -91,7 +91,7 @@ def stitch_draws(
     return DrawnNeighbours(indptr, sources, positions, weights)
 
 
-def stitch_rows(groups: Mapping[int, Group], pieces: Mapping[int, Array], count: int) -> Array:
+def stitch_rows(groups: Mapping[int, OwnedRows], pieces: Mapping[int, Array], count: int) -> Array:
     """One float32 for each row, in the order of the request."""
     values = np.empty(count, np.float32)
     for part, group in groups.items():
@@ -101,7 +101,7 @@ def stitch_rows(groups: Mapping[int, Group], pieces: Mapping[int, Array], count:
 
 @njit(nogil=True, cache=True)
 def place_lists(rows: Array, indptr: Array, values: Array, out: Array) -> None:
-    """Lists that lie one behind the other go to where their rows have room for them."""
+    """Copy concatenated lists to the positions of their rows in the output."""
     used = 0
     for k in range(len(rows)):
         begin, end = indptr[rows[k]], indptr[rows[k] + 1]
@@ -110,17 +110,16 @@ def place_lists(rows: Array, indptr: Array, values: Array, out: Array) -> None:
             used += 1
 
 
-# Draws by the times of vertices, which a list's owner does not have of other parts' vertices.
-#
-# Whole lists come to whoever asks, who has all vertices' times and draws from them as an owner would.
+# Draws by the times of vertices, which a list's owner does not have for other parts' vertices: whole lists are sent to
+# the requester, who has all vertices' times and draws from them as an owner would.
 
 _ANY = np.uint64(0)
-"""Whole lists are not drawn: any key names them."""
+"""Whole lists involve no random draw, so any key serves."""
 _WEIGHT = "weight"
 
 
 def check_readers(readers: Readers) -> None:
-    """Refuse options that sampling by time over parts does not support."""
+    """Refuse what sampling by time over parts does not support."""
     if len(readers.limits) and readers.exclusion:
         raise PenstockError(
             "A cut graph cannot be sampled by time with edges excluded: leave out `time` or `exclude`.",
@@ -129,21 +128,21 @@ def check_readers(readers: Readers) -> None:
 
 
 class VertexTimedLists:
-    """Lists of one relation whose readers have limits; `lists` give them whole, wherever they are."""
+    """Lists of one relation whose readers have limits; `lists` returns them whole, wherever they are."""
 
     def __init__(
         self, lists: ListSource, names: Array, times: Array, replace: bool = False, uniform: bool = False
     ) -> None:
         """`names` are the destinations' original numbers and `times` those of the sources, by new number.
 
-        Lists that are weighted come with the weights of all their edges: draws go by the places in whole lists.
+        Weighted lists come with the weights of all their edges, since draws depend on positions in whole lists.
         """
         self._lists, self._names, self._replace, self.weighted = lists, names, replace, lists.weighted
         self._uniform = uniform
         self._clock = Clock(np.empty(0, times.dtype), times)
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """Ask for whole lists; they are drawn from when the answer is waited for."""
+        """Request whole lists; draws are made when the result is waited for."""
         ready = self._start(readers, edges)
 
         def drawn() -> DrawnNeighbours:
@@ -154,7 +153,7 @@ class VertexTimedLists:
         return drawn
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
-        """Ask for whole lists; what is in time is counted when the answer is waited for."""
+        """Request whole lists; admissible edges are counted when the result is waited for."""
         ready = self._start(readers, False)
 
         def totals() -> Array:
@@ -164,7 +163,7 @@ class VertexTimedLists:
         return totals
 
     def _start(self, readers: Readers, edges: bool) -> Callable[[], tuple[Lists, Readers, Array | None]]:
-        """Each list is asked for once, in however many trees its vertex is."""
+        """Request each list once, however many trees its vertex is in."""
         check_readers(readers)
         vertices, places = np.unique(readers.vertices, return_inverse=True)
         asked = self._lists.start_draw(Readers(vertices), _ANY, ALL, edges)
@@ -173,7 +172,7 @@ class VertexTimedLists:
     def _here(
         self, asked: Callable[[], DrawnNeighbours], vertices: Array, readers: Readers
     ) -> tuple[Lists, Readers, Array | None]:
-        """The lists that came, who reads them, and the numbers of their edges where these were asked for."""
+        """The lists that arrived, their readers, and the numbers of their edges where asked for."""
         found = asked()
         fields = {} if found.weights is None else {_WEIGHT: found.weights}
         whole, weight = EdgeSet(found.indptr, found.sources, fields), _WEIGHT if self.weighted else None
@@ -186,7 +185,7 @@ Channels = Callable[[int], Channel]
 
 
 class PartedLists:
-    """Parts that are here are drawn from through their mappings, while the others' owners draw from theirs."""
+    """Draws from local parts directly, while the owners of the others draw from theirs."""
 
     def __init__(
         self,
@@ -202,9 +201,10 @@ class PartedLists:
         whole: bool = False,
         uniform: bool = False,
     ) -> None:
-        """`local` draw as `replace`, `weight`, `absent`, `time` and `uniform` say too; of others the owners are asked.
+        """`local` must draw as `replace`, `weight`, `absent`, `time` and `uniform` say; requests pass these to other
+        owners.
 
-        `shared`: rows share their draws, as LABOR has it. `whole`: lists are not drawn from but given as they are.
+        `shared`: rows share their draws, as in LABOR. `whole`: lists are returned whole instead of drawn.
         """
         self.weighted, self.replace, self.uniform = weight is not None, replace, uniform and weight is not None
         self._relation, self._weight, self._local, self._channels = edge_key(kind), weight, local, channels
@@ -214,9 +214,9 @@ class PartedLists:
         self._num_sources = book.count(kind[0])
 
     def start_draw(self, readers: Readers, key: np.uint64, fanout: int, edges: bool) -> Callable[[], DrawnNeighbours]:
-        """Ask the owners that are elsewhere; those here draw when the answer is waited for.
+        """Request draws from the owners elsewhere; local parts draw when the result is waited for.
 
-        Positions are the edges' numbers in the cut graph, by which stores serve their fields.
+        Positions are the edges' numbers in the partitioned graph, by which stores serve their fields.
         """
         first_edges = self._book.edge_bounds(self._relation) if edges else None
         groups = self._groups(readers)
@@ -241,7 +241,7 @@ class PartedLists:
         return partial(self._drawn, readers, groups, asked, key, fanout, first_edges)
 
     def start_totals(self, readers: Readers) -> Callable[[], Array]:
-        """Ask the owners that are elsewhere; those here count when the answer is waited for."""
+        """Request totals from the owners elsewhere; local parts count when the result is waited for."""
         groups = self._groups(readers)
         asked = {}
         for part, group in groups.items():
@@ -252,7 +252,7 @@ class PartedLists:
                 asked[part] = self._ask("totals", part, group, body, readers)
         return partial(self._totals, readers, groups, asked)
 
-    def _groups(self, readers: Readers) -> dict[int, Group]:
+    def _groups(self, readers: Readers) -> dict[int, OwnedRows]:
         check_readers(readers)
         if len(readers.limits) and self._time is None:
             raise PenstockError(
@@ -260,19 +260,19 @@ class PartedLists:
             )
         return group_by_owner(readers.vertices, self._bounds)
 
-    def _ask(self, kind: str, part: int, group: Group, body: TotalsRequest, readers: Readers) -> PendingCall:
+    def _ask(self, kind: str, part: int, group: OwnedRows, body: TotalsRequest, readers: Readers) -> PendingCall:
         excluded, seen = self._excluded(readers.exclusion, part, group.vertices), self._seen(readers, group)
         arrays = (group.vertices, *(seen or ()), *(() if excluded is None else (excluded,)))
         return self._channels(part).start(Message(kind, body.model_dump(), arrays))
 
-    def _seen(self, readers: Readers, group: Group) -> Seen | None:
+    def _seen(self, readers: Readers, group: OwnedRows) -> Seen | None:
         """Trees and times of one owner's rows, where time counts."""
         return None if self._time is None else Seen(readers.trees[group.rows], readers.limits[group.rows])
 
     def _drawn(
         self,
         readers: Readers,
-        groups: dict[int, Group],
+        groups: dict[int, OwnedRows],
         asked: dict[int, PendingCall],
         key: np.uint64,
         fanout: int,
@@ -292,7 +292,7 @@ class PartedLists:
         return stitch_draws(groups, pieces, len(readers.vertices), dtype, estimates, positioned)
 
     def _draw_here(
-        self, part: int, group: Group, key: np.uint64, fanout: int, readers: Readers, first_edges: Array | None
+        self, part: int, group: OwnedRows, key: np.uint64, fanout: int, readers: Readers, first_edges: Array | None
     ) -> DrawnNeighbours:
         here = self._local[part]
         if self._shared:
@@ -306,7 +306,7 @@ class PartedLists:
             return drawn._replace(positions=None)
         return drawn._replace(positions=drawn.positions + first_edges[part])
 
-    def _totals(self, readers: Readers, groups: dict[int, Group], asked: dict[int, PendingCall]) -> Array:
+    def _totals(self, readers: Readers, groups: dict[int, OwnedRows], asked: dict[int, PendingCall]) -> Array:
         pieces = {}
         for part, group in groups.items():
             if part in self._local:
@@ -325,7 +325,7 @@ class PartedLists:
     def _received(
         self, pending: PendingCall, part: int, rows: int, estimates: bool, first_edges: Array | None
     ) -> PartAnswer:
-        """An owner's answer. It goes to kernels that believe it, so nothing in it is believed here."""
+        """An owner's answer, validated completely, since kernels rely on it."""
         arrays, who = pending.result().arrays, f"The owner of part {part}"
         if len(arrays) != 2 + estimates + (first_edges is not None) or arrays[0].shape != (rows,):
             raise PenstockError(
@@ -343,7 +343,9 @@ class PartedLists:
         return PartAnswer(counts, sources, weights, positions + first_edges[part])
 
     def _excluded(self, exclusion: Exclusion, part: int, vertices: Array) -> Array | None:
-        """Excluded edges [2, m] that lead to some of a part's vertices, in the cut graph's numbers; none: None."""
+        """Excluded edges [2, m] that lead to some of a part's vertices, in the partitioned graph's numbers; None if
+        there are none.
+        """
         if not exclusion:
             return None
         low, high = np.searchsorted(exclusion.destinations, self._bounds[part : part + 2])

@@ -1,4 +1,4 @@
-"""What travels between samplers of parts: requests for draws, checked before use, and whole batches."""
+"""Messages between samplers of parts: requests for draws, validated before use, and whole batches."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -17,14 +17,14 @@ from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.wire.message import LIMITS, Message
 
-# What travels with a request for draws, and how a request is checked before anything is done about it.
+# The bodies of requests for draws, and their validation.
 
 Name = Annotated[str, Field(max_length=256)]
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class StrictRequest(StrictDocument):
-    """A body whose values have exactly the types that are asked for."""
+    """A body whose values must have exactly the declared types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -33,7 +33,7 @@ Bits = Annotated[int, Field(ge=0, lt=1 << 64)]
 
 
 class HeldOutRuleForm(StrictRequest):
-    """An `HeldOutRule`: edges that are held out of a relation."""
+    """The wire form of a `HeldOutRule`."""
 
     key: Bits
     end: Bits
@@ -42,11 +42,11 @@ class HeldOutRuleForm(StrictRequest):
 
     @classmethod
     def of(cls, absent: HeldOutRule) -> Self:
-        """The form of held-out edges that is sent."""
+        """The wire form of a rule."""
         return cls(**asdict(absent))
 
     def read(self) -> HeldOutRule:
-        """The held-out edges that a message describes."""
+        """The rule that a message holds."""
         return HeldOutRule(**self.model_dump())
 
 
@@ -58,50 +58,55 @@ class RelationRequest(StrictRequest):
 
 
 class DegreesRequest(RelationRequest):
-    """Lengths of the lists of rows [first, last), counted in the part."""
+    """Asks for the lengths of the lists of rows [first, last), counted in the part."""
 
     first: Whole
     last: Whole
 
 
 class EdgesRequest(DegreesRequest):
-    """Sources of edges [first, last), as they stand in the part."""
+    """Asks for the sources of edges [first, last), in the part's order."""
 
 
 class HeldOutRequest(RelationRequest):
-    """Names of fields and of held-out pairs, and the words of one field; with `pairs`, these and their old places."""
+    """Asks for the names of fields and of held-out pairs, and the words of one field; with `pairs`, for these and their
+    old positions.
+    """
 
     label: Name
     pairs: bool
 
 
 class TotalsRequest(RelationRequest):
-    """Arrays: vertices of the part, and maybe excluded edges [2, m] that lead to them."""
+    """Arrays: vertices of the part, and optionally excluded edges [2, m] that lead to them."""
 
     weight: Name | None
     absent: HeldOutRuleForm | None = None
     time: Name | None = None
-    """An edge field: then the arrays are vertices, the seeds' places whose trees they are in, and the seeds' times."""
+    """An edge field: then the arrays are vertices, the positions of the seeds whose trees they are in, and the seeds'
+    times.
+    """
 
 
 class DrawRequest(TotalsRequest):
-    """As for totals. The answer: how many sources each vertex has, the sources, estimators' weights if any, and with
-    `positions` where the edges stand in the part's lists."""
+    """As for totals. The answer: how many sources each vertex has, the sources, estimator weights if any, and with
+    `positions` those of the edges in the part's lists.
+    """
 
     key: Bits
     fanout: Annotated[int, Field(ge=-1, lt=1 << 31)]
     replace: bool
     shared: bool = False
-    """Whether rows share their draws, as LABOR has it."""
+    """Whether rows share their draws, as in LABOR."""
     whole: bool = False
-    """Whether lists are wanted as they are, also the edges that weigh nothing, with all weights in float64."""
+    """Whether lists are wanted whole, including edges of weight 0, with all weights in float64."""
     positions: bool = False
     uniform: bool = False
-    """Whether every edge is as likely to be drawn as another, though `weight` names weights."""
+    """Whether every edge is equally likely to be drawn, although `weight` names weights."""
 
 
 class BatchRequest(StrictRequest):
-    """Arrays: seeds, type behind type, and excluded edges [2, m], relation behind relation."""
+    """Arrays: seeds, concatenated over types, and excluded edges [2, m], concatenated over relations."""
 
     sampler: Name
     key: Annotated[list[int], Field(min_length=3, max_length=3)]
@@ -109,11 +114,11 @@ class BatchRequest(StrictRequest):
     excluded: dict[Name, Whole] | None
     absent: dict[Name, HeldOutRuleForm] | None = None
     timed: bool = False
-    """Whether the last two arrays are the seeds' times and their places in a larger batch."""
+    """Whether the last two arrays are the seeds' times and their positions in a larger batch."""
 
 
 class ItemsRequest(StrictRequest):
-    """What an epoch of a sampler that finds its seeds goes through. The answer: one array of whole numbers."""
+    """Asks for the items of an epoch, for a sampler that finds its own seeds. The answer: one array of integers."""
 
     sampler: Name
 
@@ -122,7 +127,7 @@ Form = TypeVar("Form", bound=StrictRequest)
 
 
 def read_body(message: Message, form: type[Form]) -> Form:
-    """The body of a message, or a sentence about the first thing that is wrong in it."""
+    """The validated body of a message; the error names the first problem."""
     try:
         return form.model_validate(message.body)
     except ValidationError as error:
@@ -132,12 +137,12 @@ def read_body(message: Message, form: type[Form]) -> Form:
 
 
 def counts_as_sent(counts: Array) -> Array:
-    """Counts in the smallest type that holds them, unsigned, of four bytes at most."""
+    """Counts in the smallest unsigned type that holds them, of four bytes at most."""
     return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 
 def counts_received(counts: Array, total: int, who: str) -> Array:
-    """Counts as int64, after checking that they are counts and add up."""
+    """Counts as int64, validated to be counts with the given sum."""
     if (
         counts.ndim != 1
         or counts.dtype not in (np.uint8, np.uint16, np.uint32)
@@ -151,7 +156,7 @@ def counts_received(counts: Array, total: int, who: str) -> Array:
 
 
 def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str, amount: int | None = None) -> Array:
-    """Vertex, row or edge numbers, after checking that they are within 0..count - 1, and `amount` of them if given."""
+    """Vertex, row or edge numbers, validated to be within 0..count - 1, and `amount` of them if given."""
     if amount is not None and len(numbers) != amount:
         raise PenstockError(
             f"{who} answered with {len(numbers)} numbers for {amount} edges: check that it runs the same release.",
@@ -166,7 +171,7 @@ def numbers_received(numbers: Array, count: int, dtype: np.dtype[Any], who: str,
 
 
 def floats_received(values: Array, count: int, who: str, dtype: type[np.floating[Any]] = np.float32) -> Array:
-    """An array of floats from an answer, checked for its type and length."""
+    """An array of floats from an answer, validated for type and length."""
     if values.shape != (count,) or values.dtype != dtype:
         raise PenstockError(
             f"{who} answered with {values.shape} {values.dtype} for {count} numbers: check that it runs the same"
@@ -176,17 +181,16 @@ def floats_received(values: Array, count: int, who: str, dtype: type[np.floating
     return values
 
 
-# Batches on the wire: their arrays, and a document of which array is what.
-#
-# Offsets travel as counts in the smallest type that holds them; arrays that begin at the same memory, as totals do,
-# once. Features, labels and original numbers do not travel: whoever asked has them or pulls them.
+# Batches on the wire: their arrays, and a document of which array is what. Offsets are sent as counts in the smallest
+# type that holds them; arrays that begin at the same memory, as totals do, are sent once. Features, labels and original
+# numbers are not sent: the requester has them or fetches them.
 
 
 class _Lists(StrictRequest):
-    """One relation's block: places of its arrays in the message. Of `totals` the first so many are the block's."""
+    """One relation's block: positions of its arrays in the message. The block uses a prefix of `totals`."""
 
     kind: list[Name]
-    """Source, relation and destination; nothing in a batch of one type."""
+    """Source, relation and destination; empty in a batch of one type."""
     counts: Whole
     indices: Whole
     weights: Whole | None
@@ -202,9 +206,9 @@ class _Layer(StrictRequest):
 
 
 class _Form(StrictRequest):
-    """A batch: vertices by type (places of arrays), how many of them are seeds, and layers, outermost first.
+    """A batch: vertices by type (positions of arrays), how many of them are seeds, and layers, outermost first.
 
-    Of a share: how many seeds the whole batch has. `seed_weights` is the place of an array, if there is one.
+    Of a share: how many seeds the whole batch has. `seed_weights` is the position of an array, if there is one.
     """
 
     typed: bool
@@ -217,7 +221,7 @@ class _Form(StrictRequest):
 
 
 def batch_messages(batch: MiniBatch[Block] | MiniBatch[TypedBlock]) -> list[Message]:
-    """A batch as the sampler gives it."""
+    """A batch as messages."""
     arrays = _Outgoing()
     form = _Form(
         typed=isinstance(batch.blocks[0], TypedBlock),
@@ -239,13 +243,13 @@ def batch_messages(batch: MiniBatch[Block] | MiniBatch[TypedBlock]) -> list[Mess
 def batch_received(
     messages: Iterable[Message], counts: Mapping[str, int], key: BatchKey | None, who: str
 ) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
-    """The batch that messages carry, in arrays of its own. `counts` are the graph's vertices by type."""
+    """The batch in some messages, validated and in arrays of its own. `counts` are the graph's vertices by type."""
     parts = list(messages)
     if not parts:
         raise _wrong(who, "no parts")
     form, arrays = read_body(parts[0], _Form), [array for part in parts for array in part.arrays]
     if len(arrays) != form.arrays:
-        raise _wrong(who, f"{len(arrays)} arrays where {form.arrays} were said")
+        raise _wrong(who, f"{len(arrays)} arrays where {form.arrays} were announced")
     read = _Incoming(form, arrays, counts, who)
     vertices = {name: read.vertices(name) for name in form.vertices}
     read.check_rows(vertices)
@@ -259,7 +263,7 @@ def batch_received(
 
 
 def _by_relation(block: Block | TypedBlock, vertices: Mapping[str, Array]) -> TypedBlock:
-    """A layer by relation; the only one of a graph of one type has no name."""
+    """A layer by relation; that of a graph of one type has an empty name."""
     if isinstance(block, TypedBlock):
         return block
     (name,) = vertices
@@ -285,19 +289,19 @@ def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
 
 
 class _Outgoing:
-    """Arrays that have found their place."""
+    """The arrays of a message, with the positions given to them."""
 
     def __init__(self) -> None:
         self.all: list[Array] = []
         self._shared: dict[int, int] = {}
 
     def put(self, array: Array) -> int:
-        """The place of an array."""
+        """Add an array; returns its position."""
         self.all.append(array)
         return len(self.all) - 1
 
     def put_shared(self, array: Array) -> int:
-        """The place of an array that begins as this one does."""
+        """The position of an array that begins at the same memory, which is added if it is new."""
         begin = array.__array_interface__["data"][0]
         place = self._shared.get(begin)
         if place is None or len(self.all[place]) < len(array):
@@ -306,7 +310,7 @@ class _Outgoing:
 
 
 class _Incoming:
-    """Arrays of a batch that came. Kernels will believe them, so nothing is believed here."""
+    """The arrays of a batch that arrived, all validated, since kernels rely on them."""
 
     def __init__(self, form: _Form, arrays: list[Array], counts: Mapping[str, int], who: str) -> None:
         self._form, self._arrays, self._counts, self._who = form, arrays, counts, who
@@ -314,12 +318,12 @@ class _Incoming:
 
     def vertices(self, name: str) -> Array:
         if name not in self._counts:
-            raise _wrong(self._who, f"vertices of type {name!r}, which the graph has not")
+            raise _wrong(self._who, f"vertices of type {name!r}, which the graph does not have")
         count = self._counts[name]
         return numbers_received(self._array(self._form.vertices[name]), count, index_dtype(count), self._who).copy()
 
     def check_rows(self, vertices: Mapping[str, Array]) -> None:
-        """Layers stand on each other: the outermost reads all vertices, the innermost writes the seeds."""
+        """Check that layers fit together: the outermost reads all vertices, the innermost writes the seeds."""
         form = self._form
         if not form.layers or (not form.typed and len(vertices) != 1) or not set(form.seeds) <= set(vertices):
             raise _wrong(self._who, "no layers, or seeds of other types than its vertices")
@@ -328,10 +332,10 @@ class _Incoming:
         fits &= all(set(a) == set(b) and all(b[name] <= a[name] for name in a) for a, b in pairwise(rows))
         fits &= rows[-1] == {name: form.seeds.get(name, 0) for name in vertices}
         if not fits:
-            raise _wrong(self._who, "layers that do not stand on each other")
+            raise _wrong(self._who, "layers that do not fit together")
 
     def seed_weights(self) -> Array | None:
-        """One a seed, where there are any; a share has no more seeds than the whole."""
+        """The weights of the seeds, if there are any; also checks that a share has no more seeds than the whole."""
         count = sum(self._form.seeds.values())
         if self._form.whole is not None and self._form.whole < count:
             raise _wrong(self._who, "more seeds than the whole of which it is a share")
@@ -348,7 +352,7 @@ class _Incoming:
     def _block(self, lists: _Lists, layer: _Layer) -> tuple[EdgeType, Block]:
         source, relation, destination = self._kind(lists)
         if source not in layer.num_src or destination not in layer.num_dst:
-            raise _wrong(self._who, "a relation between types that the graph has not")
+            raise _wrong(self._who, "a relation between types that the graph does not have")
         num_src = layer.num_src[source]
         indices = numbers_received(self._array(lists.indices), num_src, np.dtype(np.int32), self._who).copy()
         counts = counts_received(self._array(lists.counts), len(indices), self._who)
@@ -361,11 +365,11 @@ class _Incoming:
         return (source, relation, destination), Block(indptr, indices, num_src, weights, totals, edges, ages=ages)
 
     def _floats(self, place: int | None, count: int) -> Array | None:
-        """One number for each edge, where there are any."""
+        """One number for each edge, if there are any."""
         return None if place is None else floats_received(self._array(place), count, self._who).copy()
 
     def _edges(self, lists: _Lists, count: int) -> Array | None:
-        """Numbers of edges. How many edges there are is known to the source of their rows, which refuses others."""
+        """The numbers of edges. Their upper bound is known to the row source, which validates them."""
         if lists.edges is None:
             return None
         most, dtype = np.iinfo(np.int64).max, np.dtype(np.int64)
@@ -387,13 +391,13 @@ class _Incoming:
             source, relation, destination = lists.kind
             return source, relation, destination
         if self._form.typed or lists.kind:
-            raise _wrong(self._who, "a relation that is none")
+            raise _wrong(self._who, "an invalid relation")
         (only,) = self._form.vertices
         return only, "", only
 
     def _array(self, place: int) -> Array:
         if place >= len(self._arrays) or self._arrays[place].ndim != 1:
-            raise _wrong(self._who, "an array that is not there, or not flat")
+            raise _wrong(self._who, "an array that is missing or not flat")
         return self._arrays[place]
 
 

@@ -1,6 +1,6 @@
-"""Draws for others: the handlers of a task that holds parts.
+"""Serves draws to others: the handlers of a task that holds parts.
 
-They call nobody, so that tasks that ask each other never wait in a circle.
+They send no requests themselves, so that tasks that ask each other never wait in a circle.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 
 MOST_EDGES = 1 << 27
-"""Edges in one answer: 1 GiB of the widest numbers."""
+"""The most edges in one answer: 1 GiB of the widest numbers."""
 
 
 def serve_lists(endpoint: Endpoint, parts: Mapping[int, OwnedPart]) -> None:
-    """Answer "draw", "totals" and "lists" for some parts; and what `relation` reads."""
+    """Answer "draw", "totals" and "lists" for some parts; and the requests of `relation`."""
     service = _Lists(endpoint.name, parts)
     for kind in ("degrees", "edges", "held-out"):
         endpoint.serve(kind, service.tell)
@@ -38,7 +38,7 @@ class _Lists:
         self._name, self._parts = name, parts
 
     def draw(self, message: Message, sender: str) -> Message:
-        """Counts by row, sources, weights where there are any, and positions where they are asked for."""
+        """Answer with counts by row, sources, weights if any, and positions if asked for."""
         asked = read_body(message, DrawRequest)
         if asked.fanout == 0:
             raise PenstockError(
@@ -52,7 +52,7 @@ class _Lists:
         if asked.shared:
             _check_shared(asked, excluded)
             drawn = lists.draw_shared(vertices, np.uint64(asked.key), asked.fanout)
-            # Fan-outs are what these draws are on average.
+            # These draws take as many as the fan-out only on average.
             _check_amount(len(drawn.sources), vertices, asked)
         elif asked.whole:
             drawn = lists.whole(vertices, _whole_by(asked, excluded))
@@ -73,12 +73,12 @@ class _Lists:
         return Message("totals", {}, (lists.totals(vertices, excluded, seen),))
 
     def describe(self, message: Message, sender: str) -> Message:
-        """What is held here: by part, vertices by type and relations in stored order."""
+        """Answer with what is held here: by part, vertices by type and relations in stored order."""
         read_body(message, StrictRequest)
         return Message("lists", {"parts": {str(index): _description(part) for index, part in self._parts.items()}})
 
     def tell(self, message: Message, sender: str) -> Message:
-        """Something about a relation, as it is in the graph folder."""
+        """Answer a request about a relation from the graph folder."""
         part = message.body.get("part")
         return answer_relation_request(self._part(part if isinstance(part, int) else -1), message)
 
@@ -108,7 +108,7 @@ def _absent(asked: TotalsRequest) -> HeldOutRule | None:
 
 
 def _check_shared(asked: DrawRequest, excluded: Array | None) -> None:
-    """Draws that rows share look at the lists alone: what would be left unheard is refused."""
+    """Refuse options that shared draws would ignore."""
     unheard = [name for name in ("weight", "absent", "time", "replace") if getattr(asked, name)]
     unheard += [] if excluded is None else ["excluded edges"]
     if unheard:
@@ -118,7 +118,7 @@ def _check_shared(asked: DrawRequest, excluded: Array | None) -> None:
 
 
 def _whole_by(asked: DrawRequest, excluded: Array | None) -> str:
-    """The field that whole lists are weighted by; what would be left unheard is refused."""
+    """The field that whole lists are weighted by; refuses options that would be ignored."""
     if asked.weight is None or asked.fanout >= 0 or asked.absent or asked.time or excluded is not None:
         raise PenstockError(
             "Whole lists can only be requested with a field's weights and without excluded edges.",

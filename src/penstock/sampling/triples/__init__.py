@@ -1,7 +1,7 @@
 """Triples (head, relation, tail) of all relations of a graph as examples: batches, negatives, filtered ranks.
 
-`triple_set` reads the triples of a graph, numbers its entities, those of all node types in one row, and answers which
-triples are true; `batcher` makes batches, and draws the entities that replace an end as negatives; `ranks` places
+`triple_set` reads the triples of a graph, numbers the entities of all node types in one sequence, and answers which
+triples are true; `batcher` makes batches, and draws the entities that replace an end as negatives; `ranks` ranks
 triples among those with one end replaced.
 """
 

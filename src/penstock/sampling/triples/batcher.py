@@ -17,15 +17,18 @@ from penstock.sampling.links.known import End
 from penstock.sampling.links.negatives import STEP, TRIES
 from penstock.sampling.triples.triple_set import Entities, KnownTriples, Triples, is_listed, reverse_of
 
-# Entities that replace an end of true triples, drawn from hashes: uniformly, or by a power of their degree.
+# Entities that replace an end of true triples, drawn by hash: uniformly, or by a power of their degree.
 
 _LOOKED_UP = 16
-"""A list of true entities up to so many times as long as what was drawn is looked up there, and not the other way."""
+"""A list of true entities up to this many times as long as what was drawn is looked up there,
+rather than the reverse.
+"""
 
 
 class DrawnEntities(NamedTuple):
-    """`entities` [groups, k] stand against each of the `group` triples of their row; `masked` [m] are places in the
-    [triples, k] scores that must not count: true triples, and entities of another type."""
+    """`entities` [groups, k] are the negatives of each of the `group` triples of their row; `masked` [m] are positions
+    in the [triples, k] scores that must not count: true triples, and entities of another type.
+    """
 
     entities: Array
     group: int
@@ -34,7 +37,7 @@ class DrawnEntities(NamedTuple):
 
 @dataclass(frozen=True)
 class TripleNegatives:
-    """How entities are drawn that replace an end.
+    """How the entities that replace an end are drawn.
 
     `k` for every `group` triples (0: for the whole batch), or all entities where k is 0, with repeats; in proportion to
     their degree in the training triples to the power of `power`. With `filtered`, those that make a true triple do not
@@ -49,7 +52,9 @@ class TripleNegatives:
     def draw(
         self, triples: Triples, end: End, entities: Entities, known: KnownTriples, weights: Array | None, key: np.uint64
     ) -> DrawnEntities:
-        """What stands at `end` against some triples; `weights` are sums of entities' weights (see `weight_sums`)."""
+        """The entities that replace `end` of some triples; `weights` are sums of entities' weights
+        (see `weight_sums`).
+        """
         low, high = entities.limits(triples.relation, end)
         other: End = "source" if end == "destination" else "destination"
         kept, own = triples.end(other), triples.end(end)
@@ -74,7 +79,7 @@ class TripleNegatives:
         return DrawnEntities(drawn, group, np.flatnonzero(mask))
 
     def per_triple(self, entities: int) -> int:
-        """How many stand against a triple at one end."""
+        """The number of negatives of a triple at one end."""
         return self.k or entities
 
 
@@ -96,7 +101,7 @@ def triple_negatives(name: str, k: int, group: int = 0, power: float = 0.0, filt
 
 
 def weight_sums(triples: Triples, entities: Entities, power: float) -> Array | None:
-    """[entities + 1] sums of the entities' degrees to a power, from 0; None where all weigh the same."""
+    """[entities + 1] prefix sums of the entities' degrees to a power, from 0; None where all weigh the same."""
     if not power:
         return None
     ends = np.concatenate([triples.head, triples.tail])
@@ -105,7 +110,9 @@ def weight_sums(triples: Triples, entities: Entities, power: float) -> Array | N
 
 
 def _masked_of_all(count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array) -> Array:
-    """Places of [triples, entities] that do not count, ascending: own ends, true triples, entities of another type."""
+    """Positions of [triples, entities] that do not count, ascending: own ends, true triples,
+    entities of another type.
+    """
     most = len(own) + int((last - first).sum() + low.sum() + (count - high).sum())
     masked = np.empty(most, np.int64)
     return masked[: _places_of_all(count, low, high, own, first, last, others, masked)]
@@ -115,7 +122,7 @@ def _masked_of_all(count: int, low: Array, high: Array, own: Array, first: Array
 def _places_of_all(
     count: int, low: Array, high: Array, own: Array, first: Array, last: Array, others: Array, masked: Array
 ) -> int:
-    """Write each triple's places, and return how many there are; true entities are of the right type, and ascend."""
+    """Write each triple's positions, and return how many; true entities are of the right type, and ascend."""
     size = 0
     for i in range(own.shape[0]):
         row, waiting = i * count, True
@@ -143,7 +150,7 @@ def _places_of_all(
 def _draw(
     key: np.uint64, attempt: int, group: int, low: Array, high: Array, sums: Array, useless: Array, drawn: Array
 ) -> None:
-    """Draw those entities that count for no triple of their group."""
+    """Draw those entities again that count for no triple of their group."""
     for g in range(drawn.shape[0]):
         start, stop = g * group, min((g + 1) * group, low.shape[0])
         lowest, highest = low[start:stop].min(), high[start:stop].max()
@@ -173,7 +180,7 @@ def _mask(
     for g in range(drawn.shape[0]):
         row = drawn[g]
         for j in range(k):
-            # Where an entity was drawn last, and from there where it was drawn before.
+            # The last draw of an entity, and from there its earlier ones.
             following[j] = place[row[j]]
             place[row[j]] = j
         lowest, highest = row.min(), row.max()
@@ -225,10 +232,11 @@ Corrupted = dict[End, DrawnEntities]
 
 @dataclass(eq=False)
 class TripleBatch:
-    """Triples, and by end what replaces it. `nodes` are the different vertices of all of them by node type, ascending;
-    `numbers` their entity numbers, ascending: a row of the model's outputs, types one behind the other, for each.
+    """Triples, and by end the entities that replace it. `nodes` are the different vertices of all of them by node type,
+    ascending; `numbers` their entity numbers, ascending: one for each row of the model's outputs, types concatenated.
 
-    `exclude` are the pairs by edge type that a sampler must not draw. `whole` is of the batch that this is a share of.
+    `exclude` are the pairs by edge type that a sampler must not draw. `whole` describes the batch that this is a share
+    of.
     """
 
     triples: Triples
@@ -255,8 +263,8 @@ class TripleBatch:
 class TripleBatcher:
     """Makes batches of training triples; may be called from several threads at once.
 
-    `known` are the triples that filtered negatives avoid. `edge_types` are those of the graph that messages go along:
-    a batch's own triples, and their reverses, are excluded from them; there are none where nothing is sent along edges.
+    `known` are the triples that filtered negatives avoid. `edge_types` are those of the graph that carry messages: a
+    batch's own triples, and their reverses, are excluded from them; none where the model has no layers.
     """
 
     def __init__(
@@ -288,7 +296,7 @@ class TripleBatcher:
         return TripleBatch(chosen, corrupted, nodes, numbers, self._exclude(chosen) if self._sends else {}, key)
 
     def share(self, batch: TripleBatch, places: Array) -> TripleBatch:
-        """Some triples of a batch with what stands against them; nothing is drawn anew, and `exclude` stays whole."""
+        """Some triples of a batch with their negatives; nothing is drawn anew, and `exclude` stays whole."""
         return share_of(batch, places, self.entities)
 
     def _exclude(self, chosen: Triples) -> dict[EdgeType, Array]:
@@ -318,7 +326,7 @@ def numbered(
 
 
 def share_of(batch: TripleBatch, places: Array, entities: Entities) -> TripleBatch:
-    """The triples at some places of a batch, with what stands against them in the whole batch."""
+    """The triples at some positions of a batch, with their negatives in the whole batch."""
     triples = batch.triples.at(places)
     corrupted: Corrupted = {end: _at(drawn, places, len(batch)) for end, drawn in batch.corrupted.items()}
     nodes, numbers = numbered(entities, triples, corrupted)

@@ -1,4 +1,4 @@
-"""Filtered ranks of triples among all entities that can stand at one end, in blocks of bounded memory.
+"""Filtered ranks of triples among all entities that can replace one end, in blocks of bounded memory.
 
 A rank is 1 + how many candidates score higher + half of how many score the same. Other true triples do not count.
 Triples that share a relation and the other end share their scores, which are computed once.
@@ -68,7 +68,7 @@ def _counted(scores: torch.Tensor, row: Array, own: Array, first: Array, last: A
 
 
 def _counted_on_device(scores: torch.Tensor, row: Array, own: Array, first: Array, last: Array, others: Array) -> Array:
-    """The same by tensors, so that scores need not leave their device."""
+    """The same with tensors, so that scores need not leave their device."""
     if bool(scores.isnan().any()):
         raise _not_finite()
     rows, column = (torch.from_numpy(each).to(scores.device) for each in (row, own))
@@ -88,7 +88,7 @@ def _counted_on_device(scores: torch.Tensor, row: Array, own: Array, first: Arra
     true = scores[rows[of], at]
     higher.index_add_(0, of, -(true > mine[of]).to(torch.int64))
     level.index_add_(0, of, -(true == mine[of]).to(torch.int64))
-    # A triple stands level with itself.
+    # A triple ties with itself.
     ranks: Array = (1 + higher + (level - 1) / 2).to(torch.float64).cpu().numpy()
     return ranks
 

@@ -15,7 +15,7 @@ _REVERSED = "rev-"
 
 
 class Triples(NamedTuple):
-    """Heads and tails by entity number, relations by their place in `relations_of`; int64 each."""
+    """Heads and tails by entity number, relations by their position in `relations_of`; int64 each."""
 
     head: Array
     relation: Array
@@ -23,11 +23,11 @@ class Triples(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """The number of triples."""
         return len(self.head)
 
     def at(self, places: Array | slice) -> "Triples":
-        """Some of them."""
+        """Some of the triples."""
         return Triples(*(column[places] for column in self))
 
     def end(self, end: End) -> Array:
@@ -36,13 +36,13 @@ class Triples(NamedTuple):
 
     @staticmethod
     def joined(some: Iterable["Triples"]) -> "Triples":
-        """Several sets, one behind the other."""
+        """Several sets, concatenated."""
         none = Triples(*(np.empty(0, np.int64) for _ in range(3)))
         return Triples(*(np.concatenate(columns) for columns in zip(none, *some, strict=True)))
 
 
 class Entities:
-    """One number for each vertex of the types that relations join: types one behind the other, in stored order."""
+    """One number for each vertex of the types that relations join: types in stored order, one after the other."""
 
     def __init__(self, counts: Mapping[str, int], relations: Sequence[EdgeType]) -> None:
         joined = {kind[0] for kind in relations} | {kind[2] for kind in relations}
@@ -55,7 +55,7 @@ class Entities:
 
     @property
     def count(self) -> int:
-        """Of all types."""
+        """The number of entities of all types."""
         return int(self.starts[-1])
 
     def start(self, node_type: str) -> int:
@@ -63,11 +63,11 @@ class Entities:
         return int(self.starts[self.types.index(node_type)])
 
     def limits(self, relation: Array, end: End) -> tuple[Array, Array]:
-        """From and below which number entities can stand at an end of each relation."""
+        """The range [low, high) of entities that can be at an end of each relation."""
         return self._low[end][relation], self._high[end][relation]
 
     def by_type(self, numbers: Array) -> tuple[dict[str, Array], Array]:
-        """Vertices by type of ascending, different numbers; types without any are left out. They keep their order."""
+        """Vertices by type, given ascending, different numbers; types without any are left out. Order is kept."""
         cuts = np.searchsorted(numbers, self.starts)
         found = {
             name: numbers[first:last] - start
@@ -78,13 +78,13 @@ class Entities:
 
 
 def relations_of(edge_types: Iterable[EdgeType]) -> list[EdgeType]:
-    """The relations that triples are of: all edge types but those that `reverse_edges` adds for messages."""
+    """The relations of triples: all edge types but those that `reverse_edges` adds for messages."""
     kinds = list(edge_types)
     return [kind for kind in kinds if not _is_reverse(kind, kinds)]
 
 
 def reverse_of(kind: EdgeType, edge_types: Iterable[EdgeType]) -> EdgeType | None:
-    """The edge type that `reverse_edges` adds for a relation, where it is there."""
+    """The edge type that `reverse_edges` adds for a relation; None where there is none."""
     other = kind[2], f"{_REVERSED}{kind[1]}", kind[0]
     return other if other in edge_types else None
 
@@ -117,7 +117,7 @@ def held_out_triples(graph: Graph, relations: Sequence[EdgeType], entities: Enti
     return Triples.joined(found)
 
 
-# Which triples are true: sorted lists of the entities that stand at one end, by relation and the other end.
+# Which triples are true: sorted lists of the entities at one end, by relation and the other end.
 
 
 class _Index(NamedTuple):
@@ -138,15 +138,15 @@ class KnownTriples:
         }
 
     def keys(self, relation: Array, kept: Array) -> Array:
-        """By what the index is sorted."""
+        """The keys by which the index is sorted."""
         return np.asarray(relation * self._entities + kept)
 
     def index(self, end: End) -> tuple[Array, Array]:
-        """Sorted keys of `keys`, and the entities at `end` that make true triples with them."""
+        """Sorted keys (see `keys`), and the entities at `end` that make true triples with them."""
         return self._index[end]
 
     def bounds(self, relation: Array, kept: Array, end: End) -> tuple[Array, Array]:
-        """From where to where the index has the true entities at `end` of each relation and other end."""
+        """The range of the index that has the true entities at `end` for each relation and other end."""
         keys, sought = self._index[end].keys, self.keys(relation, kept)
         return np.searchsorted(keys, sought, "left"), np.searchsorted(keys, sought, "right")
 

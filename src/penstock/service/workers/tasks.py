@@ -131,14 +131,15 @@ class DeviceGrant(Protocol):
 
 
 class OwnDevice:
-    """The GPU of a process that does one task: torch itself refuses to reserve more than was granted."""
+    """The `DeviceGrant` of a process that does one task: torch itself refuses to reserve more GPU memory than was
+    granted.
+    """
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
 
     @contextmanager
     def entered(self, reports: Reports) -> Iterator[None]:
-        """See `DeviceGrant`."""
         if not self._task["device_bytes"]:
             yield
             return
@@ -148,12 +149,11 @@ class OwnDevice:
             yield
 
     def peak_bytes(self) -> int | None:
-        """See `DeviceGrant`."""
         return torch.cuda.max_memory_reserved() if uses_gpu() else None
 
 
 class SharedDevice:
-    """The part of a GPU that a job of a shared process was granted: what is reserved for the streams of the job.
+    """The `DeviceGrant` of a job in a shared process: the GPU memory reserved for the streams of the job.
 
     torch knows one limit for a process, which is what all its jobs were granted together. A job that takes more than
     its part is noticed within a second, and `too_much` is called.
@@ -168,7 +168,6 @@ class SharedDevice:
 
     @contextmanager
     def entered(self, reports: Reports) -> Iterator[None]:
-        """See `DeviceGrant`."""
         if not self._task["device_bytes"]:
             yield
             return
@@ -178,7 +177,6 @@ class SharedDevice:
             self.peak_bytes()
 
     def peak_bytes(self) -> int | None:
-        """See `DeviceGrant`."""
         if self._streams is None:
             return None
         now, granted = self._streams.reserved_bytes(), granted_bytes(self._task)

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 from penstock.graph.files import PRIVATE_UMASK
 
-_OPENBLAS = "OPENBLAS_NUM_THREADS"
+_WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""What keeps OpenBLAS, of NumPy and SciPy, and jemalloc, of Arrow, from starting threads when they are loaded."""
 LONGEST = 64 << 10
 """Bytes of a request or an answer that are read at once; each is a line."""
 
@@ -42,11 +43,12 @@ def run(requests: int) -> None:
 
 def import_everything() -> None:
     """Import what tasks need, and load one kernel, for which Numba gets ready for all others."""
-    with _one_thread_for_products():
+    with _libraries_start_no_threads():
         import numpy as np
+        import pyarrow
         import scipy.linalg
 
-        assert scipy.linalg
+        assert pyarrow and scipy.linalg
     from penstock.partition.owners import split_by_owner
     from penstock.service.workers.shared_jobs import PROGRAMS
 
@@ -55,19 +57,20 @@ def import_everything() -> None:
 
 
 @contextmanager
-def _one_thread_for_products() -> Iterator[None]:
-    """While OpenBLAS is loaded in it, which NumPy and SciPy bring along, it starts no threads.
+def _libraries_start_no_threads() -> Iterator[None]:
+    """Libraries that are loaded in it start no threads; those of later forks read the environment as it was.
 
     torch, which is imported later, has a library of its own for the products of a training.
     """
-    before = os.environ.get(_OPENBLAS)
-    os.environ[_OPENBLAS] = "1"
+    before = {name: os.environ.get(name) for name in _WITHOUT_THREADS}
+    os.environ.update(_WITHOUT_THREADS)
     try:
         yield
     finally:
-        del os.environ[_OPENBLAS]
-        if before is not None:
-            os.environ[_OPENBLAS] = before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def serve(requests: socket.socket) -> None:

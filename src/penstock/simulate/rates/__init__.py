@@ -1,7 +1,7 @@
 """How flows share links: the policies, each of which chooses a way of sharing from `simulate/sharing`.
 
 `POLICIES` is the table of contents. `flow_policies` know flows alone, `coflow_policies` what belongs together. A new
-policy is an entry in one of them or in a file of its own, and one line here (docs/simulate.md).
+policy is an entry in one of them or in a file of its own, and one line here (docs/simulating.md).
 """
 
 from typing import TYPE_CHECKING

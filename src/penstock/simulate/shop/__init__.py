@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.simulate.shop.schedule import Schedule, Step, check_schedule, timeline_of
+    from penstock.simulate.shop.schedule import ScheduledOperation, ShopSchedule, check_schedule, timeline_of
     from penstock.simulate.shop.schedulers import SCHEDULERS, make_schedule
     from penstock.simulate.shop.schedulers.scheduler import Scheduler
     from penstock.simulate.shop.shop import Choice, Job, Operation, Route, Shop, fjs_text, read_fjs, shop_bound
@@ -21,10 +21,10 @@ __all__ = [
     "Job",
     "Operation",
     "Route",
-    "Schedule",
+    "ScheduledOperation",
     "Scheduler",
     "Shop",
-    "Step",
+    "ShopSchedule",
     "check_schedule",
     "fjs_text",
     "make_schedule",
@@ -37,7 +37,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "penstock.simulate.shop.schedule": ("Schedule", "Step", "check_schedule", "timeline_of"),
+        "penstock.simulate.shop.schedule": ("ScheduledOperation", "ShopSchedule", "check_schedule", "timeline_of"),
         "penstock.simulate.shop.schedulers": ("SCHEDULERS", "make_schedule"),
         "penstock.simulate.shop.schedulers.scheduler": ("Scheduler",),
         "penstock.simulate.shop.shop": (

@@ -19,7 +19,7 @@ from penstock.simulate.workload_builder import Item, WorkloadBuilder
 # Who does what when: a schedule, and how one is made from an order of operations.
 
 
-class Step(NamedTuple):
+class ScheduledOperation(NamedTuple):
     """One operation of a schedule; job, operation and machine are numbers from 0."""
 
     job: int
@@ -37,11 +37,11 @@ class Pick(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ShopSchedule:
     """A schedule of a shop: the route of every job, and the steps in order of their start."""
 
     routes: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ScheduledOperation, ...]
     proved: float | None = None
     """A time that no schedule beats, where the scheduler has proved one."""
 
@@ -56,7 +56,7 @@ class Schedule:
         return [Pick(step.job, step.machine) for step in self.steps]
 
 
-def placed(shop: Shop, routes: tuple[int, ...], picks: Iterable[Pick], filling: bool = False) -> Schedule:
+def placed(shop: Shop, routes: tuple[int, ...], picks: Iterable[Pick], filling: bool = False) -> ShopSchedule:
     """Operations placed one after the other, each as early as its job and its machine allow.
 
     An operation goes behind all others of its machine, or with `filling` into the first gap that is long enough.
@@ -68,10 +68,10 @@ def placed(shop: Shop, routes: tuple[int, ...], picks: Iterable[Pick], filling: 
         operation = shop.jobs[job][routes[job]][done[job]]
         time = next(choice.time for choice in operation if choice.machine == machine)
         start = _start(busy[machine], ready[job], time, filling)
-        steps.append(Step(job, done[job], machine, start, start + time))
+        steps.append(ScheduledOperation(job, done[job], machine, start, start + time))
         insort(busy[machine], (start, start + time))
         ready[job], done[job] = start + time, done[job] + 1
-    return Schedule(routes, tuple(sorted(steps, key=lambda step: (step.start, step.end, step.job, step.operation))))
+    return ShopSchedule(routes, tuple(sorted(steps, key=lambda step: (step.start, step.end, step.job, step.operation))))
 
 
 def _start(busy: list[tuple[float, float]], ready: float, time: float, filling: bool) -> float:
@@ -91,12 +91,12 @@ _ROUNDING = 1e-9
 """The share of a time by which sums of floating-point numbers may be off."""
 
 
-def check_schedule(shop: Shop, schedule: Schedule) -> None:
+def check_schedule(shop: Shop, schedule: ShopSchedule) -> None:
     """Refuse a schedule that leaves something out, does it twice, elsewhere, too fast, too early or two at once."""
     if len(schedule.routes) != len(shop.jobs):
         raise _wrong(f"it chooses routes for {len(schedule.routes)} jobs of {len(shop.jobs)}")
-    of_jobs: list[list[Step]] = [[] for _ in shop.jobs]
-    on_machines: list[list[Step]] = [[] for _ in shop.machines]
+    of_jobs: list[list[ScheduledOperation]] = [[] for _ in shop.jobs]
+    on_machines: list[list[ScheduledOperation]] = [[] for _ in shop.machines]
     for step in schedule.steps:
         if not (0 <= step.job < len(shop.jobs) and 0 <= step.machine < len(shop.machines)):
             raise _wrong(f"it names job {step.job + 1} on machine {step.machine + 1}, which are not in the shop")
@@ -108,7 +108,7 @@ def check_schedule(shop: Shop, schedule: Schedule) -> None:
         _check_machine(shop.machines[machine], steps)
 
 
-def _check_job(shop: Shop, schedule: Schedule, job: int, steps: list[Step]) -> None:
+def _check_job(shop: Shop, schedule: ShopSchedule, job: int, steps: list[ScheduledOperation]) -> None:
     number = schedule.routes[job]
     if not 0 <= number < len(shop.jobs[job]):
         raise _wrong(f"job {job + 1} has no route {number + 1}")
@@ -130,7 +130,7 @@ def _check_job(shop: Shop, schedule: Schedule, job: int, steps: list[Step]) -> N
         before = step.end
 
 
-def _check_machine(name: str, steps: list[Step]) -> None:
+def _check_machine(name: str, steps: list[ScheduledOperation]) -> None:
     steps = sorted((step for step in steps if step.end > step.start), key=lambda step: step.start)
     for one, other in pairwise(steps):
         if other.start < one.end - _ROUNDING * max(1.0, one.end):
@@ -147,7 +147,7 @@ def _wrong(what: str) -> PenstockError:
 # A schedule as a simulated workload, so that pages, traces and critical paths of simulations are made of it too.
 
 
-def timeline_of(shop: Shop, schedule: Schedule) -> tuple[Timeline, Array]:
+def timeline_of(shop: Shop, schedule: ShopSchedule) -> tuple[Timeline, Array]:
     """The timeline of a schedule in seconds, and the machine of every task.
 
     The simulator is given the orders of jobs and machines, not the times: it finds these by itself, and no operation

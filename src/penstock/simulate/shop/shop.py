@@ -175,7 +175,7 @@ def _whole(path: Path, line: int, word: str) -> int:
 
 def _malformed(path: Path, line: int, what: str) -> PenstockError:
     return PenstockError(
-        f"{path}, line {line}: {what}; write the .fjs format of docs/shops.md.", code="invalid-document"
+        f"{path}, line {line}: {what}; write the .fjs format of docs/simulating.md.", code="invalid-document"
     )
 
 

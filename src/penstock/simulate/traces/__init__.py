@@ -25,13 +25,13 @@ if TYPE_CHECKING:
         mean_cct_bound,
         simulate_trace,
     )
-    from penstock.simulate.traces.trace import MEGABYTE, Trace, made_trace, read_trace, write_trace
+    from penstock.simulate.traces.trace import MEGABYTE, CoflowTrace, made_trace, read_trace, write_trace
 
 __all__ = [
     "MEGABYTE",
     "TRACE_POLICIES",
+    "CoflowTrace",
     "PortRates",
-    "Trace",
     "TraceCoflows",
     "TraceOutcome",
     "TracePolicy",
@@ -73,6 +73,6 @@ __getattr__ = lazy_names(
             "mean_cct_bound",
             "simulate_trace",
         ),
-        "penstock.simulate.traces.trace": ("MEGABYTE", "Trace", "made_trace", "read_trace", "write_trace"),
+        "penstock.simulate.traces.trace": ("MEGABYTE", "CoflowTrace", "made_trace", "read_trace", "write_trace"),
     },
 )

@@ -11,7 +11,7 @@ from penstock.simulate.traces import TRACE_POLICIES
 from penstock.simulate.traces.bssi import bssi
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, line_bytes, lines_of, rates_of
 from penstock.simulate.traces.progress import CHANGES
-from penstock.simulate.traces.trace import Trace
+from penstock.simulate.traces.trace import CoflowTrace
 
 # A trace simulated under a policy, what came of it, and what no policy can beat.
 
@@ -84,14 +84,14 @@ class TraceOutcome:
 
 
 def simulate_trace(
-    trace: Trace | TraceCoflows, policy: str, rate_bytes_s: float | PortRates, changes: bool = False
+    trace: CoflowTrace | TraceCoflows, policy: str, rate_bytes_s: float | PortRates, changes: bool = False
 ) -> TraceOutcome:
     """Simulate all coflows of a trace on a switch that only its ports limit.
 
     A rate holds for both sides of every port. With `changes` the outcome also tells every flow's rate over time.
     """
     began = perf_counter()
-    coflows = trace.coflows if isinstance(trace, Trace) else trace
+    coflows = trace.coflows if isinstance(trace, CoflowTrace) else trace
     chosen, rates = TRACE_POLICIES[policy], rates_of(rate_bytes_s, coflows.ports)
     room = 8 * coflows.flows + 1 if changes else 0
     while True:

@@ -34,7 +34,7 @@ MEGABYTE = 1e6  # bytes
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class CoflowTrace:
     """C shuffles over the ports of one switch. Those of coflow c are `mappers[mapper_first[c] : mapper_first[c + 1]]`
     and likewise for reducers."""
 
@@ -99,7 +99,7 @@ _TAIL = 1.2  # exponent of a flow's megabytes: finite mean, no variance
 _LONGEST = 500.0  # megabytes of a flow
 
 
-def made_trace(ports: int = 150, coflows: int = 526, seconds: float = 3600.0, seed: int = 0) -> Trace:
+def made_trace(ports: int = 150, coflows: int = 526, seconds: float = 3600.0, seed: int = 0) -> CoflowTrace:
     """A trace with Poisson arrivals over about so many seconds (0: all at once), in whole milliseconds.
 
     Widths are skewed and sizes heavy-tailed. With the given numbers it is about as large as the public trace.
@@ -119,7 +119,7 @@ def made_trace(ports: int = 150, coflows: int = 526, seconds: float = 3600.0, se
     reducer_first, reducers = _locations(seed, "to", ports, reducer_counts)
     share = np.minimum(_LONGEST, (1 - _draws(seed, "sizes", coflows)) ** (-1 / _TAIL)).round()
     waves = 1 + np.floor(4 * _draws(seed, "waves", len(reducers)) ** 3)
-    return Trace(
+    return CoflowTrace(
         ports=ports,
         names=np.arange(1, coflows + 1),
         arrivals_ms=arrivals,
@@ -164,7 +164,7 @@ _LARGEST_NAME = 2**63 - 1
 _MOST_MS, _MOST_MB = MOST_SECONDS * 1e3, MOST_BYTES / MEGABYTE
 
 
-def read_trace(path: Path | str) -> Trace:
+def read_trace(path: Path | str) -> CoflowTrace:
     """Read a trace in the text format of the coflow benchmark."""
     path = Path(path)
     if "\0" in str(path):
@@ -178,7 +178,7 @@ def read_trace(path: Path | str) -> Trace:
         ) from None
 
 
-def write_trace(trace: Trace, path: Path | str) -> None:
+def write_trace(trace: CoflowTrace, path: Path | str) -> None:
     """Write a trace, so that reading it gives the same numbers."""
 
     def write(file: BinaryIO) -> None:
@@ -189,7 +189,7 @@ def write_trace(trace: Trace, path: Path | str) -> None:
     replace_whole(Path(path), write)
 
 
-def _line(trace: Trace, coflow: int) -> str:
+def _line(trace: CoflowTrace, coflow: int) -> str:
     mappers = trace.mappers[trace.mapper_first[coflow] : trace.mapper_first[coflow + 1]].tolist()
     mine = slice(trace.reducer_first[coflow], trace.reducer_first[coflow + 1])
     pairs = zip(trace.reducers[mine].tolist(), trace.megabytes[mine].tolist(), strict=True)
@@ -207,7 +207,7 @@ class _Reader:
         self._words: list[str] = []
         self._at = 0
 
-    def trace(self) -> Trace:
+    def trace(self) -> CoflowTrace:
         """Read the whole file."""
         if not self._next_line():
             self._refuse("the file is empty", "begin with the numbers of ports and coflows")
@@ -243,7 +243,7 @@ class _Reader:
                 self._refuse(f"more than {MOST_FLOWS:,} flows", "take a part of the trace")
         if self._next_line():
             self._refuse(f"more than the {count} coflows of the first line", "correct the first line")
-        return Trace(
+        return CoflowTrace(
             ports=ports,
             names=np.array([*names], np.int64),
             arrivals_ms=np.array(arrivals),

@@ -38,7 +38,7 @@ _READERS = 4
 full, and kernels of other streams find room beside them."""
 
 
-class HostRows(NamedTuple):
+class HostTable(NamedTuple):
     """A table in host memory, as the device and the host read its rows."""
 
     lines: Tensor
@@ -53,11 +53,11 @@ class HostRows(NamedTuple):
     row_shape: tuple[int, ...]
 
 
-def host_rows(table: Array, dtype: torch.dtype, device: torch.device) -> HostRows:
+def host_rows(table: Array, dtype: torch.dtype, device: torch.device) -> HostTable:
     """Rows of a table of two dimensions that the host alone reads, wherever its memory is; `dtype`: of its numbers."""
     size, chunk_bytes = table.shape[1] * table.itemsize, CHUNK_BYTES
     none = torch.zeros((1, table.shape[1]), dtype=dtype, device=device)
-    return HostRows(none, table.view(np.uint8), None, size, _chunk_rows(size, chunk_bytes), tuple(table.shape[1:]))
+    return HostTable(none, table.view(np.uint8), None, size, _chunk_rows(size, chunk_bytes), tuple(table.shape[1:]))
 
 
 def _chunk_rows(row_bytes: int, chunk_bytes: int) -> int:
@@ -74,7 +74,7 @@ class DividedTable(PinnedTable):
         self._cache = below._cache
         size = self._lines.shape[1] * self.dtype.itemsize
         flat: Array = self._lines.view(torch.uint8).numpy() if size else np.empty((len(self.table), 0), np.uint8)
-        self.rows = HostRows(
+        self.rows = HostTable(
             self._lines, flat, self._cache, size, _chunk_rows(size, chunk_bytes), tuple(self.table.shape[1:])
         )
         self.readings = ReadingPool(self.rows, paths)
@@ -92,9 +92,9 @@ class DividedTable(PinnedTable):
         places: Tensor | None = None,
         span: Columns | None = None,
     ) -> Tensor:
-        """See `DeviceSource.gather`. All rows of some ids come along both paths, and the host waits for the ids.
+        """Gather rows: given ids alone, they come along both paths, and the host waits for the ids.
 
-        With a count, places or columns, as captured gathers have, the device reads by itself.
+        With a count, places or columns, as captured gathers have, the device reads all rows by itself.
         """
         plain = count is not None or places is not None or span is not None
         if plain or not 0 < len(ids) * self.rows.row_bytes <= _MOST_BYTES:
@@ -114,7 +114,7 @@ class DividedTable(PinnedTable):
         return out
 
     @contextmanager
-    def reading(self, room: int, ids: torch.dtype) -> "Iterator[Reading]":
+    def reading(self, room: int, ids: torch.dtype) -> "Iterator[HostTableReading]":
         """Memory to read so many rows with; another one for each who reads at the same time."""
         reading = self.readings.take()
         reading.make_room(room, ids, _SLACK)
@@ -130,17 +130,17 @@ class DividedTable(PinnedTable):
 class ReadingPool:
     """Memory to read a table's rows with, lent to whoever reads."""
 
-    def __init__(self, rows: HostRows, paths: HostPaths) -> None:
+    def __init__(self, rows: HostTable, paths: HostPaths) -> None:
         self._rows, self.paths = rows, paths
-        self._idle: list[Reading] = []
+        self._idle: list[HostTableReading] = []
         self._lock = threading.Lock()
 
-    def take(self) -> "Reading":
+    def take(self) -> "HostTableReading":
         """Memory that nobody else uses, until it is given back."""
         with self._lock:
-            return self._idle.pop() if self._idle else Reading(self._rows, self.paths)
+            return self._idle.pop() if self._idle else HostTableReading(self._rows, self.paths)
 
-    def give_back(self, reading: "Reading") -> None:
+    def give_back(self, reading: "HostTableReading") -> None:
         """The memory may be used again. What was launched with it may still be under way."""
         with self._lock:
             self._idle.append(reading)
@@ -152,10 +152,10 @@ class ReadingPool:
         self.paths.release()
 
 
-class Reading:
+class HostTableReading:
     """Memory with which one batch's rows are read, and the batch's passage: listed, begun, finished."""
 
-    def __init__(self, rows: HostRows, paths: HostPaths) -> None:
+    def __init__(self, rows: HostTable, paths: HostPaths) -> None:
         self._table, self._paths = rows, paths
         self._room, self._count = 0, 0
         device = self._paths.device

@@ -96,13 +96,12 @@ class Division(Protocol):
 
 
 class FixedDivision:
-    """The same share of every batch is read by the device."""
+    """The `Division` under which the device reads the same share of every batch."""
 
     def __init__(self, pinned_share: float) -> None:
         self._share = pinned_share
 
     def divide(self, chunks: int) -> Divided:
-        """See `Division.divide`."""
         return divided_by(self._share, chunks)
 
 
@@ -124,7 +123,6 @@ class FastestDivision:
         """Of the chunks, those that the device reads now."""
 
     def divide(self, chunks: int) -> Divided:
-        """See `Division.divide`."""
         with self._lock:
             pace = self._pace.count_batch(self._clock(), chunks)
             if pace is not None:

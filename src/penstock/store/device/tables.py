@@ -92,7 +92,7 @@ class DeviceSource(RowSource):
         return out
 
     def read(self, ids: Any, to: Any = None, columns: Columns = None, dtype: Any = None) -> Any:
-        """See `RowSource.read`; a tensor on the device where nothing is said."""
+        """As `RowSource.read`; where `out` is not given, the result is a tensor on the device."""
         span, picked = span_of(columns, self.shape[1:])
         ids = self._on_device(ids)
         here = isinstance(to, Tensor) and to.device == ids.device and picked is None
@@ -109,12 +109,12 @@ class DeviceSource(RowSource):
         return to
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
-        """See `RowSource.fill`: rows come back to the host."""
+        """As `RowSource.fill`: rows are copied back to the host."""
         rows = self.gather(self._on_device(ids), span=span).cpu()
         _tensor(out)[slice(None) if places is None else torch.from_numpy(places)] = rows.to(_tensor(out).dtype)
 
     def put(self, ids: Array, out: Any, places: Array | None = None, span: Span | None = None) -> None:
-        """See `RowSource.put`: without a copy between where `out` is on the device."""
+        """As `RowSource.put`; where `out` is on the device, rows are gathered into it directly."""
         if not isinstance(out, Tensor):
             self.fill(ids, out, places, span)
             return
@@ -234,7 +234,6 @@ class SharedTable(ArraySource):
             self.dtype = np.dtype(np.float32)
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
-        """See `RowSource.fill`."""
         if not self._is_bits:
             super().fill(ids, out, places, span)
             return

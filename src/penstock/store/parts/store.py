@@ -83,7 +83,7 @@ class PartedStore:
         return PartedRowSource(self, field, self._kind(field))
 
     def fill(self, field: str, kind: Kind, ids: Array, out: Array, places: Array | None, asked: AskedRows) -> None:
-        """See `RowSource.fill`: what is here is read while owners are asked for the rest."""
+        """As `RowSource.fill`: local rows are read while the owners of the others answer."""
         try:
             self._fill(field, kind, ids, out, places, asked)
         except RemoteError as error:
@@ -255,7 +255,6 @@ class PartedRowSource(RowSource):
         self.dtype = kind.dtype
 
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
-        """See `RowSource.fill`."""
         selection = self._asked.selection if span is None else None
         asked = AskedRows(span, selection, self._asked.epoch)
         self._store.fill(self._field, self._kind, ids, out, places, asked)

@@ -1,4 +1,4 @@
-"""What callbacks are told, and when."""
+"""What callbacks are called with, and when."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,17 +14,17 @@ from penstock.train.job import Job
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What an epoch has come to."""
+    """The result of an epoch."""
 
     run: Path
     """The run folder."""
     epoch: int
-    """From 1."""
+    """Counted from 1."""
     epochs: int
-    """As many as the run will have at most."""
+    """The largest number of epochs that the run can have."""
     step: int
     loss: float
-    """The mean of the training loss."""
+    """The mean training loss of the epoch."""
     val: dict[str, float]
     """Validation metrics by name; empty where the epoch was not validated."""
     val_loss: float | None
@@ -32,11 +32,11 @@ class EpochResult:
     metric: str
     """The metric that chooses the best model."""
     best_epoch: int
-    """The epoch of the best model so far; -1: none was validated."""
+    """The epoch of the best model so far; -1 where none was validated."""
     best_value: float | None
     lr: float
     seconds: float
-    """That the epoch's training took."""
+    """Seconds that the epoch's training took."""
 
     @property
     def value(self) -> float | None:
@@ -45,7 +45,7 @@ class EpochResult:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Everything that can be drawn as a curve, by name: loss, val_loss, val_accuracy, lr and so on."""
+        """Every number of the epoch that makes a curve, by name: loss, val_loss, val_accuracy, lr and so on."""
         found = {"loss": self.loss, "lr": self.lr, "seconds": self.seconds}
         if self.val_loss is not None:
             found["val_loss"] = self.val_loss
@@ -61,14 +61,14 @@ class Callbacks:
     """
 
     def __init__(self, named: Sequence[tuple[str, Any]] = ()) -> None:
-        """Classes among them are called once, without arguments, when the run starts."""
+        """A class among them is instantiated without arguments when the run starts."""
         self._named, self._made = list(named), list[tuple[str, Any]]()
 
     def __len__(self) -> int:
         return len(self._named)
 
     def start(self, run: Path, job: Job) -> None:
-        """A run starts or is resumed; once in a process."""
+        """Call `on_start`, once in a process, when a run starts or is resumed."""
         if self._made:
             return
         for name, given in self._named:
@@ -79,7 +79,7 @@ class Callbacks:
                     made.on_start(run, job)
 
     def epoch(self, result: EpochResult) -> bool:
-        """Tell all of them about an epoch; whether one wants the run to end."""
+        """Call all callbacks with an epoch's result; returns whether one of them asks for the run to end."""
         answers = []
         for name, made in self._made:
             with code_at_fault(f"Callback {name}"):
@@ -88,14 +88,16 @@ class Callbacks:
         return any(answers)
 
     def end(self, result: dict[str, Any]) -> None:
-        """The run has ended, or was interrupted: everything that it has come to is written down already."""
+        """Call `on_end` when the run has ended or was interrupted; all its results are written already."""
         for name, made in self._made:
             with code_at_fault(f"Callback {name}"):
                 if hasattr(made, "on_end"):
                     made.on_end(result)
 
     def fail(self) -> None:
-        """The run has failed: what callbacks say about that must not hide why."""
+        """Call `on_end(None)` when the run has failed; errors of callbacks are suppressed, so that the run's own error
+        is seen.
+        """
         for _, made in self._made:
             if hasattr(made, "on_end"):
                 with suppress(Exception):

@@ -26,19 +26,19 @@ class TensorBoard:
         self._writer: Any = None
 
     def on_start(self, run: Path, job: Job) -> None:
-        """Open the log, with the job as a text."""
+        """Open the log and write the job as text."""
         self._writer = self._writer_of(os.fspath(self._folder or run / "tensorboard"))
         fields = job.model_dump(mode="json")
         self._writer.add_text("job", "\n".join(f"    {name}: {value}" for name, value in fields.items()))
 
     def __call__(self, result: EpochResult) -> None:
-        """A point of every curve."""
+        """Add a point to every curve."""
         for name, value in result.numbers.items():
             self._writer.add_scalar(name, value, result.epoch)
         self._writer.flush()
 
     def on_end(self, result: dict[str, Any] | None) -> None:
-        """The best model's metrics; then the log is closed."""
+        """Write the best model's metrics and close the log."""
         if result:
             for name, value in result.get("test", {}).items():
                 self._writer.add_scalar(f"test_{name}", value, result["best_epoch"])
@@ -65,7 +65,7 @@ class MLflow:
         self._tracking_uri, self._experiment = tracking_uri, experiment
 
     def on_start(self, run: Path, job: Job) -> None:
-        """Begin a run of the same name."""
+        """Begin an MLflow run with the run folder's name."""
         if self._tracking_uri is not None:
             self._mlflow.set_tracking_uri(self._tracking_uri)
         self._mlflow.set_experiment(self._experiment)
@@ -73,17 +73,17 @@ class MLflow:
         self._mlflow.log_params({name: str(value) for name, value in job.model_dump(mode="json").items()})
 
     def __call__(self, result: EpochResult) -> None:
-        """The epoch's numbers."""
+        """Log the epoch's numbers."""
         self._log(result.numbers, result.epoch)
 
     def on_end(self, result: dict[str, Any] | None) -> None:
-        """Test metrics, and whether the run succeeded."""
+        """Log test metrics and whether the run succeeded."""
         if result:
             self._log({f"test_{name}": value for name, value in result.get("test", {}).items()}, result["best_epoch"])
         self._mlflow.end_run("FINISHED" if result is not None else "FAILED")
 
     def _log(self, numbers: dict[str, float], step: int) -> None:
-        # MLflow's names have no @.
+        # MLflow forbids @ in names of metrics.
         self._mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in numbers.items()}, step=step)
 
 
@@ -105,7 +105,7 @@ class WandB:
         self._run: Any = None
 
     def on_start(self, run: Path, job: Job) -> None:
-        """Begin a run of the same name, with the job as its configuration."""
+        """Begin a W&B run with the run folder's name, and the job as its configuration."""
         self._run = self._wandb.init(
             project=self._project,
             name=run.name,
@@ -116,11 +116,11 @@ class WandB:
         )
 
     def __call__(self, result: EpochResult) -> None:
-        """The epoch's numbers."""
+        """Log the epoch's numbers."""
         self._run.log(result.numbers, step=result.epoch)
 
     def on_end(self, result: dict[str, Any] | None) -> None:
-        """The best model's metrics in the summary; then the run is closed."""
+        """Write the best model's metrics to the summary and close the run."""
         if result:
             self._run.summary.update({f"test_{name}": value for name, value in result.get("test", {}).items()})
         self._run.finish(exit_code=0 if result is not None else 1)

@@ -27,8 +27,8 @@ from penstock.sampling.device.streams import rest
 from penstock.sampling.lists import check_seeds
 from penstock.store.device.moments import Moment
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import Decision, decide
-from penstock.train.device.launches import Lane, Recorded, warm_up
+from penstock.train.device.decision import PlacementDecision, decide
+from penstock.train.device.launches import LaunchStream, Recorded, warm_up
 from penstock.train.device.memory import NOTHING, Working, loaded_working, row_type
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
@@ -42,17 +42,19 @@ from penstock.train.job import Job
 
 
 class DrawnAhead:
-    """Draws a loader's batches (`pipeline.loader.AheadSampler`): the same as the host's."""
+    """Draws a loader's batches on the device ahead of their use (`pipeline.loader.AheadSampler`), equal to those of the
+    host.
+    """
 
     slots = 2
 
     def __init__(self, placed: Placed, batch_size: int, node_type: str, merging: threading.Event) -> None:
-        """`merging` is set where batches come with their edges as one list."""
+        """`merging` is set where batches also hold the edges of all hops as one list."""
         check_fanouts(placed.fanouts)
         check_count(placed.topology.count)
         assert placed.room is not None
         self._placed, self._batch_size, self._node_type, self._merging = placed, batch_size, node_type, merging
-        self._lane, self._room = Lane.beside(placed.device), placed.room
+        self._lane, self._room = LaunchStream.beside(placed.device), placed.room
         self._free, self._begun = deque[_AheadSlot](), deque[tuple[_AheadSlot, Planned]]()
         self._make_slots()
 
@@ -64,7 +66,7 @@ class DrawnAhead:
             slot.draw(self._seeds(planned), planned)
 
     def finish(self) -> Batch:
-        """The batch that was begun first, when it is drawn."""
+        """The batch that was begun first; waits until it is drawn."""
         while not self._room.holds_sizes(needed := self._begun[0][0].sizes().needed):
             self._begin_again(needed)
         slot, planned = self._begun.popleft()
@@ -82,13 +84,13 @@ class DrawnAhead:
         return batch
 
     def abandon(self) -> None:
-        """Forget the batches that were begun."""
+        """Discard the batches that were begun and not finished."""
         if not self._begun:
             return
-        # The user may let go of the loader, and its memory would be given to others.
+        # Wait: the user may drop the loader now, and its memory would be reused while kernels still write to it.
         self._lane.settle()
         with self._lane.entered():
-            # A draw that lacked room has left vertices behind.
+            # A draw that lacked room has left entries in the table of places: clear it.
             self._place.fill_(NEVER)
         while self._begun:
             self._free.append(self._begun.popleft()[0])
@@ -97,7 +99,9 @@ class DrawnAhead:
         return check_seeds(planned.seeds, self._placed.topology.count, self._node_type, np.dtype(np.int32))
 
     def _begin_again(self, needed: list[int]) -> None:
-        """More room for a batch that lacked it; those begun behind it were drawn with what it left."""
+        """Draw again with more room a batch that lacked it, and the batches begun after it, which shared its table of
+        places.
+        """
         placed, waiting = self._placed, [planned for _, planned in self._begun]
         largest = largest_room(self._batch_size, placed.fanouts, placed.topology.count)
         self._room = self._room.enlarged(needed, largest)
@@ -110,7 +114,7 @@ class DrawnAhead:
         rest(placed.device)
         self._begun.clear()
         self._free.clear()
-        # They are filled one after the other, so that one table of places does for all.
+        # Slots are filled one after the other, so one table of places serves all of them.
         self._place = fresh_place(placed.topology.count, placed.device)
         for _ in range(self.slots):
             self._free.append(_AheadSlot(placed, self._room, self._batch_size, self._place, self._lane))
@@ -119,7 +123,7 @@ class DrawnAhead:
 class _AheadSlot:
     """Memory for one batch, and its recorded draw."""
 
-    def __init__(self, placed: Placed, room: Room, batch_size: int, place: Tensor, lane: Lane) -> None:
+    def __init__(self, placed: Placed, room: Room, batch_size: int, place: Tensor, lane: LaunchStream) -> None:
         device, hops = placed.device, len(placed.fanouts)
         self._slot = Slot(
             placed.topology, placed.fanouts, room, device, hops, placed.replace, placed.totals,
@@ -143,7 +147,7 @@ class _AheadSlot:
         self._recorded = Recorded(self._launch, device, lane)
 
     def draw(self, seeds: Array, planned: Planned) -> None:
-        """Launch the draw of a batch, on the lane entered."""
+        """Launch the draw of a batch on the current lane (its stream)."""
         here, hops = self._given_here.numpy(), self._hops
         here[:hops] = np.array([planned.key.hop(hop) for hop in range(hops)], np.uint64).view(np.int64)
         here[hops] = len(seeds)
@@ -160,7 +164,7 @@ class _AheadSlot:
         return _Sizes(counted[: 2 * self._hops], [0, *counted[2 * self._hops :]])
 
     def copied_blocks(self, seeds: int, sizes: "_Sizes") -> list[DeviceBlock]:
-        """The batch's blocks in memory of their own. They know where the lists begin that no earlier one has."""
+        """The batch's blocks in memory of their own, with the bounds of the lists that the hop before does not have."""
         blocks, known = self._slot.copied_blocks(seeds, sizes.needed), 0
         for block, bounds in zip(reversed(blocks), sizes.bounds(), strict=True):
             block.derived[bounds_key(known)] = bounds
@@ -210,7 +214,9 @@ class BatchParts:
 
 
 class ReservedMemory:
-    """What a model of the user's takes is not known: a share of the device's memory is left for it."""
+    """The `MemoryModel` of a loader: what the user's model takes is unknown, so a share of the device's memory is left
+    for it.
+    """
 
     method, untraced = "reserved", ""
 
@@ -224,7 +230,6 @@ class ReservedMemory:
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """See `decision.MemoryModel`."""
         job = self._job
         ahead = job.transfer_depth + 1
         slots = max(job.drawing_threads, DrawnAhead.slots)
@@ -233,20 +238,20 @@ class ReservedMemory:
         )
         return Working(own.bytes + self._reserved, own.row_type, {**own.parts, "model": self._reserved})
 
-    def predicted(self, decision: Decision) -> int:
-        """See `decision.MemoryModel`."""
+    def predicted(self, decision: PlacementDecision) -> int:
         return decision.residence.device_bytes
 
 
 @dataclass(frozen=True)
 class PlacedBatches:
-    """What draws batches, and what brings them to the device."""
+    """How a loader draws its batches, and how it brings them to the device."""
 
     draw: Callable[[Planned], Batch]
     carrier: DeviceCarrier
     make_sampler: Callable[[threading.Event], DrawnAhead] | None
-    """Makes a sampler that draws ahead in the thread that computes. None where the host draws batches or reads rows,
-    which threads do."""
+    """Makes a sampler that draws ahead in the thread that computes. None where the host draws batches or reads rows:
+    threads of the host do that ahead.
+    """
 
 
 def place_batches(parts: BatchParts, plan: BatchPlan, reserve: float, progress: Progress = SILENT) -> PlacedBatches:

@@ -24,7 +24,7 @@ from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
 from penstock.traced import launches, memory_for
 from penstock.train.device.host_drawn import HostDrawnSupply
-from penstock.train.device.launches import Lane, Recorded, Stopwatch, warm_up
+from penstock.train.device.launches import LaunchStream, Recorded, Stopwatch, warm_up
 from penstock.train.device.placed import Placed
 from penstock.train.device.supply import Supply
 from penstock.train.optimisers import prepare_skipping
@@ -59,7 +59,7 @@ class CapturedSteps:
         self._clock = Stopwatch(device, recorder)
         with memory_for(BATCHES):
             self._supply = self._make_supply()
-        self._computing, self._drawing = Lane.computing(device), Lane.beside(device)
+        self._computing, self._drawing = LaunchStream.computing(device), LaunchStream.beside(device)
         self._slots: list[CapturedSlot] = []
         self._drawn = 0
         self._most = _FIRST_BURST
@@ -205,7 +205,7 @@ class CapturedSlot:
         supply: Supply,
         room: Room,
         place: Tensor | None,
-        drawing: Lane,
+        drawing: LaunchStream,
         pool: Any,
     ) -> None:
         self._session, self._supply, placed = session, supply, supply.placed
@@ -216,7 +216,7 @@ class CapturedSlot:
             self._batch = self._make_batch()
         device = placed.device
         self.drawn, self.free = Moment(device), Moment(device)
-        self.free.mark(Lane.computing(device))
+        self.free.mark(LaunchStream.computing(device))
         # As if all batches had lacked room: nothing is learned by the warm-up.
         supply.epoch.failed_at.fill_(-1)
         warm_up(self._both, device, _WARM_UPS)
@@ -274,7 +274,7 @@ class CapturedSlot:
         """What the model reads of a batch's features."""
         return self._rows
 
-    def was_drawn(self, lane: Lane) -> None:
+    def was_drawn(self, lane: LaunchStream) -> None:
         """Called when a draw was launched on a lane."""
         self.drawn.mark(lane)
 

@@ -1,4 +1,4 @@
-"""What goes where for a session, and what is captured: what the job allows, held against the device's memory."""
+"""Decides what goes where for a session on a GPU, and whether its steps are captured, within the device's memory."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -36,14 +36,14 @@ from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches, unknown_of
 from penstock.train.session import OPERATOR_PROFILE, RULE, Session
 
-# Who draws a GPU's batches, and whether its steps are captured, by the machine's operator profile.
+# Who draws a GPU's batches, and whether its steps are captured, predicted from the machine's operator profile.
 
 _WORTH = 1.05
-"""How much slower the usual execution must be predicted to be, if another one is taken."""
+"""Another execution is chosen only if the usual one is predicted to be slower by at least this factor."""
 
 
-class Comparison(NamedTuple):
-    """Predicted seconds of a batch."""
+class BatchSeconds(NamedTuple):
+    """Predicted seconds per batch of the usual execution and of another one."""
 
     usual: float
     other: float
@@ -55,25 +55,25 @@ class Comparison(NamedTuple):
 
 
 class PredictedExecution:
-    """Batches of a session on a GPU, as the cost model sees them."""
+    """Predicts the batches of a session on a GPU with the cost model."""
 
     def __init__(self, model: CostModel, session: Session) -> None:
         self._model, self._job, self._kind = model, session.job, kind_of_batches(session)
 
-    def drawn_by_host(self, residence: Residence, captured: bool) -> Comparison | None:
-        """Batches that the device draws, in steps that are captured or not, beside batches that the host draws."""
+    def drawn_by_host(self, residence: Residence, captured: bool) -> BatchSeconds | None:
+        """Drawing on the device compared with drawing on the host, for steps that are captured or not."""
         usual = self._seconds(self._kind, "cuda", residence, captured)
         other = self._seconds(self._kind, "cpu", residence, captured=False)
-        return None if usual is None or other is None else Comparison(usual, other)
+        return None if usual is None or other is None else BatchSeconds(usual, other)
 
-    def launched(self, residence: Residence, room: Room) -> Comparison | None:
-        """Captured steps, which compute all that batches have room for, beside steps that are launched one by one."""
+    def launched(self, residence: Residence, room: Room) -> BatchSeconds | None:
+        """Captured steps, which compute up to the full room of a batch, compared with steps launched one by one."""
         usual = self._seconds(_padded(self._kind, room), "cuda", residence, captured=True)
         other = self._seconds(self._kind, "cuda", residence, captured=False)
-        return None if usual is None or other is None else Comparison(usual, other)
+        return None if usual is None or other is None else BatchSeconds(usual, other)
 
     def _seconds(self, kind: BatchKind, drawn_by: Device, residence: Residence, captured: bool) -> float | None:
-        """None where an operator was not measured."""
+        """Predicted seconds of a batch; None where an operator was not measured."""
         on_host, job = residence.features == "host", self._job
         choice = ExecutionChoice(
             "cuda",
@@ -97,14 +97,14 @@ class PredictedExecution:
 
 
 def predicted_execution(model: CostModel | None, session: object) -> PredictedExecution | None:
-    """None where the machine's drawing on a GPU was not measured, or the session's batches are not known."""
+    """None where drawing on the machine's GPU was not measured, or the session's batches were not counted."""
     if model is None or not isinstance(session, Session) or not model.knows("sample", "cuda") or unknown_of(session):
         return None
     return PredictedExecution(model, session)
 
 
 def _padded(kind: BatchKind, room: Room) -> BatchKind:
-    """Batches that fill their room."""
+    """The batch as captured steps compute it, padded to its room."""
     pairs = zip(room.rows[1:], room.rows[:-1], room.edges, strict=True)
     blocks = [
         BlockSizes(src, dst, edges, *_grown(known, edges))
@@ -114,14 +114,15 @@ def _padded(kind: BatchKind, room: Room) -> BatchKind:
 
 
 def _grown(block: BlockSizes, edges: int) -> list[float | None]:
-    """What else is known of a block, for more edges."""
+    """The other sizes of a block, scaled to more edges; None where a size is not known."""
     return [None if size is None else size * edges / max(1, block.edges) for size in block[3:]]
 
 
 @dataclass(frozen=True)
-class Decision:
-    """Where things go and why, a sentence each; `room` where the device draws, `in_place` where a layer reads features
-    in their table."""
+class PlacementDecision:
+    """What goes where, with reasons as sentences; `room` is set where the device draws, `in_place` where a layer reads
+    features directly in their table.
+    """
 
     residence: Residence
     working: Working
@@ -130,44 +131,44 @@ class Decision:
     in_place: bool
     why: list[str]
     predicted_bytes: int = 0
-    """The most that tensors will take on the device."""
+    """The predicted peak of tensor memory on the device, in bytes."""
     predicted_by: str = ""
-    """How that was found: `traced` or `trial`."""
+    """How the peak was predicted: `traced` or `trial`."""
     untraced: str = ""
-    """Why no trace could be had, where it could not."""
+    """Why the step could not be traced; empty where it could."""
     decided_by: str = RULE
-    """What decided where features lie."""
+    """What decided the place of features: a rule or a prediction."""
     drawn_by: str = RULE
     """What decided who draws, where the job leaves it open."""
     captured_by: str = RULE
     """What decided whether steps are captured, where the job leaves it open."""
     gathers: bool = False
-    """Whether the host gathers rows of pinned features, beside those that the device reads by itself."""
+    """Whether the host gathers part of the rows of pinned features, while the device reads the others."""
 
 
 class MemoryModel(WorkingMemory, Protocol):
-    """Says what training takes of a device, before anything is there."""
+    """Predicts what training takes of a device before anything is placed."""
 
     method: str
     """`traced` or `trial`."""
     untraced: str
-    """Why no trace could be had; empty where it could."""
+    """Why the step could not be traced; empty where it could."""
 
-    def predicted(self, decision: Decision) -> int:
-        """The most that tensors take at once, with everything where it was decided to be."""
+    def predicted(self, decision: PlacementDecision) -> int:
+        """The predicted peak of tensor memory in bytes, with everything placed as decided."""
 
 
-def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Decision:
-    """For a session that trains; `memory` says what its steps need.
+def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> PlacementDecision:
+    """Decide for a session that trains; `memory` predicts what its steps take.
 
-    What does not fit is refused here, before anything is moved.
+    Raises an error, before anything is moved, for what does not fit.
     """
     asked, uncaptured = _asked(session, schedule)
     draft = _Draft(asked, uncaptured, fitting(session, memory, asked))
     model = measured_model()
     if model is not None and isinstance(session, Session):
         draft = _with_fastest_place(draft, model, session, memory)
-    # Workers of a cluster, whose batches are shares, must not decide each for itself.
+    # Workers of a cluster, whose batches are shares, must decide alike, so none of them decides by prediction.
     if isinstance(schedule, Schedule) and (steps := predicted_execution(model, session)) is not None:
         draft = _with_predicted_steps(draft, steps, session, memory)
     decision = _decided(draft, memory)
@@ -175,7 +176,7 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Deci
 
 
 def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
-    """How steps are to be done if memory allows it, and the reasons against capturing them."""
+    """How steps should be done if memory allows it, and the reasons against capturing them."""
     job, demands = session.job, demands_of(session)
     on_host = _drawn_on_host(session)
     filled = drawn_for_slots(job) and not on_host and isinstance(schedule, Schedule)
@@ -183,7 +184,7 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
     if job.feature_paths == "auto" and not isinstance(schedule, Schedule):
-        # Slots of workers' shares are not filled by the host.
+        # The host does not fill the slots of workers' shares.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     room = presampled_room(job, session.graph, schedule) if can_draw else None
@@ -193,7 +194,7 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
 
 
 def _drawn_on_host(session: Placeable) -> list[str]:
-    """The reasons to draw batches on the host; they are refused where the job asks the device to draw."""
+    """The reasons to draw batches on the host; an error where the job sets `sample_on: device` all the same."""
     job, on_host = session.job, reasons_against(DEVICE_SAMPLING, demands_of(session))
     if on_host and job.sample_on in ("device", "hybrid"):
         raise PenstockError(
@@ -202,15 +203,15 @@ def _drawn_on_host(session: Placeable) -> list[str]:
         )
     is_open = job.sample_on == "auto" and job.placed.topology not in ("device", "pinned")
     if session.inputs.edges and is_open and not on_host and isinstance(session, Session):
-        # A loader's epoch took 17 to 19 % longer when threads launched the device's draws, as a run's threads do
-        # (docs/measurements.md). A loader has no such threads any more.
+        # Threads launch the device's draws in a run. With such threads a loader's epoch took 17 to 19 % longer
+        # (docs/measurements.md); it draws without them now.
         return ["the host draws batches with edge features faster (set sample_on to device to draw them there)"]
     return on_host
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A decision in progress: what was asked for, what fits, and what each choice was decided by."""
+    """A decision in progress: what was asked for, what fits, and what decided each choice."""
 
     asked: Asked
     uncaptured: list[str]
@@ -235,7 +236,9 @@ def _with_fastest_place(draft: _Draft, model: CostModel, session: Session, memor
 
 
 def _with_predicted_steps(draft: _Draft, steps: PredictedExecution, session: Placeable, memory: MemoryModel) -> _Draft:
-    """Let the host draw, or launch steps one by one, where the job leaves that open and it is predicted faster."""
+    """Let the host draw, or launch steps one by one, where the job leaves that open and it is
+    predicted to be faster.
+    """
     job, fitted = draft.asked.job, draft.fitted
     if job.sample_on == "auto" and fitted.residence.topology != "host":
         compared = steps.drawn_by_host(fitted.residence, fitted.captured)
@@ -255,7 +258,7 @@ def _with_predicted_steps(draft: _Draft, steps: PredictedExecution, session: Pla
     return draft
 
 
-def _decided(draft: _Draft, memory: MemoryModel) -> Decision:
+def _decided(draft: _Draft, memory: MemoryModel) -> PlacementDecision:
     asked, fitted, uncaptured = draft.asked, draft.fitted, draft.uncaptured
     residence, captured = fitted.residence, fitted.captured
     if not uncaptured and not captured:
@@ -265,14 +268,14 @@ def _decided(draft: _Draft, memory: MemoryModel) -> Decision:
     why = [*residence.why, *draft.faster, *_why_steps(asked.on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
-    return Decision(
+    return PlacementDecision(
         residence, fitted.working, room, captured, in_place, why, predicted_by=memory.method,
         untraced=memory.untraced, decided_by=draft.decided_by, drawn_by=draft.drawn_by, captured_by=draft.captured_by,
         gathers=fitted.gathers,
     )  # fmt: skip
 
 
-def _predicted(what: str, compared: Comparison) -> str:
+def _predicted(what: str, compared: BatchSeconds) -> str:
     return (
         f"by this machine's operator profile a batch takes {1e3 * compared.other:.3g} ms if {what}, and"
         f" {1e3 * compared.usual:.3g} ms otherwise"
@@ -285,14 +288,14 @@ def untraced_sentence(reason: str) -> str:
 
 
 def _uncaptured_by_wish(job: Job) -> list[str]:
-    """Why a job does not want its steps captured."""
+    """The reasons why the job's own fields rule out captured steps."""
     reasons = [] if job.capture else ["capture is off"]
     draws = job.sample_on == "hybrid" or (job.sample_on == "host" and not drawn_for_slots(job))
     return [*reasons, f"sample_on is {job.sample_on}"] if draws else reasons
 
 
 def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
-    """Why the host cannot fill the slots of captured steps, where the job's first layer asks it to."""
+    """The reasons why the host cannot fill the slots of captured steps, where the job's first layer needs it to."""
     job = session.job
     way, shares = WAYS[job.first_layer], not isinstance(schedule, Schedule)
     if not (way.on_host or way.on_both):
@@ -306,33 +309,35 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
 
 
 def _unreadable(session: Placeable, way: FirstLayerWay) -> list[str]:
-    """Why features cannot fill slots in a way, by how they are stored."""
+    """The reasons why stored features cannot fill slots in this way."""
     if way.filler is None:
         return []
     tables = [session.graph.nodes[name].fields[field] for name, field in session.inputs.fields.items()]
     return [reason for table in tables for reason in way.filler.reasons_against(session.job, table)]
 
 
-def nothing_placed(job: Job) -> Decision:
-    """For a session that only uses a model: it streams the graph from the host."""
+def nothing_placed(job: Job) -> PlacementDecision:
+    """The decision for a session that only uses a model: the graph stays on the host and is streamed."""
     working = loaded_working(NOTHING, None, 0, 1, 0, row_type(job))
-    return Decision(Residence("host", "host", 0, working.bytes, 0, []), working, None, False, False, [])
+    return PlacementDecision(Residence("host", "host", 0, working.bytes, 0, []), working, None, False, False, [])
 
 
 def _is_open(session: Session, residence: Residence) -> bool:
-    """Whether the job leaves it open where features lie that do not fit on the device, and their reads are known."""
+    """Whether features do not fit on the device, their place is left open, and the cost of reading them is known."""
     wish = session.job.placed
     open_place = wish.features == "auto" and wish.cache_rows is None and session.job.first_layer == "auto"
     return open_place and residence.features == "pinned" and not unknown_of(session)
 
 
 def _fastest(model: CostModel, session: Session, residence: Residence) -> tuple[FeaturePlace, FeaturePlace]:
-    """The fastest place of features beside a device, and the usual one: pinned, with a cache of all that fits."""
+    """The fastest place of features outside the device's memory, and the usual one: pinned, with as large a cache as
+    fits.
+    """
     drawn_by: Device = "cpu" if residence.topology == "host" or not model.knows("sample", "cuda") else "cuda"
     places: list[tuple[Features, int]] = [("pinned", residence.cache_rows), ("pinned", 0)]
     gathers = gathers_rows(session.job)
     if not gathers:
-        # Otherwise the host gathers pinned rows, as many of them as is fastest.
+        # Otherwise the host gathers a part of the pinned rows, as large as is fastest.
         places.append(("host", 0))
     return fastest_place(model, kind_of_batches(session), drawn_by, list(dict.fromkeys(places)), gathers)
 
@@ -351,7 +356,7 @@ def _why_faster(best: FeaturePlace, usual: FeaturePlace) -> str:
 
 
 def _in_place(job: Job) -> bool:
-    """Whether the first layer may read features in their table: as they are, and from the device's own memory."""
+    """Whether the first layer may read features directly in their table: unscaled, and in the device's own memory."""
     as_stored = job.input_dropout == 0 and job.scale_features == "none" and not job.residual
     return as_stored and read_place(job) in ("auto", "device")
 
@@ -364,11 +369,11 @@ def _why_steps(on_host: list[str], uncaptured: list[str]) -> list[str]:
 
 
 _PRESAMPLED = 16
-"""Batches from which the room of all others is concluded."""
+"""Batches drawn ahead, from which the room of all others is estimated."""
 
 
 def presampled_room(job: Job, graph: Graph, schedule: BatchPlan) -> Room:
-    """The room for a job's batches, from its first ones; the same whenever and wherever the run goes on."""
+    """The room for a job's batches, estimated from its first ones: the same on every machine and after every resume."""
     fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
     sampler = NeighbourSampler(graph, fanouts, job.replace)
     sizes: list[list[int]] = []

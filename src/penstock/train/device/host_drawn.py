@@ -30,7 +30,7 @@ _SLOTS = 4
 
 
 class DrawnLists:
-    """One batch's lists in page-locked memory, as its slot gets them; hop 0 is that of the seeds."""
+    """One batch's neighbour lists in page-locked memory, packed as its slot gets them; hop 0 is that of the seeds."""
 
     def __init__(self, room: Room, totals: bool, device: torch.device) -> None:
         self._room, hops = room, len(room.edges)
@@ -45,7 +45,7 @@ class DrawnLists:
         self.fits = False
 
     def take(self, batch: Batch) -> "DrawnLists":
-        """Have a batch's lists; only their sizes where they do not fit."""
+        """Copy a batch's lists into this memory; keep only their sizes where they do not fit."""
         blocks: list[Any] = batch.blocks[::-1]
         sizes = _sizes(batch)
         self.sizes.numpy()[:] = sizes
@@ -63,20 +63,20 @@ class DrawnLists:
         return self
 
     def of_first_layer(self) -> dict[str, Tensor]:
-        """What the host reads to fill the slot."""
+        """The lists of the first layer, by which the host fills the slot's inputs."""
         found = {"sizes": self.sizes, "counts": self.counts, "vertices": self.vertices}
         found |= {"indptr": self.indptrs[-1], "indices": self.indices[-1]}
         return found if self.totals is None else {**found, "totals": self.totals}
 
 
 def _sizes(batch: Batch) -> list[int]:
-    """What a batch needs of a room, in the order of `Room.sizes`."""
+    """The sizes that a batch needs, in the order of `Room.sizes`."""
     blocks: list[Any] = batch.blocks[::-1]
     return [size for block in blocks for size in (block.num_edges, block.num_src)]
 
 
 def _put(room: Tensor, values: Any, behind: int | None = None) -> None:
-    """Values at the beginning of a room, and a number in all of the rest where one is given."""
+    """Write values to the beginning of a buffer, and the number `behind`, where given, to all of its rest."""
     array: Array = room.numpy()
     array[: len(values)] = values
     if behind is not None:
@@ -84,7 +84,9 @@ def _put(room: Tensor, values: Any, behind: int | None = None) -> None:
 
 
 class HostSlot(Slot):
-    """Memory of one batch that the host draws: what a `Slot` has for others, without what a device draws with."""
+    """The `Slot` of a batch that the host draws: lists are copied into it, and it has none of the memory for drawing on
+    the device.
+    """
 
     kept_lists = ("longest",)
     is_drawn_by_host = True
@@ -102,7 +104,7 @@ class HostSlot(Slot):
         hops = len(self._fanouts)
         self.place, self.vertices, self.known = empty(1), empty(room.rows[-1]), empty(hops + 1)
         self.keys, self.number = empty(keys, torch.int64), empty(1)
-        # Nothing is learned by a warm-up.
+        # A warm-up must not update the model.
         self.needed, self.skip = empty(2 * hops), torch.ones(1, dtype=torch.float32, device=device)
         self._indptrs = [empty(rows + 1) for rows in room.rows[:-1]]
         self._indices = [empty(size) for size in room.edges]
@@ -110,10 +112,9 @@ class HostSlot(Slot):
         self._drawn: DrawnLists | None = None
 
     def draw(self, epoch: DeviceEpoch) -> None:
-        """The host has drawn."""
+        """Do nothing: the host has drawn the batch already."""
 
     def blocks(self) -> list[DeviceBlock]:
-        """See `Slot.blocks`."""
         rows: Any = self.room.rows
         found = []
         for hop in reversed(range(len(self._fanouts))):
@@ -125,12 +126,13 @@ class HostSlot(Slot):
         return found
 
     def on_host(self) -> dict[str, Tensor]:
-        """See `Slot.on_host`."""
         assert self._drawn is not None
         return self._drawn.of_first_layer()
 
     def put(self, drawn: DrawnLists, number: int, keys: Tensor, skipped: bool) -> "DrawnLists | None":
-        """Copy a batch's lists here, on the stream entered; returns those of the batch before, which are done with."""
+        """Copy a batch's lists here on the current stream; returns those of the batch before, which
+        may be reused now.
+        """
         before, self._drawn = self._drawn, drawn
         self.number.fill_(number)
         self.keys.copy_(keys)
@@ -160,25 +162,25 @@ class HostDraws:
         self._planned: Any = iter(())
 
     def start(self, planned: Any) -> None:
-        """Draw these batches from now on."""
+        """Start drawing these batches; those of an earlier call that were not taken are discarded."""
         self._drop()
         self._planned = planned
         self._draw_ahead()
 
     def take(self) -> DrawnLists:
-        """The next batch, when it is drawn."""
+        """The next batch in the schedule's order; waits until it is drawn."""
         self._draw_ahead()
         found = self._pending.popleft().result()
         self._draw_ahead()
         return found
 
     def give_back(self, drawn: DrawnLists | None) -> None:
-        """Its memory may be used for another batch."""
+        """Return the memory of a batch, which may then hold another one."""
         if drawn is not None:
             self._free.put(drawn)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the drawing threads and wait for them."""
         self._drop()
         self._pool.shutdown()
 
@@ -201,7 +203,7 @@ class HostDraws:
 
 
 class HostDrawnSupply(Supply):
-    """The epoch under way, whose batches the host draws."""
+    """The `Supply` of an epoch whose batches threads of the host draw."""
 
     def __init__(self, task: Task, schedule: Schedule, placed: Placed, threads: int, vertices: int) -> None:
         super().__init__(task, schedule, placed)
@@ -211,12 +213,11 @@ class HostDrawnSupply(Supply):
         self._failed = False
 
     def fill(self, position: Position) -> None:
-        """See `Supply.fill`."""
         self._epoch_number = position.epoch
         super().fill(position)
 
     def restart(self, batch: int) -> None:
-        """See `Supply.restart`: batches behind are drawn again."""
+        """Draw the batches of the epoch again, from this one on."""
         super().restart(batch)
         self._failed, room = False, self.placed.room
         if is_traced() or room is None:
@@ -230,13 +231,12 @@ class HostDrawnSupply(Supply):
         self._draws.start(self._from(batch))
 
     def slot(self, room: Room, place: Tensor | None) -> Slot:
-        """See `Supply.slot`."""
         placed = self.placed
         needs_lists = placed.fill is None or placed.fill.numbers_rows
         return HostSlot(placed.fanouts, room, placed.device, len(self.purposes), placed.totals, needs_lists)
 
     def prepare(self, slot: Slot, number: int) -> None:
-        """See `Supply.prepare`: the next batch goes to the slot."""
+        """Copy the next batch that the host has drawn to the slot."""
         assert isinstance(slot, HostSlot) and self._draws is not None
         drawn = self._draws.take()
         if not drawn.fits and not self._failed:
@@ -245,19 +245,17 @@ class HostDrawnSupply(Supply):
         self._draws.give_back(slot.put(drawn, number, self.epoch.keys[number], self._failed))
 
     def room_of(self, room: Room | None, batch: int, place: Tensor) -> Room:
-        """See `Supply.room_of`."""
         assert room is not None
         needed = _sizes(self._task.sample(next(self._from(batch))))
         return room.enlarged(needed, largest_room(self._schedule.batch_size, self.placed.fanouts, self._vertices))
 
     def close(self) -> None:
-        """See `Supply.close`."""
         if self._draws is not None:
             self._draws.close()
         self._draws = self._drawn_room = None
 
     def _from(self, batch: int) -> Any:
-        """The epoch's batches from one on."""
+        """The epoch's batches, from this one on."""
         epoch = self._epoch_number
         for planned in self._schedule.from_position(Position(epoch, batch)):
             if planned.position.epoch != epoch:

@@ -20,7 +20,7 @@ from penstock.pipeline.stages import StageTime
 from penstock.sampling.device.block import Room
 from penstock.traced import memory_for
 from penstock.train.device.captured import CapturedSlot, CapturedSteps
-from penstock.train.device.launches import Lane
+from penstock.train.device.launches import LaunchStream
 from penstock.train.device.supply import Supply
 from penstock.train.first_layer.slots import Filling, SlotFill
 from penstock.train.session import Session, Step
@@ -113,14 +113,14 @@ class HostFilledSlot(CapturedSlot):
         supply: Supply,
         room: Room,
         place: Tensor | None,
-        drawing: Lane,
+        drawing: LaunchStream,
         pool: Any,
         filling: Filling,
     ) -> None:
         self.filling = filling
         super().__init__(session, supply, room, place, drawing, pool)
 
-    def was_drawn(self, lane: Lane) -> None:
+    def was_drawn(self, lane: LaunchStream) -> None:
         """See `CapturedSlot.was_drawn`; what was drawn goes to the host."""
         self.filling.fetch(lane.stream)
         super().was_drawn(lane)

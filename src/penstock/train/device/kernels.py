@@ -9,7 +9,9 @@ def take_labels(
     labels, number, counts, weights, batch_size, out, share,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """The labels of a batch out of an epoch's, and what each counts in the mean loss; zero behind the last."""
+    """Copy the labels of one batch from those of the epoch, and each seed's weight in the mean loss; zero past the last
+    seed.
+    """
     rows = tl.program_id(0) * B + tl.arange(0, B)
     batch = tl.load(number).to(tl.int64)
     first = batch * batch_size

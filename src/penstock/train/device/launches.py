@@ -18,19 +18,19 @@ from penstock.store.device.moments import Moment
 from penstock.traced import is_traced, recording
 
 
-class Lane:
+class LaunchStream:
     """A stream: what is launched on it happens in order."""
 
     def __init__(self, stream: "torch.cuda.Stream | None") -> None:
         self.stream = stream
 
     @classmethod
-    def computing(cls, device: torch.device) -> "Lane":
+    def computing(cls, device: torch.device) -> "LaunchStream":
         """The lane of the stream that computes."""
         return cls(torch.cuda.current_stream(device) if device.type == "cuda" else None)
 
     @classmethod
-    def beside(cls, device: torch.device) -> "Lane":
+    def beside(cls, device: torch.device) -> "LaunchStream":
         """A lane with a stream of its own."""
         return cls(stream_maker(device)())
 
@@ -52,7 +52,7 @@ class Recorded:
     """Launches recorded once; `pool` lets recordings that are never replayed together share their memory."""
 
     def __init__(
-        self, work: Callable[[], None], device: torch.device, lane: Lane | None = None, pool: Any = None
+        self, work: Callable[[], None], device: torch.device, lane: LaunchStream | None = None, pool: Any = None
     ) -> None:
         self._graph = torch.cuda.CUDAGraph() if device.type == "cuda" else None
         # A graph does not need the work again, which often refers to this object's owner and would keep its memory.
@@ -79,14 +79,14 @@ class Recorded:
 def warm_up(work: Callable[[], None], device: torch.device, times: int) -> None:
     """Do something some times before it is recorded: kernels compile, libraries allocate what they keep."""
     if is_traced():
-        with Lane.beside(device).entered():
+        with LaunchStream.beside(device).entered():
             for _ in range(times):
                 work()
         return
     if device.type != "cuda":
         work()
         return
-    side, computing = Lane.beside(device).stream, torch.cuda.current_stream(device)
+    side, computing = LaunchStream.beside(device).stream, torch.cuda.current_stream(device)
     assert side is not None
     side.wait_stream(computing)
     with torch.cuda.stream(side):
@@ -118,13 +118,13 @@ class Stopwatch:
         self._wait = {"sample": 0.0, "compute": 0.0}
         self._zero, self._begun = Moment(device, True), 0.0
 
-    def start(self, lane: Lane) -> None:
+    def start(self, lane: LaunchStream) -> None:
         """Start timing a burst of launches."""
         self._zero = Moment(self._device, True)
         self._zero.mark(lane)
         self._begun = time.perf_counter()
 
-    def around(self, stage: str, position: Position, lane: Lane, launch: Callable[[], None]) -> None:
+    def around(self, stage: str, position: Position, lane: LaunchStream, launch: Callable[[], None]) -> None:
         """Launch work between two recorded moments."""
         before, after = Moment(self._device, True), Moment(self._device, True)
         before.mark(lane)

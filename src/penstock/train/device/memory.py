@@ -34,7 +34,7 @@ from penstock.train.trace.libraries import library_memory
 
 
 class Load(NamedTuple):
-    """The size of a batch: numbers of its inputs, and rows and edges that its layers compute and read."""
+    """The size of a batch: input values, and the rows and edges that its layers compute and read."""
 
     inputs: int
     rows: int
@@ -42,12 +42,12 @@ class Load(NamedTuple):
 
 
 class StepMemory(NamedTuple):
-    """Bytes of a step beside its inputs: a fixed part, and so many a row."""
+    """Bytes of a step beside its inputs: a fixed part, and a part for each row or edge of the batch."""
 
     fixed: float
     a_row: float
     whole: Load
-    """What a whole batch is expected to be, by twice the half."""
+    """The expected size of a whole batch: twice that of the half that was tried."""
 
     def of(self, load: Load) -> int:
         """Bytes of a step on a batch of that size."""
@@ -55,11 +55,11 @@ class StepMemory(NamedTuple):
 
 
 NOTHING = StepMemory(0.0, 0.0, Load(0, 0, 0))
-"""Where nothing is trained."""
+"""Used where nothing is trained."""
 
 
 def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
-    """Compute two small batches and look at what they took."""
+    """Compute two small batches on the device and fit the memory that they took."""
     device, size = session.inputs.device, session.task.batch_size
     inputs = session.inputs
     carrier = DeviceCarrier(device, inputs.sources, row_type, inputs.scale, edges=inputs.edges)
@@ -71,7 +71,9 @@ def tried_steps(session: Session, row_type: torch.dtype) -> StepMemory:
 
 
 def followed(tried: list[tuple[Load, float]], factor: float) -> StepMemory:
-    """The line through steps that were tried, from the smallest to the largest, to a batch `factor` times as large."""
+    """Extrapolate the memory of tried steps, given from the smallest to the largest, to a batch `factor` times as
+    large.
+    """
     (small, little), (large, much) = tried[0], tried[-1]
     grown = _weighed(large) - _weighed(small)
     if grown > 0.1 * _weighed(large) and much > little:
@@ -83,7 +85,7 @@ def followed(tried: list[tuple[Load, float]], factor: float) -> StepMemory:
 
 
 def room_load(room: Room, width: int) -> Load:
-    """A batch that fills a room."""
+    """The load of a batch that fills its room (the upper bounds of its sizes)."""
     return Load(room.rows[-1] * width, sum(room.rows[:-1]), sum(room.edges))
 
 
@@ -116,7 +118,7 @@ def _tried(session: Session, carrier: DeviceCarrier, seeds: int) -> tuple[Load, 
 
 
 def batch_load(batch: Batch, x: dict[str, Any]) -> Load:
-    """The size of a batch with its inputs."""
+    """The load of a batch with its inputs."""
     rows = edges = 0
     for block in batch.blocks:
         rows += sum(part.num_dst for part in block.parts)
@@ -133,17 +135,21 @@ def _weighed(load: Load) -> float:
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _STREAMS = 6
-"""Workspaces of matrix libraries: for the trial's stream, those of two warm-ups and the one that captures, some with
-two libraries. That is what was missing in the memory of captured steps on an H200, whatever the graph."""
+"""Workspaces of matrix libraries: one for each stream (trial, two warm-ups, capture), some with two libraries. This
+many were missing in the predicted memory of captured steps on an H200, whatever the graph.
+"""
 _ITEM_BYTES = 60
-"""An item of an epoch: its name, number and label, before and after the shuffle, and the sort's own memory."""
+"""Bytes for each item of an epoch: its name, number and label, before and after the shuffle, and the sort's workspace.
+"""
 _EDGE_BYTES = 4
-"""Of a block that is copied to the device; its derived lists belong to the step."""
+"""Bytes for each edge of a block that is copied to the device; lists derived from it count as part of the step."""
 
 
 @dataclass(frozen=True)
 class Working:
-    """Bytes of everything but topology and features. `row_type` is how features reach the model."""
+    """Bytes of everything on the device except topology and features. `row_type` is the type in which features reach
+    the model.
+    """
 
     bytes: int
     row_type: torch.dtype
@@ -151,7 +157,7 @@ class Working:
 
 
 class TrialMemory:
-    """By what a step was seen to need. Where a trace cannot be had this is what there is."""
+    """The `MemoryModel` by two small steps that were tried on the device, for models whose step cannot be traced."""
 
     method = "trial"
 
@@ -162,7 +168,6 @@ class TrialMemory:
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """See `decision.MemoryModel`."""
         session, job = self._session, self._session.job
         task: Any = session.task
         parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
@@ -177,7 +182,6 @@ class TrialMemory:
         )  # fmt: skip
 
     def predicted(self, decision: Any) -> int:
-        """See `decision.MemoryModel`."""
         return int(decision.residence.device_bytes)
 
 
@@ -197,7 +201,9 @@ def captured_working(
     row_type: torch.dtype,
     in_place: bool,
 ) -> Working:
-    """Of captured steps: two slots, weights with gradients and moments, and one step's activations."""
+    """The working memory of captured steps: two slots, weights with gradients and moments, and one
+    step's activations.
+    """
     parts = {
         "numbering": 4 * vertices,
         "slots": 2 * _slot_bytes(room),
@@ -222,9 +228,11 @@ def loaded_working(
     positions: bool = False,
     merges: bool = False,
 ) -> Working:
-    """Of steps on batches that a pipeline brings, so many `ahead`; with a sampler a thread where there is `room`.
+    """The working memory of steps on batches that a pipeline brings, `ahead` of them queued; with `room`, each thread
+    has a device sampler.
 
-    `positions`: samplers keep the numbers of drawn edges. `merges`: they keep the edges of all hops as one list, too.
+    `positions`: samplers keep the numbers of drawn edges. `merges`: samplers also keep the edges of all hops as one
+    list.
     """
     load = step.whole
     parts = {
@@ -240,7 +248,7 @@ def loaded_working(
 
 
 def _slot_bytes(room: Room) -> int:
-    """See `sampling.device.hops.Slot` and `Turned`."""
+    """The bytes of one `sampling.device.hops.Slot`, with its transposed lists."""
     rows, edges = sum(room.rows[:-1]), sum(room.edges)
     scratch = 4 * (max(room.edges[0::2]) + max(room.edges[1::2], default=0)) + max(room.edges)
     turned = sum(8 * held + 20 * size for held, size in zip(room.rows[1:-1], room.edges[:-1], strict=True))
@@ -251,34 +259,36 @@ def _slot_bytes(room: Room) -> int:
 
 
 class WorkingMemory(Protocol):
-    """Says what training takes of a device beside the graph."""
+    """Predicts what training takes of a device beside the graph."""
 
     def working(
         self, room: Room | None, captured: bool, in_place: bool, features: Place | None = None, gathers: bool = False
     ) -> Working:
-        """What it takes beside topology and features, if steps are done in this way.
+        """The working memory if steps are done in this way: captured or not, reading features in place or copying them.
 
-        `features`: where they lie, where that is known; `gathers`: whether the host gathers rows of pinned ones.
+        `features`: where they lie, if that is known; `gathers`: whether the host gathers rows of pinned ones.
         """
 
 
 class Asked(NamedTuple):
-    """How steps are to be done, as far as that is possible with the graph where it fits."""
+    """How steps should be done, if memory allows it."""
 
     job: Job
     room: Room | None
-    """For batches that a device draws."""
+    """The upper bounds of batch sizes, where a device draws them."""
     captured: bool
     in_place: bool
-    """Whether the first layer may read features in their table."""
+    """Whether the first layer may read features directly in their table, without gathering them."""
     fills: bool
-    """Whether the host may fill slots of captured steps unasked: not those of workers' shares."""
+    """Whether the host may fill the slots of captured steps although the job does not ask for it. It may not for
+    workers' shares.
+    """
     on_host: list[str]
-    """Why the host draws, where it does."""
+    """The reasons why the host draws; empty where it does not."""
 
 
 class Fitted(NamedTuple):
-    """The working memory and the places that go together."""
+    """The working memory, and the places of topology and features that fit beside it."""
 
     working: Working
     residence: Residence
@@ -288,9 +298,9 @@ class Fitted(NamedTuple):
 
 
 def fitting(session: Placeable, memory: WorkingMemory, asked: Asked) -> Fitted:
-    """Where the graph lies beside what training takes, and whether the host gathers rows of pinned features.
+    """Choose where the graph lies beside the working memory, and whether the host gathers rows of pinned features.
 
-    It does where the job allows it; where that is left open and its buffers have no room, it does not.
+    The host gathers where the job allows it; if the job leaves that open, only where its buffers fit.
     """
     try:
         return _fitting_with(session, memory, asked, gathers_rows(asked.job))
@@ -301,12 +311,15 @@ def fitting(session: Placeable, memory: WorkingMemory, asked: Asked) -> Fitted:
 
 
 _MOST_CACHED = 0.8
-"""Share of the rows on the device from which on the host's turn in every batch is not worth the few that are left."""
+"""If the device holds at least this share of the rows, gathering the few others on the host is not worth its cost per
+batch.
+"""
 
 
 def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathers: bool) -> Fitted:
-    """What is read in place lies on the device, what is captured is not on the host, but for features that the host
-    itself brings."""
+    """`fitting` for one value of `gathers`. Features read in place are on the device, and captured steps use nothing
+    that lies on the host, except features that the host itself brings to their slots.
+    """
     job, room, needed = asked.job, asked.room, read_place(asked.job)
     place: Place | None = None if needed == "auto" else needed
     for is_captured, reads_in_place in _ways(asked, place):
@@ -314,7 +327,7 @@ def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathe
         working = memory.working(room, records, reads_in_place, place, gathers=gathers and place == "pinned")
         residence = _decided(session, asked, working)
         if records and not reads_in_place and residence.features == "host" != place and _can_capture(asked, residence):
-            # Slots that the host fills take more than those into which a device reads by itself.
+            # Slots that the host fills take more memory than those into which a device reads by itself.
             try:
                 working = memory.working(room, True, False, "host")
                 residence = _decided(session, asked, working)
@@ -335,7 +348,7 @@ def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathe
 
 
 def _ways(asked: Asked, place: Place | None) -> list[tuple[bool, bool]]:
-    """Whether steps are captured and read features in place: what is tried, one after the other."""
+    """(captured, in place) in the order in which they are tried."""
     captured = asked.captured and (place != "host" or can_capture(asked.job, "device", "host", asked.fills))
     return [(True, True)] * asked.in_place + [(True, False)] * captured + [(False, False)]
 
@@ -345,13 +358,17 @@ def _can_capture(asked: Asked, residence: Residence) -> bool:
 
 
 def gathers_rows(job: Job) -> bool:
-    """Whether the host may gather rows of pinned features: it does nothing else with them."""
+    """Whether the host may gather rows of pinned features: only where the job asks for nothing else to be done with
+    them.
+    """
     way = WAYS[job.first_layer]
     return "gathered" in job.row_paths and not way.on_host and not way.on_both
 
 
 def way_of(job: Job, features: Place) -> FirstLayerWay:
-    """How a device's steps read features in a place: as the job says; `auto` has the host gather what only it reads."""
+    """How a device's steps read features that lie in a place: as the job says; under `auto` the host gathers what only
+    it can read.
+    """
     return WAYS["gather" if job.first_layer == "auto" and features == "host" else job.first_layer]
 
 
@@ -366,13 +383,13 @@ def can_capture(job: Job, topology: Place, features: Place, fills: bool = True) 
 
 
 def drawn_for_slots(job: Job) -> bool:
-    """Whether the host draws batches for slots that it fills as well, as the job asks for."""
+    """Whether the host both draws batches and fills their slots, because the job asks for it."""
     way = WAYS[job.first_layer]
     return job.sample_on == "host" and way.on_host and way.filler is not None
 
 
 def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
-    """Where the graph goes; refused with a sentence where it cannot."""
+    """Decide where topology and features go; raises an error where they cannot fit."""
     job, graph, drawn_on_host = asked.job, session.graph, asked.on_host
     wish = job.placed
     if drawn_on_host and wish.topology in ("device", "pinned"):
@@ -418,9 +435,9 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
 
 
 def read_place(job: Job) -> Where:
-    """Where features must lie for a job's first layer; what was asked for by name and does not do is refused."""
+    """Where features must lie for a job's first layer; refuses a place that the user named and that it cannot read."""
     wish, way = job.placed.features, WAYS[job.first_layer]
-    # What is pinned the host can read as well.
+    # The host can read pinned memory as well.
     on_host: Where = "pinned" if wish == "pinned" else "host"
     needed: Where = on_host if way.on_host else "pinned" if way.on_both else wish
     if wish not in ("auto", needed):
@@ -440,12 +457,12 @@ def read_place(job: Job) -> Where:
 
 
 def edge_row_type(source: RowSource) -> torch.dtype:
-    """The type of what edges carry where a device reads it: stored float16 stays, everything else is float32."""
+    """The dtype of edge features where a device reads them: stored float16 stays, everything else becomes float32."""
     return torch.float16 if source.dtype == np.float16 else torch.float32
 
 
 def stored_type(job: Job, array: Any) -> torch.dtype:
-    """The type of placed features: as asked for; stored float16 stays, everything else is float32."""
+    """The dtype of placed features: the one asked for; else stored float16 stays, everything else becomes float32."""
     if job.feature_type != "stored":
         return TYPES[job.feature_type]
     return {np.dtype(np.float16): torch.float16}.get(array.dtype, torch.float32)

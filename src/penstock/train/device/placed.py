@@ -27,7 +27,7 @@ from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import Decision
+from penstock.train.device.decision import PlacementDecision
 from penstock.train.first_layer.slots import SlotFill
 from penstock.train.job import Job
 from penstock.train.layerwise.host import AlonePlan
@@ -37,7 +37,7 @@ from penstock.train.layerwise.plan import Chunk, LayerPlan, Level, Sampled
 
 
 class DeviceWholeGraph(AlonePlan):
-    """Layers over one chunk: every vertex is a row, and reads its whole list."""
+    """The `LayerPlan` with one chunk: every vertex is a row, and reads its whole list."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class DeviceWholeGraph(AlonePlan):
         in_place: bool,
         scale: Scale | None,
     ) -> None:
-        """`host` is the plan for models that are not computed by layers."""
+        """`host` is the plan for models that are not computed layer by layer."""
         self._host, self.by_layers, self.neighbourhoods = host, host.by_layers, host.neighbourhoods
         self._node_type, self._table, self._in_place, self._scale = node_type, table, in_place, scale
         indptr: Any = topology.indptr.to(torch.int32)
@@ -58,7 +58,7 @@ class DeviceWholeGraph(AlonePlan):
         self._every = np.arange(topology.count)
 
     def first(self, node_type: str, ids: Array) -> Tensor | TableRows:
-        """Every vertex's features, in their table where they are read there."""
+        """The features of every vertex: the table itself where the layer can read it in place."""
         table, scale = self._table, self._scale
         every = torch.arange(table.shape[0], dtype=torch.int32, device=self.block.device)
         if isinstance(table, ResidentTable):
@@ -69,7 +69,7 @@ class DeviceWholeGraph(AlonePlan):
                 return table.table
         out = torch.empty(table.shape, dtype=torch.float32, device=self.block.device)
         rows = table.gather(every, out)
-        # It changes rows where they are.
+        # Scaling writes in place, so rows are copied first.
         return rows if scale is None else scale(rows)
 
     def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
@@ -78,22 +78,22 @@ class DeviceWholeGraph(AlonePlan):
         return computed * len(self._every)
 
     def chunks(self, number: int) -> Iterator[Sampled]:
-        """Chunks of the graph, each with its neighbour lists on the device."""
+        """The one chunk of the whole graph, with its neighbour lists on the device."""
         yield Sampled(Chunk(self._node_type, self._every, 0), [self.block], {self._node_type: self._every})
 
     def level(self, number: int) -> Level:
-        """Storage on the device for the rows of one layer."""
+        """Storage on the device for the outputs of one layer."""
         return DeviceLevel(self.block.device)
 
 
 class DeviceLevel:
-    """The outputs of every vertex, where they were computed."""
+    """One layer's outputs of every vertex, kept on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._values = device, torch.empty(0, device=device)
 
     def write(self, chunk: Chunk, out: Tensor) -> None:
-        """Take the outputs of all vertices."""
+        """Store the outputs of all vertices."""
         self._values = out.detach()
 
     def fetch(self, node_type: str, ids: Array) -> Tensor:
@@ -108,39 +108,40 @@ class DeviceLevel:
 
 @dataclass(eq=False)
 class Placed:
-    """What a device trains with."""
+    """Everything on a device that a session trains with."""
 
     device: torch.device
-    decision: Decision
+    decision: PlacementDecision
     fanouts: list[int]
     replace: bool
     totals: bool
     room: Room | None
-    """As decided, or as it has grown."""
+    """The upper bounds of batch sizes: as decided, or larger where a batch lacked room."""
     why: list[str]
     topology: Any = None
     tables: dict[str, DeviceSource] = field(default_factory=dict)
     edges: EdgeRows = NO_EDGE_ROWS
-    """What edges carry, where it lies with the lists; the host reads it for each batch where it does not."""
+    """Edge features that lie on the device with the lists; otherwise the host reads them for each batch."""
     cached_rows: int = 0
     cached: dict[str, CachedSource] = field(default_factory=dict)
-    """Where the graph stays with the stores: features of which some rows are on the device."""
+    """Features read through the stores, of which some rows are cached on the device."""
     sample: "Callable[[Planned], Batch] | None" = None
     fill: SlotFill | None = None
     """How the host fills the slots of captured steps; None: the device reads features by itself."""
     wish: Any = "auto"
     """The placement that the job asks for."""
     asks_for_edges: bool = False
-    """Whether batches name their edges, whatever they carry."""
+    """Whether batches hold the positions of their edges even if these carry nothing."""
     divided: dict[str, DividedTable] = field(default_factory=dict)
-    """Features of which the host can gather some rows, whether it does or the device reads all of them by itself."""
+    """Tables of which the host can gather some rows, whether it currently does or the device reads all of them."""
     fills: dict[tuple[str, bool], SlotFill | None] = field(default_factory=dict)
-    """By `first_layer` and whether the host gathers rows, the fills that were made: what one has found out of its paths
-    is not lost to another's trial."""
+    """The fills made so far, by `first_layer` and whether the host gathers rows. They are kept because each has
+    measured its paths.
+    """
 
     @classmethod
-    def of(cls, job: Job, device: torch.device, decision: Decision) -> Self:
-        """For a job, with nothing put anywhere yet."""
+    def of(cls, job: Job, device: torch.device, decision: PlacementDecision) -> Self:
+        """For a job, before anything is placed."""
         fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
         return cls(
             device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why],
@@ -149,7 +150,7 @@ class Placed:
 
     @property
     def names_edges(self) -> bool:
-        """Whether blocks have the positions of their edges."""
+        """Whether blocks hold the positions of their edges."""
         return bool(self.edges) or self.asks_for_edges
 
     @property
@@ -174,14 +175,14 @@ class Placed:
         return self.decision.predicted_bytes or self.decision.residence.device_bytes
 
     def take_room(self, room: Any) -> None:
-        """The room that a run had when it was interrupted; a document's, so it is looked at."""
+        """Take the room from a checkpoint, after validating it."""
         assert self.room is not None
         try:
             rows, edges = (tuple(int(size) for size in part) for part in room)
         except (TypeError, ValueError):
             rows, edges = (), ()
         fits = (len(rows), len(edges)) == (len(self.fanouts) + 1, len(self.fanouts))
-        # Kernels write a hop's rows behind those of the hop before.
+        # Kernels write each hop's rows behind those of the hop before, so the numbers of rows must ascend.
         if not fits or rows[0] != self.room.rows[0] or list(rows) != sorted(rows) or min(*rows, *edges) < 1:
             raise PenstockError(
                 "The checkpoint's room for batches does not fit this job: use a checkpoint of this run.",
@@ -207,9 +208,9 @@ class Placed:
         )
 
     def whole_graph(self, host: LayerPlan, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
-        """The graph as one block for exact inference, where the device has room for every vertex's outputs.
+        """The graph as one block for exact inference; None where the device has no room for every vertex's outputs.
 
-        `host` is how it goes without the device.
+        `host` is the plan to use for models that the block does not suit.
         """
         if (
             not isinstance(self.topology, Topology)
@@ -218,7 +219,7 @@ class Placed:
             or self.edges
             or LAYERS[job.model].makes_edge_rows
         ):
-            # Rows of all edges at once would be many times those of the vertices.
+            # One row for every edge would take many times the memory of the vertices' rows.
             return None
         free, _ = device_memory_of(self.device)
         width = max(job.hidden, self.table.shape[1])
@@ -228,7 +229,7 @@ class Placed:
         return DeviceWholeGraph(host, name, self.topology, table, self.decision.in_place, scale)
 
     def facts(self) -> dict[str, Any]:
-        """What a result says of it."""
+        """The placement as reported in the run's result."""
         facts: dict[str, Any] = {
             "topology": self.decision.residence.topology,
             "features": self.decision.residence.features,
@@ -247,20 +248,20 @@ class Placed:
         return facts
 
     def path_facts(self) -> dict[str, Any]:
-        """Rows, bytes and seconds of each path that features came along; nothing where there is one path."""
+        """Rows, bytes and seconds of each path along which features are read; empty where there is only one path."""
         table = next((each for each in self.tables.values() if isinstance(each, DividedTable)), None)
         paths = table.paths if table is not None else None if self.fill is None else self.fill.paths
         if paths is None:
             return {}
         use = paths.use()
         if (cached := self._cached_table()) is not None:
-            # The cache's own count: nobody else sees which rows it had.
+            # Only the cache itself counts the rows that it held.
             hits, size = cached.hits_and_reads()[0], cached.row_bytes
             use[CACHE] = use.get(CACHE, PathUse())._replace(rows=hits, bytes=hits * size)
         return {"feature_paths": {name: _rounded(each) for name, each in use.items()}}
 
     def _cached_table(self) -> CachedTable | None:
-        """The features of which some rows are on the device, where they are in pinned memory."""
+        """The cached table over pinned features, if there is one."""
         tables = [each.below if isinstance(each, DividedTable) else each for each in self.tables.values()]
         return next((each for each in tables if isinstance(each, CachedTable)), None)
 
@@ -274,11 +275,14 @@ def _rounded(use: PathUse) -> dict[str, Any]:
 Draw = Callable[[Planned], Batch]
 _TIMED = 4
 _WORTH = 0.2
-"""Batches that are timed, the first not counted; and what the host must add to the device's rate to be asked."""
+"""The host joins in drawing if it adds at least this share to the device's rate, by `_TIMED` batches without the first.
+"""
 
 
 def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan) -> tuple[Draw, str]:
-    """How a job's batches are drawn when the lists are where a device reads them; and why, where that was measured."""
+    """A function that draws a job's batches where the device can read the lists; and the reason,
+    where it was measured.
+    """
     node_type = getattr(task, "node_type", "node")
     sampler = DeviceNeighbourSampler(
         placed.topology, placed.fanouts, placed.device, node_type, placed.replace, placed.totals,
@@ -300,7 +304,7 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
 
 
 def seconds_a_batch(draw: Draw, schedule: BatchPlan) -> float:
-    """How long a batch takes to draw, by some of the first ones."""
+    """Seconds to draw a batch, measured on some of the first ones."""
     began = time.perf_counter()
     drawn = 0
     for planned, number in zip(schedule.from_position(), range(_TIMED), strict=False):
@@ -312,9 +316,9 @@ def seconds_a_batch(draw: Draw, schedule: BatchPlan) -> float:
 
 
 class Shared:
-    """Host and device draw together: the device one batch at a time, threads that find it busy on the host.
+    """Host and device draw together: the device draws one batch at a time; threads that find it busy draw on the host.
 
-    A batch is the same whoever draws it, so the run does not depend on who was faster.
+    A batch is the same whoever draws it, so the run's results do not depend on timing.
     """
 
     def __init__(self, on_device: Draw, on_host: Draw) -> None:

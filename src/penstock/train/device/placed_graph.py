@@ -1,4 +1,4 @@
-"""A session's graph put where it was decided to be, and found by the pipeline's batches."""
+"""Places a session's graph as decided, and connects the pipeline's batches to it."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ from penstock.store.device.tables import (
 from penstock.store.rows import by_counts
 from penstock.store.source import ArraySource, RowSource
 from penstock.traced import is_traced, memory_for
-from penstock.train.device.decision import Decision
+from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.memory import edge_row_type, stored_type, way_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import Placeable
@@ -48,9 +48,9 @@ _COUNTED = 100
 
 
 def place_as_decided(
-    session: Placeable, decision: Decision, schedule: BatchPlan, progress: Progress = SILENT
+    session: Placeable, decision: PlacementDecision, schedule: BatchPlan, progress: Progress = SILENT
 ) -> Placed:
-    """Put a session's graph where it was decided to be, and say why."""
+    """Place a session's graph as decided, and report why."""
     placed = Placed.of(session.job, session.inputs.device, decision)
     for sentence in placed.why:
         progress.note(sentence)
@@ -62,7 +62,7 @@ def place_as_decided(
 
 
 def bring_batches(session: Placeable, placed: Placed) -> Placed:
-    """Let batches of the pipeline find the device, and what was placed there."""
+    """Have the pipeline's batches read from the device and from what was placed there."""
     inputs = session.inputs
     sources: dict[str, RowSource] = {**inputs.sources, **placed.tables, **placed.cached}
     way = WAYS[session.job.first_layer]
@@ -98,7 +98,7 @@ def _put(
 
 
 def fill_by_job(session: Placeable, placed: Placed) -> None:
-    """Let captured steps have their inputs as the session's job says now, with everything where it lies."""
+    """Set how captured steps get their inputs, by the session's current job; nothing is moved."""
     key = session.job.first_layer, placed.is_divided
     if placed.fill is not None:
         placed.fill.release()
@@ -109,7 +109,7 @@ def fill_by_job(session: Placeable, placed: Placed) -> None:
 
 
 def divide_rows(session: Placeable, placed: Placed, gathers: bool) -> None:
-    """Let the host gather some rows of every captured batch, or the device read them all by itself."""
+    """Have the host gather some rows of every captured batch, or the device read all of them."""
     placed.decision = replace(placed.decision, gathers=gathers)
     for name, table in placed.divided.items():
         placed.tables[name] = table if gathers else table.below
@@ -117,7 +117,7 @@ def divide_rows(session: Placeable, placed: Placed, gathers: bool) -> None:
 
 
 def _put_edge_rows(placed: Placed, edges: EdgeRows, progress: Progress) -> EdgeRows:
-    """What edges carry, copied to where the lists lie."""
+    """Copy edge features to where the lists lie."""
     device, resident = placed.device, placed.decision.residence.topology == "device"
 
     def put(source: RowSource) -> DeviceSource:
@@ -151,14 +151,14 @@ def _put_tables(
 
 
 def _slot_fill(placed: Placed, job: Job, graph: Graph, fields: dict[str, str]) -> SlotFill | None:
-    """How the host fills slots of captured steps; None where it does not."""
+    """How the host fills the slots of captured steps; None where the device reads its inputs by itself."""
     row_type, filler = placed.decision.working.row_type, way_of(job, placed.decision.residence.features).filler
     ((name, field_name),) = fields.items()
     table: Any = placed.tables.get(name)
     if filler is None:
         return GatheredSlots(table.readings, row_type) if placed.is_divided else None
     if isinstance(table, DividedTable):
-        # The paths of its rows are those of another way.
+        # The paths of its rows belong to another way of reading.
         table = table.below
     stored = graph.nodes[name].fields[field_name]
     dtype = torch.from_numpy(np.empty(0, stored.dtype)).dtype if table is None else table.dtype
@@ -172,7 +172,7 @@ def _slot_fill(placed: Placed, job: Job, graph: Graph, fields: dict[str, str]) -
 
 
 def _host_paths(placed: Placed, job: Job, device_share: float | None) -> HostPaths:
-    """The paths of features in host memory, of which the device has a share; None: the share that is fastest."""
+    """The paths of features in host memory, of which the device reads a share; None: find the fastest share."""
     division: Division = FastestDivision() if device_share is None else FixedDivision(device_share)
     threads = job.threads or default_threads()
     return HostPaths(placed.device, threads, division, stream_maker(placed.device))
@@ -196,7 +196,9 @@ def _put_features(
 
 
 def _hottest(placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, rows: int) -> Tensor:
-    """The rows that are read most: counted in some batches drawn ahead, or by how many lists a vertex is in."""
+    """The rows that are read most: counted in some batches drawn ahead, or estimated by how many
+    lists a vertex is in.
+    """
     if is_traced():
         return torch.arange(rows)
     if job.placed.cache_by == "degree" or placed.topology is None:

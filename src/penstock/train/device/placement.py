@@ -6,7 +6,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import Decision, decide, nothing_placed
+from penstock.train.device.decision import PlacementDecision, decide, nothing_placed
 from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way_of
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
@@ -23,7 +23,7 @@ from penstock.train.trace.libraries import measure_libraries
 
 
 def place(session: Session, training: bool, progress: Progress = SILENT) -> Placed:
-    """Decide where everything goes, say why, put it there, and let batches find it."""
+    """Decide where everything goes, report why, place it there, and connect the pipeline to it."""
     job, task, device = session.job, session.task, session.inputs.device
     if device.type == "cuda":
         measure_libraries(device)
@@ -37,7 +37,7 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     placed = place_as_decided(session, decision, schedule, progress)
     open_fields = {"sample_on": (job.sample_on, decision.drawn_by), "capture": (job.capture, decision.captured_by)}
     session.decided_by |= {name: by for name, (value, by) in open_fields.items() if value == "auto"}
-    # Captured steps draw for themselves; a sampler beside them would keep a table of all vertices.
+    # Captured steps draw for themselves; one more sampler would keep another table of all vertices.
     if decision.residence.topology != "host" and not decision.captured:
         placed.sample, who = drawing_on_device(placed, job, task, schedule)
         if who:
@@ -48,8 +48,8 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     return bring_batches(session, placed)
 
 
-def _decided(session: Session, schedule: Schedule) -> Decision:
-    """By a traced run; where the model asks for numbers, which a trace does not have, by two small steps."""
+def _decided(session: Session, schedule: Schedule) -> PlacementDecision:
+    """Decide by tracing a run; where the model needs values, which a trace does not have, by two small steps."""
     try:
         return decide(session, schedule, TracedMemory(session, schedule))
     except UntraceableError as error:
@@ -57,11 +57,13 @@ def _decided(session: Session, schedule: Schedule) -> Decision:
         return decide(session, schedule, tried)
 
 
-# Captured steps that have their inputs from the host in another way, with the graph where it lies.
+# Other ways in which the host can provide the inputs of captured steps, with the graph where it lies.
 
 
 def other_ways(session: Session, placed: Placed) -> list[FirstLayerWay]:
-    """What captured steps of a session could do instead of `auto`; what has no room on the device is left out."""
+    """The ways that captured steps of a session could use instead of `auto`, without those that do
+    not fit the device.
+    """
     features = placed.decision.residence.features
     return [
         way
@@ -81,7 +83,7 @@ def job_with(job: Job, placed: Placed, name: str) -> Job:
 
 
 def _reads(way: FirstLayerWay, features: Place) -> bool:
-    """Whether a way fills slots from features in a place; rows that `auto` reads from pinned memory it gathers too."""
+    """Whether a way can fill slots from features in a place; pinned rows that `auto` reads can be gathered as well."""
     if way.filler is None or features == "device":
         return False
     return features == "pinned" if way.on_both else not way.rounds_as_auto
@@ -95,7 +97,7 @@ def _impossible(session: Session, way: FirstLayerWay) -> list[str]:
 
 
 def _has_room(session: Session, placed: Placed, way: FirstLayerWay) -> bool:
-    """Whether the device has room for steps of a way, beside all that lies there."""
+    """Whether the device has room for steps of a way beside everything placed there."""
     task, job = session.task, job_with(session.job, placed, way.name)
     memory = TracedMemory(replace(session, job=job), Schedule(task.items, task.batch_size, job.draw_seed))
     try:

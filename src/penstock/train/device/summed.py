@@ -20,7 +20,7 @@ from penstock.sampling.device.hops import NEVER, Slot
 from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
 from penstock.train.device.captured import BURST_SECONDS, CapturedSlot, CapturedSteps, make_step
-from penstock.train.device.launches import Lane, Recorded
+from penstock.train.device.launches import LaunchStream, Recorded
 from penstock.train.device.placed import Placed
 from penstock.train.device.supply import SharedSupply, Supply
 from penstock.train.execution.shared import DeviceSums, WorkerGroup
@@ -232,7 +232,7 @@ class _SummedSlot(CapturedSlot):
         supply: Supply,
         room: Room,
         place: Tensor | None,
-        drawing: Lane,
+        drawing: LaunchStream,
         pool: Any,
         row: StepSum,
     ) -> None:

@@ -1,4 +1,4 @@
-"""What captured batches are made from, at fixed places: an epoch's order, keys, labels; and the losses they give."""
+"""The inputs of captured batches at fixed addresses: an epoch's order, keys, labels; and the losses of its batches."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,13 +13,13 @@ from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.sampling.device.block import Room, largest_room
 from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, batch_keys, shuffled
 from penstock.sampling.device.streams import rest
-from penstock.train.device.launches import Lane
+from penstock.train.device.launches import LaunchStream
 from penstock.train.device.placed import Placed
 from penstock.train.tasks import Task
 
 
 class Supply:
-    """The epoch under way, on the device."""
+    """The current epoch on the device: items in order, random keys, labels, and the losses that steps write."""
 
     def __init__(self, task: Task, schedule: Schedule, placed: Placed) -> None:
         self._schedule, self.placed = schedule, placed
@@ -31,24 +31,24 @@ class Supply:
         self._of_items = torch.from_numpy(cast(Any, task).labels_of(schedule.items)).to(device)
         self.labels = torch.zeros_like(self._of_items)
         self.weights = 1.0 / self.epoch.counts.float()
-        """What each seed of a batch counts in the batch's loss."""
+        """The weight of each seed of a batch in the batch's mean loss."""
         self.losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         pinned = device.type == "cuda"
         self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)
         self._seen_failure = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
 
     def slot(self, room: Room, place: Tensor | None) -> Slot:
-        """The memory for one batch."""
+        """Allocate the memory for one batch."""
         return self.placed.slot(room, len(self.purposes), place)
 
     def prepare(self, slot: Slot, number: int) -> None:
-        """Called before a batch's draw is launched: the device draws without the host."""
+        """Called before a batch's draw is launched; nothing to do where the device draws by itself."""
 
     def close(self) -> None:
-        """Nothing is drawn any more."""
+        """Release threads, if any; nothing is drawn afterwards."""
 
     def fill(self, position: Position) -> None:
-        """Make an epoch ready from one of its batches on."""
+        """Load an epoch to the device, to be drawn from one of its batches on."""
         epochs = self._schedule.epochs
         if epochs is not None and position.epoch >= epochs:
             return
@@ -60,16 +60,16 @@ class Supply:
         self.restart(position.batch)
 
     def restart(self, batch: int) -> None:
-        """The next batch drawn is this one."""
+        """Set the next batch to be drawn."""
         self.epoch.cursor.fill_(batch)
         self.epoch.failed_at.fill_(NEVER)
         rest(self.placed.device)
 
     def look(self, first: int, last: int) -> tuple[list[float], int | None]:
-        """Losses of the batches [first, last) that were learned from, and the first that lacked room."""
+        """Losses of the batches [first, last) up to the first that lacked room, and that batch's number or None."""
         self._seen_losses[first:last].copy_(self.losses[first:last], non_blocking=True)
         self._seen_failure.copy_(self.epoch.failed_at, non_blocking=True)
-        Lane.computing(self.placed.device).settle()
+        LaunchStream.computing(self.placed.device).settle()
         failed = int(self._seen_failure)
         losses: list[float] = self._seen_losses[first : min(last, failed)].tolist()
         return losses, failed if failed < last else None
@@ -95,7 +95,7 @@ Share = Callable[[Planned], Planned]
 
 
 class ShareOfSchedule:
-    """One worker's shares of the batches of a schedule."""
+    """A `BatchPlan`: one worker's shares of the batches of a schedule."""
 
     def __init__(self, schedule: Schedule, share: Share) -> None:
         self._schedule, self._share, self.batches = schedule, share, schedule.batches
@@ -110,7 +110,9 @@ class ShareOfSchedule:
 
 
 class _EpochShares(NamedTuple):
-    """A worker's shares of an epoch: for each batch as many places in the schedule's items as the largest share has."""
+    """A worker's shares of an epoch, as positions in the schedule's items; each batch is padded to
+    the largest share.
+    """
 
     places: Array
     counts: Array
@@ -118,7 +120,7 @@ class _EpochShares(NamedTuple):
 
 
 class SharedSupply(Supply):
-    """One worker's shares of the epoch under way, on its device."""
+    """The `Supply` of one worker's shares of the current epoch."""
 
     def __init__(self, task: Task, schedule: Schedule, placed: Placed, share: Share) -> None:
         super().__init__(task, schedule, placed)
@@ -131,7 +133,7 @@ class SharedSupply(Supply):
         self._next: tuple[int, Future[_EpochShares]] | None = None
 
     def fill(self, position: Position) -> None:
-        """Make an epoch ready from one of its batches on; the next one's shares are computed meanwhile."""
+        """Load an epoch's shares from one of its batches on, and start computing the next epoch's in a thread."""
         schedule = self._schedule
         if schedule.epochs is not None and position.epoch >= schedule.epochs:
             return
@@ -146,7 +148,7 @@ class SharedSupply(Supply):
         self.restart(position.batch)
 
     def close(self) -> None:
-        """End the thread that computes shares ahead."""
+        """Stop the thread that computes shares ahead."""
         self._ahead.shutdown(cancel_futures=True)
 
     def _shares(self, epoch: int) -> _EpochShares:

@@ -1,7 +1,8 @@
-"""The memory of training on a GPU, before there is one: the run's own code is traced on tensors without numbers.
+"""Predicts the memory of training on a GPU, without one: the run's own code is traced on meta tensors.
 
-The graph is placed, the model tried on a few seeds, steps are recorded or launched, and the model is validated, each by
-the code that does it in a run. So what is held at once, on which stream and in whose pool, is what a run holds.
+The graph is placed, the model tried on a few seeds, steps are captured or launched, and the model is validated, each by
+the code that does it in a run. So the trace allocates what a run allocates, on the same streams and from the same
+pools.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from penstock.sampling.device.hops import Slot
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.traced import memory_for
 from penstock.train.device.captured import CapturedSteps
-from penstock.train.device.decision import Decision
+from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
 from penstock.train.device.memory import Working, can_capture, row_type
 from penstock.train.device.placed import Placed
@@ -32,23 +33,23 @@ from penstock.train.trace.inference import trace_inference, trace_last_inference
 from penstock.train.trace.kernel_rates import kernel_rates
 
 _STEPS = 2
-"""The first step makes what later ones keep."""
+"""The first step allocates what later ones keep, so two are traced."""
 
 
 class TracedMemory:
-    """What training takes of a GPU, by a trace (see `decision.MemoryModel`)."""
+    """The `decision.MemoryModel` by a trace of the run."""
 
     method, untraced = "traced", ""
     validated = True
     """Whether the GPU computes validations by itself."""
 
     def __init__(self, session: Session, schedule: Schedule, drawn: BatchPlan | None = None) -> None:
-        """`drawn`: batches whose sizes are looked at, where they are not those of the schedule."""
+        """`drawn`: the batches whose sizes are counted, if not those of the schedule."""
         self._session, self._schedule, self._drawn = session, schedule, drawn or schedule
         self._largest: LargestBatch | None = None
         self._known: dict[Any, DevicePeak] = {}
         self.peak = DevicePeak(0, 0, "", {})
-        """Of the last decision that was asked about."""
+        """The peak of the decision that was traced last."""
 
     @property
     def largest(self) -> LargestBatch:
@@ -63,29 +64,30 @@ class TracedMemory:
     ) -> Working:
         """What is reserved beside topology and features.
 
-        Where nothing is said these are on the device, as far as the job allows it.
+        Where `features` is not given, they are taken to be on the device as far as the job allows it.
         """
         job = self._session.job
         if features is None:
             features = "device" if job.placed.features == "auto" else job.placed.features
         on_host = room is None or job.sample_on == "host"
         topology: Place = "host" if on_host else "pinned" if job.placed.topology == "pinned" else "device"
-        # Nothing is captured that is on the host; a way that is asked about all the same is not taken.
+        # Nothing that lies on the host can be captured: such a combination is not chosen, so its answer does not
+        # matter.
         captured = captured and can_capture(job, topology, features)
         residence = Residence(topology, features, 0, 0, 0, [])
         working = Working(0, row_type(job), {})
-        found = self.traced(Decision(residence, working, room, captured, in_place, [], gathers=gathers))
+        found = self.traced(PlacementDecision(residence, working, room, captured, in_place, [], gathers=gathers))
         parts = {name: size for name, size in found.categories.items() if name not in (FEATURES, TOPOLOGY)}
         graph = found.allocated - sum(parts.values())
         return Working(found.reserved - graph, row_type(job), parts)
 
-    def predicted(self, decision: Decision) -> int:
-        """The most that tensors take at once."""
+    def predicted(self, decision: PlacementDecision) -> int:
+        """The predicted peak of tensor memory, in bytes."""
         self.peak = self.traced(decision)
         return self.peak.allocated
 
-    def traced(self, decision: Decision) -> DevicePeak:
-        """What a run takes with everything where it was decided to be."""
+    def traced(self, decision: PlacementDecision) -> DevicePeak:
+        """The peak of a run with everything placed as decided."""
         residence = decision.residence
         places = residence.topology, residence.features, residence.cache_rows
         key = *places, decision.room, decision.captured, decision.in_place, decision.gathers
@@ -95,14 +97,18 @@ class TracedMemory:
             count = self._schedule.batches * self._session.job.epochs
             share = run.work.share(kernel_rates(), decision.captured, count)
             if "pinned" in places or decision.gathers:
-                # The link to the host's memory limits it, which a trace of kernels does not know.
+                # A trace of kernels cannot know that the link to the host's memory bounds the step.
                 share = None
             self._known[key] = device_peak(run.events)._replace(share=share, host_validates=run.host_validates)
         return self._known[key]
 
 
 def traced_run(
-    session: Session, decision: Decision, schedule: Schedule, largest: LargestBatch | None, validated: bool = True
+    session: Session,
+    decision: PlacementDecision,
+    schedule: Schedule,
+    largest: LargestBatch | None,
+    validated: bool = True,
 ) -> Allocations:
     """Everything that a run allocates on a GPU, in order, and the work of its steps. `largest`: its largest batch,
     where steps are launched; `validated`: whether it computes validations by itself."""
@@ -136,7 +142,7 @@ def _trace_captured(session: Session, placed: Placed, schedule: Schedule, alloca
 def _trace_launched(
     session: Session, placed: Placed, largest: LargestBatch, allocations: Allocations, validated: bool
 ) -> None:
-    """Steps on the largest batch, while the pipeline's queues hold as many more as they may."""
+    """Trace steps on the largest batch, while the pipeline's queues are full."""
     job = session.job
     execution = DeviceExecution(session, placed)
     draw = _drawing(placed, job.drawing_threads, largest) if placed.topology is not None else None
@@ -162,14 +168,14 @@ def _trace_launched(
 
 
 def _drop_behind(left: int, *queues: list[Any]) -> None:
-    """Drop what queues, the nearest first, cannot hold where so many batches of the run are left."""
+    """Shorten queues, the nearest first, to what they can hold when the run has only `left` batches to go."""
     for queue in queues:
         del queue[max(0, left) :]
         left -= len(queue)
 
 
 def _left_at_validation(job: Job, largest: LargestBatch) -> int:
-    """Batches of the run that are left at its first validation."""
+    """Batches of the run that remain at its first validation."""
     epochs = max(1, job.epochs)
     first = min(epochs, job.evaluate_every) if job.evaluate_every > 0 else epochs
     return largest.batches // epochs * (epochs - first)
@@ -183,7 +189,7 @@ def _next(largest: LargestBatch, draw: Draw | None) -> Loaded:
 
 
 def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
-    """The device's samplers, one for each thread; they draw the largest batch."""
+    """The device's samplers, one for each thread, which draw the largest batch."""
     batch = enlarged(largest.batch, largest.factor)
     most = largest_room(len(largest.planned.seeds), placed.fanouts, placed.topology.count)
     drawn = [size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)]
@@ -202,7 +208,7 @@ def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
 
 
 class _TracedSampler(DeviceNeighbourSampler):
-    """Draws batches of known sizes."""
+    """A sampler whose batches have given sizes."""
 
     def __init__(self, placed: Placed, sizes: Sequence[int]) -> None:
         super().__init__(

@@ -19,7 +19,7 @@ from penstock.sampling.device.streams import rest
 from penstock.sampling.device.triples import DeviceTripleBatch, DeviceTriples
 from penstock.sampling.links.known import End
 from penstock.store.device.embedding import DeviceEmbeddingTable
-from penstock.train.device.launches import Lane, Recorded, Stopwatch, warm_up
+from penstock.train.device.launches import LaunchStream, Recorded, Stopwatch, warm_up
 from penstock.train.session import Pause, Session, Step
 from penstock.train.tasks import TripleTask
 from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
@@ -92,7 +92,7 @@ class TripleSteps:
         self._recorded_with: list[Any] = []
         self._launched, self._most = 0, _FIRST_BURST
         self._filled = -1
-        self._clock, self._computing = Stopwatch(device, recorder), Lane.computing(device)
+        self._clock, self._computing = Stopwatch(device, recorder), LaunchStream.computing(device)
 
     def __enter__(self) -> Self:
         return self

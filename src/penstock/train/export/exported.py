@@ -24,14 +24,14 @@ from penstock.train.export.plain import loading
 from penstock.train.session import Session
 from penstock.version import __version__
 
-# The one file of source that an exported folder has: the files of `plain`, joined.
+# model.py, the one source file of an exported folder: the files of `plain`, joined.
 
 PACKAGE = "penstock.train.export.plain"
 FILES = (
     *("edge_lists", "layers", "attention", "typed_layers", "layer_ends", "heads", "parts", "models"),
     "loading",
 )
-"""Each builds on those before it; the docstring of the last is that of the whole."""
+"""Each file uses those before it; the docstring of the last becomes that of model.py."""
 
 
 def joined_source() -> str:
@@ -54,7 +54,7 @@ def joined_source() -> str:
 
 
 def _import_lines(modules: set[str], names: dict[str, set[str]]) -> str:
-    """A line for each module that is no file of `plain`; those of torch last, as it alone is no part of Python."""
+    """One import line for each module outside `plain`, torch's last."""
     lines = [f"import {module}" for module in sorted(modules)]
     outside = [module for module in sorted(names) if not module.startswith(PACKAGE)]
     lines += [f"from {module} import {', '.join(sorted(names[module]))}" for module in outside]
@@ -62,15 +62,15 @@ def _import_lines(modules: set[str], names: dict[str, set[str]]) -> str:
     return "\n".join([*(line for line in lines if line not in of_torch), "", *of_torch])
 
 
-# A plain module as a program: of torch.export, or for ONNX. Numbers of vertices and edges stay free.
+# A plain module as a program of torch.export, or for ONNX, with free numbers of vertices and edges.
 
 PROGRAM, ONNX = "model.pt2", "model.onnx"
 _VERTICES, _EDGES = 5, 11
-"""Of the small graph that the module is traced with: neither 0 nor 1, which torch takes for constants."""
+"""Sizes of the small graph that the module is traced with; torch would take 0 and 1 for constants."""
 
 
 def write_program(model: Any, session: Session, folder: Path) -> Path:
-    """Write what torch.export makes of the module."""
+    """Write the module as a torch.export program."""
     given, free = _example(session)
     with _explained("a program of torch.export"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -80,7 +80,7 @@ def write_program(model: Any, session: Session, folder: Path) -> Path:
 
 
 def write_onnx(model: Any, session: Session, folder: Path) -> Path:
-    """Write the module for ONNX, whose inputs have the names of its arguments."""
+    """Write the module for ONNX; its inputs are named after the module's arguments."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -99,7 +99,7 @@ def write_onnx(model: Any, session: Session, folder: Path) -> Path:
 
 @contextmanager
 def _without_remarks() -> Iterator[None]:
-    """torch's exporter logs what it could also export if other packages were installed."""
+    """Silence torch's exporter, which logs what else it could export if other packages were installed."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -110,7 +110,7 @@ def _without_remarks() -> Iterator[None]:
 
 
 class _explained:  # noqa: N801
-    """What fails in it is the exporter: a sentence says so."""
+    """Reports any failure inside it as a failure of the exporter, in one sentence."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -128,7 +128,7 @@ class _explained:  # noqa: N801
 
 
 def _example(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of the module for a small graph, and which of their sizes are free."""
+    """Example arguments of the module for a small graph, and which of their sizes are free."""
     graph, inputs = session.graph, session.inputs
     if not session.job.has_layers:
         raise PenstockError(
@@ -164,7 +164,7 @@ def _indices(graph: Graph, counts: dict[str, int]) -> dict[Any, torch.Tensor]:
     }
 
 
-# Tensors as a .safetensors file: the length of a JSON header, the header, and the numbers one behind the other.
+# Tensors as a .safetensors file: the length of a JSON header, the header, and the tensors' bytes.
 
 _NAMES = {
     torch.float64: "F64",
@@ -175,11 +175,11 @@ _NAMES = {
     torch.int32: "I32",
 }
 _ALIGNED = 8
-"""The numbers begin at a multiple of as many bytes: the header is filled up with spaces."""
+"""The tensors' bytes begin at a multiple of this; the header is padded with spaces."""
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
-    """Write named tensors; `about` are words for whoever opens the file."""
+    """Write named tensors; `about` is the file's text metadata."""
     header: dict[str, object] = {"__metadata__": dict(about)}
     place = 0
     for name, tensor in tensors.items():
@@ -212,13 +212,13 @@ TARGETS: dict[str, Callable[[Any, Session, Path], Path] | None] = {
     "program": write_program,
     "onnx": write_onnx,
 }
-"""What a folder can have beside the plain module."""
+"""What an exported folder can hold beside the plain module."""
 MODEL, WEIGHTS, CONFIG = "model.py", "model.safetensors", "config.json"
 FORMAT, VERSION = "penstock-export", 1
 
 
 def export_session(session: Session, folder: Path, to: str = "torch", force: bool = False) -> dict[str, Any]:
-    """Write the session's model to a folder, which appears whole; returns what it holds."""
+    """Write the session's model to a folder, which gets its name when complete; returns what it holds."""
     if to not in TARGETS:
         raise PenstockError(f"A model cannot be exported to {to!r}{nearest(to, TARGETS)}", code="invalid-value")
     config = {"format": FORMAT, "version": VERSION, "penstock": __version__, **description(session)}
@@ -236,7 +236,7 @@ def export_session(session: Session, folder: Path, to: str = "torch", force: boo
 
 
 def description(session: Session) -> dict[str, Any]:
-    """What config.json says: how the module is built, and what it was trained on."""
+    """The contents of config.json: how the module is built, and what it was trained on."""
     job, task, graph = session.job, session.task, session.graph
     if job.time is not None:
         raise PenstockError(
@@ -280,7 +280,7 @@ def model_spec(session: Session) -> Spec:
 
 
 def _names(model: Any, session: Session) -> list[str]:
-    """What the model calls the types that have embeddings; a graph with one relation has one type, or none."""
+    """The model's names of the types that have embeddings; a graph with one relation has one type, or none."""
     tables = list(session.inputs.tables)
     if not session.graph.is_homogeneous:
         return tables

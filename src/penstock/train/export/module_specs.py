@@ -1,6 +1,6 @@
-"""Descriptions of a model's parts in the words of `plain`: what each kind of module is there.
+"""Describes a model's parts as specifications of the modules in `plain`.
 
-A kind of layer or scorer that is not in these tables has no plain form, and is refused with a sentence.
+A layer or scorer that is not in these tables has no plain form, and exporting it raises an error.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Spec = dict[str, Any]
 
 
 def part_spec(module: nn.Module) -> Spec:
-    """The description of a layer or a scorer."""
+    """The specification of a layer or a scorer."""
     describe = _PARTS.get(type(module))
     if describe is None:
         raise PenstockError(
@@ -41,13 +41,13 @@ def part_spec(module: nn.Module) -> Spec:
 
 
 def end_spec(end: LayerEnd, width_in: int, width_out: int, norm: str) -> Spec:
-    """The description of what stands behind a layer of these widths."""
+    """The specification of the residual, norm and activation behind a layer of these widths."""
     how = {"residual": end.residual is not None, "norm": norm, "activation": end.activation, "bare": end.bare}
     return {"part": "LayerEnd", "width_in": width_in, "width_out": width_out, **how}
 
 
 def join_spec(join: Join) -> Spec:
-    """The description of the join of all layers."""
+    """The specification of the module that joins the outputs of all layers."""
     widths = (0, 0) if join.head is None else (join.head.in_features, join.head.out_features)
     return {"part": "Join", "jump": join.jump, "width_in": widths[0], "width_out": widths[1]}
 
@@ -156,7 +156,7 @@ _PARTS: dict[type[nn.Module], Callable[[Any], Spec]] = {
     TransEScorer: _relation_scorer("transe"),
     RotatEScorer: _relation_scorer("rotate"),
 }
-"""By the class of a part."""
+"""The function that specifies a part, by the part's class."""
 
 
 def renamed_weights(learned: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from penstock.nn.aggregation import aggregate, normalised_sum
 from penstock.nn.input_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.table_aggregation import READ_IN_PLACE, aggregate_table, widened_rows
-from penstock.pipeline.batch_rows import Move, PlainReading, Reading, RowReader
+from penstock.pipeline.batch_rows import Move, PlainReading, RowReader, RowReading
 from penstock.plan.execution.first_layer import DivisionRates, balanced_share, predicted_rates
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DeviceBlock, host_block, on_device
@@ -33,7 +33,9 @@ from penstock.train.job import Job
 
 
 class AggregatedReading:
-    """What the first layer aggregates, and the destinations' own rows where that does not have them in it."""
+    """A `Reading` of what the first layer aggregates, and of the destinations' own rows where the aggregate does not
+    include them.
+    """
 
     def __init__(self, block: Block, what: Aggregation, ids: Any, source: RowSource) -> None:
         self._block, self._what, self._ids, self._source = block, what, ids, source
@@ -42,7 +44,6 @@ class AggregatedReading:
         self.shapes = [((matrices, block.num_dst, *source.row_shape()), np.dtype(np.float32))]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """See `Reading.fill`."""
         block, ids = host_block(self._block), host_ids(self._ids)
         table = table_of(self._source)
         if table is None:
@@ -52,30 +53,28 @@ class AggregatedReading:
             widened_rows(table, ids[: block.num_dst], own)
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> AggregatedRows:
-        """See `Reading.arrived`."""
         return AggregatedRows(self._what, *move(arrays[0]))
 
 
 class AggregatedInputs:
-    """Every batch is aggregated on the host."""
+    """The `RowReader` under which every batch is aggregated on the host."""
 
     def __init__(self, what: Aggregation) -> None:
         self._what = what
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
-        """See `RowReader.reading`."""
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         return AggregatedReading(batch.blocks[0], self._what, batch.vertices[node_type], source)
 
 
 class CheaperInputs:
-    """Batches are aggregated on the host where their first layer would aggregate before it transforms, and their table
-    can be read in place: the numbers are the same, and there is less to write."""
+    """The `RowReader` under which a batch is aggregated on the host if its first layer would aggregate before it
+    transforms and the table can be read in place: the numbers are the same, and fewer bytes are written.
+    """
 
     def __init__(self, what: Aggregation, layer: Any) -> None:
         self._aggregated, self._layer = AggregatedInputs(what), layer
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
-        """See `RowReader.reading`."""
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         if table_of(source) is not None and self._layer.aggregates_inputs(batch.blocks[0]):
             return self._aggregated.reading(batch, node_type, source)
         return PlainReading(batch.vertices[node_type], source)
@@ -89,34 +88,34 @@ def table_of(source: RowSource) -> Array | None:
 
 
 def aggregated_inputs(model: Any, job: Job) -> RowReader:
-    """Of a job whose layer can be given aggregates."""
+    """The reader for a job whose first layer accepts aggregates."""
     what = LAYERS[job.model].aggregates(job)
     assert what is not None, "the way was refused"
     return AggregatedInputs(what)
 
 
 def cheaper_inputs(model: Any, job: Job) -> RowReader:
-    """Of a job whose layer can be given aggregates, where it would make them itself."""
+    """The reader for a job whose first layer accepts aggregates and would otherwise compute them itself."""
     what = LAYERS[job.model].aggregates(job)
     assert what is not None, "the way was refused"
     return CheaperInputs(what, model.convolutions[0])
 
 
-# Which destinations of a batch the host takes: as many as make host and device end together, by what they took.
+# The host's share of a batch's destinations: chosen from measured times so that host and device finish together.
 
 _REMEMBERED = 9
-"""Batches whose median time counts."""
+"""Batches over which the median time is taken."""
 _UNKNOWN = 0.5
-"""The host's share of the first batches, where nothing predicts another."""
+"""The host's share in the first batches, unless a prediction gives another."""
 _LEAST = 0.02
-"""Of every batch that each side has, so that what it takes stays known."""
+"""The least share of each batch that either side gets, so that both stay measured."""
 
 
 class HostShare:
-    """The host's share of a batch's edges, corrected by what the last batches took; or a share that stays."""
+    """The host's share of a batch's edges, corrected by the times of the last batches; or a fixed share."""
 
     def __init__(self, fixed: float | None, threads: int = 1) -> None:
-        """`threads` of the host aggregate batches beside each other."""
+        """`threads` threads of the host aggregate batches at the same time."""
         self._fixed, self._threads = fixed, threads
         self._host: deque[float] = deque(maxlen=_REMEMBERED)
         self._device: deque[float] = deque(maxlen=_REMEMBERED)
@@ -124,23 +123,23 @@ class HostShare:
         self._predicted: DivisionRates | None = None
         self._asked = False
         self.last = 0.0
-        """Of the last batch."""
+        """The share in the last batch."""
 
     def of_device(self, block: Block, width: int, table_rows: int) -> int:
         """How many of the block's first destinations the device takes."""
         sizes = BlockSizes(block.num_src, block.num_dst, block.num_edges)
         self.last = self._fixed if self._fixed is not None else self._balanced(sizes, width, table_rows)
         wanted = (1 - self.last) * block.num_edges
-        # Lists are not cut: the one that crosses the boundary is the device's.
+        # Lists are not cut: the list that crosses the boundary goes to the device.
         return min(block.num_dst, int(block.indptr.searchsorted(wanted, side="left")))
 
     def host_took(self, edges: int, seconds: float) -> None:
-        """The host has added up so many rows."""
+        """Record that the host took `seconds` to aggregate so many edges."""
         if edges:
             self._host.append(seconds / edges)
 
     def device_reads(self, rows: int, device: torch.device) -> "DeviceRead":
-        """Around a read of so many rows, on the stream that it is launched on."""
+        """Times a read of so many rows on the current stream, as a context manager."""
         return DeviceRead(self._reads, rows, device)
 
     def _balanced(self, block: BlockSizes, width: int, table_rows: int) -> float:
@@ -159,7 +158,7 @@ class HostShare:
 
 
 class DeviceRead:
-    """Two moments on a device's stream; how far they are apart is read when both have passed."""
+    """The time between two CUDA events, read when both have passed."""
 
     def __init__(self, reads: deque[tuple[Moment, Moment, int]], rows: int, device: torch.device) -> None:
         self._reads, self._rows, self._device = reads, rows, device
@@ -185,30 +184,30 @@ class DeviceRead:
 
 
 class DividedReading:
-    """What the first layer aggregates: of the last destinations by the host, of the first by the device."""
+    """A `Reading` of what the first layer aggregates: the first destinations by the device, the others by the host."""
 
     def __init__(self, block: Block, what: Aggregation, ids: Any, source: SharedTable, share: HostShare) -> None:
         self._block, self._what, self._ids, self._source, self._share = block, what, ids, source, share
-        # A trace has lists without numbers: the device then takes everything, which is the most that it can.
+        # A trace has lists without values: assume the largest share for the device, all of it.
         self._on_host = block if is_traced() else host_block(block)
         width, rows = source.shape[1], source.shape[0]
         self._first = block.num_dst if is_traced() else share.of_device(self._on_host, width, rows)
         self.shapes = [((block.num_dst - self._first, width), np.dtype(np.float32))]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """See `Reading.fill`: the host's part."""
+        """Fill the host's part."""
         began, block = time.perf_counter(), self._on_host
         aggregate_table(block, self._what, self._source.table, host_ids(self._ids), arrays[0], self._first)
         self._share.host_took(block.num_edges - self._edges, time.perf_counter() - began)
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> AggregatedRows:
-        """See `Reading.arrived`: the device's part, and both parts joined."""
+        """The device's part, computed now, joined with the host's."""
         of_host, count = move(arrays[0]), self._rows
         with self._share.device_reads(count, device):
             rows: Tensor = self._source.by_device.read(self._ids[:count], device, dtype=of_host.dtype)
         lists = on_device(self._of_device(count), device)
         of_device = normalised_sum(lists, rows) if self._what == "normalised" else aggregate(lists, rows, self._what)
-        # A copy of their own, so that the neighbours' rows need not be kept.
+        # A copy, so that the neighbours' rows can be freed.
         own = None if self._what == "normalised" else rows[: self._block.num_dst].clone()
         return AggregatedRows(self._what, torch.cat([of_device, of_host]), own)
 
@@ -219,13 +218,13 @@ class DividedReading:
 
     @property
     def _rows(self) -> int:
-        """Rows that the device reads: all up to the last that one of its lists names, and the destinations' own."""
+        """Rows that the device reads: all up to the last that one of its lists refers to, and the destinations' own."""
         if is_traced():
             return self._block.num_src
         return max(self._block.num_dst, int(self._on_host.indices[: self._edges].max(initial=-1)) + 1)
 
     def _of_device(self, rows: int) -> Block:
-        """The block of the device's destinations, where the batch was drawn."""
+        """The block of the device's destinations, on the device where the batch was drawn."""
         block, edges = self._block, self._edges
         kind = DeviceBlock if isinstance(block, DeviceBlock) else Block
         return kind(
@@ -238,13 +237,14 @@ class DividedReading:
 
 
 class DividedInputs:
-    """Batches are divided between host and device; rows that a device cannot read are aggregated by the host."""
+    """The `RowReader` under which batches are divided between host and device; rows that a device cannot read are
+    aggregated by the host.
+    """
 
     def __init__(self, what: Aggregation, share: HostShare) -> None:
         self._what, self.share = what, share
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
-        """See `RowReader.reading`."""
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         block, ids = batch.blocks[0], batch.vertices[node_type]
         if isinstance(source, SharedTable):
             return DividedReading(block, self._what, ids, source, self.share)
@@ -252,7 +252,7 @@ class DividedInputs:
 
 
 def divided_inputs(model: Any, job: Job) -> RowReader:
-    """Of a job whose layer can be given aggregates."""
+    """The reader for a job whose first layer accepts aggregates."""
     what = LAYERS[job.model].aggregates(job)
     assert what is not None, "the way was refused"
     return DividedInputs(what, HostShare(job.host_share, job.gather_threads))

@@ -30,11 +30,12 @@ from penstock.train.job import Job
 # they were drawn. GCN's sum needs degrees of the neighbours; for it they are numbered.
 
 _STEP = 64
-"""Destinations that a thread takes at a time: some tens of microseconds, so that all end at about the same time."""
+"""Destinations that a thread takes at a time: some tens of microseconds of work, so that all threads finish together.
+"""
 
 
 class AggregatedFilling:
-    """A slot's aggregates and own rows, and the memory of the host that they come from."""
+    """The `Filling` of a slot with aggregates and own rows, and the host memory that they come from."""
 
     def __init__(self, fill: "AggregatedSlots") -> None:
         self._fill, self._paths = fill, fill.paths
@@ -42,10 +43,9 @@ class AggregatedFilling:
         self._task: HostTask | None = None
         self._room: Any = None
         self._host = 0
-        """Destinations of the batch that the host has."""
+        """Destinations of the batch that the host aggregates."""
 
     def attach(self, slot: Slot) -> None:
-        """See `Filling.attach`."""
         self._slot = slot
         self._block = slot.blocks()[0]
         if slot.room == self._room:
@@ -62,16 +62,14 @@ class AggregatedFilling:
             self._own = torch.zeros((rows, width), dtype=fill.dtype, device=device)
 
     def inputs(self) -> AggregatedRows:
-        """See `Filling.inputs`."""
         fill = self._fill
         own = None if fill.what == "normalised" else self._own.to(fill.row_type)
         return AggregatedRows(fill.what, self._neighbours.to(fill.row_type), own)
 
     def list(self) -> None:
-        """See `Filling.list`: lists are read as they were drawn."""
+        """Do nothing: lists are read as they were drawn."""
 
     def fetch(self, stream: Any) -> None:
-        """See `Filling.fetch`."""
         if self._slot.is_drawn_by_host:
             self._seen = self._slot.on_host()
         else:
@@ -81,49 +79,45 @@ class AggregatedFilling:
         self._listed.mark_on(stream)
 
     def begin(self) -> None:
-        """See `Filling.begin`."""
         self._listed.settle()
         self._paths.count_arrived()
         seen = {name: values.numpy() for name, values in self._seen.items()}
-        # The draw of a batch that lacks room has left lists that end nowhere; its step is skipped.
+        # The lists of a batch that lacked room are incomplete; its step is skipped.
         count = int(seen["counts"][len(self._room.rows) - 2]) if fits(seen["sizes"].tolist(), self._room) else 0
         first = self._start_device(seen["indptr"][: count + 1]) if count else 0
         self._host = count - first
         if self._host:
-            # The last batch's copy from the same memory.
+            # Wait for the last batch's copy from the same memory.
             self._placed.settle()
             self._task = self._paths.threads.start(self._works(seen, first, count), -(-self._host // _STEP))
 
     def finish(self) -> None:
-        """See `Filling.finish`."""
         task, paths, count, self._task = self._task, self._paths, self._host, None
         if task is not None:
             seconds = task.wait()
             with on_stream(paths.copying):
-                # The slot's step before this one has read its inputs when the batch was drawn.
+                # No wait is needed: the slot's previous step had read its inputs before this batch was drawn.
                 self._listed.hold(paths.copying)
                 self._copy(count, seconds)
         self._placed.mark_on(paths.copying)
 
     def hold(self, stream: Any) -> None:
-        """See `Filling.hold`."""
         self._placed.hold(stream)
 
     def abandon(self) -> None:
-        """See `Filling.abandon`."""
         if self._task is not None:
             self._task.wait()
         self._task = None
 
     _first = 0
-    """The first destination of the host's."""
+    """The first of the host's destinations."""
 
     def _start_device(self, indptr: Array) -> int:
-        """Start what the device does by itself; returns the first destination that is the host's."""
+        """Start the device's part; returns the first of the host's destinations."""
         return 0
 
     def _works(self, seen: dict[str, Array], first: int, count: int) -> Sequence[Callable[[], None]]:
-        """What threads do for the destinations [first, count)."""
+        """The work of each thread for the destinations [first, count)."""
         fill, host = self._fill, count - first
         self._first = first
         none = np.empty(0, np.float32)
@@ -151,7 +145,7 @@ class AggregatedFilling:
         paths.launched(Span(AGGREGATED, count, size, before, after), seconds)
 
     def _drawn(self) -> dict[str, Tensor]:
-        """What of the batch the host reads."""
+        """The parts of the drawn batch that the host reads."""
         fill, slot, block = self._fill, self._slot, self._block
         indptr: Any = block.indptr
         indices: Any = block.indices
@@ -164,12 +158,12 @@ class AggregatedFilling:
 
 
 class AggregatedSlots:
-    """Slots are filled with aggregates of the host."""
+    """The `SlotFill` that fills slots with aggregates computed by the host."""
 
     def __init__(
         self, what: Aggregation, rows: Array, dtype: torch.dtype, paths: HostPaths, row_type: torch.dtype
     ) -> None:
-        """`rows`: a table as `readable` gives it, whose numbers are of type `dtype`."""
+        """`rows` is a table as `readable` gives it; `dtype` is the type of its values."""
         self.what, self.rows, self.dtype, self.paths, self.row_type = what, rows, dtype, paths, row_type
         self.numbers_rows = what == "normalised"
         self.width = rows.shape[1]
@@ -177,15 +171,12 @@ class AggregatedSlots:
         self._idle: list[Filling] = []
 
     def take(self) -> Filling:
-        """See `SlotFill.take`."""
         return self._idle.pop() if self._idle else self._made()
 
     def give_back(self, filling: Filling) -> None:
-        """See `SlotFill.give_back`."""
         self._idle.append(filling)
 
     def release(self) -> None:
-        """See `SlotFill.release`."""
         self._idle.clear()
 
     def _made(self) -> Filling:
@@ -198,7 +189,7 @@ def aggregated_bytes(room: Room, width: int, number: int) -> int:
 
 
 def aggregated_slots(parts: FillParts) -> AggregatedSlots:
-    """Of a table that the host alone reads."""
+    """The fill for a table that only the host reads."""
     what = LAYERS[parts.job.model].aggregates(parts.job)
     assert what is not None, "the way was refused"
     return AggregatedSlots(what, parts.rows, parts.dtype, parts.paths(0.0), parts.row_type)
@@ -212,22 +203,20 @@ def aggregated_slots(parts: FillParts) -> AggregatedSlots:
 
 _CHUNK_EDGES = 2048
 _FEWEST_CHUNKS = 64
-"""Edges that one decision is made for; smaller batches have smaller chunks."""
+"""The least number of chunks of edges into which a batch is divided between host and device."""
 
 
 class DividedFilling(AggregatedFilling):
-    """A slot's aggregates: of the first destinations by the device, of the others by the host."""
+    """The `Filling` of a slot with aggregates: of the first destinations by the device, of the others by the host."""
 
     _fill: "DividedSlots"
 
     def attach(self, slot: Slot) -> None:
-        """See `Filling.attach`."""
         super().attach(slot)
         self._read = Moment(self._paths.device)
         self._fill.make_room(slot.room.edges[-1], slot.room.rows[-2])
 
     def hold(self, stream: Any) -> None:
-        """See `Filling.hold`."""
         super().hold(stream)
         self._read.hold(stream)
 
@@ -235,7 +224,7 @@ class DividedFilling(AggregatedFilling):
         fill, paths = self._fill, self._paths
         chunks = max(_FEWEST_CHUNKS, int(indptr[-1]) // _CHUNK_EDGES)
         divided = paths.division.divide(chunks)
-        # Lists are not cut: the one that crosses the boundary is the device's.
+        # Lists are not cut: the list that crosses the boundary goes to the device.
         wanted = divided.pinned / chunks * indptr[-1]
         first = min(len(indptr) - 1, int(indptr.searchsorted(wanted, side="left")))
         fill.host_share = 1 - int(indptr[first]) / max(1, int(indptr[-1]))
@@ -247,7 +236,7 @@ class DividedFilling(AggregatedFilling):
         return first
 
     def _aggregate(self, first: int, edges: int) -> None:
-        """Read the rows of so many destinations and their edges, and add them up."""
+        """Read the rows of the device's destinations and edges, and sum them."""
         fill, paths, block, table = self._fill, self._paths, self._block, self._fill.table
         indptr: Any = block.indptr
         indices: Any = block.indices
@@ -274,7 +263,7 @@ class DividedFilling(AggregatedFilling):
 
 
 class DividedSlots(AggregatedSlots):
-    """Slots are filled with aggregates of both."""
+    """The `SlotFill` whose slots host and device fill together."""
 
     host_share = 0.0
     """The host's share of the last batch's edges."""
@@ -289,7 +278,7 @@ class DividedSlots(AggregatedSlots):
         self.turn = torch.zeros(1, dtype=torch.int32, device=paths.device)
 
     def make_room(self, edges: int, rows: int) -> None:
-        """Have memory for the rows that the device reads of one batch; used on the stream `reading` alone."""
+        """Allocate memory for the rows that the device reads of one batch; used on the stream `reading` only."""
         if len(self.workspace) < edges + rows or len(self.steps) < edges:
             device = self.paths.device
             with on_stream(self.paths.reading):
@@ -297,7 +286,6 @@ class DividedSlots(AggregatedSlots):
                 self.steps = torch.arange(edges, dtype=torch.int32, device=device)
 
     def release(self) -> None:
-        """See `SlotFill.release`."""
         super().release()
         self.workspace, self.steps = self.workspace[:0].clone(), self.steps[:0].clone()
 
@@ -306,7 +294,7 @@ class DividedSlots(AggregatedSlots):
 
 
 def divided_slots(parts: FillParts) -> DividedSlots:
-    """Of a table that host and device read."""
+    """The fill for a table that host and device read."""
     job, table = parts.job, parts.table
     what = LAYERS[job.model].aggregates(job)
     assert what is not None and table is not None, "the way was refused"
@@ -315,7 +303,7 @@ def divided_slots(parts: FillParts) -> DividedSlots:
 
 
 def reasons_against_dividing(job: Job, table: Array) -> list[str]:
-    """Why host and device cannot divide the batches of captured steps."""
+    """The reasons why host and device cannot divide the batches of captured steps."""
     if LAYERS[job.model].aggregates(job) == "normalised":
-        return [f"the host has a part of the first layer, and model {job.model} needs its neighbours' degrees"]
+        return [f"the host computes a part of the first layer, and model {job.model} needs its neighbours' degrees"]
     return [] if table.ndim == 2 else [f"features of shape {table.shape[1:]} are read row by row"]

@@ -12,74 +12,74 @@ from penstock.nn.input_rows import AggregatedRows
 from penstock.nn.table_aggregation import READ_IN_PLACE
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.hops import Slot
-from penstock.store.device.divided import Reading, ReadingPool, host_rows
+from penstock.store.device.divided import HostTableReading, ReadingPool, host_rows
 from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.tables import PinnedTable
 from penstock.train.job import Job
 
-# How the slots of captured steps are filled from the host: what a way of reading the first layer's inputs gives them.
-#
-# A slot's batch is drawn by a recorded launch. Behind it the host learns what was drawn, does its part, and copies the
-# result to a fixed place, where the recorded step reads it.
+# How the slots of captured steps are filled by the host. A slot's batch is drawn by a recorded launch. Then the host is
+# sent what was drawn, does its part, and copies the result to a fixed address, where the recorded step reads it.
 
 
 class Filling(Protocol):
-    """The memory with which one slot is filled, and a batch's passage through it: listed, fetched, begun, finished."""
+    """The memory with which one slot is filled. For each batch its methods are called in the order: list, fetch, begin,
+    finish.
+    """
 
     def attach(self, slot: Slot) -> None:
-        """Have memory for what a slot has room for, and fill it from now on. Waits for what is under way."""
+        """Fill this slot from now on, with memory for its room. Waits for work in progress."""
 
     def inputs(self) -> torch.Tensor | AggregatedRows:
-        """What the model reads, from fixed places; recorded with the step."""
+        """The model's inputs at fixed addresses; called while the step is recorded."""
 
     def list(self) -> None:
-        """The last of what a draw records: whatever makes it easier for the host."""
+        """Called at the end of a recorded draw, to prepare what the host will read."""
 
     def fetch(self, stream: Any) -> None:
-        """Bring what was drawn to the host, on the stream that has drawn."""
+        """Start copying what was drawn to the host, on the stream that has drawn."""
 
     def begin(self) -> None:
         """Wait for what was drawn, and start to fill the slot."""
 
     def finish(self) -> None:
-        """Wait until the host's part is done, and launch its copy."""
+        """Wait until the host's part is done, and launch its copy to the slot."""
 
     def hold(self, stream: Any) -> None:
-        """Let what is launched on a stream from now on wait until the slot is filled."""
+        """Make later launches on a stream wait until the slot is filled."""
 
     def abandon(self) -> None:
-        """The batch that was begun is not wanted any more."""
+        """Discard the batch that was begun."""
 
 
 class SlotFill(Protocol):
     """How all slots of a run are filled."""
 
     numbers_rows: bool
-    """Whether neighbours of the last hop need rows of their own in the batch; else its lists name vertices."""
+    """Whether the last hop's neighbours are numbered as rows of the batch; else its lists hold vertex numbers."""
     paths: HostPaths
 
     def take(self) -> Filling:
         """Memory for one slot, until it is given back."""
 
     def give_back(self, filling: Filling) -> None:
-        """The memory may be used again. What was launched with it may still be under way."""
+        """Return the memory for reuse. Launches that use it may still be in progress."""
 
     def release(self) -> None:
-        """Free the memory that nobody uses: slots are filled in another way for now."""
+        """Free unused memory, because slots are filled in another way for now."""
 
 
 class FillParts(NamedTuple):
-    """What a fill is made from."""
+    """What a `SlotFill` is made from."""
 
     job: Job
     rows: Array
     """The features, as kernels of the host read them (`nn.table_aggregation`)."""
     dtype: torch.dtype
-    """The type of their numbers."""
+    """The type of their values."""
     table: PinnedTable | None
-    """The same features as the device reads them, where it does."""
+    """The same features as the device reads them; None where it does not."""
     paths: Callable[[float | None], HostPaths]
-    """Makes paths on which the device has so large a share of the work; None: what is fastest, found by trying."""
+    """Makes the paths of which the device does a given share of the work; None: the fastest share, found by trials."""
     device: torch.device
     row_type: torch.dtype
     """The type in which features reach the model."""
@@ -87,18 +87,19 @@ class FillParts(NamedTuple):
 
 @dataclass(frozen=True)
 class Filler:
-    """Makes fills for a way of reading the first layer's inputs."""
+    """Makes the `SlotFill` of a way of reading the first layer's inputs."""
 
     make: Callable[[FillParts], SlotFill]
     reasons_against: Callable[[Job, Array], list[str]]
-    """Why steps of a job whose features are this array cannot be filled so; empty where they can."""
+    """The reasons why captured steps of a job with these features cannot be filled in this way; empty where they can.
+    """
     host_bytes: Callable[[Room, int, int], int]
     """`host_bytes(room, width, number)`: page-locked memory of one slot, for rows of `width` numbers of `number` bytes
     each."""
 
 
 def fits(sizes: Any, room: Room) -> bool:
-    """Whether a batch whose device counted these `sizes` has all of its lists: one that lacks room is not filled."""
+    """Whether a batch of these `sizes`, counted by the device, fits its room; if it does not, it is not filled."""
     return all(size <= held for size, held in zip(sizes, room.sizes, strict=True))
 
 
@@ -106,49 +107,42 @@ def fits(sizes: Any, room: Room) -> bool:
 
 
 class RowFilling:
-    """A slot's rows, read by a `Reading`."""
+    """The `Filling` of a slot with rows that a `HostTableReading` reads."""
 
-    def __init__(self, reading: Reading, row_type: torch.dtype) -> None:
+    def __init__(self, reading: HostTableReading, row_type: torch.dtype) -> None:
         self.reading, self._row_type = reading, row_type
 
     def attach(self, slot: Slot) -> None:
-        """See `Filling.attach`."""
         self._slot = slot
         self.reading.make_room(len(slot.vertices), torch.int32)
         shape = len(slot.vertices), *self.reading.row_shape
         self._rows = torch.zeros(shape, dtype=self._row_type, device=slot.vertices.device)
 
     def inputs(self) -> Tensor:
-        """See `Filling.inputs`."""
         return self._rows
 
     def list(self) -> None:
-        """See `Filling.list`: rows are sorted by their number."""
+        """Sort the slot's vertices by number."""
         self.reading.list(self._slot.vertices, self._slot.known[-1:])
 
     def fetch(self, stream: Any) -> None:
-        """See `Filling.fetch`."""
         self.reading.fetch(stream)
 
     def begin(self) -> None:
-        """See `Filling.begin`."""
         self.reading.begin(self._slot.vertices, self._rows.view(len(self._rows), -1), self._slot.known[-1:])
 
     def finish(self) -> None:
-        """See `Filling.finish`."""
         self.reading.finish()
 
     def hold(self, stream: Any) -> None:
-        """See `Filling.hold`."""
         self.reading.hold(stream)
 
     def abandon(self) -> None:
-        """See `Filling.abandon`."""
         self.reading.abandon()
 
 
 class GatheredSlots:
-    """Slots are filled with the rows of all vertices that a batch needs."""
+    """The `SlotFill` that fills slots with the rows of all vertices that a batch needs."""
 
     numbers_rows = True
 
@@ -156,21 +150,18 @@ class GatheredSlots:
         self._readings, self._row_type, self.paths = readings, row_type, readings.paths
 
     def take(self) -> Filling:
-        """See `SlotFill.take`."""
         return RowFilling(self._readings.take(), self._row_type)
 
     def give_back(self, filling: Filling) -> None:
-        """See `SlotFill.give_back`."""
         assert isinstance(filling, RowFilling)
         self._readings.give_back(filling.reading)
 
     def release(self) -> None:
-        """See `SlotFill.release`."""
         self._readings.release()
 
 
 def gathered_slots(parts: FillParts) -> GatheredSlots:
-    """Of a table that the host alone reads."""
+    """The fill for a table that only the host reads."""
     rows = host_rows(parts.rows, parts.dtype, parts.device)
     return GatheredSlots(ReadingPool(rows, parts.paths(0.0)), parts.row_type)
 
@@ -181,7 +172,7 @@ def gathered_bytes(room: Room, width: int, number: int) -> int:
 
 
 def reasons_against_reading(job: Job, table: Array) -> list[str]:
-    """Why the host's threads cannot read a table where it lies."""
+    """The reasons why the host's threads cannot read a table in place."""
     if table.ndim == 2 and table.dtype.type in READ_IN_PLACE and table.flags.c_contiguous:
         return []
     return [f"features of {table.dtype} {table.shape[1:]} are converted for each batch"]

@@ -12,7 +12,7 @@ from penstock.graph.graph import Graph
 from penstock.nn.input_rows import HostRows
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.layers.entry import LayerEntry
-from penstock.pipeline.batch_rows import PLAIN_ROWS, Move, PlainReading, Reading, RowReader
+from penstock.pipeline.batch_rows import PLAIN_ROWS, Move, PlainReading, RowReader, RowReading
 from penstock.plan.execution.first_layer import (
     WayWork,
     rows_aggregated,
@@ -36,34 +36,32 @@ from penstock.train.first_layer.slots import Filler, gathered_bytes, gathered_sl
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 
-# The host keeps the first layer's inputs and transforms them: rows that become narrower are fewer bytes to move.
-#
-# The weights change in every step, so the product is computed in the step and not ahead of it; reading rows is ahead.
+# The host keeps the first layer's inputs and transforms them where that makes rows narrower, so that fewer bytes are
+# copied. The product needs the weights of the current step, so it is computed within the step; only reading rows is
+# done ahead.
 
 
 class TransformedReading(PlainReading):
-    """The rows of all vertices that a batch needs; they stay on the host."""
+    """A `Reading` of the rows of all vertices that a batch needs; they stay on the host."""
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> HostRows:
-        """See `Reading.arrived`."""
         rows: Any = arrays[0]
         return HostRows(torch.as_tensor(rows).to(torch.float32), device)
 
 
 class TransformedInputs:
-    """Every batch is transformed on the host."""
+    """The `RowReader` under which every batch is transformed on the host."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
-        """See `RowReader.reading`."""
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         return TransformedReading(batch.vertices[node_type], source)
 
 
 def transformed_inputs(model: Any, job: Job) -> RowReader:
-    """Of a job whose layer can transform its inputs first."""
+    """The reader for a job whose first layer can transform its inputs first."""
     return TransformedInputs()
 
 
-# What a way of reading the first layer's inputs declares, and every reason against using it for a job.
+# What a way of reading the first layer's inputs declares, and the reasons against using it for a job.
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,9 @@ class FirstLayerWay:
 
     name: str
     reader: Callable[[Any, Job], RowReader]
-    """`reader(model, job)`."""
+    """`reader(model, job)` gives the reader of batches."""
     layer_allows: Callable[[LayerEntry, Job], bool] = lambda entry, job: True
-    """Whether a kind of layer can be given its inputs so."""
+    """Whether a kind of layer accepts inputs of this form."""
     on_host: bool = False
     """Whether the host reads the features, wherever the model is computed."""
     on_both: bool = False
@@ -82,18 +80,19 @@ class FirstLayerWay:
     computed_on_host: bool = False
     """Whether it is for models that the host computes."""
     rounds_as_auto: bool = False
-    """Whether a model that the host computes has the same bits as by `auto`, and one on a GPU does what `auto` does."""
+    """Whether results on the host have the same bits as with `auto`, and a model on a GPU does the same as `auto`."""
     as_stored: bool = True
     """Whether the layer must read features as they are stored."""
     filler: Filler | None = None
-    """How captured steps have their inputs from the host; None: they read features by themselves, or are not captured
-    where the host reads them."""
+    """How the host provides the inputs of captured steps; None: steps read features by themselves, or are not captured
+    where the host reads them.
+    """
     planned: WayWork | None = None
-    """What it makes of a batch's features, for execution plans; None: it decides between others."""
+    """The work on a batch's features, for execution plans; None: it chooses among other ways."""
 
 
 def reasons_against(way: FirstLayerWay, job: Job, graph: Graph, model: Any, inputs: Inputs) -> list[str]:
-    """Why a job cannot read its first layer's inputs in a way; empty where it can."""
+    """The reasons why a job cannot read its first layer's inputs in this way; empty where it can."""
     if not way.as_stored:
         return []
     reasons = []
@@ -173,7 +172,7 @@ WAYS: Registry[FirstLayerWay] = Registry(
 
 
 def first_layer_reader(job: Job, graph: Graph, model: Any, inputs: Inputs) -> RowReader:
-    """How batches of a job read their features; a way that is asked for and not possible is refused."""
+    """The reader of a job's batches; an error where the way asked for is not possible."""
     way = WAYS[job.first_layer]
     reasons = reasons_against(way, job, graph, model, inputs)
     if reasons and job.first_layer == "auto":

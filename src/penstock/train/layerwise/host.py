@@ -24,37 +24,39 @@ from penstock.train.batch_source import SeedTimes
 from penstock.train.inputs import Inputs
 from penstock.train.layerwise.plan import Chunk, GrowingChunks, HostLevel, Level, Sampled, cut_into_chunks
 
-# What exact inference reads: the relations that training follows, whole.
+# What exact inference reads: every neighbour along the relations that training follows.
 
 _ROWS = 1 << 16
 """Vertices whose lists a thread reads at a time."""
 _ANY = BatchKey(0, 0, 0)
-"""Whole neighbourhoods are not drawn: any key names them."""
+"""Whole neighbourhoods involve no random draw, so any key serves."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """`hops[h]` are the relations followed at hop h, counted from the seeds; `clock` gives vertices' times as seeds."""
+    """The relations that inference reads: `hops[h]` those of hop h from the seeds; `clock` gives vertices' times as
+    seeds.
+    """
 
     graph: Graph
     hops: list[list[EdgeType]]
     weight: str | None = None
     clock: SeedTimes | None = None
     edges: bool = False
-    """Whether blocks name their edges."""
+    """Whether blocks hold the positions of their edges."""
     ages: bool = False
-    """Whether blocks say how old their edges are."""
+    """Whether blocks hold the ages of their edges."""
 
     def __post_init__(self) -> None:
         check_graph(self.graph)
 
     def of_layer(self, number: int, layers: int) -> list[EdgeType]:
-        """The relations that a layer reads: the last one computes the seeds, from the first hop."""
+        """The relations that a layer reads: the last layer computes the seeds, from hop 0."""
         # Models that read no neighbours may have more layers than there are hops.
         return self.hops[min(layers - 1 - number, len(self.hops) - 1)]
 
     def sampler(self, hops: Sequence[list[EdgeType]]) -> Callable[[Chunk], Sampled]:
-        """Samples all neighbours of a chunk, over some hops."""
+        """A function that samples all neighbours of a chunk over some hops."""
         sample = self.batches(hops)
 
         def sampled(chunk: Chunk) -> Sampled:
@@ -65,7 +67,7 @@ class Reach:
         return sampled
 
     def batches(self, hops: Sequence[list[EdgeType]]) -> Callable[..., Any]:
-        """Samples all neighbours of some vertices by type, over some hops; at their own times where none are given."""
+        """A function that samples all neighbours of some vertices by type; at their own times where none are given."""
         if not self.graph.is_homogeneous:
             fanouts: list[Mapping[Relation, int]] = [dict.fromkeys(kinds, ALL) for kinds in hops]
             time = None if self.clock is None else self.clock.time
@@ -96,13 +98,13 @@ class Reach:
 
 
 def _only(seeds: dict[str, Array] | None) -> Array:
-    """The vertices, or their times, of the only node type."""
+    """The array of the only node type."""
     (rows,) = (seeds or {}).values()
     return rows
 
 
 def followed_relations(graph: Graph, fanouts: Sequence[int | Mapping[str, int]], hops: int) -> list[list[EdgeType]]:
-    """The relations of every hop that the fan-outs follow; the only one where there is one."""
+    """The relations that the fan-outs follow in each hop."""
     if graph.is_homogeneous:
         return [list(graph.edges)] * hops
     return [
@@ -130,7 +132,7 @@ def frontiers(graph: Graph, wanted: dict[str, Array], hops: Sequence[list[EdgeTy
 
 
 def _mark_in_parallel(edges: EdgeSet, rows: Array, mark: Array) -> None:
-    """Mark what some vertices read. Threads write the same value, so that the order of writes does not matter."""
+    """Mark the vertices that some rows read. Threads may write the same mark twice, in any order."""
 
     def work(first: int, last: int) -> None:
         _mark_sources(edges.indptr, edges.indices, rows[first:last], mark)
@@ -142,7 +144,7 @@ def _mark_in_parallel(edges: EdgeSet, rows: Array, mark: Array) -> None:
 def _mark_sources(indptr: Array, indices: Array, rows: Array, mark: Array) -> None:
     for row in rows:
         for k in range(indptr[row], indptr[row + 1]):
-            # A line of memory that is written goes from core to core; one that is read need not.
+            # Check before writing: written cache lines move between cores, read ones need not.
             if not mark[indices[k]]:
                 mark[indices[k]] = True
 
@@ -150,39 +152,39 @@ def _mark_sources(indptr: Array, indices: Array, rows: Array, mark: Array) -> No
 # Exact inference on one machine: chunks from the host's lists, levels in memory or in files.
 
 SHARE = 8
-"""A chunk's inputs take this part of the working memory: layers hold several arrays of that size."""
+"""A chunk's inputs may take one in this many parts of the working memory: layers hold several arrays of that size."""
 _EDGE = 16
-"""Bytes an edge of a block takes, with what is derived from it."""
+"""Bytes of an edge in a block, with what is derived from it."""
 
 
 class AlonePlan:
-    """What a process does that computes by itself: all of everything, when it is asked for."""
+    """The parts of a `LayerPlan` that are trivial for a process that computes alone."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Nothing to do around it."""
+        """No context is needed."""
         return nullcontext()
 
     def finish_layer(self, number: int) -> None:
-        """There is nobody to wait for."""
+        """Nothing to wait for."""
 
     def finish(self) -> None:
-        """Levels go when nobody holds them any more."""
+        """Nothing to release: levels are freed with their last reference."""
 
     def ids(self, node_type: str, rows: Array) -> Array:
-        """The vertices themselves: on one machine there is one numbering."""
+        """The rows unchanged: one machine has one numbering."""
         return rows
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
-        """The rows themselves: one machine holds all of them."""
+        """Compute all rows here."""
         return torch.cat(compute(slice(0, count)))
 
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
-        """The vertices themselves: one machine holds all of them."""
+        """Compute all rows here."""
         return compute(slice(0, count))
 
 
 class HostPlan(AlonePlan):
-    """Vertices that the next layer reads, in chunks that fit the working memory of `budget_mb`."""
+    """The `LayerPlan` of one machine: only vertices that the next layer reads, in chunks that fit `budget_mb`."""
 
     def __init__(
         self, model: torch.nn.Module, inputs: Inputs, reach: Reach, budget_mb: int, folder: Path | None = None
@@ -197,11 +199,11 @@ class HostPlan(AlonePlan):
 
     @property
     def by_layers(self) -> bool:
-        """Times differ from seed to seed: no vertex has one value that all its readers could share."""
+        """False where the graph is read by time: a vertex then has another value for each seed."""
         return self._reach.clock is None
 
     def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
-        """Find out which vertices each layer must compute."""
+        """Find the vertices that each layer must compute."""
         self._layers = layers
         self._growing = self._grower()
         hops = [self._reach.of_layer(number, layers) for number in range(computed)]
@@ -209,24 +211,24 @@ class HostPlan(AlonePlan):
         return sum(len(rows) for need in self._needed[1:] for rows in need.values())
 
     def start_everywhere(self, layers: int) -> None:
-        """Let each layer compute every vertex, without asking which ones the next layer reads."""
+        """Have each layer compute every vertex, without finding which ones the next layer reads."""
         every = {name: np.arange(nodes.count) for name, nodes in self._graph.nodes.items()}
         self._layers, self._needed = layers, [every] * (layers + 1)
 
     def level(self, number: int) -> Level:
-        """In memory, or in a file where it outgrows the budget."""
+        """Storage in memory, or in a file where it exceeds the budget."""
         return HostLevel(self._needed[number + 1], self.budget, self.folder, self._device)
 
     def rows_of(self, number: int) -> dict[str, int]:
-        """How many rows a layer gives, by node type."""
+        """The number of rows that a layer computes, by node type."""
         return {name: len(rows) for name, rows in self._needed[number + 1].items()}
 
     def chunks(self, number: int) -> Iterator[Sampled]:
-        """Cut so that the vertices and edges that a chunk reads fit."""
+        """Chunks whose vertices and edges fit the working memory."""
         return self._chunks(number, self._needed[number + 1])
 
     def some_chunks(self, number: int, count: int) -> list[list[Sampled]]:
-        """For each node type, so many of a layer's chunks at most."""
+        """For each node type, at most `count` of a layer's chunks."""
         return [
             list(islice(self._chunks(number, {name: rows}), count)) for name, rows in self._needed[number + 1].items()
         ]
@@ -240,31 +242,33 @@ class HostPlan(AlonePlan):
         return map(sample, cut_into_chunks(read, rows, room, size // _EDGE))
 
     def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
-        """As many vertices at a time as the working memory holds with their neighbourhoods."""
+        """Chunks of as many vertices as fit the working memory with their neighbourhoods."""
         return self._growing.over(Chunk(node_type, rows, 0, times), self._reach.sampler(self._reach.hops))
 
     def neighbourhood(self, node_type: str, rows: Array, times: Array | None = None) -> Sampled:
-        """Whole neighbourhoods of vertices in one chunk, whatever they take; of `times` as many as there are rows."""
+        """The whole neighbourhoods of some vertices as one chunk, whatever its size; `times` has one entry for each
+        row.
+        """
         chunk = Chunk(node_type, rows, 0, None if times is None else times[: len(rows)])
         return self._reach.sampler(self._reach.hops)(chunk)
 
     @property
     def room(self) -> int:
-        """Rows and edges of whole neighbourhoods that the working memory holds."""
+        """The number of rows and edges of whole neighbourhoods that the working memory holds."""
         return self.budget // SHARE // (4 * self.width(0))
 
     @staticmethod
     def load_of(sampled: Sampled) -> int:
-        """Rows that a chunk of whole neighbourhoods takes: its inputs, and a message for each edge of a layer."""
+        """The load of a chunk of whole neighbourhoods: its input rows, and a message for each edge of a layer."""
         edges: int = max(block.num_edges for block in sampled.blocks)
         return sampled.num_inputs + edges
 
     def width(self, number: int) -> int:
-        """The widest rows that a layer reads or writes, as far as is known."""
+        """The width of the widest rows that a layer reads or writes, as far as it is known."""
         return int(max(self._hidden, self._widest) if number == 0 else self._hidden)
 
     def _grower(self) -> GrowingChunks:
-        # Trees of seeds with times of their own repeat vertices: only without times is the graph the most there is.
+        # Trees of seeds with their own times repeat vertices; without times the graph's size bounds them.
         at_once = self.by_layers and self._graph.num_nodes + self._graph.num_edges <= self.room
 
         return GrowingChunks(self._graph.num_nodes if at_once else 1, self.room, self.load_of)

@@ -1,7 +1,7 @@
 """Exact outputs of a model: whole neighbourhoods, layer by layer, in bounded memory.
 
-Layer after layer is computed for every vertex that the next one reads, in chunks whose working memory is bounded; a
-vertex is computed once a layer however many neighbours read it. Models that are not made of layers get the whole
+Each layer is computed for every vertex that the next one reads, in chunks whose working memory is bounded; a vertex is
+computed once per layer however many neighbours read it. Models that are not made of layers are given the whole
 neighbourhoods of a few vertices at a time instead.
 """
 
@@ -31,27 +31,28 @@ Fetch = Callable[[str, Array], Any]
 
 
 class RowSink(Protocol):
-    """Takes what a layer gives."""
+    """Stores the rows that a layer computes."""
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
         """Store the rows of a chunk."""
 
 
 class ChunkPass(NamedTuple):
-    """What a layer read and gave for one chunk: enough to run its backward pass, at once or by computing it again."""
+    """What a layer read and computed for one chunk: enough for its backward pass, at once or after recomputing."""
 
     chunk: Chunk
     block: Any
     inputs: dict[str, Array]
     """The vertices whose rows were read, by type."""
     x: dict[str, Any]
-    """Their rows as the source gave them: leaves of autograd's graph where gradients are enabled."""
+    """Their rows as the source gave them: leaf tensors of autograd where gradients are enabled."""
     out: torch.Tensor
 
 
 class LayerEngine:
-    """Computes layers of a model one at a time. `typed`: its rows come and go by node type. `edges` reads what edges
-    carry."""
+    """Computes one layer of a model at a time. `typed`: rows are dictionaries by node type. `edges`
+    reads edge fields.
+    """
 
     def __init__(
         self, model: torch.nn.Module, device: torch.device, typed: bool, edges: EdgeRows = NO_EDGE_ROWS
@@ -67,12 +68,12 @@ class LayerEngine:
         sink: RowSink,
         keep: Callable[[ChunkPass], None] | None = None,
     ) -> None:
-        """Compute layer `number` for all chunks; the first one also does what the model does before it.
+        """Compute layer `number` for all chunks; the first one includes what the model does before its layers.
 
-        `keep` is called after each chunk, in order, with what a backward pass needs. Gradients are recorded where the
-        caller has them enabled, within a chunk and not across: the rows between two layers are numbers.
+        `keep` is called after each chunk, in order, with what a backward pass needs. Gradients are recorded if the
+        caller has enabled them, within a chunk and not across: the rows between two layers are detached.
         """
-        # A source has no rows of a type that nobody reads.
+        # A source has no rows of types that no vertex reads.
         for sampled, x in self.read(chunks, source, skip_empty=True):
             if torch.is_grad_enabled():
                 for rows in x.values():
@@ -81,11 +82,11 @@ class LayerEngine:
             sink.write(sampled.chunk, out)
             if keep is not None:
                 keep(ChunkPass(sampled.chunk, sampled.blocks[0], sampled.inputs, dict(x), out))
-            # Else it would be there while the next chunk is computed.
+            # Otherwise it would stay in memory while the next chunk is computed.
             del out
 
     def prepared(self, x: dict[str, Any]) -> dict[str, Any]:
-        """What the first layer reads of some vertices' inputs."""
+        """The inputs of the first layer, from some vertices' features."""
         if self._typed:
             prepared: dict[str, Any] = self._model.prepare(x)
             return prepared
@@ -100,8 +101,8 @@ class LayerEngine:
     ) -> Iterator[tuple[Sampled, dict[str, Any]]]:
         """Chunks with the rows they read; the next chunk is read while one is computed.
 
-        A chunk's rows are dropped when the next chunk is asked for, so that those of two chunks are there at most.
-        `skip_empty`: the source is not asked for types without vertices.
+        A chunk's rows are dropped when the next chunk is requested, so that at most two chunks are in memory.
+        `skip_empty`: the source is not called for types without vertices.
         """
 
         def read(sampled: Sampled) -> tuple[Sampled, dict[str, Any]]:
@@ -116,7 +117,7 @@ class LayerEngine:
 
         first = list(islice(chunks, 2))
         if len(first) < 2:
-            # Nothing to read ahead: threads would only cost their start.
+            # There is nothing to read ahead, and threads take time to start.
             yield from map(read, first)
             return
         try:
@@ -131,7 +132,7 @@ class LayerEngine:
             raise error.__cause__ or error from None
 
     def layer(self, number: int, sampled: Sampled, x: dict[str, Any]) -> torch.Tensor:
-        """What layer `number` gives for a chunk."""
+        """The output of layer `number` for a chunk."""
         if number == 0:
             x = self.prepared(x)
         name = sampled.chunk.node_type
@@ -142,7 +143,7 @@ class LayerEngine:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """The model in evaluation, and afterwards each of its parts as it was: some may be frozen."""
+    """Put the model into evaluation mode, and restore the mode of each of its parts afterwards: some may be frozen."""
     before = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
@@ -153,7 +154,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 class Inference:
-    """Outputs of a model for any vertices of its graph; `plan` says what is computed here."""
+    """Computes outputs of a model for any vertices of its graph; `plan` says what this process computes."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class Inference:
         target: str | None = None,
         precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        """`target`: the only type that the model's answer is about."""
+        """`target`: the only node type whose outputs are returned."""
         self._model: Any = model
         self._inputs, self._graph, self.plan = inputs, graph, plan
         self._target, self._precision = target, precision
@@ -175,7 +176,7 @@ class Inference:
     ) -> dict[str, torch.Tensor]:
         """The outputs of vertices (ascending numbers by type), in that order.
 
-        `hidden`: of the last layer that is not yet the answer, where the model is made of layers.
+        `hidden`: return the last hidden layer instead, where the model is made of layers.
         """
         for name, rows in wanted.items():
             _check_rows(name, rows, self._graph.nodes[name].count)
@@ -191,13 +192,14 @@ class Inference:
             return self._by_neighbourhoods(wanted, progress)
 
     def prepare_times(self) -> None:
-        """Before outputs at given times: all workers of a run do it."""
+        """Must be called by all workers of a run before `at_times`."""
         self.plan.start({}, 0, 0)
 
     def at_times(self, wanted: dict[str, Array], times: dict[str, Array]) -> dict[str, torch.Tensor]:
-        """The outputs of vertices by type, in any order and with repeats, each as it sees the graph up to a time.
+        """The outputs of vertices by type, in any order and with repeats, each from the graph up to a given time.
 
-        Every worker computes what it asks for: to be called after `prepare_times`, inside `in_parts` among several.
+        Every worker computes what it asks for; call it after `prepare_times`, and inside `in_parts` among several
+        workers.
         """
         with (
             device_memory(lambda: "in exact inference", INFERENCE),
@@ -212,12 +214,12 @@ class Inference:
             }
 
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
-        """What `compute` gives for all of `count` items, one row each: workers of one run compute some each."""
+        """`compute` over all of `count` items, one row each, divided among the workers of a run."""
         return self.plan.in_parts(count, compute)
 
     def _by_layers(self, wanted: dict[str, Array], progress: Progress, hidden: bool) -> dict[str, torch.Tensor]:
-        # With jumping knowledge the answer is made behind the last layer, else by it; and the last layer may compute
-        # the target's rows alone.
+        # With jumping knowledge the final output is computed after the last layer, else by it; the last layer may
+        # compute only rows of the target type.
         last = self._model.needs_all_outputs and (self._target is None or set(wanted) == {self._target})
         layers = self._model.num_layers - (1 if hidden and not last else 0)
         asked = {name: self.plan.ids(name, rows) for name, rows in wanted.items() if len(rows)}
@@ -273,7 +275,7 @@ class Inference:
 
 
 def _own_copy(rows: torch.Tensor) -> torch.Tensor:
-    """Rows in memory of their own: a view would keep the outputs of the whole neighbourhood until the last chunk."""
+    """A copy of rows: a view would keep the outputs of the whole neighbourhood until the last chunk."""
     return rows.clone() if rows.untyped_storage().nbytes() > rows.nbytes else rows
 
 

@@ -1,4 +1,4 @@
-"""What a layer is computed over: chunks of vertices that fit a room, whose they are, and where outputs are kept."""
+"""Chunks of vertices that fit the working memory, the layers' outputs, and the protocol of what is computed where."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,16 +17,16 @@ from penstock.kernels import njit
 from penstock.store.files import take_blocks
 from penstock.store.source import ArraySource
 
-# Vertices cut into chunks whose inputs fit a room.
+# Vertices cut into chunks whose inputs fit the working memory.
 
 _PIECES = 8
-"""Chunks grow by pieces that fill this part of the room if all their sources are different."""
+"""A chunk grows by pieces that fill at most one in this many parts of the room."""
 
 
 class Chunk(NamedTuple):
-    """Some vertices of a type: `rows` stand from `start` on in the list they were cut from.
+    """Some vertices of a type: `rows` begin at `start` in the list they were cut from.
 
-    `times`, where outputs depend on them and are not the vertices' own: up to when each vertex sees the graph.
+    `times`, where given: up to when each vertex sees the graph, instead of its own time.
     """
 
     node_type: str
@@ -55,16 +55,16 @@ class Sampled(NamedTuple):
 
 
 class GrowingChunks:
-    """Chunks of as many vertices as fit a room, or of one, where what they read is known once it is sampled.
+    """Cuts chunks whose size is known only after sampling: as many vertices as fit the room, at least one.
 
-    Chunks of `size` vertices at first double while they take half the room or less, and are halved when they take more.
+    Chunks begin with `size` vertices, double while they take half the room or less, and are halved when they take more.
     """
 
     def __init__(self, size: int, room: int, load: Callable[[Sampled], int]) -> None:
         self._size, self._room, self._load = size, room, load
 
     def over(self, whole: Chunk, sample: Callable[[Chunk], Sampled]) -> Iterator[Sampled]:
-        """All vertices of a chunk, in smaller ones."""
+        """Cover all vertices of a chunk by smaller ones that fit."""
         start = 0
         while start < len(whole.rows):
             sampled = sample(whole.part(start, self._size))
@@ -79,9 +79,9 @@ class GrowingChunks:
 
 
 def cut_into_chunks(graph: Graph, rows: dict[str, Array], room: int, most_edges: int) -> Iterator[Chunk]:
-    """Chunks of `rows` (ascending numbers by type) that read `room` different vertices and `most_edges` at most.
+    """Chunks of `rows` (ascending numbers by type) that read at most `room` different vertices and `most_edges` edges.
 
-    Neighbours that many rows of a chunk share are counted once. A vertex with more neighbours is a chunk by itself.
+    Neighbours that several rows of a chunk share are counted once. A vertex with more neighbours is a chunk by itself.
     """
     seen = {name: np.full(nodes.count, -1, np.int32) for name, nodes in graph.nodes.items()}
     number = 0
@@ -101,7 +101,7 @@ def cut_into_chunks(graph: Graph, rows: dict[str, Array], room: int, most_edges:
 
 
 def _pieces(numbers: Array, into: list[tuple[str, EdgeSet]], room: int) -> Iterator[tuple[int, int]]:
-    """(end, rows and edges) of pieces that read `room` vertices at most, or are one row."""
+    """Pieces that read at most `room` vertices, or are one row, as (end, rows and edges)."""
     load = np.ones(len(numbers), np.int64)
     for _, edges in into:
         load += edges.indptr[numbers + 1] - edges.indptr[numbers]
@@ -114,7 +114,7 @@ def _pieces(numbers: Array, into: list[tuple[str, EdgeSet]], room: int) -> Itera
 
 
 def _stamp(rows: Array, name: str, into: list[tuple[str, EdgeSet]], seen: dict[str, Array], number: int) -> int:
-    """Vertices that the rows add to those a chunk reads."""
+    """Mark the vertices that the rows read; returns how many are new to the chunk."""
     new = _stamp_rows(rows, seen[name], number)
     for source, edges in into:
         new += _stamp_sources(edges.indptr, edges.indices, rows, seen[source], number)
@@ -144,10 +144,10 @@ def _stamp_sources(indptr: Array, indices: Array, rows: Array, seen: Array, numb
 
 
 class Level(Protocol):
-    """The outputs of one layer: its engine writes them, the next layer's reads them."""
+    """The outputs of one layer, which the next layer reads."""
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
-        """Take the outputs of a chunk."""
+        """Store the outputs of a chunk."""
 
     def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
         """The outputs of some vertices, all of which have been computed, on the device that computes."""
@@ -161,7 +161,7 @@ class HostLevel:
         self._device = device
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
-        """Take the outputs of a chunk."""
+        """Store the outputs of a chunk."""
         if chunk.node_type not in self.values:
             self.values[chunk.node_type] = self._room((len(self.rows[chunk.node_type]), out.shape[1]))
         self.values[chunk.node_type][chunk.start : chunk.start + len(out)] = out.detach().float().cpu().numpy()
@@ -180,7 +180,9 @@ class HostLevel:
 
 
 def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, what: str, mend: str) -> Array:
-    """Rows in a file that goes with the last array on it. `what` needs it; `mend` says what to do if it cannot be."""
+    """An array in a temporary file, deleted with the last reference. `what` and `mend` complete the error if it cannot
+    be made.
+    """
     size = shape[0] * shape[1] * dtype.itemsize
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".level-") as file:
@@ -194,21 +196,25 @@ def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, wha
         ) from error
 
 
-# What differs between computing alone, on a device and among workers: whose chunks, and where rows are kept.
+# What differs between computing alone, on a device and among workers: which chunks, and where rows are kept.
 
 
 class LayerPlan(Protocol):
-    """Which chunks are computed here, where the rows between two layers are kept, and what waits for others."""
+    """Which chunks this process computes, where the rows between two layers are kept, and where processes wait for each
+    other.
+    """
 
     @property
     def by_layers(self) -> bool:
-        """Whether a vertex has one value that all its readers share; not so where values depend on a seed's time."""
+        """Whether a vertex has one value for all its readers; not so where values depend on a seed's time."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Around everything that is computed for one request of outputs."""
+        """A context around everything that is computed for one request of outputs."""
 
     def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
-        """Before the first of `computed` layers, of a model that has `layers`; returns the vertices to compute here."""
+        """Called before the first of `computed` layers, of a model with `layers`; returns how many vertices are
+        computed here.
+        """
 
     def first(self, node_type: str, ids: Array) -> Any:
         """The rows that the first layer reads of some vertices."""
@@ -217,16 +223,16 @@ class LayerPlan(Protocol):
         """This process's chunks of a layer, each with its vertices' whole lists."""
 
     def level(self, number: int) -> Level:
-        """Where a layer's rows are kept."""
+        """Storage for a layer's rows."""
 
     def finish_layer(self, number: int) -> None:
-        """All chunks of this process are written: return when every process's are."""
+        """Called when all chunks of this process are written; returns when those of every process are."""
 
     def finish(self) -> None:
-        """Release the layers' rows once no reader is left."""
+        """Release the layers' rows once no process reads them."""
 
     def ids(self, node_type: str, rows: Array) -> Array:
-        """The numbers by which levels and inputs know some vertices."""
+        """The numbers under which levels and inputs store some vertices."""
 
     def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
         """Some vertices in chunks with their whole neighbourhoods over all hops.
@@ -235,7 +241,7 @@ class LayerPlan(Protocol):
         """
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
-        """What `compute` gives, in pieces, for `count` vertices: every process computes some, and has all."""
+        """`compute` over `count` vertices, in pieces: every process computes some, and all get the whole."""
 
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
-        """What `compute` gives for `count` items, one row each: every process computes some, and has all."""
+        """`compute` over `count` items, one row each: every process computes some, and all get the whole."""

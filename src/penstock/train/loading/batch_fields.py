@@ -1,7 +1,7 @@
-"""The values of a batch by their names, PyG's where it has one: each is made when it is first asked for.
+"""The values of a batch by name (PyG's where it has one), each computed when it is first accessed.
 
-A loop asks every batch for the same values. What one batch was asked for, later ones make ahead in the pipeline's
-threads (`wanted`).
+A loop reads the same values of every batch, so values that one batch was asked for are computed ahead for later ones,
+in the pipeline's threads (`wanted`).
 """
 
 import threading
@@ -29,13 +29,13 @@ from penstock.train.loading.seed_source import GivenVertices, SeedSource
 
 Make = Callable[[], Any]
 _NUMBERS = "e_id"
-"""The field of edges with their places in the `edge_index` that the user gave."""
+"""The edge field with each edge's position in the `edge_index` that the user passed."""
 _SHARE = 64
-"""Fields up to this part of a device's memory are kept there once a batch on it asks for them."""
+"""Fields up to one in this many parts of a device's memory are kept there once a batch on it needs them."""
 
 
 class BatchFields:
-    """What the batches of one loader can be asked for."""
+    """Computes the values of the batches of one loader."""
 
     def __init__(self, graph: Graph, job: LoaderJob, source: SeedSource, given: GivenGraph) -> None:
         """`graph` has the lists that batches are drawn from, and the fields of their vertices and edges."""
@@ -46,23 +46,23 @@ class BatchFields:
         self.edge_type: EdgeType | None = getattr(source, "edge_type", None)
         self.attributes = given.attributes if given.from_pyg else {}
         self.wanted, self._asked = set[tuple[Place, str]](), threading.Event()
-        # A device merges the edges that it has drawn, which are not those of other kinds of subgraphs.
+        # A device can merge only edges that it has drawn itself, not those of other kinds of subgraphs.
         self.merging = self._asked if job.subgraph_type == "directional" else threading.Event()
-        """Set when edges are asked for as one list: later batches then make it ahead."""
+        """Set once a batch is asked for its edges as one list: later batches then compute it ahead."""
         own = given.from_pyg
         self._nodes = {name: self._fields_of_nodes(nodes, own) for name, nodes in graph.nodes.items()}
         self._edges = {kind: self._fields_of_edges(kind) for kind in graph.edges}
 
     @property
     def names_of_edges(self) -> frozenset[str]:
-        """Fields, and what blocks carry, that edges have and vertices have not."""
+        """Names of fields and block values that edges have and vertices do not."""
         fields = {name for each in self._edges.values() for name in each}
         return frozenset(
             {*fields, "edge_attr", "edge_weight", "edge_norm"} - {n for f in self._nodes.values() for n in f}
         )
 
     def makers(self, batch: Batch, planned: Planned, place: Place) -> dict[str, Make]:
-        """By name, what makes each value that a batch has in a place."""
+        """For one place (a type, or the whole graph), the functions that compute each value, by name."""
         if self.typed:
             if place is None:
                 return self._of_triples(batch)
@@ -76,7 +76,7 @@ class BatchFields:
         return found
 
     def make_ahead(self, batch: Batch) -> None:
-        """Make what earlier batches were asked for."""
+        """Compute the values that earlier batches were asked for."""
         if self._asked.is_set() and batch.merged is None:
             batch.merged = self.merged(batch)
         if not self.wanted:
@@ -89,7 +89,7 @@ class BatchFields:
         batch.made = made
 
     def can_make_ahead(self, place: Place, name: str) -> bool:
-        """Whether a value is rows of a field, which need nothing of the batch but its vertices and edges."""
+        """Whether a value consists of rows of a field, which depend only on the batch's vertices and edges."""
         return name in self._names_of_rows(place)
 
     def merged(self, batch: Batch) -> Any:
@@ -151,7 +151,7 @@ class BatchFields:
         return found
 
     def _of_triples(self, batch: Batch) -> dict[str, Make]:
-        """Triples by PyG's names, as numbers of vertices."""
+        """The triples under PyG's names, as vertex numbers."""
         triples = getattr(batch.links, "triples", None)
         if triples is None:
             return {}
@@ -171,7 +171,7 @@ class BatchFields:
         return field.at(self._positions(batch, kind))
 
     def _has_numbers(self, kind: EdgeType) -> bool:
-        """Whether the edges of batches are known by their positions: turned ones of several relations are not."""
+        """Whether the positions of a relation's edges are known; those of reversed relations among several are not."""
         return self._job.subgraph_type != "bidirectional" or not self.typed
 
     def _edge_index(self, batch: Batch, kind: EdgeType) -> Tensor:
@@ -182,7 +182,7 @@ class BatchFields:
         return torch.empty(2, 0, dtype=torch.int64, device=_device_of(batch)) if pairs is None else pairs
 
     def _positions(self, batch: Batch, kind: EdgeType) -> Any:
-        """Where the edges of `edge_index` are in the graph's lists, in its order."""
+        """The positions of the edges of `edge_index` in the graph's lists, in its order."""
         if self._job.subgraph_type != "directional":
             return self._merged(batch)[kind].positions
         blocks, known = self._blocks(batch, kind)
@@ -203,14 +203,14 @@ class BatchFields:
         return by_relation(blocks).get(kind, ([], [])) if self.typed else (blocks, None)
 
     def _sampled_nodes(self, batch: Batch, name: str) -> list[int]:
-        """Seeds, and the vertices that each hop adds."""
+        """The number of seeds, then of vertices that each hop adds."""
         hops: list[Any] = list(reversed(batch.blocks))
         if self.typed:
             return [hops[0].num_dst[name], *(block.num_src[name] - block.num_dst[name] for block in hops)]
         return [hops[0].num_dst, *(block.num_src - block.num_dst for block in hops)]
 
     def _sampled_edges(self, batch: Batch, kind: EdgeType) -> list[int]:
-        """Edges of `edge_index` that each hop adds."""
+        """The number of edges of `edge_index` that each hop adds."""
         blocks, known = self._blocks(batch, kind)
         counts = {
             id(block): int(block.indptr[-1]) - int(block.indptr[first]) for block, first in new_rows(blocks, known)
@@ -221,7 +221,7 @@ class BatchFields:
         return [counts.get(id(block.relations.get(kind)), 0) for block in hops]
 
     def _carried(self, batch: Batch, kind: EdgeType) -> dict[str, Make]:
-        """What samplers and the pipeline have put into the blocks."""
+        """The values that samplers and the pipeline have put into the blocks."""
         blocks, known = self._blocks(batch, kind)
         found: dict[str, Make] = {}
         for name, named in (("edge_attr", self._job.edge_features), ("edge_weight", self._job.edge_weight)):
@@ -239,12 +239,12 @@ class BatchFields:
         return sum(int(np.prod(array.shape[1:])) for array in named)
 
     def _input_vertices(self, seeds: Array) -> Array:
-        """What the user calls the seeds: places in the list that was given, or the numbers of a mask's vertices."""
+        """`input_id` of seeds: positions in the list that was passed, or the vertex numbers of a mask."""
         source = self._source
         return source.input_id(seeds) if isinstance(source, GivenVertices) else seeds
 
     def _input_edges(self, items: Array, kind: EdgeType) -> Array:
-        """What the user calls the batch's edges: places in `edge_label_index`, or in `edge_index`."""
+        """`input_id` of edges: positions in `edge_label_index`, or in `edge_index`."""
         numbers = self._graph.edges[kind].fields.get(_NUMBERS)
         in_lists = getattr(self._source, "goes_through_lists", False)
         return np.asarray(numbers)[items] if in_lists and numbers is not None else items
@@ -252,7 +252,7 @@ class BatchFields:
     def _fields_of_nodes(self, nodes: NodeSet, from_pyg: bool) -> dict[str, "RowField"]:
         job, found = self._job, dict[str, RowField]()
         for name, array in nodes.fields.items():
-            # Features are gathered by the pipeline, as float32. PyG's scripts look up rows by whole numbers.
+            # The pipeline gathers features as float32, but PyG's scripts also use integer features as indices.
             if name == "x" == job.features and not (from_pyg and array.dtype == np.int64):
                 continue
             found[name] = RowField(array)
@@ -272,7 +272,7 @@ class BatchFields:
 
 
 class RowField:
-    """A field of vertices or edges, whose rows become tensors of its own type."""
+    """A field of vertices or edges, read as tensors of its own dtype."""
 
     def __init__(self, array: Array | Callable[[], Array], typed: Callable[[Array], Array] | None = None) -> None:
         self._array, self._typed = array, typed
@@ -280,7 +280,7 @@ class RowField:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether it can be a tensor; a mask is."""
+        """Whether it can be a tensor; masks can."""
         return callable(self._array) or self._array.dtype.kind in "biuf"
 
     @property
@@ -291,7 +291,7 @@ class RowField:
         return self._array
 
     def at(self, ids: Any) -> Tensor:
-        """The rows of some vertices or edges, where their numbers are."""
+        """The rows of some vertices or edges, on the device where the ids are."""
         if isinstance(ids, Tensor) and ids.device.type != "cpu":
             if (copy := self._copy_on(ids.device)) is not None:
                 return copy[ids.long()]
@@ -309,7 +309,7 @@ class RowField:
 
 
 def as_label(labels: Array) -> Array:
-    """Labels as losses take them: classes int64, numbers and several labels of a vertex float32; Booleans stay."""
+    """Labels as losses take them: classes int64, numbers and multi-labels float32; Booleans stay."""
     if labels.dtype.kind == "b" and labels.ndim == 1:
         return labels
     several = labels.ndim == 2 and labels.shape[1] > 1
@@ -317,7 +317,7 @@ def as_label(labels: Array) -> Array:
 
 
 def _examples_of(batch: Batch, name: str) -> Array:
-    """For each row the example in whose neighbourhood it is: a seed, or an edge of a task on edges."""
+    """For each row, the example whose neighbourhood it belongs to: a seed, or an edge of a task on edges."""
     assert batch.trees is not None
     trees, examples = batch.trees[name], getattr(batch.links, "examples", None)
     return trees if examples is None else np.concatenate(list(examples.values()))[trees]

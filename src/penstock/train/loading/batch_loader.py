@@ -1,4 +1,4 @@
-"""The iterable that `ps.loader` gives: training's pipeline, driven by a loop of the user's own."""
+"""The iterable that `ps.loader` returns: training's pipeline, driven by the user's own loop."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -27,15 +27,15 @@ from penstock.train.loading.graph_batch import GraphBatch
 from penstock.train.loading.options import LoaderJob
 from penstock.train.loading.seed_source import AUTO, Seeds, SeedSource, is_shuffled, seed_source
 
-# What each of several processes gets of every batch, in a loop that the user distributes.
+# The share of every batch for each of several processes, in a loop that the user distributes.
 
 
 class RankShares:
-    """One rank's shares of a schedule's batches, which are `world` times as large as a share.
+    """A `BatchPlan`: one rank's shares of a schedule's batches, which are `world` times as large as a share.
 
     Every rank has as many batches as the others, and all shares of a batch together are the batch that one process with
     so many seeds would have. The last batch of an epoch is divided evenly; where it has fewer seeds than there are
-    ranks, it is filled up with seeds of its own, so that no rank is without.
+    ranks, some of its seeds are repeated, so that no rank's share is empty.
     """
 
     def __init__(self, schedule: Schedule, rank: int, world: int) -> None:
@@ -47,7 +47,6 @@ class RankShares:
         self.batch_size = -(-schedule.batch_size // world)
 
     def from_position(self, start: Position = START) -> Iterator[Planned]:
-        """See `BatchPlan.from_position`."""
         return map(self.share, self._schedule.from_position(start))
 
     def share(self, planned: Planned) -> Planned:
@@ -62,7 +61,7 @@ class RankShares:
 
 
 class BatchLoader:
-    """Iterate over it for an epoch of batches; the next iteration is the next epoch.
+    """Each iteration over it is one epoch of batches.
 
     Batches are those that `ps.train` with the same seed learns from. They are drawn and gathered ahead, by a GPU that
     holds the graph or by threads that end with the iteration, or when the iterator is dropped.
@@ -80,10 +79,10 @@ class BatchLoader:
         transform: Callable[[Any], Any] | None = None,
         negatives: bool = False,
     ) -> None:
-        """`shuffle` None: the training split alone. `reserve`: the share of a GPU's memory left for the model.
+        """`shuffle` None: shuffle only the training split. `reserve`: the share of a GPU's memory left for the model.
 
-        `transform` is called with each batch, and what it returns is given in its place. `negatives`: whether the user
-        asked for negatives.
+        `transform` is called with each batch, and its result is yielded instead. `negatives`: whether the user asked
+        for negatives.
         """
         self.data, self._transform = given.data, transform
         self.device, ready = chosen_device(job.device), prepared(given.graph, job)
@@ -121,7 +120,7 @@ class BatchLoader:
         return self._at.epoch
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """The number of batches in an epoch."""
         schedule = self._schedule
         incomplete = self.job.drop_last and len(schedule.items) % schedule.batch_size > 0
         return schedule.batches - incomplete
@@ -134,15 +133,15 @@ class BatchLoader:
         return self._epoch(self._at, self._iteration)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be an epoch, counted from 0."""
+        """Set the epoch, counted from 0, of the next iteration."""
         self._move(Position(epoch, 0))
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loader stands: the next batch that it gives, and what its batches depend on."""
+        """The position of the next batch, and the settings that batches depend on."""
         return {**self._facts(), "epoch": self._at.epoch, "batch": self._at.batch}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Let the next iteration begin with the batch that comes after the last one given when the state was asked for.
+        """Continue, in the next iteration, with the batch after the last one yielded when the state was taken.
 
         A state of other seeds, another number of ranks or another batch size is refused.
         """
@@ -151,7 +150,7 @@ class BatchLoader:
                 f"A loader's state is what its state_dict() gave, not a {type(state).__name__}: give that.",
                 code="wrong-type",
             )
-        # States of earlier releases do not name their draws, which were of version 1.
+        # States of earlier releases do not name the version of their draws, which was 1.
         state = {"draws": 1, **state}
         for name, own in self._facts().items():
             if state.get(name) != own:
@@ -163,7 +162,7 @@ class BatchLoader:
         epoch, batch = state.get("epoch"), state.get("batch")
         if not isinstance(epoch, int) or not isinstance(batch, int) or epoch < 0 or not 0 <= batch < len(self):
             raise PenstockError(
-                f"The state stands at epoch {epoch!r}, batch {batch!r}, and an epoch has {len(self)} batches: use a"
+                f"The state is at epoch {epoch!r}, batch {batch!r}, and an epoch has {len(self)} batches: use a"
                 " state of this loader.",
                 code="value-out-of-range",
             )
@@ -181,7 +180,7 @@ class BatchLoader:
         if position.epoch < 0:
             raise PenstockError(f"epoch is {position.epoch}: give 0 or more.", code="value-out-of-range")
         self._at, self._begun = position, False
-        # An iteration that is still under way no longer says where the loader stands.
+        # An earlier iteration that is still in progress no longer changes the loader's position.
         self._iteration += 1
 
     def _epoch(self, start: Position, iteration: int) -> Iterator[Any]:
@@ -196,24 +195,24 @@ class BatchLoader:
                     self._begun = not last
                 yield self._given_out(GraphBatch(loaded.planned, loaded.batch, self._fields, self.device))
                 if loaded.buffers and loaded.batch.ready is not None:
-                    # Its rows may still be copied from the buffer that the next batch is going to fill.
+                    # Wait: its rows may still be copied from the buffer that the next batch will fill.
                     loaded.batch.ready.synchronize()
 
     def _given_out(self, batch: GraphBatch) -> Any:
-        """A batch as the user asked for it."""
+        """The batch, transformed if the user asked for that."""
         given = batch.to_pyg() if self.job.as_pyg else batch
         return given if self._transform is None else self._transform(given)
 
     @contextmanager
     def _flow(self, planned: Iterator[Planned]) -> Iterator[Iterable[Loaded]]:
-        """The planned batches, made ready ahead: by threads, or by a device alone."""
+        """The planned batches, prepared ahead by threads, or by a device alone."""
         if self._make_sampler is not None:
             sampler = self._free_sampler(self._make_sampler)
             try:
                 with closing(iter(AheadLoader(planned, sampler, self._carrier, self._label))) as ahead:
                     yield ahead
             except GeneratorExit:
-                # The loop was left early. After an error a sampler may lack slots, and is not used again.
+                # The loop was left early. After an error a sampler may lack slots, so it is not reused.
                 self._samplers.append(sampler)
                 raise
             self._samplers.append(sampler)
@@ -223,7 +222,7 @@ class BatchLoader:
             yield _unwrapped(loader)
 
     def _free_sampler(self, make: Callable[[], AheadSampler]) -> AheadSampler:
-        """One that no iteration uses: those that are under way at once have a sampler each."""
+        """A sampler that no iteration uses; iterations in progress at the same time have one each."""
         try:
             return self._samplers.pop()
         except IndexError:
@@ -231,13 +230,13 @@ class BatchLoader:
 
     def _label(self, batch: Batch) -> None:
         if batch.links is not None:
-            # Labels of vertices are a field, as others are.
+            # Labels of vertices are a field like any other.
             self._source.label(batch)
         if self.device.type == "cpu":
             self._fields.make_ahead(batch)
 
     def _place(self, reserve: float) -> None:
-        """Bring topology and features to the GPU as far as they fit beside what is left for the model."""
+        """Place topology and features on the GPU as far as they fit beside what is reserved for the model."""
         # Triton is imported where there is a device for it.
         from penstock.train.device.batch_placement import BatchParts, place_batches
 
@@ -246,26 +245,26 @@ class BatchLoader:
         self._draw = placed.draw
         if placed.make_sampler is not None:
             self._make_sampler = partial(placed.make_sampler, self._fields.merging)
-            # Its draws are captured here: while a thread captures, no other may draw random numbers on the device.
+            # Its draws are captured here: during a capture no other thread may draw random numbers on the device.
             self._samplers.append(self._make_sampler())
-        # Beside the kernels of the user's loop, which does not wait for it.
+        # A stream of its own, so that the user's kernels need not wait for it.
         placed.carrier.finish = self._merge_ahead
         self._carrier = placed.carrier
 
     def _merge_ahead(self, batch: Batch) -> None:
-        """Make one list of a batch's edges, where earlier batches were asked for it."""
+        """Merge a batch's edges into one list, if earlier batches were asked for it."""
         fields = self._fields
         if fields.merging.is_set() and batch.merged is None:
             batch.merged = fields.merged(batch)
 
 
 def is_placed_on(device: torch.device) -> bool:
-    """Whether topology and features are brought to a device, as far as they fit."""
+    """Whether topology and features are placed on a device, as far as they fit."""
     return device.type == "cuda"
 
 
 def _numbered(graph: Graph, job: LoaderJob) -> Graph:
-    """The graph, whose edges know their places where some are going to be held out."""
+    """The graph, with positions recorded on its edges if some of them will be held out."""
     if not any(job.held_out):
         return graph
     edges = dict(graph.edges)
@@ -277,7 +276,7 @@ def _numbered(graph: Graph, job: LoaderJob) -> Graph:
 
 
 def _as_given(source: SeedSource, graph: Graph) -> Array:
-    """A source's items in the user's order: edges of lists as they stand in the `edge_index` that was given."""
+    """A source's items in the user's order: edges in the order of the `edge_index` that was passed."""
     if not getattr(source, "goes_through_lists", False):
         return source.items
     numbers = graph.edges[source.edge_type].fields.get("e_id")  # type: ignore[attr-defined]
@@ -285,7 +284,7 @@ def _as_given(source: SeedSource, graph: Graph) -> Array:
 
 
 def _unwrapped(flow: Loader) -> Iterator[Any]:
-    """The pipeline's batches; what fails in a stage is raised as it was there."""
+    """The pipeline's batches; an error in a stage is raised as the original exception."""
     try:
         yield from flow
     except StageError as error:

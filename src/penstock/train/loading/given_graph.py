@@ -1,4 +1,4 @@
-"""What a user gives `ps.loader`: a graph, and what a PyG object has beside it, such as edges to judge."""
+"""What a user passes to `ps.loader`: a graph, and what a PyG object holds beside it, such as `edge_label_index`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.typed import edge_type_named
 
 Place = str | EdgeType | None
-"""Whose values: those of a node type, of an edge type, or of the whole graph."""
+"""The owner of a value: a node type, an edge type, or the whole graph (None)."""
 
 
 class EdgeExamples(NamedTuple):
-    """Pairs [m, 2] of one relation that the user chose, whether they are edges or not, and a label for each."""
+    """Pairs [m, 2] of one relation that the user chose, edges or not, and a label for each."""
 
     edge_type: EdgeType
     pairs: Array
@@ -27,17 +27,17 @@ class EdgeExamples(NamedTuple):
 
 
 class GivenGraph(NamedTuple):
-    """A graph as the user gave it."""
+    """A graph as the user passed it."""
 
     data: Any
     graph: Graph
     from_pyg: bool = False
     is_hetero: bool = False
-    """Whether batches are a `HeteroData` in PyG, even if there is one type of each."""
+    """Whether PyG would make batches `HeteroData`, even with one type of each."""
     examples: Mapping[EdgeType, EdgeExamples] = {}
-    """What `RandomLinkSplit` chose, by relation: `edge_label_index` and `edge_label`."""
+    """The result of `RandomLinkSplit` by relation: `edge_label_index` and `edge_label`."""
     attributes: Mapping[Place, Mapping[str, Any]] = {}
-    """Values that are neither of vertices nor of edges: PyG hands them on with every batch."""
+    """Values that belong to neither vertices nor edges; PyG copies them to every batch."""
 
 
 def given_graph(data: Any) -> GivenGraph:
@@ -66,7 +66,7 @@ def given_graph(data: Any) -> GivenGraph:
 
 
 def chosen_examples(given: GivenGraph, index: Any, labels: Any, named: str | None) -> EdgeExamples | EdgeType | None:
-    """What the arguments `edge_label_index` and `edge_label` name: pairs, or all edges of a type; None without them."""
+    """What the arguments `edge_label_index` and `edge_label` mean: pairs, or all edges of a type; None without them."""
     graph, kind = given.graph, None
     if index is None:
         if labels is not None:
@@ -138,12 +138,12 @@ def _is_hetero(data: Any) -> bool:
 
 
 def _is_sampled(key: str, value: Any) -> bool:
-    """Whether a value would be another one in a batch: pairs to judge, and other lists of vertex numbers."""
+    """Whether a value must be sampled with the batch rather than copied: pairs to score, and other vertex numbers."""
     return key.startswith("edge_label") or ("index" in key and getattr(value, "ndim", 0) > 1)
 
 
 def _known(graph: Graph, place: Place, hetero: bool) -> set[str]:
-    """Names that a batch has by itself."""
+    """The names that a batch defines by itself."""
     known = {"edge_index", "num_nodes", "n_id", "e_id"}
     nodes = [graph.nodes[place]] if isinstance(place, str) else []
     edges = [graph.edges[place]] if isinstance(place, tuple) else []

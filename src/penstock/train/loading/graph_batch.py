@@ -1,4 +1,4 @@
-"""A batch as a loop of the user's own meets it: PyG's names for what a module takes, and blocks for `ps.nn`."""
+"""The batch that a user's own loop gets: PyG's names for what a module takes, and blocks for `ps.nn`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ from penstock.train.loading.batch_fields import BatchFields
 from penstock.train.loading.given_graph import Place
 
 _ABSENT = ("x", "y", "pos", "time", "batch", "edge_attr", "edge_weight", "edge_norm", "node_norm")
-"""What a batch of one type answers None for where it has none, as PyG's `Data` does."""
+"""Values that are None in a batch of one type that lacks them, as in PyG's `Data`."""
 _OF_SEEDS = ("y", "batch_size", "input_id", "node_norm", "edge_label_index", "edge_label")
-"""What a batch of several types has in one of them: the seeds'."""
+"""Values that belong to the seeds' type in a batch of several types."""
 
 
 class NoSuchField(PenstockError, AttributeError):  # noqa: N818
@@ -42,16 +42,16 @@ class BatchTypes:
     seeds: str | EdgeType | None
     """The type of the examples."""
     edge_fields: frozenset[str] = frozenset()
-    """Names that edges have and vertices have not, where there is one type of each."""
+    """Names that belong to edges rather than vertices, where there is one type of each."""
 
 
 class GraphBatch:
     """A sampled batch. Rows are the vertices `n_id`; the seeds are the first `batch_size` of them.
 
     Names and meanings are PyG's: `x`, `edge_index`, `y`, `n_id`, `e_id`, `input_id`, masks and every other field of
-    vertices and edges, by type as `batch["paper"].x` and `batch.x_dict` where the graph has several. Values are made
-    when they are first asked for, and can be assigned. Models of `ps.nn` take `blocks`. A batch may be kept for as long
-    as it is needed.
+    vertices and edges, by type as `batch["paper"].x` and `batch.x_dict` where the graph has several. Values are
+    computed when they are first accessed, and can be assigned. Models of `ps.nn` take `blocks`. A batch stays valid for
+    as long as it is referenced.
     """
 
     def __init__(self, planned: Planned, batch: Batch, fields: BatchFields, device: torch.device) -> None:
@@ -67,12 +67,12 @@ class GraphBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where values are that were not moved by their names."""
+        """The device of all values that were not moved by name."""
         return self._device
 
     @property
     def epoch(self) -> int:
-        """The epoch that the batch is of, from 0."""
+        """The batch's epoch, from 0."""
         return self._planned.key.epoch
 
     @property
@@ -81,7 +81,7 @@ class GraphBatch:
         return self._planned.key.batch
 
     def __len__(self) -> int:
-        """The examples of the batch: seed vertices, or edges of a task on edges."""
+        """The number of examples: seed vertices, or edges of a task on edges."""
         return self._batch.num_seeds if self._batch.links is None else len(self._planned.seeds)
 
     @property
@@ -98,22 +98,22 @@ class GraphBatch:
 
     @property
     def num_nodes(self) -> int:
-        """Rows of all node types."""
+        """The number of rows of all node types."""
         return sum(map(len, self._batch.vertices.values()))
 
     @property
     def num_nodes_dict(self) -> dict[str, int]:
-        """Rows by node type."""
+        """The number of rows by node type."""
         return {name: len(rows) for name, rows in self._batch.vertices.items()}
 
     @property
     def num_edges(self) -> int:
-        """Edges of `edge_index`, or of all of `edge_index_dict`."""
+        """The number of edges in `edge_index`, or in all of `edge_index_dict`."""
         return sum(int(self._value(self._placed(kind), "edge_index").shape[1]) for kind in self._types.edge_types)
 
     @property
     def node_types(self) -> list[str]:
-        """Names of the node types."""
+        """The names of the node types."""
         return list(self._types.node_types)
 
     @property
@@ -126,14 +126,14 @@ class GraphBatch:
         return self.node_types, self.edge_types
 
     def keys(self) -> list[str]:
-        """Names of all values."""
+        """The names of all values."""
         return list(dict.fromkeys(name for place in self._places() for name in self._names(place)))
 
     def __contains__(self, name: object) -> bool:
         return name in self.keys() or name in self._types.node_types or name in self._types.edge_types
 
     def __getitem__(self, key: Any) -> Any:
-        """The values of a node type or an edge type; or one value of a graph of one type."""
+        """The values of a node type or an edge type; in a graph of one type, also a single value."""
         found = self._type_named(key)
         if found is not None:
             return Store(self, found)
@@ -174,7 +174,7 @@ class GraphBatch:
         self._values.setdefault(None, {})[name] = _DELETED
 
     def to(self, device: torch.device | str | int, *names: str, non_blocking: bool = False) -> "GraphBatch":
-        """Move the batch to a device, or only the values of some names; returns the batch itself, as PyG does."""
+        """Move the batch, or only the named values, to a device; returns the batch itself, as PyG does."""
         where = torch.device(device)
         for name in names:
             if not isinstance(name, str):
@@ -186,15 +186,15 @@ class GraphBatch:
         return self._apply(lambda value: value.to(where, non_blocking=non_blocking), names, None if names else where)
 
     def cpu(self, *names: str) -> "GraphBatch":
-        """Move the batch, or only the values of some names, to the host."""
+        """Move the batch, or only the named values, to the host."""
         return self.to("cpu", *names)
 
     def cuda(self, device: int | str = "cuda", *names: str, non_blocking: bool = False) -> "GraphBatch":
-        """Move the batch, or only the values of some names, to a GPU."""
+        """Move the batch, or only the named values, to a GPU."""
         return self.to(device if isinstance(device, str) else f"cuda:{device}", *names, non_blocking=non_blocking)
 
     def pin_memory(self, *names: str) -> "GraphBatch":
-        """Put the values into page-locked memory; nothing is done where there is no device to copy them to."""
+        """Copy values to page-locked memory; does nothing where there is no device."""
         if not torch.cuda.is_available():
             return self
         self._make_all()
@@ -239,7 +239,7 @@ class GraphBatch:
         return f"GraphBatch({sizes}, epoch {self.epoch}, batch {self.number})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """All values, and nothing of the loader's graph."""
+        """The state for pickling: all values, and nothing of the loader's graph."""
         self._make_all()
         gone: dict[str, Any] = dict.fromkeys(("labels", "merged", "ready", "edge_rows", "made"))
         bare = replace(self._batch, features={}, **gone)
@@ -268,7 +268,7 @@ class GraphBatch:
         return [name for name in names if values.get(name) is not _DELETED]
 
     def _names_of_type(self, key: str | EdgeType) -> list[str]:
-        """Of a graph with one type of each, the names that belong to its vertices, or to its edges."""
+        """In a graph with one type of each, the names that belong to its vertices or to its edges."""
         edges = {"edge_index", "e_id", "num_sampled_edges", "edge_label_index", "edge_label", *self._types.edge_fields}
         if self._batch.links is not None:
             edges.add("input_id")
@@ -290,7 +290,7 @@ class GraphBatch:
         return values[name]
 
     def _collected(self, name: str) -> dict[Any, Any]:
-        """A value by the types that have it."""
+        """A value as a dictionary over the types that have it."""
         found: dict[Any, Any] = {}
         for key in self._keys():
             names = self._names(key) if self._types.typed else self._names_of_type(key)
@@ -308,7 +308,7 @@ class GraphBatch:
     def _apply(
         self, change: Callable[[Tensor], Tensor], names: tuple[str, ...] = (), where: torch.device | None = None
     ) -> "GraphBatch":
-        """Change tensors in place of themselves: those of some names, which are made, or all that there are."""
+        """Replace tensors by changed ones: the named values, computed if needed, or all that were computed."""
         missing = [name for name in names if name not in self.keys()]
         if missing:
             raise self._no_such(missing[0])
@@ -371,22 +371,22 @@ class Store:
         object.__setattr__(self, "_key", key)
 
     def keys(self) -> list[str]:
-        """Names of the values."""
+        """The names of the values."""
         batch: GraphBatch = self._batch
         return batch._names(self._key) if batch._types.typed else batch._names_of_type(self._key)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Names and values."""
+        """Pairs of name and value."""
         return ((name, self[name]) for name in self.keys())
 
     @property
     def num_nodes(self) -> int:
-        """Rows of a node type."""
+        """The number of rows of a node type."""
         return len(self._batch._batch.vertices[self._key])
 
     @property
     def num_edges(self) -> int:
-        """Edges of an edge type."""
+        """The number of edges of an edge type."""
         return int(self.edge_index.shape[1])
 
     def __contains__(self, name: object) -> bool:
@@ -416,7 +416,7 @@ class Store:
 
 
 class _Deleted(Enum):
-    """In the place of a value that was deleted."""
+    """Marks a value that was deleted."""
 
     DELETED = 0
 

@@ -17,7 +17,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.sampling.block import Block, TypedBlock, by_relation, merge_edges, merge_values
 from penstock.sampling.device.block import host_block
 from penstock.sampling.induced import induce_between
-from penstock.sampling.sampler_table import SAMPLERS, SEEDS_ONLY, SamplerOptions
+from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SEEDS_ONLY, SamplerOptions
 from penstock.train.job import OTHER_NAMES, Job
 from penstock.train.job_options import DataOptions
 
@@ -204,9 +204,9 @@ PYG_ARGUMENTS: dict[str, str] = {
     "filter_per_worker": "leave it out: features are gathered by the pipeline's threads.",
     "is_sorted": "leave it out: any order of edges is taken, and batch.e_id counts in yours.",
     "directed": "use subgraph_type='induced' for directed=False.",
-    "neighbor_sampler": "use sampler, which names one (docs/samplers.md).",
-    "node_sampler": "use sampler, which names one (docs/samplers.md).",
-    "link_sampler": "use sampler, which names one (docs/samplers.md).",
+    "neighbor_sampler": "use sampler, which names one (docs/sampling.md).",
+    "node_sampler": "use sampler, which names one (docs/sampling.md).",
+    "link_sampler": "use sampler, which names one (docs/sampling.md).",
     "batch_sampler": "give the vertices in your order, and shuffle=False.",
     "dataset": "give the graph first: ps.loader(data, ...).",
     "collate_fn": "use transform, which is called with each batch.",
@@ -227,7 +227,7 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
     for name in fields:
         if name not in LOADER_FIELDS:
             raise PenstockError(f"ps.loader: {name!r} {_why_not(name)}", code="unknown-name")
-    sampler = fields.get("sampler")
+    sampler = str(fields.get("sampler", DEFAULT_SAMPLER))
     if sampler in SAMPLERS and not SAMPLERS[sampler].makes_batches:
         raise PenstockError(
             f"ps.loader gives batches, and sampler {sampler} makes none: use fanouts of -1, or ps.train.",

@@ -1,4 +1,4 @@
-"""What an epoch of a loader goes through: the items of a split, or vertices or edges that the user chose."""
+"""What an epoch of a loader iterates over: the items of a split, or vertices or edges that the user chose."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -25,11 +25,11 @@ from penstock.train.tasks.links import make_negatives
 Seeds = str | Array | Mapping[str, Array] | tuple[str, Any] | EdgeExamples | None
 """A split's name or `auto`, numbers or a mask of vertices, the same with their node type, or None for all vertices."""
 AUTO = "auto"
-"""The graph's training split; everything, where it has none."""
+"""The graph's training split; everything, if it has none."""
 
 
 class SeedSource(Protocol):
-    """Turns some of an epoch's items into a batch; the tasks of training do."""
+    """Makes batches of an epoch's items; training's tasks implement it as well."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class SeedSource(Protocol):
 
     @property
     def items(self) -> Array:
-        """What an epoch goes through: vertices, edges, subgraphs."""
+        """The items of an epoch: vertices, edges or subgraphs."""
 
     @property
     def batch_size(self) -> int:
@@ -51,15 +51,15 @@ class SeedSource(Protocol):
         """The batch of some items, without features."""
 
     def label(self, batch: Batch) -> None:
-        """Add what the outputs are compared with, where that is known."""
+        """Add the labels to a batch, where they are known."""
 
 
 def seed_source(
     given: GivenGraph, graph: Graph, job: LoaderJob, seeds: Seeds, negatives: bool
 ) -> tuple[SeedSource, Graph]:
-    """What an epoch goes through, and the graph whose edges carry messages: without those that a task holds out.
+    """The items of an epoch, and the graph whose edges carry messages: without edges that a task holds out.
 
-    `negatives`: whether the user asked for some, so that they are drawn beside edges with labels.
+    `negatives`: whether the user asked for negatives, so that they are drawn even beside labelled edges.
     """
     if isinstance(seeds, EdgeExamples):
         return GivenEdges(graph, job, seeds, negatives), graph
@@ -83,12 +83,12 @@ def seed_source(
 
 
 def is_shuffled(seeds: Seeds, source: SeedSource) -> bool:
-    """Whether an epoch has an order of its own where the user does not say: not where they gave an order."""
+    """Whether an epoch is shuffled where the user does not say: not if they passed items in an order of their own."""
     return isinstance(seeds, str) and seeds in (AUTO, "train") and not isinstance(source, GivenEdges)
 
 
 class GivenVertices:
-    """Vertices named by their numbers. They need no labels."""
+    """The `SeedSource` of vertices given by number. They need no labels."""
 
     name = "vertices"
     facts = TaskFacts("vertices", "classes", drawn_by_devices=True)
@@ -105,14 +105,13 @@ class GivenVertices:
         self._sample, self.items, self.batch_size = batches.sample, batches.items, batches.batch_size
 
     def sample(self, planned: Planned) -> Batch:
-        """See `SeedSource.sample`."""
         return self._sample({self.node_type: planned.seeds}, planned)
 
     def label(self, batch: Batch) -> None:
-        """Nothing: labels are a field of the vertices, as others are."""
+        """Do nothing: labels are a field of the vertices like any other."""
 
     def input_id(self, seeds: Array) -> Array:
-        """The seeds' places in the list that the user gave; of a mask, and of all vertices, their numbers."""
+        """The positions of seeds in the list that the user passed; for a mask or all vertices, their numbers."""
         if self._sorted is None:
             return seeds
         found: Array = self._sorted[np.searchsorted(self._rows, seeds, sorter=self._sorted)]
@@ -120,7 +119,7 @@ class GivenVertices:
 
 
 class GivenEdges:
-    """Pairs of one relation that the user chose, with labels of theirs: none are held out, and all are given.
+    """The `SeedSource` of pairs of one relation that the user gives, with or without labels; no edges are held out.
 
     Where pairs have labels, negatives are drawn only if the user asked for them. They have the label 0, and classes
     that begin with 0 move up by one, as in PyG.
@@ -154,13 +153,12 @@ class GivenEdges:
         self.items, self.batch_size = self._batches.items, self._batches.batch_size
 
     def sample(self, planned: Planned) -> Batch:
-        """See `SeedSource.sample`."""
         batch = sample_ends(self._batcher, self._batches, planned)
         batch.links.labels = None if self._labels is None else self._labels[planned.seeds]
         return batch
 
     def label(self, batch: Batch) -> None:
-        """The pairs to judge as rows of the batch, and their labels: the user's, or 1; and 0 of negatives."""
+        """Add the pairs as rows of the batch, and their labels: the user's or 1, and 0 for negatives."""
         rows, columns, true = batch.links.pairs()
         own = batch.links.labels
         if own is not None:
@@ -170,7 +168,7 @@ class GivenEdges:
 
 
 def _found_examples(given: GivenGraph, graph: Graph, job: LoaderJob) -> EdgeExamples | None:
-    """The edges that the graph itself names, of the relation that is learned."""
+    """The edges to score that the graph itself holds, for the relation that is learned."""
     kind: EdgeType | None = None
     if job.edge_type is not None:
         kind = choose_edge_type(graph, job, None)
@@ -186,7 +184,7 @@ def _found_examples(given: GivenGraph, graph: Graph, job: LoaderJob) -> EdgeExam
 
 
 def _check_held_out(graph: Graph, job: LoaderJob, task: str, seeds: str) -> None:
-    """Refuse a split of edges that nobody holds out."""
+    """Refuse a split of edges where none are held out."""
     if task != task_for("edges", "links") or seeds in (AUTO, "train") or job.time is not None or any(job.held_out):
         return
     kind = choose_edge_type(graph, job, None)
@@ -199,7 +197,7 @@ def _check_held_out(graph: Graph, job: LoaderJob, task: str, seeds: str) -> None
 
 
 def _has_training_split(graph: Graph, job: LoaderJob) -> bool:
-    """Whether the graph says which vertices are for training, or the user has asked for some to be chosen."""
+    """Whether the graph has a training split, or the user asked for one to be drawn."""
     asked = job.split in ("ratio", "per-class", "graph") or {"split_ratio", "per_class"} & job.model_fields_set
     return bool(asked) or len(graph.nodes[_type_with_labels(graph, job)].splits.get("train", ())) > 0
 
@@ -229,7 +227,7 @@ def _type_of(graph: Graph, job: LoaderJob, seeds: Array | Mapping[str, Any] | No
 
 
 def _numbers(chosen: Any, count: int) -> Array:
-    """Vertex numbers of numbers or of a mask."""
+    """Vertex numbers, given as numbers or as a mask."""
     rows = np.asarray(chosen)
     if rows.dtype.kind == "b" and rows.shape == (count,):
         rows = np.flatnonzero(rows)

@@ -1,4 +1,4 @@
-"""What a job will take of memory, on the device and on the host, before it starts.
+"""Predicts the memory that a job takes, on the device and on the host, before it starts.
 
 `forecast` predicts a job's peak, shows it as text and JSON, and finds changes that make the job fit a device that is
 too small for it. `device_forecast` and `host_forecast` predict the two sides from a trace of the job's own code

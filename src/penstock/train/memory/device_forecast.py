@@ -1,4 +1,4 @@
-"""What a job takes of a GPU: traced, or concluded from two small steps where a trace cannot be had."""
+"""Predicts what a job takes of a GPU: by a trace, or from two small steps where it cannot be traced."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +14,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
 from penstock.train.auto_values import decide_sample_threads
 from penstock.train.batch_source import layers_of
-from penstock.train.device.decision import Decision, decide
+from penstock.train.device.decision import PlacementDecision, decide
 from penstock.train.device.host_filled_steps import HostFilledSteps
 from penstock.train.device.memory import Load, StepMemory, TrialMemory, batch_load, followed, stored_type, way_of
 from penstock.train.device.traced import TracedMemory
@@ -34,15 +34,15 @@ from penstock.train.whole.plan import vertices_by_level
 from penstock.train.whole.steps import first_epoch, is_captured
 from penstock.train.whole.traced import StepSizes, traced_device_run
 
-# What a step keeps, learned from two small ones on the host: where a model cannot be traced.
+# The memory of a step from two small ones on the host, for models that cannot be traced.
 
 _SMALL = 0.01
 _MEMORY_SHARE = 0.25
-"""Of the memory that is free: others on this machine go on."""
+"""The share of free memory that such steps may take; the rest is for other processes."""
 
 
 def tried_on_host(session: Session) -> StepMemory:
-    """Compute two small batches on the host and note what their tensors take."""
+    """Compute two small batches on the host and record what their tensors take."""
     _give_numbers(session)
     device, carrier = session.inputs.device, session.inputs.carrier
     session.inputs.device, session.inputs.carrier = (
@@ -60,7 +60,7 @@ def tried_on_host(session: Session) -> StepMemory:
 def _tried(session: Session, seeds: int) -> tuple[Load, float]:
     planned = next(Schedule(session.task.items, seeds, session.job.draw_seed).from_position())
     loaded = Loaded(planned, session.task.sample(planned))
-    # Each matrix makes a row of its width for each vertex, which has a gradient.
+    # Each matrix produces a row of its width for each vertex, which has a gradient.
     widths = sum(len(weights) for weights in session.learned.parameters() if weights.ndim > 1)
     _require_small(2 * 4 * widths * sum(len(each) for each in loaded.batch.vertices.values()))
     carrier: Any = session.inputs.carrier
@@ -79,7 +79,7 @@ def _tried(session: Session, seeds: int) -> tuple[Load, float]:
 
 
 def _give_numbers(session: Session) -> None:
-    """Weights that were only counted so far are made, small ones: nothing is learned with them."""
+    """Replace meta weights, which have no values, by small random ones: nothing is learned with them."""
     learned = session.learned
     if not any(weights.is_meta for weights in learned.parameters()):
         return
@@ -92,7 +92,7 @@ def _give_numbers(session: Session) -> None:
 
 
 def _require_small(size: int) -> None:
-    """Refuse to compute for a forecast what takes much of this machine's memory."""
+    """Refuse small steps that would take much of this machine's memory."""
     most = int(_MEMORY_SHARE * (available_mb() << 20))
     if size > most:
         raise PenstockError(
@@ -103,10 +103,10 @@ def _require_small(size: int) -> None:
 
 
 class _Noted(Allocations):  # type: ignore[no-untyped-call]
-    """Notes the memory of real tensors, and computes."""
+    """Records the memory of real tensors while computing."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do an operation and note what it returns."""
+        """Do an operation and record the memory of what it returns."""
         out = func(*args, **(kwargs or {}))
         for tensor in tensors_in(out):
             self.note(tensor)
@@ -123,13 +123,13 @@ class DeviceForecast:
     reason: str
     why: list[str]
     pinned: int = 0
-    """Bytes of the host that the GPU reads."""
+    """Bytes of host memory that the GPU reads."""
     recorded: bool = False
-    """Whether steps are graphs that a GPU replays without the help of the host, and validations are its work too."""
+    """Whether steps are CUDA graphs that replay without the host, and validations run on the GPU too."""
 
 
 def forecast_device(session: Session) -> DeviceForecast:
-    """For a session whose parts are on the host; the GPU is not touched."""
+    """For a session whose parts are on the host; no GPU is used."""
     session.inputs.device = torch.device("cuda")
     decide_sample_threads(session)
     try:
@@ -140,7 +140,7 @@ def forecast_device(session: Session) -> DeviceForecast:
 
 
 def _sampled(session: Session) -> DeviceForecast:
-    """Of steps on batches that are drawn."""
+    """The forecast for steps on sampled batches."""
     task, context = session.task, library_memory().context
     schedule = Schedule(task.items, task.batch_size, session.job.draw_seed)
     traced = TracedMemory(session, schedule)
@@ -160,8 +160,8 @@ def _sampled(session: Session) -> DeviceForecast:
     return DeviceForecast(traced.peak, context, "traced", reason, decision.why, pinned, recorded)
 
 
-def _staged(session: Session, decision: Decision) -> int:
-    """Bytes of the host into which rows are gathered for the GPU, with their numbers."""
+def _staged(session: Session, decision: PlacementDecision) -> int:
+    """Bytes of host memory into which rows are gathered for the GPU, with their numbers."""
     job, inputs, graph, room = session.job, session.inputs, session.graph, decision.room
     if room is None:
         return 0
@@ -177,7 +177,7 @@ def _staged(session: Session, decision: Decision) -> int:
 
 
 def _placed(residence: Residence, session: Session) -> dict[str, int]:
-    """What lies on the device of the graph."""
+    """The bytes of the graph that lie on the device, by kind."""
     graph, inputs = session.graph, session.inputs
     topology = sum(edges.indptr.nbytes + edges.indices.nbytes for edges in graph.edges.values())
     features = sum(graph.nodes[name].fields[field].nbytes for name, field in inputs.fields.items())
@@ -186,7 +186,7 @@ def _placed(residence: Residence, session: Session) -> dict[str, int]:
 
 
 def _whole(session: Session) -> DeviceForecast:
-    """Of steps on the whole graph."""
+    """The forecast for steps on the whole graph."""
     job, messages, layers = session.job, session.task.messages, layers_of(session.job)
     assert messages is not None
     reach = Reach(messages, [list(messages.edges)] * layers, session.list_weight, edges=bool(session.inputs.edges))
@@ -210,12 +210,12 @@ def _whole(session: Session) -> DeviceForecast:
 
 
 def _with_tables(session: Session, peak: DevicePeak) -> DevicePeak:
-    """With the learnable rows that lie on the device before anything else does."""
+    """The peak with the learnable rows that lie on the device from the start."""
     return _larger(peak, session.inputs.room_for_tables(free_bytes(session.inputs.device, 1.0)))
 
 
 def _larger(peak: DevicePeak, size: int) -> DevicePeak:
-    """With that many more bytes of features."""
+    """The peak with so many more bytes of features."""
     if not size:
         return peak
     parts = peak.categories | {FEATURES: peak.categories.get(FEATURES, 0) + size}
@@ -223,8 +223,9 @@ def _larger(peak: DevicePeak, size: int) -> DevicePeak:
 
 
 def _with_features(session: Session, steps: list[StepSizes], peak: DevicePeak) -> DevicePeak:
-    """Bins that are computed again read features on the device, where these fit beside the steps; those that read in
-    place always do, and the trace knows it."""
+    """The peak with the features on the device, which bins read again when they are recomputed, if these fit beside the
+    steps; layers that read features in place always have them there, and the trace has counted them.
+    """
     if all(step.decision.retain or step.decision.in_place for step in steps):
         return peak
     inputs, graph = session.inputs, session.graph

@@ -25,44 +25,44 @@ from penstock.train.trace.libraries import library_memory
 # The memory of a job, predicted before it runs and without touching a device.
 
 _UNCOUNTABLE = ("verflow", "too large", "invalid shape", "invalid for input of size")
-"""In what torch and NumPy say of sizes that do not fit into 64 bits."""
+"""Parts of torch's and NumPy's messages about sizes that exceed 64 bits."""
 
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """What a job will take at most. All sizes are bytes."""
+    """The predicted peak memory of a job. All sizes are bytes."""
 
     device: str
     """`cuda` or `cpu`: where the model is computed."""
     device_allocated: int
-    """Of the device, by tensors: what `torch.cuda.max_memory_allocated` will say. 0 on a CPU."""
+    """Device memory of tensors, as `torch.cuda.max_memory_allocated` will report it. 0 on a CPU."""
     device_reserved: int
-    """Of the device, by torch's allocator: what `torch.cuda.max_memory_reserved` will say. 0 on a CPU."""
+    """Device memory of torch's allocator, as `torch.cuda.max_memory_reserved` will report it. 0 on a CPU."""
     context: int
-    """Of the device, by CUDA and its kernels, outside torch's allocator."""
+    """Device memory of CUDA and its kernels, outside torch's allocator."""
     host: int
-    """Of the host, by the whole process: its resident memory at most, files that it has mapped included."""
+    """The peak resident memory of the process on the host, mapped files included."""
     categories: dict[str, int]
-    """What is allocated at the peak of the device, by what it is for; on a CPU, of the host."""
+    """The memory allocated at the device's peak (on a CPU, at the host's), by purpose."""
     host_categories: dict[str, int]
     moment: str
     """When the peak is reached."""
     method: str
-    """How it was found: `traced`; `trial` or `rule` where a trace cannot be had."""
+    """How it was predicted: `traced`; `trial` or `rule` where tracing is not possible."""
     reason: str
-    """Why not by a trace, where it was not; else how the largest batch was found."""
+    """Why it was not traced; if it was, how the largest batch was found."""
     seconds: float = 0.0
-    """How long the prediction took."""
+    """Seconds that the prediction took."""
     why: list[str] = field(default_factory=list)
-    """Where things go on the device, and how steps are done, a sentence each."""
+    """Where things are placed on the device, and how steps are done, as sentences."""
     share: float | None = None
-    """Of a GPU's throughput that the run uses where nothing runs beside it, from 0 to 1; None where unknown."""
+    """The share of a GPU's throughput, 0 to 1, that the run uses when it runs alone; None where unknown."""
     cores: int | None = None
-    """Of the host that are busy while the job trains, where these are fewer than its threads; None: one for each."""
+    """Busy cores of the host while the job trains, if fewer than its threads; None: one for each thread."""
 
     @property
     def device_bytes(self) -> int:
-        """All that the job takes of the device: torch's segments and the CUDA context."""
+        """All device memory of the job: torch's segments and the CUDA context."""
         return self.device_reserved + self.context if self.device == "cuda" else 0
 
 
@@ -74,10 +74,10 @@ def forecast(
     device_memory: int | None = None,
     module: torch.nn.Module | None = None,
 ) -> MemoryForecast:
-    """The memory of a job. `graph` and `module` stand for the job's own where given.
+    """Predict the memory of a job. `graph` and `module` stand for the job's own where given.
 
-    `device` is `cuda` or `cpu`; the job's where it is not given. A GPU need not be there: `device_memory` is its size
-    in bytes; where that is not given everything is taken to fit.
+    `device` is `cuda` or `cpu`; the job's if not given. No GPU is needed: `device_memory` is its size in bytes; if not
+    given, everything is taken to fit.
     """
     began = time.perf_counter()
     kind = _kind(job.device if device is None else device)
@@ -93,7 +93,7 @@ def forecast(
 
 @contextmanager
 def _countable() -> Iterator[None]:
-    """Around a forecast: sizes that no computer can count, or that this one cannot hold, are refused in a sentence."""
+    """Turn errors about sizes beyond 64 bits, or beyond this machine's memory, into one sentence."""
     try:
         yield
     except (MemoryError, RuntimeError, OverflowError, TypeError, ValueError) as error:
@@ -140,7 +140,7 @@ def _kind(device: str) -> str:
 # A forecast as one JSON object and as lines of text.
 
 _BAR = 40
-"""Characters of a bar."""
+"""The width of a bar in characters."""
 
 
 def forecast_fields(found: MemoryForecast, device_memory: int | None = None) -> dict[str, Any]:
@@ -182,17 +182,17 @@ def bar_of(size: int, largest: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """A size with three digits or so: `1.23 GB`."""
+    """A size with about three digits: `1.23 GB`."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size >= unit:
             return f"{size / unit:,.2f} {name}"
     return f"{size} bytes"
 
 
-# What would make a job fit a device that is too small for it: changed jobs, each predicted as the job itself is.
+# Changes that make a job fit a device that is too small for it, each predicted as the job itself is.
 
 _HALVINGS, _WHOLE_HALVINGS = 5, 3
-"""How often a batch is halved at most, and the whole graph's training vertices: smaller ones are another job."""
+"""How often a batch, or the whole graph's training vertices, are halved at most: smaller ones would be another job."""
 
 
 @dataclass(frozen=True)
@@ -200,13 +200,13 @@ class Remedy:
     """A change of a job that makes it fit."""
 
     change: str
-    """In words: `batch_size to 256`."""
+    """The change in words: `batch_size to 256`."""
     fields: dict[str, Any]
     device_bytes: int
 
 
 class TooLargeError(PenstockError):
-    """A job that does not fit its device; `remedies` are those that the sentence names."""
+    """A job that does not fit its device; `remedies` are the changes that the message names."""
 
     def __init__(self, sentence: str, remedies: list[Remedy]) -> None:
         super().__init__(sentence, code="out-of-memory")
@@ -221,7 +221,9 @@ def fitting_forecast(
     device_memory: int,
     module: torch.nn.Module | None = None,
 ) -> MemoryForecast:
-    """The forecast of a job for a GPU of so many bytes; one that is too large is refused with what would fit."""
+    """The forecast of a job for a GPU of so many bytes; raises `TooLargeError`, with remedies,
+    where it does not fit.
+    """
     try:
         found = forecast(job, graph, device=device, device_memory=device_memory, module=module)
     except PenstockError as error:
@@ -234,7 +236,7 @@ def fitting_forecast(
 
 
 def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None = None) -> TooLargeError:
-    """The sentence for a job that does not fit: what it needs, what there is, and which changes make it fit."""
+    """The error for a job that does not fit: what it needs, what there is, and which changes make it fit."""
     whole = forecast(job, graph, device="cuda", device_memory=UNKNOWN, module=module)
     usable = int(job.device_share * device_memory)
     fitting = list(_tried(job, graph, device_memory, module))
@@ -249,12 +251,12 @@ def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.
 
 
 def _fits(found: MemoryForecast, job: Job, device_memory: int) -> bool:
-    """Whether a job's share of what the CUDA context leaves holds what torch reserves."""
+    """Whether torch's reserved memory fits the job's share of what the CUDA context leaves."""
     return found.device_reserved <= job.device_share * (device_memory - found.context)
 
 
 def _tried(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None) -> Iterator[Remedy]:
-    """Changes that really fit, each by its own prediction; of one field's values the first."""
+    """Changes that make the job fit by its own prediction; of one field's values only the first."""
     done: set[str] = set()
     for name, change, fields in _changes(job):
         if name in done:
@@ -270,7 +272,7 @@ def _tried(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.M
 
 
 def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Fields that take less memory with another value, in the order in which they cost least."""
+    """Changes of fields that save memory, the one with the least cost first."""
     drawn = SAMPLERS[job.sampler].makes_batches
     if not drawn:
         if job.bins:

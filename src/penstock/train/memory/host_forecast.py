@@ -1,4 +1,4 @@
-"""What a job takes of the host: the process itself, the graph that it reads, and what its steps allocate."""
+"""Predicts what a job takes of the host: the process itself, the graph that it reads, and what its steps allocate."""
 
 import functools
 import subprocess
@@ -37,7 +37,7 @@ from penstock.train.trace.allocations import (
     META,
     PROCESS,
     TOPOLOGY,
-    Event,
+    AllocationEvent,
     UntraceableError,
     traceable,
 )
@@ -55,26 +55,26 @@ from penstock.train.whole.traced import StepSizes, traced_host_steps
 # The steps of a job on the host, traced: as many batches as the pipeline holds, and a step on the largest.
 
 _STEPS = 2
-"""The first step makes what later ones keep."""
+"""The first step allocates what later ones keep, so two are traced."""
 _BUFFER_SLACK = 1.25
-"""Feature buffers have room for somewhat larger batches than the first (`pipeline.batch_rows`)."""
+"""Feature buffers are somewhat larger than their first batch (`pipeline.batch_rows`)."""
 HOLES = "holes of the heap"
 
 
 class HostPeak(NamedTuple):
-    """The most that steps take of the host's heap, by category, and when."""
+    """The peak of steps on the host's heap, by category, and its moment."""
 
     categories: dict[str, int]
     moment: str
 
     @property
     def bytes(self) -> int:
-        """All categories together."""
+        """The sum of all categories."""
         return sum(self.categories.values())
 
     @classmethod
-    def of(cls, events: Sequence[Event], further: int = 0) -> "HostPeak":
-        """The peak of a trace; `further` bytes are kept that it has not seen."""
+    def of(cls, events: Sequence[AllocationEvent], further: int = 0) -> "HostPeak":
+        """The peak of a trace, with `further` bytes that are kept outside it."""
         peak = heap_peak(events)
         held, most, now = Counter[str](), dict[str, int](), 0
         best = 0
@@ -88,7 +88,7 @@ class HostPeak(NamedTuple):
 
 
 def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str, str]:
-    """What a run allocates of the heap at once, how that was found, and how the largest batch was."""
+    """The traced peak of a run's heap, the method, and how the largest batch was found."""
     batches = schedule.batches * max(1, session.job.epochs)
     largest = largest_batch(session, schedule, batches)
     with traceable(), traced_session(session, input_density(session), False) as allocations:
@@ -107,7 +107,7 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
 
 
 def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
-    """Memory of the batches that wait in the pipeline's queues and threads, and of the one that is computed."""
+    """Memory of the batches that wait in the pipeline's queues and threads, and of the one being computed."""
     job, batch = session.job, largest.loaded().batch
     gathered = min(
         largest.batches, job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
@@ -124,7 +124,7 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
     for name, source in _read_sources(session, batch).items():
         for shape, dtype in session.inputs.reader.reading(batch, name, source).shapes:
             size = int(_BUFFER_SLACK * np.prod(shape) * dtype.itemsize)
-            # The buffer of the batch that is computed is made with it.
+            # The buffer of the batch being computed is allocated with it.
             held += [torch.empty(size, dtype=torch.uint8, device=META) for _ in range(gathered - 1)]
     for edges in session.inputs.edges.readings(batch.blocks):
         for shape, dtype in edges.shapes:
@@ -134,7 +134,7 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
 
 
 def _reused(session: Session, largest: LargestBatch, batches: int) -> torch.Tensor:
-    """Memory of the batches that are kept to be used again."""
+    """Memory of the batches that are kept for reuse."""
     job = session.job
     most = batches * kept_bytes(largest.loaded().batch) if job.reuse_batches else 0
     return torch.empty(min(most, job.reuse_mb << 20), dtype=torch.uint8, device=META)
@@ -160,20 +160,20 @@ def _like(array: Array) -> torch.Tensor:
 
 
 def _carried(session: Session, largest: LargestBatch) -> Loaded:
-    """The largest batch as the host's carrier makes it; its buffers are among those that are held ahead."""
+    """The largest batch as the host's carrier makes it; its buffers are counted with those held ahead."""
     loaded = largest.loaded()
     session.task.label(loaded.batch)
     for name, source in _read_sources(session, loaded.batch).items():
         reading = session.inputs.reader.reading(loaded.batch, name, source)
         with memory_for(BATCHES):
-            # Tensors without numbers stand for the arrays of the pipeline's buffers.
+            # Meta tensors stand for the arrays of the pipeline's buffers.
             buffers: list[Any] = [_buffer(*each) for each in reading.shapes]
             arrays = [
                 buffer[: int(np.prod(shape))].view(shape)
                 for buffer, (shape, _) in zip(buffers, reading.shapes, strict=True)
             ]
             loaded.batch.features[name] = reading.arrived(arrays, _converted(session), torch.device("cpu"))
-        # A converted copy stands beside the buffer that it was made from.
+        # A converted copy exists beside the buffer that it was made from.
         loaded.buffers += buffers
     with memory_for(BATCHES):
         loaded.batch.blocks = session.inputs.edges.attached(loaded.batch.blocks)
@@ -205,7 +205,7 @@ _TIMEOUT = 120
 
 
 class ProcessMemory(StrictDocument):
-    """What was measured."""
+    """The measured memory of a training process."""
 
     resident: int = Field(ge=0, description="bytes of a process that has trained two steps on a tiny graph")
     files: int = Field(ge=0, description="how many of them are pages of files: of programs and libraries")
@@ -213,12 +213,12 @@ class ProcessMemory(StrictDocument):
 
 
 def process_bytes(on_device: bool) -> int:
-    """Resident bytes of a process that trains next to nothing."""
+    """Resident bytes of a process that trains a tiny graph."""
     return _known().resident + (_CUDA_ON_HOST if on_device else 0)
 
 
 def program_file_bytes() -> int:
-    """How many of these are pages of programs and libraries. The system has them once for all processes."""
+    """How many of these are pages of programs and libraries, which all processes share."""
     return _known().files
 
 
@@ -232,7 +232,7 @@ def _known() -> ProcessMemory:
     except (OSError, ValueError, ValidationError):
         pass
     try:
-        # The first one may have to compile kernels.
+        # The first process may have to compile kernels.
         resident, files = min(_measured(), _measured())
     except (OSError, ValueError, subprocess.SubprocessError):
         return ProcessMemory(resident=_STATED, files=0, measured_on=None)
@@ -241,13 +241,13 @@ def _known() -> ProcessMemory:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, found.model_dump_json(indent=2))
     except OSError:
-        # It is measured again by the next process.
+        # The next process measures it again.
         return found
     return found
 
 
 def _measured() -> tuple[int, int]:
-    """The peak of a child process that trains a tiny graph, and what of it are pages of files."""
+    """The peak of a child process that trains a tiny graph, and how much of it are pages of files."""
     child = start_python(
         ["-m", "penstock.train.tiny_run"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -278,7 +278,7 @@ class HostForecast:
 
 
 def forecast_host(session: Session, device: DeviceForecast | None) -> HostForecast:
-    """For a session whose parts are on the host; `device` is what a GPU takes, where one computes."""
+    """For a session whose parts are on the host; `device` is the GPU's forecast, where one computes."""
     fixed = {PROCESS: process_bytes(device is not None), **_graph_bytes(session)}
     if device is not None:
         reused = session.job.reuse_mb << 20 if session.job.reuse_batches else 0
@@ -291,7 +291,7 @@ def forecast_host(session: Session, device: DeviceForecast | None) -> HostForeca
 
 
 def _graph_bytes(session: Session) -> dict[str, int]:
-    """Pages of the graph that a run touches: all lists and features, sooner or later."""
+    """Pages of the graph that a run touches: all lists and features, eventually."""
     graph, inputs = session.graph, session.inputs
     topology = sum(edges.indptr.nbytes + edges.indices.nbytes for edges in graph.edges.values())
     stored = sum(graph.nodes[name].fields[field].nbytes for name, field in inputs.fields.items())
@@ -300,7 +300,7 @@ def _graph_bytes(session: Session) -> dict[str, int]:
 
 
 def _steps(session: Session) -> tuple[HostPeak, str, str]:
-    """What steps and validations allocate at once."""
+    """The peak of what steps and validations allocate."""
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.draw_seed, session.job.epochs)
     try:
         if needs_placement(session.job.sampler):

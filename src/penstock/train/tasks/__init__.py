@@ -45,7 +45,7 @@ def make_task(
 ) -> tuple[Task, Graph]:
     """The job's task, and the graph it trains on: without the edges it holds out.
 
-    With what a run has `learned`, the task is for using its model: the graph need not have labels, and an epoch would
-    go through its first items only. `split` is what an epoch goes through otherwise. `functions` are the user's.
+    With the labels that a run has `learned`, the task is for using its model: the graph need not have labels, and an
+    epoch consists of a few items only. Otherwise `split` names the items of an epoch. `functions` are the user's.
     """
     return TASKS[name].make(name, graph, job, learned, split, functions)

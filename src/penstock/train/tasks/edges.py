@@ -1,4 +1,4 @@
-"""Edge classification and regression: a class, or a number, for each edge, from both its ends."""
+"""Edge classification and regression: a class or a number for each edge, from the rows of both ends."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ from penstock.train.tasks.task import (
 )
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
-# Labels of edges, classes or numbers, and which of them are for training.
+# Labels of edges, classes or numbers, and their splits.
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ class LabelledEdges:
     problem: str | None = None
 
     def learned(self) -> LearnedLabels:
-        """What a run remembers of them."""
+        """The labels as a run keeps them."""
         kind = edge_key(self.edge_type)
         return LearnedLabels(self.task, kind, self.field, self.classes, words=self.words)
 
@@ -94,8 +94,8 @@ def labelled_edges(
 ) -> LabelledEdges:
     """Labels and splits of an edge task; in the codes of a run that has `learned` them, where given.
 
-    `reverse` is of the relation, looked for if not known. With `times` the earliest edges are for training, unless
-    the job asks for a split by ratio.
+    `reverse` is that of the relation, found if not given. With `times` the earliest edges are for training, unless the
+    job asks for a split by ratio.
     """
     edges, field = graph.edges[kind], options.label
     reverse = find_reverse(graph, kind) if reverse is None else reverse
@@ -125,20 +125,22 @@ def labelled_edges(
         if times is not None and options.split != "ratio":
             found.splits = times.splits((first, second, third), eligible)
             return found
-        # An edge and its reverse are one fact where the relation is symmetric.
+        # In a symmetric relation an edge and its reverse are one fact, and belong to the same split.
         worker_group: Reverse = "same" if reverse == "same" else "none"
         found.splits = split_positions(edges, (first, second, third), options.split_number, worker_group, eligible)
     return found
 
 
 def _column(labels: Array) -> Array:
-    """Labels, with a matrix of one column as a vector."""
+    """Labels, with a matrix of one column turned into a vector."""
     labels = np.asarray(labels)
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
 
 def _known(found: LabelledEdges) -> Array:
-    """Whether each edge has a label; losses are computed in float32, and what is infinite there is not known."""
+    """Whether each edge has a label. Losses are computed in float32: a label that is infinite there
+    counts as unknown.
+    """
     if found.labels.dtype.kind == "f":
         with np.errstate(over="ignore"):
             return np.asarray(np.isfinite(found.labels.astype(np.float32, copy=False)))
@@ -146,7 +148,7 @@ def _known(found: LabelledEdges) -> Array:
 
 
 def _check_type(labels: Array, types: str, field: str, kind: EdgeType, needed: str) -> None:
-    """Refuse labels that are not one for each edge, of some of NumPy's kinds of types."""
+    """Refuse labels that are not one per edge, of the given kinds of NumPy dtypes."""
     if labels.ndim != 1 or labels.dtype.kind not in types:
         raise PenstockError(
             f"Edge field {field!r} of {edge_key(kind)} is {labels.dtype} {labels.shape}: {needed}.", code="wrong-type"
@@ -169,7 +171,9 @@ _REPORTED = {"classes": ("accuracy", "macro-f1", "micro-f1"), "numbers": ("mae",
 
 
 class EdgeTask:
-    """Learns a field of one relation's edges. In training an edge is not in the neighbourhood it is judged from."""
+    """Learns a field of one relation's edges. In training an edge is left out of the neighbourhood it is predicted
+    from.
+    """
 
     def __init__(
         self,
@@ -181,7 +185,9 @@ class EdgeTask:
         functions: UserFunctions = NO_FUNCTIONS,
         times: EdgeTimes | None = None,
     ) -> None:
-        """`share`, where several workers train: this one's edges of a batch; `times`, where edges go by time."""
+        """`share`, where several workers train: this one's edges of a batch; `times`, where edges
+        are sampled by time.
+        """
         self._graph, self._data, self._batches, self._share, self.times = graph, data, batches, share, times
         self.name, self.facts, self._kind = data.task, TASK_FACTS[data.task], data.edge_type
         self.edge_type = data.edge_type
@@ -204,11 +210,9 @@ class EdgeTask:
         self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
-        """Edges, and the neighbourhoods of their ends."""
         return sample_ends(self._batcher, self._batches, planned, self._share, self.times)
 
     def examples(self, planned: Planned) -> Batch:
-        """Edges and their labels."""
         batch = examples_of(self._batcher, planned, self._share)
         self.label(batch)
         return batch
@@ -223,21 +227,21 @@ class EdgeTask:
         return {name: np.sort(vertices) for name, vertices in nodes.items()}
 
     def loss_bytes(self, items: int) -> int:
-        """Both ends of every edge."""
+        """For the rows of both ends of every edge."""
         return pair_bytes(items, self.out)
 
     def evaluation_bytes(self, splits: Sequence[str]) -> int:
-        """A block of pairs."""
+        """For one block of pairs."""
         return block_bytes(max((len(self.items_of(split)) for split in splits), default=0), self.out)
 
     def label(self, batch: Batch) -> None:
-        """The edges' classes or numbers, and their ends as rows of the batch's seeds."""
+        """Add the edges' labels, and their ends as rows of the batch's seeds."""
         links = batch.links
         ends = {"rows": links.source_rows.astype(np.int64), "columns": links.destination_rows.astype(np.int64)}
         batch.labels = {**ends, "values": self._labels_of(links.edges)}
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
-        """The cross-entropy of a batch, or how far its numbers are off."""
+        """The mean cross-entropy, or regression loss, of a batch."""
         sources, destinations = end_rows(out, self._kind, self.out, batch.labels["rows"])
         logits = self.head(sources[batch.labels["rows"]], destinations[batch.labels["columns"]])
         losses = self._losses(logits, batch.labels["values"])
@@ -276,7 +280,7 @@ class EdgeTask:
     def outputs(
         self, inference: Inference, positions: Array, progress: Progress = SILENT
     ) -> Iterator[tuple[Array, Array, torch.Tensor]]:
-        """Sources, destinations and logits, or numbers [edges, 1], of the edges at some positions, some at a time."""
+        """Sources, destinations and logits, or numbers [edges, 1], of the edges at some positions, block by block."""
         rows = end_rows_of(self._graph, self._kind, self.times, inference, progress)
         yield from self._judged(rows, positions)
 

@@ -21,13 +21,13 @@ from penstock.train.tasks.task import Owners
 from penstock.train.user_functions import UserLoss
 
 _BLOCK_BYTES = 64 << 20
-"""What a head computes of pairs at a time."""
+"""Bytes of one block of pairs that a head computes at a time."""
 _ARRAYS = 8
-"""Arrays as wide as a row that a head makes of a pair."""
+"""Arrays as wide as a row that a head allocates for a pair."""
 
 Rows = torch.Tensor | dict[str, torch.Tensor]
 Share = Callable[[EdgeBatch], Array]
-"""Which positives of a batch are this worker's: their places, ascending."""
+"""Which positive edges of a batch belong to this worker: their positions, ascending."""
 
 
 def sample_ends(
@@ -39,7 +39,7 @@ def sample_ends(
 ) -> Batch:
     """A batch of edges, or a share of it, and the neighbourhoods of their ends without the whole batch's edges.
 
-    With `times`, neighbourhoods are those of the moment before each edge.
+    With `times`, each neighbourhood is that before the edge's time.
     """
     links = examples_of(batcher, planned, share).links
     if times is None:
@@ -61,7 +61,7 @@ def examples_of(batcher: EdgeBatcher, planned: Planned, share: Share | None = No
 
 
 def divided_examples(batcher: EdgeBatcher, planned: Planned, owners: Owners, world: int) -> list[Batch]:
-    """By rank, the edges of a batch that lead to a worker's vertices, with what stands against them."""
+    """By rank, the edges of a batch that lead to a worker's vertices, with their negatives."""
     links = batcher.batch(planned.seeds, planned.key)
     ranks, found = owners(links.edge_type[2], links.destination), list[Batch]()
     for rank in range(world):
@@ -71,9 +71,9 @@ def divided_examples(batcher: EdgeBatcher, planned: Planned, owners: Owners, wor
 
 
 def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's rows, `width` wide, of the sources' and of the destinations' types; `near` tells their device.
+    """The model's rows, `width` wide, of the sources' and of the destinations' types, on the device of `near`.
 
-    A worker whose share of a batch has no edges has no rows of either type.
+    They are empty for a worker whose share of a batch has no edges.
     """
     if isinstance(out, torch.Tensor):
         return out, out
@@ -82,66 +82,66 @@ def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple
 
 
 def mean_of_batch(losses: torch.Tensor, whole: int | None) -> torch.Tensor:
-    """The mean of losses; of a share of a batch with losses of `whole` edges or pairs, its part of the batch's mean."""
+    """The mean of losses; for a share of a batch with `whole` edges or pairs, its part of the batch's mean."""
     return losses.mean() if whole is None else losses.sum() / whole
 
 
 def own_losses(loss: UserLoss, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Losses of a function of the user's by row: where it gives their mean, that for each of them."""
+    """The losses of a user's function by row; where it returns their mean, that value for each row."""
     losses = loss(outputs, labels)
     return losses.expand(len(outputs)) if losses.dim() == 0 else losses
 
 
 def pair_bytes(pairs: int, width: int) -> int:
-    """About how much memory a head takes for so many pairs at once, with gradients."""
+    """Approximate bytes that a head takes for so many pairs at once, with gradients."""
     return 4 * _ARRAYS * width * pairs
 
 
 def pair_blocks(count: int, width: int) -> Iterator[slice]:
-    """All of so many pairs, as many at a time as a head may compute of rows `width` wide."""
+    """Slices that cover so many pairs, each as large as a head may compute with rows `width` wide."""
     size = max(1, _BLOCK_BYTES // pair_bytes(1, width))
     return (slice(start, stop) for start, stop in ranges(count, size))
 
 
 def block_bytes(count: int, width: int) -> int:
-    """About how much memory a head takes for so many pairs in such blocks, without gradients: two arrays of each."""
+    """Approximate bytes that a head takes for so many pairs in such blocks, without gradients: two arrays of each."""
     size = min(count, max(1, _BLOCK_BYTES // pair_bytes(1, width)))
     return 2 * 4 * width * size
 
 
 class EndRows(Protocol):
-    """Exact rows of the ends of any edges."""
+    """Exact output rows of the ends of edges."""
 
     def of(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of each edge's source, and of its destination."""
 
 
 class RowsOfAll:
-    """Where a vertex has one row for all edges: all are computed at once."""
+    """`EndRows` where a vertex has one row for all edges: all rows are computed at once."""
 
     def __init__(self, graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> None:
         self._rows = all_rows(graph, kind, inference, progress)
 
     def of(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Looked up by vertex."""
+        """Look rows up by vertex."""
         sources, destinations = map(torch.from_numpy, (links.source, links.destination))
         return self._rows[0][sources], self._rows[1][destinations]
 
 
 class RowsAtTimes:
-    """Where a vertex has a row for each time at which it is needed: the rows of a batch are computed for it."""
+    """`EndRows` where a vertex has another row for each time: the rows are computed for each batch."""
 
     def __init__(self, kind: EdgeType, inference: Inference, times: EdgeTimes) -> None:
         self._kind, self._inference, self._times = kind, inference, times
         inference.prepare_times()
 
     def of(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computed for the batch, each vertex at its time."""
+        """Compute rows for the batch, each vertex at its time."""
         sources, destinations = self.of_vertices(links)
         return sources[torch.from_numpy(links.source_rows)], destinations[torch.from_numpy(links.destination_rows)]
 
     def of_vertices(self, links: EdgeBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows that the `_rows` arrays of the batch point into: of the sources' type, and of the destinations'."""
+        """The rows that the `_rows` arrays of the batch index: of the sources' type, and of the destinations'."""
         assert links.node_times is not None
         out = self._inference.at_times(links.nodes, self._times.limits(links.node_times))
         return out[self._kind[0]], out[self._kind[2]]
@@ -150,14 +150,14 @@ class RowsAtTimes:
 def end_rows_of(
     graph: Graph, kind: EdgeType, times: EdgeTimes | None, inference: Inference, progress: Progress
 ) -> EndRows:
-    """Exact rows of the ends of a relation's edges, at the edges' times where these count."""
+    """Exact rows of the ends of a relation's edges, at the edges' times if the job is sampled by time."""
     if times is None:
         return RowsOfAll(graph, kind, inference, progress)
     return RowsAtTimes(kind, inference, times)
 
 
 def all_rows(graph: Graph, kind: EdgeType, inference: Inference, progress: Progress) -> tuple[Any, Any]:
-    """Exact rows of every vertex that can stand at either end."""
+    """Exact rows of every vertex of the sources' and of the destinations' type."""
     wanted = {name: np.arange(graph.nodes[name].count) for name in (kind[0], kind[2])}
     out = inference.outputs(wanted, progress)
     return out[kind[0]], out[kind[2]]

@@ -1,4 +1,4 @@
-"""Link prediction: true edges must score above false ones, over the whole graph or as it was before a moment."""
+"""Link prediction: true edges must score above false ones, in the whole graph or in that before a time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -76,7 +76,7 @@ _REPORTED = ("mrr", "hits@1", "hits@10", "hits@50")
 
 
 def make_negatives(options: LinkOptions) -> NegativePolicy:
-    """The policy a job names, with those of its options that it takes."""
+    """The negative-sampling policy that a job names, with the options that it takes."""
     given: dict[str, Any] = {"corrupt": options.corrupt, "filtered": options.filtered}
     if options.negatives != "in-batch":
         given["k"] = options.negatives_per_edge
@@ -84,7 +84,7 @@ def make_negatives(options: LinkOptions) -> NegativePolicy:
 
 
 class ScoredPairs(NamedTuple):
-    """Pairs [m, 2] of vertices, their scores, and the times at which they were scored, where these count."""
+    """Pairs [m, 2] of vertices, their scores, and the times for which they were scored, if sampled by time."""
 
     pairs: Array
     scores: Array
@@ -92,7 +92,7 @@ class ScoredPairs(NamedTuple):
 
 
 class LinkTask:
-    """Learns one relation's edges; `graph` is without those held out for validation and test."""
+    """Learns one relation's edges; `graph` lacks those held out for validation and test."""
 
     name, facts = "link-prediction", TASK_FACTS["link-prediction"]
 
@@ -107,8 +107,9 @@ class LinkTask:
         pairs: Array | None = None,
         functions: UserFunctions = NO_FUNCTIONS,
     ) -> None:
-        """`reverse`: of the relation, looked for if not known; `share`, where several workers train: this one's edges
-        of a batch; `pairs`, where an epoch goes through held-out edges: these."""
+        """`reverse`: that of the relation, found if not given; `share`, where several workers train: this one's edges
+        of a batch; `pairs`: the held-out edges that an epoch consists of, if it does not consist of training edges.
+        """
         self._graph, self._kind, self._batches, self._options = graph, kind, batches, job
         self._share = share
         self.edge_type = kind
@@ -118,7 +119,7 @@ class LinkTask:
             raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.", code="missing-data")
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
         self.messages, self.redraws = batches.messages, True
-        # A model with layers brings neighbours together: the dot product is a good beginning.
+        # With layers, connected vertices already have similar rows, so the dot product is a good default.
         settings = ScorerSettings(init=IDENTITY)
         self.head: torch.nn.Module = build_scorer(
             chosen_scorer(job.scorer, self.facts.about), job.hidden, settings=settings
@@ -137,7 +138,6 @@ class LinkTask:
             self._batcher = PairBatcher(graph, pairs, kind, make_negatives(job), *known, apart)
 
     def sample(self, planned: Planned) -> Batch:
-        """Edges with their negatives, and the neighbourhoods of all their ends."""
         return sample_ends(self._batcher, self._batches, planned, self._share)
 
     def examples(self, planned: Planned) -> Batch:
@@ -155,21 +155,21 @@ class LinkTask:
         return {name: np.arange(self._graph.nodes[name].count) for name in (self._kind[0], self._kind[2])}
 
     def loss_bytes(self, items: int) -> int:
-        """Both ends of every edge and of what stands against it."""
+        """For the rows of both ends of every edge and of its negatives."""
         policy = self._batcher.negatives
         assert policy is not None
         ends = 2 if policy.corrupt == "both" else 1
         return pair_bytes(items * (1 + ends * policy.per_positive(items)), self.out)
 
     def evaluation_bytes(self, splits: Sequence[str]) -> int:
-        """Scores that edges are ranked by, a block and the one before it, and a block of pairs."""
+        """For two blocks of scores that edges are ranked by, and one block of pairs."""
         asked = max((len(self.items_of(split)) for split in splits), default=0)
         candidates = self._options.rank_against or self._known.num_destinations
         scores = min(RANKED_BYTES, 8 * asked * candidates)
         return scores + block_bytes(asked * candidates, self.out)
 
     def label(self, batch: Batch) -> None:
-        """The pairs to score, as rows of the batch's seeds."""
+        """Add the pairs to score, as rows of the batch's seeds."""
         if self._options.link_loss == "bce" or self.has_own_loss:
             rows, columns, true = batch.links.pairs()
         else:
@@ -177,7 +177,7 @@ class LinkTask:
         batch.labels = {"rows": rows.astype(np.int64), "columns": columns.astype(np.int64), "true": true}
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
-        """Binary cross-entropy of every pair, or of each true edge among its false ones."""
+        """Binary cross-entropy of every pair, or cross-entropy of each true edge among its negatives."""
         sources, destinations = end_rows(out, self._kind, self.out, batch.labels["rows"])
         pairs = batch.labels
         scores = self.head(sources[pairs["rows"]], destinations[pairs["columns"]])
@@ -194,7 +194,7 @@ class LinkTask:
         return mean_of_batch(losses, None if whole is None else whole.positives)
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
-        """Ranks of the held-out edges of each split among vertices that are not true partners."""
+        """Metrics of the ranks of held-out edges among vertices that are not true partners."""
         held_out = self._graph.edges[self._kind].held_out
         pairs = {name: np.asarray(held_out[name]) for name in splits if len(held_out.get(name, ()))}
         if not pairs:
@@ -248,7 +248,7 @@ class LinkTask:
         return {self.metric.name: self.metric.compute(outputs, labels), **scores}
 
     def _false(self, pairs: Array) -> Array:
-        """One false pair for every held-out one, for graphs that bring none."""
+        """One random false pair for every held-out one, for graphs that have none."""
         policy = negatives_named("uniform", k=1, filtered=True)
         drawn = EdgeBatcher(self._graph, self._kind, policy, self._batcher.reverse, known=self._known)
         links = drawn.batch_of_pairs(pairs, BatchKey(0, 0, 0))
@@ -264,7 +264,7 @@ class LinkTask:
 
     def _scorer(self, sources: torch.Tensor, destinations: torch.Tensor) -> Any:
         def score(kept: Array, others: Array | None) -> Array:
-            """[kept, others]: a row of others each, or all destinations."""
+            """Scores [kept, others]: against the given rows of others, or against all destinations."""
             columns = len(destinations) if others is None else others.shape[1]
             scores = torch.empty(len(kept), columns)
             rows = torch.from_numpy(kept.astype(np.int64))
@@ -279,17 +279,16 @@ class LinkTask:
         return score
 
 
-# Link prediction by time: a pair is scored as both ends were before the moment that is asked about.
-#
-# The earliest edges are learned from, the latest are for the test. All of them stay in the graph: an edge is in reach
-# of those that come after it, in training and in evaluation alike.
+# Link prediction by time: a pair is scored by its ends' neighbourhoods before a given time. The earliest edges are
+# learned from, the latest are for the test. All of them stay in the graph: an edge is visible to those that come after
+# it, in training and in evaluation alike.
 
 _EVALUATED = BatchKey(0, 0, 0)
-"""The key of the candidates of an evaluation."""
+"""The key by which the candidates of an evaluation are drawn."""
 
 
 class TimedLinkTask(LinkTask):
-    """Learns one relation's edges, each from what was before it; negatives have their positive's time."""
+    """Learns one relation's edges, each from edges before it; negatives have their positive's time."""
 
     def __init__(
         self,
@@ -318,7 +317,7 @@ class TimedLinkTask(LinkTask):
         return sample_ends(self._batcher, self._batches, planned, self._share, self.times)
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
-        """Ranks of each split's edges among vertices that were not true partners by then."""
+        """Metrics of the ranks of each split's edges among vertices that were not true partners by then."""
         rows = RowsAtTimes(self._kind, inference, self.times)
         return {name: self._of_split(inference, rows, self._splits[name]) for name in splits if self._has(name)}
 
@@ -331,7 +330,7 @@ class TimedLinkTask(LinkTask):
     def score_pairs(
         self, inference: Inference, pairs: Array, times: Array | None = None, progress: Progress = SILENT
     ) -> Array:
-        """Scores of some pairs [m, 2], each before its time."""
+        """Scores of some pairs [m, 2], each from the graph before its time."""
         if times is None:
             raise PenstockError(
                 "The run was sampled by time: give (source id, destination id, time) for each pair to score.",
@@ -384,7 +383,7 @@ class TimedLinkTask(LinkTask):
         return ranks_of_scores(scores[:, 0], scores[:, 1:], counts[:, 1:])
 
     def _against(self, rows: RowsAtTimes, links: EdgeBatch) -> tuple[Array, Array]:
-        """Scores [edges, 1 + candidates] of edges and of what stands against them, and which of them count."""
+        """Scores [edges, 1 + candidates] of edges and of their negatives, and which of them count."""
         near, far, counts = links.ranking()
         with torch.no_grad():
             sources, destinations = rows.of_vertices(links)
@@ -392,7 +391,7 @@ class TimedLinkTask(LinkTask):
         return scores.float().cpu().numpy(), counts
 
     def _batches_of(self, batcher: EdgeBatcher, positions: Array) -> Iterator[EdgeBatch]:
-        """Some edges at a time, with what stands against them."""
+        """Batches of some edges, with their negatives."""
         assert batcher.negatives is not None
         width = self.out * (1 + batcher.negatives.per_positive(1))
         return (batcher.batch(positions[some], _EVALUATED) for some in pair_blocks(len(positions), width))
@@ -416,7 +415,7 @@ def time_splits(job: Job, times: EdgeTimes) -> Mapping[str, Array]:
 
 
 def check_no_held_out(graph: Graph, kind: EdgeType) -> None:
-    """Refuse edges that are held out beside the lists: nobody knows when they were."""
+    """Refuse held-out edges that are stored beside the lists: they have no times."""
     held = [name for name, pairs in graph.edges[kind].held_out.items() if len(pairs)]
     if held:
         raise PenstockError(

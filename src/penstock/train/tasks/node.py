@@ -1,4 +1,4 @@
-"""Tasks on vertices: a class, several labels, or a number for each."""
+"""Tasks on vertices: a class, several labels, or a number for each vertex."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ _REPORTED = {
 
 
 class NodeTask:
-    """Node classification (one class or several labels a vertex) and node regression."""
+    """Node classification (one class or several labels per vertex) and node regression."""
 
     def __init__(self, data: Labelled, batches: BatchSource, job: Job, functions: UserFunctions = NO_FUNCTIONS) -> None:
         self.name, self.facts, self._data, self._batches = data.task, TASK_FACTS[data.task], data, batches
@@ -50,7 +50,7 @@ class NodeTask:
         self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
-        """Neighbourhoods of the planned vertices (or what the sampler makes of its items)."""
+        """The neighbourhoods of the planned vertices, or what the sampler makes of its items."""
         return self._batches.sample({self._data.node_type: planned.seeds}, planned)
 
     def examples(self, planned: Planned) -> Batch:
@@ -73,15 +73,15 @@ class NodeTask:
         return {self.node_type: np.sort(items)}
 
     def loss_bytes(self, items: int) -> int:
-        """Outputs, what is compared with them, and gradients."""
+        """For outputs, labels and gradients."""
         return 3 * 4 * items * self.out
 
     def evaluation_bytes(self, splits: Sequence[str]) -> int:
-        """Nothing to speak of: outputs are compared with labels as they are."""
+        """Negligible: outputs are compared with labels directly."""
         return 0
 
     def label(self, batch: Batch) -> None:
-        """The seeds' labels: int64 classes, or float32."""
+        """Add the seeds' labels: int64 classes, or float32."""
         batch.labels = self.labels_of(batch.seeds[self._data.node_type])
 
     def labels_of(self, vertices: Array) -> Array:
@@ -89,7 +89,9 @@ class NodeTask:
         return self._typed(self._data.labels[vertices])
 
     def known_label(self, vertex: int) -> Any:
-        """A vertex's own label as users know it: a class, the numbers of its labels, or a number; None without one."""
+        """A vertex's own label as the user knows it: a class, the numbers of its labels, or a
+        number; None without one.
+        """
         if self._data.problem is not None or vertex >= len(self._data.labels):
             return None
         value = np.asarray(self.labels_of(np.array([vertex])))[0]
@@ -102,15 +104,15 @@ class NodeTask:
         return self.learned.words[int(value)] if self.learned.words else int(value)
 
     def loss(self, out: torch.Tensor | dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
-        """Cross-entropy, binary cross-entropy a label, a distance of numbers, or a loss of the user's."""
+        """Cross-entropy, binary cross-entropy per label, a regression loss, or a user's loss."""
         if isinstance(out, dict):
             if not len(batch.labels):
-                # A worker's share of a small batch may have no seeds, and the model then gives no rows.
+                # A worker's share of a small batch may have no seeds; the model's output then has no rows.
                 return torch.zeros((), device=batch.labels.device, requires_grad=True)
             out = out[self._data.node_type]
         out = self._checked(out)
         if len(out) == 0:
-            # A subgraph may hold no training vertex: nothing is learned from it.
+            # A subgraph may hold no training vertex: its loss is zero.
             return out.sum()
         losses = self._losses(out, batch.labels)
         if batch.seed_weights is None:
@@ -134,7 +136,7 @@ class NodeTask:
         values = self._checked(out).float()
         found = {}
         for name, r in rows.items():
-            # The loss is computed where the outputs are: on a host it would take as long as a layer on a device.
+            # The loss is computed on the outputs' device: on the host it would take as long as a layer on a GPU.
             outputs = values[torch.from_numpy(np.searchsorted(wanted, r)).to(values.device)]
             found[name] = self._scores(outputs.cpu().numpy(), self._data.labels[r])
             labels = torch.from_numpy(self.labels_of(r)).to(values.device)
@@ -165,7 +167,7 @@ class NodeTask:
         return functional.cross_entropy(out, labels, weights, reduction="none")
 
     def _class_weights(self, job: Job) -> LossWeights:
-        """Of the training vertices' labels. A model that is only used has none, and no loss either."""
+        """Weights by the training vertices' labels. A model that is only used has no loss, and needs none."""
         training = self._data.splits.get("train")
         if self._data.problem is not None or training is None or not len(training):
             return NO_WEIGHTS

@@ -25,7 +25,7 @@ from penstock.train.metrics import Metric, metric_named
 from penstock.train.user_functions import UserFunctions, own_metric
 
 Scores = dict[str, dict[str, float]]
-"""Metrics by split."""
+"""Metrics by split, then by name."""
 Owners = Callable[[str, Array], Array]
 """(node type, vertices) -> the ranks of the workers that compute these vertices' rows."""
 
@@ -43,7 +43,7 @@ class Task(Protocol):
 
     @property
     def items(self) -> Array:
-        """What an epoch goes through: vertices, edges, clusters."""
+        """The items of an epoch: vertices, edges or clusters."""
 
     @property
     def batch_size(self) -> int:
@@ -51,15 +51,17 @@ class Task(Protocol):
 
     @property
     def out(self) -> int:
-        """Numbers the model must give a vertex."""
+        """The width of the model's output for each vertex."""
 
     @property
     def head(self) -> torch.nn.Module | None:
-        """Learned with the model, where the model's output is not yet the answer."""
+        """A module that is learned with the model and turns its outputs into scores; None where
+        outputs are the answer.
+        """
 
     @property
     def learned(self) -> LearnedLabels:
-        """What the labels are, for later uses of the model."""
+        """The labels and classes, for later uses of the model."""
 
     @property
     def metric(self) -> Metric:
@@ -67,7 +69,7 @@ class Task(Protocol):
 
     @property
     def messages(self) -> Graph | None:
-        """The graph whose edges carry messages in training, where this process has it."""
+        """The graph whose edges carry messages in training; None where this process does not have it."""
 
     @property
     def redraws(self) -> bool:
@@ -79,10 +81,10 @@ class Task(Protocol):
 
     @property
     def losses(self) -> dict[str, float]:
-        """The mean loss of each split as it was last evaluated; a task that is judged by ranks has none."""
+        """The mean loss of each split at its last evaluation; empty for tasks that are evaluated by ranks."""
 
     def items_of(self, split: str) -> Array:
-        """The vertices, held-out pairs [m, 2] or edge positions of a split; one that there is none of is refused."""
+        """The vertices, held-out pairs [m, 2] or edge positions of a split; an error where the split does not exist."""
 
     def sample(self, planned: Planned) -> Batch:
         """The batch of some items, without features."""
@@ -91,22 +93,22 @@ class Task(Protocol):
         """The batch of some items without neighbourhoods: seeds and labels."""
 
     def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
-        """By rank, each worker's examples of a batch without labels: those whose vertex or destination it computes."""
+        """By rank, each worker's examples of a batch, without labels: those whose vertex or destination it computes."""
 
     def readable(self, items: Array) -> dict[str, Array]:
         """The vertices whose outputs the loss of some items may read in any epoch, ascending by node type."""
 
     def loss_bytes(self, items: int) -> int:
-        """About how much memory the loss of so many items and its gradients take, beyond the model's outputs."""
+        """Approximate bytes that the loss of so many items and its gradients take, beyond the model's outputs."""
 
     def evaluation_bytes(self, splits: Sequence[str]) -> int:
-        """About how much memory an evaluation of some splits takes of the host, beyond the model's outputs."""
+        """Approximate bytes of host memory that an evaluation of some splits takes, beyond the model's outputs."""
 
     def label(self, batch: Batch) -> None:
-        """Add what the outputs are compared with."""
+        """Add the labels to a batch."""
 
     def loss(self, out: Any, batch: Batch) -> torch.Tensor:
-        """The mean loss of the batch; `out` is what the model gives for the batch's seeds."""
+        """The mean loss of the batch; `out` are the model's outputs for the batch's seeds."""
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics of some splits by exact inference; splits without items are left out."""
@@ -169,7 +171,7 @@ def few_batches(job: Job, graph: Graph, count: int) -> BatchSource:
 
 
 def reported_metrics(chosen: Metric, usual: Iterable[str], functions: UserFunctions) -> list[Metric]:
-    """What a split is judged by: the metric that chooses the best model, the task's usual ones, and the user's."""
+    """The metrics of a split: the one that chooses the best model, the task's usual ones, and the user's."""
     every = [chosen, *(metric_named(name) for name in usual), *functions.metrics]
     found: dict[str, Metric] = {}
     for metric in every:

@@ -1,7 +1,7 @@
-"""Losses of true triples against what stands against them, and the regularisers of embeddings.
+"""Losses of true triples against their negatives, and the regularisers of embeddings.
 
 Each loss takes the scores of the true triples [m] and of their negatives [m, k], where minus infinity does not count,
-and gives one number for each triple.
+and returns one number for each triple.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,26 +20,26 @@ _POWERS = {"none": 0, "l2": 2, "n3": 3}
 
 
 def _logistic(true: Tensor, false: Tensor, options: TripleOptions) -> Tensor:
-    """Half for the true triple, half for the weighted mean of its negatives, as RotatE's authors have it."""
+    """Half for the true triple, half for the weighted mean of its negatives, as in RotatE (Sun et al., 2019)."""
     return (functional.softplus(-true) + (_weights(false, options) * functional.softplus(false)).sum(1)) / 2
 
 
 def _cross_entropy(true: Tensor, false: Tensor, options: TripleOptions) -> Tensor:
-    """Of the true triple among itself and its negatives."""
+    """Cross-entropy of the true triple among itself and its negatives."""
     return functional.softplus(false.logsumexp(1) - true)
 
 
 def _margin(true: Tensor, false: Tensor, options: TripleOptions) -> Tensor:
-    """How much each negative comes closer to the true triple than `margin`."""
+    """The mean amount by which each negative's score comes closer to the true triple's than `margin`."""
     return (_weights(false, options) * functional.relu(options.margin - true[:, None] + false)).sum(1)
 
 
 TRIPLE_LOSSES: dict[str, TripleLoss] = {"bce": _logistic, "softmax": _cross_entropy, "margin": _margin}
-"""By the job's `link_loss`."""
+"""By value of the job field `link_loss`."""
 
 
 class TripleRows(NamedTuple):
-    """The rows of some triples' ends when one of them is replaced, and their relations' numbers."""
+    """The rows of some triples' ends, of which one is replaced, and their relations' numbers."""
 
     kept: Tensor
     own: Tensor
@@ -56,9 +56,9 @@ def loss_by_triple(
     against: Callable[[Tensor], Tensor],
     own_column: Tensor | None = None,
 ) -> Tensor:
-    """The loss of each triple with one end replaced; `against` gives the scores of queries with their negatives.
+    """The loss of each triple with one end replaced; `against` computes the scores of queries with their negatives.
 
-    With `own_column`, the negatives hold each triple's own end too, in that column. Cross-entropy then needs no other
+    With `own_column`, the negatives include each triple's own end, in that column. Cross-entropy then needs no other
     score of it, and the other losses leave it out.
     """
     queries = scorer.query(rows.kept, rows.relation, rows.end)
@@ -71,7 +71,7 @@ def loss_by_triple(
 
 
 def _weights(false: Tensor, options: TripleOptions) -> Tensor:
-    """How much each negative counts: all that do alike, or hard ones more (Sun et al., 2019). No gradient goes here."""
+    """The weight of each negative: equal, or larger for hard ones (Sun et al., 2019). It has no gradient."""
     with torch.no_grad():
         if options.adversarial:
             return (options.adversarial * false).softmax(1).nan_to_num(0.0)
@@ -82,10 +82,10 @@ def _weights(false: Tensor, options: TripleOptions) -> Tensor:
 def penalty_by_triple(
     scorer: RelationScorer, options: TripleOptions, head: Tensor, tail: Tensor, relation: Tensor, ends: Sequence[End]
 ) -> Tensor | float:
-    """For each triple the sum of powers of the absolute values of its rows' numbers, times its weight in the loss.
+    """For each triple, the sum of powers of the absolute values in its rows, times its weight in the loss.
 
-    Where both ends are replaced and relations have a vector for each, it is the mean over both. Rows are taken
-    together: the numbers are many, and each operation on a few of them costs a launch on a device.
+    Where both ends are replaced and relations have a vector for each, it is the mean over both. Rows are processed
+    together, since each operation costs a launch on a device.
     """
     if not options.regularisation:
         return 0.0

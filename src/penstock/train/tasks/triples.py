@@ -1,4 +1,4 @@
-"""Knowledge graph completion: which entity stands at the missing end of a triple, over all relations at once."""
+"""Knowledge graph completion: predict the missing entity of a triple, over all relations at once."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -46,7 +46,7 @@ from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penal
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 TripleShare = Callable[[TripleBatch], Array]
-"""Which triples of a batch are this worker's: their places, ascending."""
+"""Which triples of a batch belong to this worker: their positions, ascending."""
 _REPORTED = ("mrr", "hits@1", "hits@3", "hits@10")
 _ENDS: dict[str, tuple[End, ...]] = {
     "destination": ("destination",),
@@ -57,7 +57,7 @@ _BOTH: tuple[End, ...] = ("destination", "source")
 
 
 class TripleTask:
-    """Learns the triples of all relations; `graph` is without those held out for validation and test."""
+    """Learns the triples of all relations; `graph` lacks those held out for validation and test."""
 
     name, facts = "knowledge-graph-completion", TASK_FACTS["knowledge-graph-completion"]
     has_own_loss = False
@@ -102,16 +102,15 @@ class TripleTask:
 
     @property
     def weighs(self) -> bool:
-        """Whether some triples count more than others."""
+        """Whether triples have different weights in the loss."""
         return self._job.triple_weights != "none"
 
     def weights_of(self, triples: Triples) -> Array:
-        """How much each triple counts in the loss, float32; 1 in the mean over all training triples."""
+        """The weight of each triple in the loss, float32; the mean over all training triples is 1."""
         found = _frequency_weights(self.batcher.known, triples) / self._mean_weight
         return found.astype(np.float32)
 
     def sample(self, planned: Planned) -> Batch:
-        """Triples with their negatives, and the neighbourhoods of all their entities."""
         links = self._links(planned)
         batch = self._batches.sample(links.nodes, planned, exclude=self._excluded(links))
         batch.links = links
@@ -138,19 +137,20 @@ class TripleTask:
         return {name: np.arange(self._graph.nodes[name].count) for name in self.entities.types}
 
     def loss_bytes(self, items: int) -> int:
-        """Scores of each triple and what stands against it, with gradients, and the rows of both."""
+        """For the scores of each triple and its negatives, with gradients, and the rows of both."""
         k = self.batcher.negatives.per_triple(self.entities.count)
         return 4 * len(self.batcher.ends) * (4 * items * k + 8 * self.out * items)
 
     def evaluation_bytes(self, splits: Sequence[str]) -> int:
-        """Known triples, sorted from either end, and scores of the held-out ones with every entity: a block, the
-        distances that it is made of, and the block before it."""
+        """For the known triples, sorted by either end, and the scores of held-out ones with every entity: a block, the
+        distances that it is computed from, and the block before it.
+        """
         asked, row = [self.items_of_split(split).total for split in splits], 4 * self.entities.count
         scores = max(row, min(RANKED_BYTES, row * max(asked, default=0)))
         return 3 * scores + 8 * 8 * (self.batcher.triples.total + sum(asked)) if any(asked) else 0
 
     def label(self, batch: Batch) -> None:
-        """Rows of the batch's entities, by which the loss finds them."""
+        """Add the rows of the batch's entities, by which the loss finds them."""
         links: TripleBatch = batch.links
         batch.labels = {
             "head": links.rows(links.triples.head),
@@ -161,7 +161,7 @@ class TripleTask:
         }
 
     def _labelled(self, links: TripleBatch, drawn: DrawnEntities) -> dict[str, Array]:
-        """What is drawn by its rows; these are left out where they are all of the batch's, in their order."""
+        """The drawn entities by row; left out where they are all of the batch's, in order."""
         every = drawn.entities.shape == (1, len(links.numbers)) and not self.batcher.negatives.k
         return {"masked": drawn.masked} if every else {"rows": links.rows(drawn.entities), "masked": drawn.masked}
 
@@ -188,7 +188,7 @@ class TripleTask:
         return mean_of_batch(losses, None if whole is None else whole.positives)
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
-        """Filtered ranks of the held-out triples of each split, with either end replaced by every entity."""
+        """Metrics of the filtered ranks of held-out triples, with either end replaced by every entity."""
         wanted = {name: self.items_of_split(name) for name in splits}
         wanted = {name: some for name, some in wanted.items() if some.total}
         if not wanted:
@@ -212,7 +212,7 @@ class TripleTask:
         return self._ranks(inference, self._all_rows(inference, progress), triples)
 
     def score_triples(self, inference: Inference, triples: Triples, progress: Progress = SILENT) -> Array:
-        """Scores of some triples."""
+        """The scores of some triples."""
         rows = self._all_rows(inference, progress)
         scores = torch.empty(triples.total)
         head, relation, tail = (torch.from_numpy(each).to(rows.device) for each in triples)
@@ -224,7 +224,7 @@ class TripleTask:
 
     @property
     def scorer(self) -> RelationScorer:
-        """The head: what makes scores of rows."""
+        """The head, which computes scores from rows."""
         return cast(RelationScorer, self.head)
 
     def _build_scorer(self) -> torch.nn.Module:
@@ -249,19 +249,21 @@ class TripleTask:
         return links.exclude.get(self.relations[0], np.empty((2, 0), np.int64))
 
     def _joined(self, out: Rows, near: torch.Tensor) -> torch.Tensor:
-        """The model's rows of a batch's entities, types one behind the other."""
+        """The model's rows of a batch's entities, concatenated over types."""
         if isinstance(out, torch.Tensor):
             return out
         found = [out[name] for name in self.entities.types if name in out]
         return torch.cat(found) if found else torch.zeros(0, self.out, device=near.device, requires_grad=True)
 
     def _against(self, queries: torch.Tensor, rows: torch.Tensor, drawn: dict[str, Any], group: int) -> torch.Tensor:
-        """Scores [triples, k] of queries with what is drawn for each group of them; minus infinity does not count."""
+        """Scores [triples, k] of queries with the entities drawn for each group of them; minus
+        infinity does not count.
+        """
         groups, k = drawn["rows"].shape if "rows" in drawn else (1, len(rows))
         missing = groups * group - len(queries)
         if missing:
             queries = torch.nn.functional.pad(queries, (0, 0, 0, missing))
-        # Every entity is a row of the batch then, and gathering all of them would copy the table.
+        # Every entity is a row of the batch then; gathering them would copy the whole table.
         candidates = rows[drawn["rows"].view(-1)].view(groups, k, -1) if "rows" in drawn else rows[None]
         scores = self.scorer.compare(queries.view(groups, group, -1), candidates).view(-1, k)
         scores = scores[: len(scores) - missing]
@@ -292,7 +294,7 @@ class TripleTask:
         return inference.in_parts(triples.total, some_ranks)
 
     def _known_triples(self) -> KnownTriples:
-        """Those of all splits, put in order when they are first asked for."""
+        """The triples of all splits, sorted when they are first needed."""
         if self._all is None:
             every = [self.items_of_split(split) for split in SPLITS]
             self._all = KnownTriples(Triples.joined([self.batcher.triples, *every]), self.entities.count)
@@ -305,11 +307,13 @@ def _bare(links: TripleBatch) -> MiniBatch[Any]:
 
 
 def _frequency_weights(known: KnownTriples, triples: Triples) -> Array:
-    """As RotatE's authors have them: a triple is never rarer than three others with its head, and with its tail."""
+    """Weights as in RotatE (Sun et al., 2019): 1 / sqrt of how many triples have the same head, and the same
+    tail, where both counts begin at 3.
+    """
     return np.asarray(1 / np.sqrt(known.occurrences(triples) + 6.0))
 
 
-# Refuses jobs of knowledge graph completion that ask for what would be ignored, and runs on other relations.
+# Refuses knowledge-graph jobs with fields that would be ignored, and runs on graphs with other relations.
 
 
 def check_triple_job(job: Job) -> None:
@@ -338,7 +342,7 @@ def check_triple_job(job: Job) -> None:
 
 
 def check_relations(relations: Sequence[EdgeType], learned: LearnedLabels | None) -> None:
-    """A run's relation vectors mean something only for the relations that it learned, in their order."""
+    """Refuse a graph whose relations differ from those that the run's vectors were learned for."""
     words = None if learned is None else learned.words
     if words is not None and words != [relation for _, relation, _ in relations]:
         raise PenstockError(

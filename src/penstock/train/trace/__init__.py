@@ -1,7 +1,7 @@
-"""What training will take of memory, said before it starts: a step is traced on tensors without numbers.
+"""Predicts the memory of training before it starts: a step is traced on meta tensors, which have shapes and no values.
 
-`fake_session` puts weights without numbers into a session for as long as it is traced, and `batches` makes the batches.
-`allocations` records what tensors allocate and free, `shapes` says what operations give, and `inference` traces the
-validation. `allocators` simulates torch's caching allocator and the heap of the C library; `libraries` says what GPU
+`fake_session` gives a session meta weights for as long as it is traced, and `batches` makes the batches. `allocations`
+records what tensors allocate and free, `shapes` gives the shapes of results, and `inference` traces the validation.
+`allocators` simulates torch's caching allocator and the heap of the C library; `libraries` has the memory that GPU
 libraries take for themselves, and `kernel_rates` how fast a GPU is.
 """

@@ -1,8 +1,8 @@
-"""The allocations and frees of a computation that is traced on tensors without numbers, in their order.
+"""The allocations and frees of a computation that is traced on meta tensors, in order.
 
-The tensors are torch's `meta` tensors: shapes and types that go through operations and autograd and take no memory.
-torch's `FakeTensorMode`, which is made of them, would bring its compiler along: seconds of import, and more memory than
-many a job.
+torch's `meta` tensors have shapes and types, go through operations and autograd, and take no memory. torch's
+`FakeTensorMode`, which is built on them, would import its compiler: that takes seconds, and more memory than many a
+job.
 """
 
 import traceback
@@ -23,7 +23,7 @@ from penstock.train.trace.kernel_rates import StepWork
 from penstock.train.trace.libraries import library_workspaces, memory_inside
 from penstock.train.trace.shapes import like, rule_for
 
-# What memory is for, as predictions list it.
+# The purposes of memory, as predictions list them.
 
 WEIGHTS = "weights"
 OPTIMISER = "optimiser state"
@@ -54,36 +54,36 @@ CATEGORIES = (
 META = torch.device("meta")
 
 
-class Event(NamedTuple):
-    """Memory of a tensor that is taken (bytes above zero) or given back (below).
+class AllocationEvent(NamedTuple):
+    """Memory of a tensor that is allocated (bytes above zero) or freed (below).
 
-    An event of no bytes is the moment at which a GPU's allocator gives free memory back to the driver.
+    An event of zero bytes is the moment at which a GPU's allocator returns free memory to the driver.
     """
 
     storage: int
-    """Names the memory."""
+    """Identifies the memory."""
     bytes: int
     moment: str
-    """What was computed."""
+    """What was computed then."""
     category: str = ""
     """What the memory is for."""
     place: MemoryPlace = MemoryPlace()
-    """The stream and the pool of a GPU that it belongs to."""
+    """The GPU stream and memory pool that it belongs to."""
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, new tensors have no numbers, and the memory of each is noted until nothing refers to it.
+    """While entered, new tensors are meta tensors, and the memory of each is recorded until nothing refers to it.
 
-    A tensor's memory lives as long as Python or autograd keeps it, here as in a real step, since the same code runs.
-    Real tensors are read as if they had no numbers; they are not noted. With `on_device`, tensors on the `meta` device
-    stand for those of a GPU, and all others are the host's: these have numbers, are computed with, and are not noted.
+    A tensor's memory lives as long as Python or autograd keeps it, as in a real step, since the same code runs. Real
+    tensors are read as meta tensors and not recorded. With `on_device`, tensors on the `meta` device stand for those of
+    a GPU; all others belong to the host: they have values, are computed with, and are not recorded.
     """
 
     def __init__(self, on_device: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.events: list[Event] = []
+        self.events: list[AllocationEvent] = []
         self.work = StepWork()
-        """Of what was computed during steps, on a device."""
+        """The device work of what was computed during steps."""
         self.host_validates = False
         """Whether validations read the graph from the host."""
         self._on_device, self._phase, self._operation, self._in_step = on_device, "", "", False
@@ -92,15 +92,15 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._updates = False
         self._libraries: set[tuple[str, int, bool]] = set()
         self._layers: list[tuple[int, str]] = []
-        """For each layer that was entered, autograd's count of operations then, and its name."""
+        """For each layer that was entered, autograd's count of operations then, and the layer's name."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: nothing is compiled here, and torch's compiler takes seconds to import."""
+        """False: nothing is compiled here, and torch's compiler takes seconds to import."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do an operation on shapes alone, and note what it allocates."""
+        """Do an operation on shapes only, and record what it allocates."""
         if self._updates and func is torch.ops.aten._local_scalar_dense.default:
             return 1
         kwargs = dict(kwargs or {})
@@ -116,14 +116,14 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(out):
             self.note(tensor)
         if self._on_device:
-            # What an operation returns is there while it computes.
+            # The results of an operation exist while it computes.
             self._take_inside(func, args, kwargs)
             if self._in_step:
                 self.work.note(func, list(tensors_in((args, kwargs))), list(tensors_in(out)))
         return out
 
     def note(self, tensor: torch.Tensor) -> None:
-        """Follow a tensor's memory from now on, unless it is known."""
+        """Record a tensor's memory from now on, unless it is recorded already."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         known = self._alive.get(key)
@@ -133,43 +133,47 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not size:
             return
         self._names += 1
-        taken = Event(self._names, size, *self._when(), current_place())
+        taken = AllocationEvent(self._names, size, *self._when(), current_place())
         self.events.append(taken)
         self._alive[key] = taken.storage, weakref.ref(storage, lambda _: self._freed(key, taken))
 
-    def _freed(self, key: int, taken: Event) -> None:
+    def _freed(self, key: int, taken: AllocationEvent) -> None:
         self.events.append(taken._replace(bytes=-taken.bytes))
         found = self._alive.get(key)
         if found is not None and found[0] == taken.storage:
             del self._alive[key]
 
     def _take_inside(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Note what a GPU's operation takes for itself: other memory while it computes, and a library's workspace for
-        each stream and each of the two threads that compute, of which one is autograd's for the backward pass."""
+        """Record what a GPU's operation takes internally: memory while it computes, and a library's workspace for each
+        stream and each of the two threads that compute, of which one is autograd's for the backward pass.
+        """
         place, backward = current_place(), torch._C._current_autograd_node() is not None
         for library, size in library_workspaces(func):
             if size and (library, place.stream, backward) not in self._libraries:
                 self._libraries.add((library, place.stream, backward))
                 self._names += 1
-                self.events.append(Event(self._names, size, self._when()[0], LIBRARIES, place))
+                self.events.append(AllocationEvent(self._names, size, self._when()[0], LIBRARIES, place))
         sizes = [size for size in memory_inside(func, args, kwargs) if size]
         if sizes:
-            taken = [Event(self._names + 1 + number, size, *self._when(), place) for number, size in enumerate(sizes)]
+            taken = [
+                AllocationEvent(self._names + 1 + number, size, *self._when(), place)
+                for number, size in enumerate(sizes)
+            ]
             self._names += len(sizes)
             self.events += taken + [each._replace(bytes=-each.bytes) for each in taken]
 
     def empty_cache(self) -> None:
-        """Note that a GPU's allocator gives free memory back to the driver."""
-        self.events.append(Event(0, 0, self._phase))
+        """Record that a GPU's allocator returns free memory to the driver."""
+        self.events.append(AllocationEvent(0, 0, self._phase))
 
     def moves(self, moved: int, picked: int) -> None:
-        """Note a kernel of Penstock's that would move so many bytes, and so many more of rows that it picks."""
+        """Record a kernel of Penstock's that moves so many bytes in order, and so many of rows that it picks."""
         if self._in_step:
             self.work.note_kernel(moved, picked)
 
     @contextmanager
     def during(self, phase: str, step: bool = False) -> Iterator[None]:
-        """What happens within it happens in this phase of the run: a `step` of training, or something else."""
+        """Assign what happens within the context to a phase of the run: a `step` of training, or something else."""
         before, self._phase, self._in_step = (self._phase, self._in_step), phase, step
         self._layers.clear()
         try:
@@ -179,7 +183,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """Around an optimiser's step: the only numbers that it asks for are counts of its steps."""
+        """A context for the optimiser's step, in which only its step counters need values."""
         self._updates = True
         self.work.steps += self._in_step
         try:
@@ -190,7 +194,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
-        """Within it the moments of events name the model's layers."""
+        """Within the context, events name the model's layers."""
         parts = [(name, part) for name, part in model.named_modules() if name and not isinstance(part, nn.ModuleList)]
         hooks = [part.register_forward_pre_hook(self._entering(name)) for name, part in parts]
         try:
@@ -206,7 +210,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return enter
 
     def _when(self) -> tuple[str, str]:
-        """The moment in words, and what is allocated for."""
+        """The current moment in words, and the purpose of allocations."""
         node: Any = torch._C._current_autograd_node()
         layer, category = "", current_category()
         if self._updates:
@@ -221,27 +225,27 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def now(self) -> int:
-        """Bytes that are taken at this moment."""
+        """Bytes allocated at this moment."""
         return sum(event.bytes for event in self.events)
 
 
 def _sequence_number() -> int:
-    """Operations that autograd has recorded so far."""
+    """The number of operations that autograd has recorded so far."""
     number: int = cast(Any, torch.autograd)._get_sequence_nr()
     return number
 
 
 def _without_numbers(value: Any) -> Any:
-    """An operation's argument: a tensor is one without numbers, and so is each tensor of a list."""
+    """An operation's argument with its tensors, also those in a list, as meta tensors."""
     if isinstance(value, torch.Tensor):
         return value if value.is_meta else like(value)
     return type(value)(map(_without_numbers, value)) if type(value) in (list, tuple) else value
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors among what an operation takes or gives: a value, or values in lists and mappings.
+    """The tensors among an operation's arguments or results, also in lists and mappings.
 
-    torch's walk over such trees takes longer than the operations on shapes do.
+    torch's own function for such trees takes longer than the operations on shapes do.
     """
     if isinstance(value, torch.Tensor):
         yield value
@@ -261,20 +265,20 @@ def _concerns_device(args: Any, kwargs: Any) -> bool:
 
 @cache
 def _facts_of(operation: Any) -> tuple[str, bool]:
-    """An operation's name, and whether it is told on which device to make its tensors."""
+    """An operation's name, and whether it takes the device of its results as an argument."""
     schema = operation._schema
     return schema.name.rpartition("::")[2], any(argument.name == "device" for argument in schema.arguments)
 
 
 class PeakMemory(NamedTuple):
-    """The most memory that was taken at once, and when."""
+    """The peak of allocated memory, and its moment."""
 
     bytes: int
     moment: str
 
 
-def peak_of(events: list[Event], unit: int = 1) -> PeakMemory:
-    """The most that was allocated at once, each allocation rounded up to whole units."""
+def peak_of(events: list[AllocationEvent], unit: int = 1) -> PeakMemory:
+    """The peak of allocated memory, each allocation rounded up to whole units."""
     now = most = 0
     moment = ""
     for event in events:
@@ -285,23 +289,25 @@ def peak_of(events: list[Event], unit: int = 1) -> PeakMemory:
     return PeakMemory(most, moment)
 
 
-# Computations that cannot be traced: they ask for numbers, which traced tensors do not have.
+# Computations that cannot be traced, because they need values of tensors.
 
 _DATA_DEPENDENT = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
-"""What torch raises where a shape or a number depends on data."""
+"""Errors that torch raises where a shape or a number depends on data."""
 
 
 class UntraceableError(Exception):
-    """A step asks for numbers, or calls code that knows no tensors without numbers; the message says what failed."""
+    """A step needs values of tensors, or calls code that does not support meta tensors; the message
+    says what failed.
+    """
 
 
 @contextmanager
 def traceable() -> Iterator[None]:
-    """What fails in it is an `UntraceableError`, and the run goes on with another prediction.
+    """Raise errors inside the context as `UntraceableError`; the caller then predicts in another way.
 
-    A step that asks for numbers is expected to fail, and a refusal says in its sentence what is wrong. Any other error
-    is warned of with its place: it may be a mistake of the model, which shows when the step is computed, or one of the
-    trace, which nobody would hear of otherwise.
+    A step that needs values is expected to fail, and an error of Penstock's own explains itself. Any other error is
+    logged as a warning with its place: it may be a mistake in the model, which shows when the step is computed, or one
+    in the trace, which would go unnoticed otherwise.
     """
     try:
         yield
@@ -318,7 +324,7 @@ def traceable() -> Iterator[None]:
 
 
 def asks_for_numbers(error: BaseException) -> bool:
-    """Whether an error is torch's answer to an operation that needs values of tensors which have none."""
+    """Whether an error is torch's response to an operation that needs values of meta tensors."""
     if isinstance(error, NotImplementedError) or type(error).__name__ in _DATA_DEPENDENT:
         return True
     return isinstance(error, (RuntimeError, TypeError, ValueError)) and "meta" in str(error).lower()

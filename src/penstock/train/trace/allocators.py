@@ -1,4 +1,4 @@
-"""Allocators, simulated: what torch's caching allocator reserves of a GPU, and how far the C heap grows."""
+"""Simulated allocators: what torch's caching allocator reserves on a GPU, and how far the C heap grows."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.traced import MemoryPlace
-from penstock.train.trace.allocations import Event, PeakMemory
+from penstock.train.trace.allocations import AllocationEvent, PeakMemory
 
 # torch's caching allocator for a GPU, simulated: what is reserved of the device for the tensors of a trace.
 #
@@ -24,7 +24,7 @@ _LARGE, _LARGE_UNIT = 10 << 20, 2 << 20
 
 _DEFAULT = MemoryPlace()
 Pool = tuple[MemoryPlace, bool]
-"""Where blocks are looked for: the stream and the graph's pool, and whether they are small."""
+"""The key under which free blocks are kept: the stream and graph pool, and whether they are small."""
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class _Block:
 
 
 class DevicePeak(NamedTuple):
-    """The most that a trace takes of a GPU."""
+    """The peak of a trace on a GPU."""
 
     allocated: int
     """Bytes in blocks that are in use, as `torch.cuda.max_memory_allocated` counts them."""
@@ -49,16 +49,16 @@ class DevicePeak(NamedTuple):
     moment: str
     """When most was allocated."""
     categories: dict[str, int]
-    """What that was for, in bytes."""
+    """The bytes allocated then, by purpose."""
     host_validates: bool = False
     """Whether validations read the graph from the host, with all threads."""
     share: float | None = None
-    """Of the GPU's throughput that the run uses where nothing runs beside it, from 0 to 1; None where unknown."""
+    """The share of the GPU's throughput, 0 to 1, that the run uses when it runs alone; None where unknown."""
 
 
 @dataclass(eq=False)
 class CachingAllocator:
-    """The segments of one GPU."""
+    """The segments and blocks of one GPU."""
 
     allocated: int = 0
     reserved: int = 0
@@ -68,7 +68,7 @@ class CachingAllocator:
     _numbers: int = 0
 
     def take(self, size: int, place: MemoryPlace = _DEFAULT) -> "_Block":
-        """A block for a tensor of so many bytes."""
+        """Allocate a block for a tensor of so many bytes."""
         size = max(_BLOCK_UNIT, -(-size // _BLOCK_UNIT) * _BLOCK_UNIT)
         pool = place, size <= _SMALL
         free = self._free.setdefault(pool, [])
@@ -91,7 +91,7 @@ class CachingAllocator:
         return block
 
     def give(self, block: "_Block") -> None:
-        """Take a block back, and join it with free neighbours."""
+        """Free a block, and merge it with free neighbours."""
         self.allocated -= block.size
         block.used = False
         for other in (block.before, block.after):
@@ -110,7 +110,7 @@ class CachingAllocator:
         insort(self._free[block.pool], (block.size, block.number))
 
     def empty_cache(self) -> None:
-        """Give segments back that nothing uses; those of graphs stay."""
+        """Release unused segments; those of graphs stay."""
         for (place, _), free in self._free.items():
             if place.pool:
                 continue
@@ -134,14 +134,14 @@ class CachingAllocator:
 
 
 def segment_bytes(size: int) -> int:
-    """What is asked of the driver for a request that no free block serves."""
+    """The size of a new segment for a request that no free block serves."""
     if size <= _SMALL:
         return _SMALL_SEGMENT
     return _MIDDLE_SEGMENT if size < _LARGE else -(-size // _LARGE_UNIT) * _LARGE_UNIT
 
 
-def device_peak(events: Iterable[Event]) -> DevicePeak:
-    """What a trace takes of a GPU at most."""
+def device_peak(events: Iterable[AllocationEvent]) -> DevicePeak:
+    """The peak of a trace on a GPU."""
     allocator, blocks = CachingAllocator(), dict[int, _Block]()
     held: Counter[str] = Counter()
     found = DevicePeak(0, 0, "", {})
@@ -169,22 +169,22 @@ def device_peak(events: Iterable[Event]) -> DevicePeak:
 # arrays are large.
 
 _HEAP_UNIT = 64
-"""torch aligns its arrays to so many bytes."""
+"""torch aligns its arrays to this many bytes."""
 
 
 class Heap:
-    """Places of memory that is in use, and holes."""
+    """A heap: the positions of memory in use, and the holes."""
 
     def __init__(self) -> None:
         self.extent = 0
         self._used: dict[int, tuple[int, int]] = {}
         self._holes: list[tuple[int, int]] = []
-        """Size and place, ascending."""
+        """(size, position) of the holes, ascending."""
         self._starts: dict[int, int] = {}
         self._ends: dict[int, int] = {}
 
     def take(self, name: int, size: int) -> None:
-        """Give memory a place: in the smallest hole that holds it, else at the end of the heap."""
+        """Allocate in the smallest hole that is large enough, else at the end of the heap."""
         at = bisect_left(self._holes, (size, 0))
         if at < len(self._holes):
             room, place = self._holes[at]
@@ -201,7 +201,7 @@ class Heap:
         self._used[name] = place, size
 
     def give(self, name: int) -> None:
-        """Turn memory into a hole, joined with those beside it."""
+        """Free memory and merge it with the holes beside it."""
         place, size = self._used.pop(name)
         before, after = self._ends.get(place, 0), self._starts.get(place + size, 0)
         if before:
@@ -219,8 +219,8 @@ class Heap:
         del self._starts[place], self._ends[place + room]
 
 
-def heap_peak(events: Sequence[Event]) -> PeakMemory:
-    """How large the heap becomes, and when it last grew."""
+def heap_peak(events: Sequence[AllocationEvent]) -> PeakMemory:
+    """The largest size of the heap, and when it last grew."""
     heap, moment = Heap(), ""
     for event in events:
         before = heap.extent

@@ -1,4 +1,4 @@
-"""Batches of a trace: the largest that a run is expected to draw, and the small one that a model is tried on."""
+"""Batches of a trace: the largest one that a run is expected to draw, and the small one that a model is tried on."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,43 +17,42 @@ from penstock.train.execution.loaded import loss_of
 from penstock.train.session import Session
 from penstock.train.trace.allocations import BATCHES
 
-# The largest batch that a run is expected to draw, concluded from a few that are drawn before it.
-#
-# Sizes of batches are sums over many vertices and so nearly normal. Of n batches the largest is expected at sqrt(2 ln
-# n) standard deviations above the mean; what was drawn is never undercut. An epoch's last batch, which may be small, is
-# not counted. A sampler whose batches have a largest size of their own is bounded by it.
+# The largest batch that a run is expected to draw, estimated from a few that are drawn before it. Sizes of batches are
+# sums over many vertices and so nearly normal. Of n batches the largest is expected at sqrt(2 ln n) standard deviations
+# above the mean, and it is at least the largest one drawn. An epoch's last batch, which may be small, is not counted. A
+# sampler whose batches have a known largest size is bounded by it.
 
 _DRAWN = 12
-"""Batches that are drawn."""
+"""Batches that are drawn for the estimate."""
 
 
 @dataclass(frozen=True, eq=False)
 class LargestBatch:
-    """A drawn batch, and by how much the largest of the run is expected to exceed it."""
+    """A drawn batch, and the factor by which the run's largest is expected to exceed it."""
 
     planned: Planned
     batch: Batch
     factor: float
-    """Of rows and edges."""
+    """The factor of rows and edges."""
     drawn: int
     batches: int
-    """Of the whole run."""
+    """Batches of the whole run."""
 
     @property
     def how(self) -> str:
-        """In words, how the largest was found."""
+        """How the largest batch was found, in words."""
         if self.drawn >= self.batches:
             return f"all {self.batches:,} batches were drawn"
         grown = f", {100 * (self.factor - 1):.1f} % larger than the largest of them" if self.factor > 1 else ""
-        return f"the largest of {self.batches:,} batches, concluded from {self.drawn} that were drawn{grown}"
+        return f"the largest of {self.batches:,} batches, estimated from {self.drawn} that were drawn{grown}"
 
     def loaded(self) -> Loaded:
-        """The expected batch: rows and edges are as many as it will have, and have no numbers."""
+        """The expected batch as meta tensors, with as many rows and edges as it will have."""
         return Loaded(self.planned, enlarged(self.batch, self.factor))
 
 
 def largest_batch(session: Session, schedule: BatchPlan, batches: int) -> LargestBatch:
-    """Draw some batches of a run that has so many, and conclude the largest."""
+    """Draw some of a run's batches, and estimate the largest."""
     drawn: list[tuple[Planned, Batch]] = []
     loads, full = list[int](), list[int]()
     for planned in islice(schedule.from_position(), min(_DRAWN, batches)):
@@ -72,23 +71,23 @@ def largest_batch(session: Session, schedule: BatchPlan, batches: int) -> Larges
 
 
 def load_of(batch: Batch) -> int:
-    """Rows and edges that a batch's layers read, together."""
+    """The number of rows and edges that a batch's layers read."""
     return sum(map(len, batch.vertices.values())) + batch.num_edges
 
 
 def _most(session: Session, batch: Batch) -> float:
-    """Rows and edges that no batch can exceed: all of the graph's, in every layer."""
+    """An upper bound of any batch's rows and edges: all of the graph's, in every layer."""
     graph = session.graph
     if session.job.time is not None:
-        # Vertices are repeated in the trees of their seeds.
+        # Vertices are repeated in the trees of their seeds, so the graph is no bound.
         return math.inf
     return graph.num_nodes + len(batch.blocks) * graph.num_edges
 
 
 def enlarged(batch: Any, factor: float) -> Any:
-    """A batch with so many times the rows and edges; its seeds and what a task adds are as they are.
+    """A batch with `factor` times the rows and edges; its seeds and what a task adds are unchanged.
 
-    Only shapes are what they will be, and which rows have edges.
+    Only its shapes are meaningful, and which rows have edges.
     """
     seeds = {name: len(ids) for name, ids in batch.seeds.items()}
 
@@ -148,7 +147,7 @@ _TRIED = 4
 
 
 def carried(session: Session, loaded: Loaded) -> Loaded:
-    """A batch that was sampled, brought to where it is computed."""
+    """A sampled batch, moved to where it is computed by the session's carrier."""
     carrier: Any = session.inputs.carrier
     with memory_for(BATCHES):
         carrier.gather(loaded.batch)
@@ -159,7 +158,7 @@ def carried(session: Session, loaded: Loaded) -> Loaded:
 
 
 def try_small_batch(session: Session, planned: Planned) -> None:
-    """What `assembly.try_out` does on a few seeds, before a run begins."""
+    """Do what `assembly.try_out` does on a few seeds before a run begins."""
     batch = session.task.sample(planned._replace(seeds=planned.seeds[:_TRIED]))
     loaded = carried(session, Loaded(planned, batch))
     with torch.no_grad():

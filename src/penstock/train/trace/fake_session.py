@@ -1,4 +1,4 @@
-"""A session whose weights are fake for a while, so that its steps can be traced."""
+"""A session with meta weights, so that its steps can be traced."""
 
 import sys
 from collections.abc import Iterator
@@ -22,18 +22,18 @@ _SUPPORTED_DEVICES = (
     "_get_foreach_kernels_supported_devices",
     "_get_capturable_supported_devices",
 )
-"""Functions of torch that name the devices for which optimisers have some kind of step."""
+"""Functions of torch that list the devices for which optimisers have fused or for-each steps."""
 _LOOKED_AT = 1024
-"""Rows of features whose zeros are counted."""
+"""Rows of features in which zeros are counted."""
 
 
 @contextmanager
 def traced_session(session: Session, density: float, on_device: bool) -> Iterator[Allocations]:
-    """Within it the session's weights and optimiser are fake, and what a step allocates is noted; afterwards they are
-    as before.
+    """Give the session meta weights and an optimiser over them, and record what a step allocates; both are restored
+    afterwards.
 
     `density` is the share of the input features that are not zero. With `on_device` the session computes as on a GPU,
-    which need not be there: its device is torch's `meta`, and what it does on the host is not noted.
+    which need not exist: its device is torch's `meta`, and what it does on the host is not recorded.
     """
     inputs, before = session.inputs, (session.optimiser, session.schedule, session.progress)
     device, carrier, sources = inputs.device, inputs.carrier, dict(inputs.sources)
@@ -54,20 +54,20 @@ def traced_session(session: Session, density: float, on_device: bool) -> Iterato
                 restored.enter_context(allocations.following(session.learned))
                 yield allocations
         finally:
-            # What the trace has kept goes before the weights come back.
+            # What the trace has kept is freed before the weights are restored.
             session.optimiser.zero_grad(set_to_none=True)
             session.optimiser.state.clear()
             session.optimiser, session.schedule, session.progress = before
 
 
 def _free(device: torch.device) -> int:
-    """What may be taken of the GPU that is stood for; of one that is not there, as much as anybody wants."""
+    """Free bytes of the GPU that `meta` stands for; unlimited if it does not exist."""
     known = is_assumed() or (device.type == "cuda" and torch.cuda.is_available())
     return device_memory_of(device)[0] if known else UNKNOWN
 
 
 def _traced_optimiser(session: Session, allocations: Allocations) -> torch.optim.Optimizer:
-    """An optimiser of the fake weights, whose steps are noted as updates."""
+    """An optimiser of the meta weights, whose steps are recorded as updates."""
     optimiser = make_optimiser(session.learned.parameters(), session.job, META)
     update: Any = optimiser.step
 
@@ -81,7 +81,7 @@ def _traced_optimiser(session: Session, allocations: Allocations) -> torch.optim
 
 @contextmanager
 def _gpu_optimisers(on_device: bool) -> Iterator[None]:
-    """Optimisers take `meta` for a device that has torch's fused kernels, as the GPU has that it stands for."""
+    """Have optimisers treat `meta` as a device with torch's fused kernels, like the GPU that it stands for."""
     if not on_device:
         yield
         return
@@ -95,12 +95,12 @@ def _gpu_optimisers(on_device: bool) -> Iterator[None]:
 
 
 def input_density(session: Session) -> float:
-    """The share of the stored features that are not zero, of some rows of each node type."""
+    """The share of stored features that are not zero, in some rows of each node type."""
     read = filled = 0
     for name, field in session.inputs.fields.items():
         nodes = session.graph.nodes[name]
         chosen = np.linspace(0, nodes.count - 1, min(nodes.count, _LOOKED_AT)).astype(np.int64)
-        # Of a cut graph the features are at the stores.
+        # The features of a partitioned graph are at the stores.
         here = nodes.fields.get(field)
         rows = session.inputs.sources[name].read(chosen) if here is None else here[chosen]
         read, filled = read + rows.size, filled + int(np.count_nonzero(rows))
@@ -109,7 +109,7 @@ def input_density(session: Session) -> float:
 
 @contextmanager
 def _fake_weights(module: nn.Module) -> Iterator[None]:
-    """Parameters and buffers, replaced in their modules; one that several modules share stays shared."""
+    """Replace parameters and buffers by meta tensors; one that several modules share stays shared."""
     made: dict[int, Tensor] = {}
     before: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for part in module.modules():

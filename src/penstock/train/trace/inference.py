@@ -1,4 +1,4 @@
-"""The validation at the end of an epoch, traced: exact inference on a device takes memory beside the steps'."""
+"""Traces the validation at the end of an epoch: exact inference on a device takes memory beside that of steps."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -18,24 +18,25 @@ from penstock.train.session import Session
 from penstock.train.trace.allocations import ACTIVATIONS, META, Allocations
 
 _READ = 2
-"""Chunks whose rows are there at once: of one that is computed, and of the next."""
+"""Chunks whose rows are in memory at once: the one being computed, and the next."""
 _GROWING = 16
-"""Chunks of whole neighbourhoods that are looked at until their size is known: it doubles while it fits."""
+"""Chunks of whole neighbourhoods that are examined until their size is known: it doubles while it fits."""
 _LOOKED_AT = 8
-"""Chunks of a layer that are looked at, or further ones of whole neighbourhoods: their sizes differ."""
+"""Chunks of a layer, or further ones of whole neighbourhoods, that are examined: their sizes differ."""
 _TRIES = 4
 """Numbers of vertices that are tried until a chunk fills the working memory."""
 _FEW_EDGES = 50_000_000
-"""The vertices that an evaluation reads are looked up in graphs of so many edges at most. In larger ones every layer
-has many chunks, which are about as large for all vertices."""
+"""The vertices that an evaluation reads are found only in graphs with at most this many edges. In larger ones every
+layer has many chunks, which are about as large as those over all vertices.
+"""
 _VALIDATION = ("val",)
-"""Splits that are evaluated after an epoch,"""
+"""Splits that are evaluated after an epoch."""
 _LAST_EVALUATION = ("val", "test")
-"""and those when a run ends."""
+"""Splits that are evaluated when a run ends."""
 
 
 def trace_last_inference(session: Session, prepare: Callable[[], Inference], allocations: Allocations) -> None:
-    """The evaluation at the end of a run, where it reads more vertices than validations do."""
+    """Trace the evaluation at the end of a run, if it reads more vertices than validations do."""
     wanted, more = _wanted(session, _VALIDATION), _wanted(session, _LAST_EVALUATION)
     if any(len(rows) > len(wanted[name]) for name, rows in more.items()):
         trace_inference(session, prepare, allocations, _LAST_EVALUATION)
@@ -44,7 +45,7 @@ def trace_last_inference(session: Session, prepare: Callable[[], Inference], all
 def trace_inference(
     session: Session, prepare: Callable[[], Inference], allocations: Allocations, splits: Sequence[str] = _VALIDATION
 ) -> None:
-    """The inference of the validation split, or of several, where the job has validations."""
+    """Trace the inference of the validation split, or of several, if the job has validations."""
     if session.job.evaluate_every < 0:
         return
     wanted = _wanted(session, splits)
@@ -69,12 +70,12 @@ def trace_inference(
 
 
 def _present(session: Session, splits: Sequence[str]) -> list[str]:
-    """Those of the splits that have anything to evaluate."""
+    """Those of the splits that are not empty."""
     return [split for split in splits if len(_items(session, split))]
 
 
 def _wanted(session: Session, splits: Sequence[str]) -> dict[str, Array]:
-    """The vertices whose outputs an evaluation reads; of tasks on edges any may be among them."""
+    """The vertices whose outputs an evaluation reads; for tasks on edges, all of them."""
     target = getattr(session.task, "node_type", None)
     if target is None:
         return {name: np.arange(nodes.count) for name, nodes in session.graph.nodes.items()}
@@ -82,7 +83,7 @@ def _wanted(session: Session, splits: Sequence[str]) -> dict[str, Array]:
 
 
 def _items(session: Session, split: str) -> Array:
-    """Those of a split, which may be the graph's or drawn by the task; none where there is no such split."""
+    """The items of a split, stored or drawn by the task; empty where it does not exist."""
     try:
         return session.task.items_of(split)
     except PenstockError as error:
@@ -92,7 +93,7 @@ def _items(session: Session, split: str) -> Array:
 
 
 def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted: dict[str, Array]) -> None:
-    """The largest of some chunks of every layer and node type, and the rows between layers."""
+    """Trace the largest of some chunks of every layer and node type, and the rows between layers."""
     model: Any = session.model
     with torch.no_grad(), evaluating(session.model), session.precision():
         if not (getattr(model, "layerwise", False) and plan.by_layers):
@@ -110,14 +111,14 @@ def _trace_chunks(session: Session, inference: Inference, plan: HostPlan, wanted
             if not given:
                 return
             widths = dict.fromkeys(session.graph.nodes, given[0])
-            # The level below is dropped when this one is complete.
+            # The level below is freed when this one is complete.
             levels = [*levels[-1:], _level(session, plan, number, given[0])]
 
 
 def _trace_chunk(
     inference: Inference, number: int, widths: dict[str, int], computed: Sampled, looked_at: list[list[Sampled]]
 ) -> int:
-    """A chunk while the rows of the largest other one are there; returns the columns of what it gives."""
+    """Trace a chunk while the rows of the largest other one are in memory; returns the width of its output."""
     others = sorted((each for some in looked_at for each in some if each is not computed), key=_rows_and_edges)
     held = [_read(sampled, widths, inference) for sampled in (computed, *others[-1:])]
     out = inference.engine.layer(number, *held[0])
@@ -125,13 +126,13 @@ def _trace_chunk(
 
 
 def _rows_and_edges(sampled: Sampled) -> int:
-    """Rows that a chunk reads and gives, and its edges, together."""
+    """The number of rows that a chunk reads and writes, and of its edges."""
     edges: int = sum(block.num_edges for block in sampled.blocks)
     return sampled.num_inputs + len(sampled.chunk.rows) + edges
 
 
 def _level(session: Session, plan: HostPlan, number: int, width: int) -> list[Any]:
-    """The rows of a layer that lie in the host's memory, by type: those that fit the budget. A GPU has none of them."""
+    """The rows of a layer that are kept in host memory, by type: those that fit the budget. None are on a GPU."""
     if is_gpu(session.inputs.device):
         return []
     fitting = [rows for rows in plan.rows_of(number).values() if 4 * rows * width <= plan.budget]
@@ -148,7 +149,7 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
     outputs = [out if isinstance(out, torch.Tensor) else out.get(name)]
     del out
     if repeated > 1 and outputs[0] is not None:
-        # The outputs of earlier chunks are there when later ones are computed, and are joined at the end.
+        # The outputs of earlier chunks are in memory while later ones are computed, and are concatenated at the end.
         outputs = [outputs[0].new_empty(len(rows), *outputs[0].shape[1:])]
         inference.engine.forward(*held[0])
         outputs.append(torch.empty_like(outputs[0]))
@@ -156,13 +157,12 @@ def _trace_neighbourhoods(session: Session, inference: Inference, plan: HostPlan
 
 
 def _largest_neighbourhoods(session: Session, plan: HostPlan, name: str, rows: Array) -> Sampled:
-    """About the largest of a run's chunks of whole neighbourhoods.
+    """Approximately the largest chunk of whole neighbourhoods in a run.
 
-    Of many chunks some fill the working memory. Those of one vertex may take more, and most where it has most
-    neighbours.
+    Of many chunks some fill the working memory. A chunk of one vertex may take more, most where it has most neighbours.
     """
     of_edges = getattr(session.task, "times", None)
-    # Of edges by time: all of the graph is there after the last of them.
+    # For edges by time: after the last of them the whole graph is visible.
     times = None if of_edges is None else np.full(len(rows), np.nanmax(of_edges.values))
     found = list(islice(plan.neighbourhoods(name, rows, times), _GROWING))
     size, seen = len(found[-1].chunk.rows), sum(len(each.chunk.rows) for each in found)
@@ -182,14 +182,14 @@ def _neighbours(session: Session, name: str, rows: Array) -> Array:
 
 
 def _filled(plan: HostPlan, name: str, rows: Array, times: Array | None, count: int) -> Sampled:
-    """The neighbourhoods of so many of the first rows as fit the working memory."""
+    """The neighbourhoods of as many of the first rows as fit the working memory."""
     best = plan.neighbourhood(name, rows[:1], times)
     for _ in range(_TRIES):
         tried = plan.neighbourhood(name, rows[:count], times)
         load, held = plan.load_of(tried), len(tried.chunk.rows)
         if load <= plan.room and load > plan.load_of(best):
             best = tried
-        # Vertices behind those may have many more neighbours.
+        # Vertices after those may have many more neighbours.
         count = max(1, min(2 * held, int(held * plan.room / load)))
         if count == held:
             break
@@ -197,7 +197,7 @@ def _filled(plan: HostPlan, name: str, rows: Array, times: Array | None, count: 
 
 
 def _read(sampled: Sampled, widths: dict[str, int], inference: Inference) -> tuple[Sampled, dict[str, Any]]:
-    """A chunk where it is computed, with the rows it reads: of the input, or of the level below."""
+    """A chunk on the device that computes, with the rows it reads: of the input, or of the level below."""
     x = {name: torch.empty(len(ids), widths[name], device=META) for name, ids in sampled.inputs.items() if len(ids)}
     sampled = sampled._replace(blocks=inference.engine.edges.attached(sampled.blocks))
     trace = current_trace()

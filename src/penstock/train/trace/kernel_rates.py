@@ -1,4 +1,4 @@
-"""How fast a GPU moves and multiplies numbers and starts kernels: measured once for each machine.
+"""Rates of a GPU: memory, products and kernel launches, measured once for each machine.
 
 Where nothing was measured the rates of an H200 are assumed. `penstock serve` measures them before its first job and
 keeps them in the user's cache folder (`kernel_rates.json`), where predictions without a GPU find them too.
@@ -20,17 +20,17 @@ from penstock.graph.files import read_document, write_whole
 
 _FILE = "kernel_rates.json"
 _MOVED = 256 << 20
-"""Bytes that are read at most: more than any cache holds."""
+"""Bytes read in the measurement: more than any cache holds."""
 _SIDE = 4096
-"""Of the square matrices that are multiplied."""
+"""Rows and columns of the matrices that are multiplied."""
 _KERNELS = 200
-"""Small ones that are launched, and recorded."""
+"""Small kernels that are launched, and recorded."""
 _TIMES = 3
-"""The fastest of so many counts: another process may use the GPU beside this one."""
+"""The fastest of this many measurements counts: another process may use the GPU meanwhile."""
 
 
 class KernelRates(StrictDocument):
-    """The rates of a GPU; of the slowest one, where those of a machine are not alike."""
+    """The rates of a GPU; if a machine's GPUs differ, those of the slowest."""
 
     bytes_s: float = Field(4.0e12, gt=0, description="bytes of memory that kernels read and write each second")
     cache_bytes: float = Field(6.0e7, ge=0, description="bytes that the GPU's cache holds")
@@ -43,13 +43,13 @@ class KernelRates(StrictDocument):
     measured_on: str | None = Field(None, description="the GPUs and the torch that were measured; none: assumed")
 
     def seconds_of(self, moved: float) -> float:
-        """The time that memory takes for a kernel of so many bytes: few of them are still in the cache."""
+        """Seconds that memory takes for a kernel of so many bytes, some of which are still in the cache."""
         return moved / (self.cached_bytes_s if moved <= self.cache_bytes else self.bytes_s)
 
 
 @functools.cache
 def kernel_rates() -> KernelRates:
-    """What was measured on this machine, or the stated numbers; the GPU is not touched."""
+    """The rates measured on this machine, or the assumed ones; no GPU is used."""
     try:
         return KernelRates.model_validate_json(read_document(cache_folder() / _FILE))
     except (OSError, ValueError, ValidationError):
@@ -59,8 +59,8 @@ def kernel_rates() -> KernelRates:
 def measure_kernel_rates() -> None:
     """Measure the rates of this machine's GPUs, unless they are known.
 
-    The process must have nothing else to do on them. What goes wrong leaves the rates as they are: they are for
-    estimates alone.
+    The process must have nothing else to do on them. If that fails, the rates stay as they are: they only serve
+    estimates.
     """
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     if not devices:
@@ -74,7 +74,7 @@ def measure_kernel_rates() -> None:
         cache_folder().mkdir(parents=True, exist_ok=True)
         write_whole(cache_folder() / _FILE, found.model_dump_json(indent=2))
     except (OSError, PenstockError, RuntimeError):
-        # A full GPU or folder: a later service measures again.
+        # The GPU or the disk is full: a later service measures again.
         return
     kernel_rates.cache_clear()
 
@@ -107,7 +107,7 @@ def _measured(device: torch.device, name: str) -> KernelRates:
 
 
 def _passes(device: torch.device, size: int, count: int) -> Callable[[], object]:
-    """Read so many bytes and write as many, so many times."""
+    """A function that reads and writes so many bytes, `count` times."""
     source = torch.zeros(max(1, size // 4), device=device)
     target = torch.empty_like(source)
 
@@ -124,7 +124,7 @@ def _product(device: torch.device) -> Callable[[], object]:
 
 
 def _recorded(launch: Callable[[], object]) -> Callable[[], object]:
-    """The replay of what is launched."""
+    """A function that replays what `launch` launches as a CUDA graph."""
     launch()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -133,7 +133,7 @@ def _recorded(launch: Callable[[], object]) -> Callable[[], object]:
 
 
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:
-    """Of the fastest of a few times, after one that is not counted."""
+    """Seconds of the fastest of a few runs, after one that is not counted."""
     work()
     found, event = list[float](), cast(Any, torch.cuda.Event)
     for _ in range(_TIMES):
@@ -154,28 +154,28 @@ _WITHOUT_KERNEL = {
     _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided, _aten.detach,
     _aten.resize_, _aten._unsafe_view,
 }  # fmt: skip
-"""Operations that only make room; views are known by what they return."""
+"""Operations that only allocate; views are recognised by what they return."""
 _PICKS = {_aten.index_select, _aten.index, _aten.embedding, _aten.gather}
-"""Operations that read those rows of a table that they return."""
+"""Operations that read only those rows of a table that they return."""
 _PICKED = 2.5
-"""Rows that a kernel picks by lists take so many times as long as rows in order."""
+"""Picking rows by lists takes this many times as long as reading them in order."""
 _APART_S = 2.0
-"""Seconds of a run, beside its steps, in which a GPU does little: it starts, prepares, validates and writes."""
+"""Seconds of a run, outside its steps, in which a GPU is mostly idle: start, preparation, validation, writing."""
 
 
 class StepWork:
-    """Bytes and products of each kernel that steps launch, in their order."""
+    """Bytes and products of each kernel that steps launch, in order."""
 
     def __init__(self) -> None:
         self.steps = 0
-        """Updates that were traced."""
+        """The number of updates that were traced."""
         self.times = 1.0
-        """How often kernels that are noted now run in a step: some are traced for others of their kind."""
+        """How often the kernels recorded now run in a step: some are traced on behalf of others like them."""
         self._kernels: list[tuple[float, float, float]] = []
-        """Bytes, products, and how often."""
+        """Bytes, products, and repetitions of each kernel."""
 
     def note(self, operation: Any, given: Sequence[Tensor], found: Sequence[Tensor]) -> None:
-        """An operation of torch, with the tensors that it was given and those that it returned."""
+        """Record an operation of torch, with its input and output tensors."""
         if operation.overloadpacket in _WITHOUT_KERNEL or _is_view(operation):
             return
         made = sum(each.nbytes for each in found)
@@ -184,14 +184,15 @@ class StepWork:
         self._kernels.append((float(moved), _flops(operation, given), self.times))
 
     def note_kernel(self, moved: int, picked: int = 0) -> None:
-        """A kernel of Penstock's, which moves so many bytes in order, and so many of rows that it picks."""
+        """Record a kernel of Penstock's that moves so many bytes in order, and so many of rows that it picks."""
         self._kernels.append((moved + _PICKED * picked, 0.0, self.times))
 
     def share(self, rates: KernelRates, captured: bool, steps: int) -> float | None:
-        """The part of its time in which a run of so many steps would fill the GPU alone; None where none was traced.
+        """The share of its time in which a run of so many steps would occupy the whole GPU; None where nothing was
+        traced.
 
         Kernels of a small graph take as long as it takes to start them, and leave nearly all of the GPU to other jobs;
-        so does a job that starts or prepares. Kernels of a large graph keep its memory or its products busy, which two
+        so does a job that starts or prepares. Kernels of a large graph saturate its memory or its products, which two
         jobs would have to share.
         """
         if not self.steps:
@@ -200,20 +201,20 @@ class StepWork:
             times * max(rates.seconds_of(moved), flops / rates.flops_s) for moved, flops, times in self._kernels
         )
         started = sum(times for *_, times in self._kernels) * (rates.replayed_s if captured else rates.launched_s)
-        # Launches of single kernels go ahead of the GPU; what is recorded as a graph waits between kernels.
+        # Single launches are queued ahead of the GPU, while a recorded graph waits between kernels.
         total, times = filled + started if captured else max(filled, started), steps / self.steps
         return filled * times / (_APART_S + total * times)
 
 
 @cache
 def _is_view(operation: Any) -> bool:
-    """Whether it returns its argument's memory as it is."""
+    """Whether it returns a view of its argument."""
     aliases = [each.alias_info for each in operation._schema.returns]
     return bool(aliases) and all(each is not None and not each.is_write for each in aliases)
 
 
 def _flops(operation: Any, given: Sequence[Tensor]) -> float:
-    """Of a product of matrices: the last two of its tensors are multiplied."""
+    """The operations of a matrix product of the last two tensors."""
     if operation.overloadpacket not in _PRODUCTS:
         return 0.0
     *_, left, right = given

@@ -1,4 +1,4 @@
-"""Memory that libraries and operations of a GPU take for themselves, which no trace of tensors sees."""
+"""Memory that GPU libraries and operations take internally, which no trace of tensors sees."""
 
 import functools
 import math
@@ -22,12 +22,13 @@ from penstock.sampling.device.streams import current_streams
 LOADED_ON_HOST = 48 << 20
 """Bytes of code, compiled kernels and buffers of a first step on the host, measured on ARM with two threads."""
 _LARGEST_CONTEXT = 800 << 20
-"""Contexts of GPUs take 300 to 600 MiB; where more is in use, another process has a context too, and the stated number
-is kept: a wrong one would be remembered for every later prediction."""
+"""CUDA contexts take 300 to 600 MiB. If more is in use, another process has a context too, and the assumed number is
+kept: a wrong one would spoil every later prediction.
+"""
 
 
 class LibraryMemory(StrictDocument):
-    """What libraries keep on a GPU."""
+    """The memory that libraries keep on a GPU."""
 
     product_workspace: int = Field(32 << 20, ge=0, description="bytes that cuBLAS keeps for each stream and thread")
     bias_workspace: int = Field(0, ge=0, description="bytes of cuBLASLt, where torch does not lend it those of cuBLAS")
@@ -39,7 +40,7 @@ class LibraryMemory(StrictDocument):
 
 @functools.cache
 def library_memory() -> LibraryMemory:
-    """What was measured on this machine, or the stated numbers; the GPU is not touched."""
+    """The memory measured on this machine, or the assumed numbers; no GPU is used."""
     try:
         return LibraryMemory.model_validate_json(read_document(cache_folder() / _FILE))
     except (OSError, ValueError, ValidationError):
@@ -47,9 +48,9 @@ def library_memory() -> LibraryMemory:
 
 
 def measure_libraries(device: torch.device) -> None:
-    """Measure what libraries keep on a GPU, unless that is known; the process must not have computed there before.
+    """Measure what libraries keep on a GPU, unless it is known; the process must not have computed there before.
 
-    Where several runs share the process nothing is measured: the workspaces that are given back may be another run's.
+    Nothing is measured where several runs share the process: the workspaces that are freed may be another run's.
     """
     if current_streams() is not None:
         return
@@ -77,7 +78,7 @@ def measure_libraries(device: torch.device) -> None:
 
 
 def _workspaces(device: torch.device) -> tuple[int, int]:
-    """Bytes that a product keeps on a stream of its own, and that one with a bias adds; all are given back."""
+    """Bytes that a product keeps on a stream, and that one with a bias adds; both are freed afterwards."""
     libraries: Any = torch._C
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         x, bias = torch.zeros(64, 64, device=device), torch.zeros(64, device=device)
@@ -88,7 +89,7 @@ def _workspaces(device: torch.device) -> tuple[int, int]:
 
 
 def _kept(device: torch.device, work: Any) -> int:
-    """Bytes that are allocated after some work whose result is dropped."""
+    """Bytes that stay allocated after some work whose result is dropped."""
     before = torch.cuda.memory_allocated(device)
     work()
     torch.cuda.synchronize(device)
@@ -107,27 +108,28 @@ _FILE = "libraries.json"
 _aten: Any = torch.ops.aten
 _PRODUCTS = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.dot}
 _PLACE_BYTES = 8
-"""Of a place in an order."""
+"""Bytes of a position in a sort."""
 _SUM_THREADS, _LEAST_EACH, _MOST_EACH = 512, 16, 256
-"""Threads of a block that sums, for one column each; and numbers that each adds where blocks share a column."""
+"""Threads of a block that sums, for one column each; and numbers that each thread adds where blocks share a column."""
 _PICKED_ARRAYS = 6
-"""Arrays of places, each as long as the places picked, that torch sorts before it adds up rows: the places, their
-order, both sorted, and the sort's second copy."""
+"""Arrays, each as long as the picked positions, that torch sorts before it adds up rows: the positions, their order,
+both sorted, and the sort's second copy.
+"""
 
 
 def library_workspaces(operation: Any) -> tuple[tuple[str, int], ...]:
-    """Libraries that an operation calls, and the bytes that each keeps for the stream."""
+    """The libraries that an operation calls, and the bytes that each keeps for the stream."""
     packet = operation.overloadpacket
     if packet not in _PRODUCTS:
         return ()
     memory = library_memory()
-    # A product with a bias is cuBLASLt's, which some releases of torch give a workspace of its own.
+    # A product with a bias uses cuBLASLt, which has a workspace of its own in some releases of torch.
     products = (("cublas", memory.product_workspace),)
     return (*products, ("cublaslt", memory.bias_workspace)) if packet is _aten.addmm else products
 
 
 def column_sums_bytes(rows: int, columns: int, item: int) -> int:
-    """Bytes of the buffer that torch takes to add up the rows of a matrix, by its rule for kernels of reductions.
+    """Bytes of the buffer that torch takes to sum the rows of a matrix, by its rule for reduction kernels.
 
     A thread handles up to four neighbouring columns. Where every thread would add 256 numbers or more, several thread
     blocks share the rows: as many as fill the GPU, but with 16 numbers for each thread at least. The buffer has a row
@@ -148,7 +150,7 @@ def column_sums_bytes(rows: int, columns: int, item: int) -> int:
 
 
 def _summed(values: torch.Tensor, dims: Any) -> int:
-    """Of a sum over the first dimensions of a contiguous tensor."""
+    """The buffer of a sum over the first dimensions of a contiguous tensor."""
     summed = sorted(dim % max(1, values.dim()) for dim in dims or ())
     leading = summed == list(range(len(summed))) and 0 < len(summed) < values.dim()
     if not leading or not values.numel() or not values.is_contiguous():
@@ -158,12 +160,12 @@ def _summed(values: torch.Tensor, dims: Any) -> int:
 
 
 def _power_below(size: int) -> int:
-    """The largest power of two that is not above."""
+    """The largest power of two up to `size`."""
     return 1 << (max(1, size).bit_length() - 1)
 
 
 def memory_inside(operation: Any, args: Any, kwargs: Any) -> list[int]:
-    """Bytes of what an operation allocates and frees before it ends."""
+    """Bytes of each array that an operation allocates and frees before it ends."""
     packet = operation.overloadpacket
     if operation is _aten.sum.dim_IntList:
         return [_summed(*args[:2])]
@@ -176,7 +178,7 @@ def memory_inside(operation: Any, args: Any, kwargs: Any) -> list[int]:
         if given.get("accumulate", False) and picked and picked[0].dtype is not torch.bool:
             return [_PICKED_ARRAYS * _PLACE_BYTES * max(each.numel() for each in picked)]
     if packet is _aten.index:
-        # Places of what a mask keeps are found first.
+        # The positions that a mask keeps are found first.
         masks = [each for each in args[1] if each is not None and each.dtype is torch.bool]
         return [_PLACE_BYTES * each.numel() * each.dim() for each in masks]
     if packet is _aten.embedding_dense_backward:

@@ -1,8 +1,8 @@
-"""Shapes of what frequent operations give, by rule.
+"""The shapes of results of frequent operations, by rule.
 
-torch finds them by itself, for many operations in Python code that imports its compiler on the first call: seconds, and
-more memory than many a job takes. The rules here are those of the operations that models and losses are made of; for
-any other operation torch is asked.
+torch can find them by itself, for many operations in Python code that imports its compiler on the first call: that
+takes seconds, and more memory than many a job. The rules here are those of the operations that models and losses
+consist of; for any other operation torch is asked.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ _ONE_BY_ONE = (
     "tanh",
     "square",
 )
-"""Operations on each number by itself."""
+"""Elementwise operations."""
 
 
 _RESHAPING = ("resize_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "detach_", "swapaxes_", "as_strided_")
@@ -57,14 +57,14 @@ def rule_for(operation: Any) -> Callable[..., Any]:
     """The rule of an operation; the operation itself where there is none."""
     name = operation._schema.name.rpartition("::")[2]
     if name.endswith("_") and not name.endswith("__") and name not in _RESHAPING:
-        # It changes its first argument in place; operations on lists return nothing.
+        # In-place operations return their first argument; operations on lists return nothing.
         return _itself if operation._schema.returns else _nothing
     rule: Callable[..., Any] = _RULES.get(operation, operation)
     return rule
 
 
 def like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor of the same shape without numbers."""
+    """A meta tensor of the same shape."""
     return torch.empty(x.shape, dtype=dtype or x.dtype, device="meta")
 
 
@@ -81,7 +81,7 @@ def _itself(x: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def _joint(x: Any, y: Any, *_: Any, **__: Any) -> Tensor:
-    """Of two operands of which each may have one where the other has many; numbers have no shape."""
+    """The shape of two operands after broadcasting; numbers have no shape."""
     shapes = [tuple(each.shape) if isinstance(each, Tensor) else () for each in (x, y)]
     return torch.empty(np.broadcast_shapes(*shapes), dtype=torch.result_type(x, y), device="meta")
 
@@ -110,7 +110,7 @@ def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def _indexed(x: Tensor, indices: list[Tensor | None]) -> Tensor:
-    """Rows and numbers picked by index tensors; a mask is taken to keep everything."""
+    """Elements picked by index tensors; a mask is assumed to keep everything."""
     given: list[tuple[int, ...] | None] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
@@ -131,7 +131,7 @@ def _sorted(x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
 
 
 def _places(x: Tensor) -> Tensor:
-    """Places of numbers that are not zero: taken to be all of them."""
+    """Positions of non-zero elements, assumed to be all of them."""
     return x.new_empty((x.numel(), x.dim()), dtype=torch.int64)
 
 

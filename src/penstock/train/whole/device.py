@@ -23,10 +23,10 @@ from penstock.train.session import Session
 from penstock.train.whole.prepared import PreparedStep
 from penstock.train.whole.steps import RepeatedSteps, StepPasses
 
-# A step on the whole graph captured once and replayed: its shapes never change, and neither does its batch.
+# A step on the whole graph, captured once and replayed: its shapes and its batch never change.
 
 _WARM_UPS = 3
-"""Steps before the capture: kernels compile, libraries allocate what they keep."""
+"""Steps before the capture, in which kernels compile and libraries allocate what they keep."""
 
 
 class CapturedWholeSteps(RepeatedSteps):
@@ -64,7 +64,7 @@ class CapturedWholeStep:
         device = session.inputs.device
         self._key = torch.zeros(1, dtype=torch.int64, device=device)
         self._loss = torch.zeros(1, device=device)
-        # Nothing is learned by the warm-up.
+        # A warm-up must not update the model.
         self._skip = torch.ones(1, device=device)
         prepare_skipping(session.optimiser)
         warm_up(self._learn, device, _WARM_UPS)
@@ -73,17 +73,17 @@ class CapturedWholeStep:
 
     @property
     def pool(self) -> Any:
-        """The memory it computes in, which other steps may share."""
+        """The memory pool of the captured step, which other steps may share."""
         return self._recorded.pool
 
     def run(self, planned: Planned) -> float:
-        """Do the step; its loss. Where that is not finite, nothing is learned."""
+        """Do the step; returns its loss. Where that is not finite, the weights are not updated."""
         self._key.fill_(int(np.uint64(planned.key.purpose("dropout")).astype(np.int64)))
         self._recorded.replay()
         return float(self._loss)
 
     def close(self) -> None:
-        """Gradients lie in the captured step's memory."""
+        """Drop the gradients, which lie in the captured step's memory."""
         rest(self._session.inputs.device)
         self._session.optimiser.zero_grad(set_to_none=True)
 
@@ -109,7 +109,9 @@ _ARRAYS = 6
 
 
 def whole_on_device(session: Session) -> Callable[[HostPlan], LayerPlan | None]:
-    """Makes the plan of an inference; it gives None where the graph is to be read from the host."""
+    """A function that makes the inference's plan on the device; it returns None where the graph must be read from the
+    host.
+    """
     device, job, graph = session.inputs.device, session.job, session.graph
     carried = session.list_weight is not None or bool(session.inputs.exact_edges)
     if not graph.is_homogeneous or session.inputs.tables or carried or graph.num_edges >= 1 << 31:

@@ -123,7 +123,7 @@ class WholeExecution(LoadedExecution):
         """The steps of an epoch, of a module of the user's own."""
         self._features_placed = 0
         """Bytes of features that were put on the device."""
-        self._predicted_by = Prediction("trace")
+        self._predicted_by = MemoryPrediction("trace")
         """How the memory of steps is predicted."""
         self._preparation = Preparation(session)
         self._known: list[Decision] = []
@@ -288,7 +288,7 @@ class WholeExecution(LoadedExecution):
         return order, decision
 
 
-class Prediction(NamedTuple):
+class MemoryPrediction(NamedTuple):
     """How the memory of a step was predicted."""
 
     method: str
@@ -299,7 +299,7 @@ class Prediction(NamedTuple):
 
 def decide_step(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
-) -> tuple[dict[str, Array], Decision, Prediction]:
+) -> tuple[dict[str, Array], Decision, MemoryPrediction]:
     """The order of vertices, how a step is computed within the memory there is, and how its memory was predicted.
 
     The order is that of a search where several bins have rows of their own to read, and fewer than in that of numbers.
@@ -330,7 +330,7 @@ def _may_read_in_place(session: Session) -> bool:
 
 def _decided(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
-) -> tuple[Decision, Prediction]:
+) -> tuple[Decision, MemoryPrediction]:
     """How a step is computed within the memory there is, and how its memory was predicted."""
     job, device = session.job, session.inputs.device
     sizes, item = layer_sizes(session, reach, order, counts), _ITEM[job.keep_type]
@@ -342,7 +342,7 @@ def _decided(
             " steps_per_epoch, or for tasks on edges lower supervision or negatives_per_edge.",
             code="out-of-memory",
         )
-    predicted = Prediction("trace")
+    predicted = MemoryPrediction("trace")
 
     @cache
     def divided_into(bins: int) -> list[list[BinSize]]:
@@ -362,7 +362,7 @@ def _decided(
             return traced_step_memory(session, order, counts, divided, decision, planned).bytes
         except UntraceableError as error:
             # A layer of the user's own asks for numbers, which traced tensors do not have.
-            predicted = Prediction("rule", f"the step cannot be traced ({error}); a rule counts rows and edges")
+            predicted = MemoryPrediction("rule", f"the step cannot be traced ({error}); a rule counts rows and edges")
             place = "recompute" if decision.recompute_levels else decision.keep
             return step_bytes(sizes, decision.bins[0], place, item, decision.retain, device.type == "cuda") + loss
 

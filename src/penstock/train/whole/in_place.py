@@ -1,8 +1,8 @@
-"""Steps whose bins read the level below where it stands, on the device that computes or on the host that does.
+"""Steps whose bins read the level below in place, where the model is computed.
 
-A bin is a range of rows of one array of lists, so that nothing is made for it and it copies no rows: it aggregates them
-from the whole level, and its layer is given aggregates in place of rows. This is for layers that aggregate linearly.
-The gradients of a level are pulled bin by bin (`PulledGradients`), and so never there for all rows at once.
+A bin is a range of rows of one array of lists, so it allocates nothing and copies no rows: it aggregates them from the
+whole level, and its layer is given aggregates instead of rows. This is for layers that aggregate linearly. The
+gradients of a level are computed bin by bin (`PulledGradients`), so they never exist for all rows at once.
 """
 
 from collections.abc import Mapping
@@ -25,16 +25,16 @@ from penstock.train.whole.memory import Decision
 from penstock.train.whole.plan import Bin, InPlacePlan, PlacedLists, list_offsets
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
 
-# Gradients of a level's rows that are never all there: those of some rows are pulled together when they are asked for.
-#
-# A layer that aggregates linearly gives gradients of its aggregates and of its own rows, as many rows as it computes,
-# which are far fewer than those it read. The gradient of a row that it read is a sum over the rows that read it.
+# Gradients of a level's rows, computed for some rows at a time. A layer that aggregates linearly gives gradients of its
+# aggregates and of its own rows, as many rows as it computes, which are far fewer than those it read. The gradient of a
+# row that it read is a sum over the rows that read it.
 
 
 class Factors(NamedTuple):
-    """Of an aggregate: write[i] * sum over the list of i of read[j] * x[j], by places; None stands for ones.
+    """The factors of an aggregate, write[i] * sum over the list of i of read[j] * x[j], by position; None stands for
+    ones.
 
-    Where there is `read`, a row reads itself as well, as GCN's do.
+    With `read`, a row also reads itself, as in GCN.
     """
 
     read: Tensor | None = None
@@ -42,28 +42,29 @@ class Factors(NamedTuple):
 
 
 class NoGradients(LevelGradients):
-    """Of inputs that nobody learns."""
+    """The `LevelGradients` of inputs that are not learned."""
 
     def __init__(self) -> None:
         super().__init__({}, torch.device("cpu"))
 
     def take(self, work: Any, x: Mapping[str, Any]) -> None:
-        """Nothing is left in them."""
+        """Do nothing."""
 
 
 class PulledGradients(LevelGradients):
-    """Gradients of the rows of one level, of which one layer's bins leave those of what they aggregated."""
+    """The gradients of one level's rows, computed from those of the aggregates of the layer above."""
 
     def __init__(self, readers: Mapping[int, Block], rows: int, factors: Factors, kept: torch.dtype) -> None:
-        """`readers`, by the first row of each bin of the level, list the rows of the layer above that read its rows,
-        of which there are `rows`. Gradients wait in the type `kept`."""
+        """`readers`, by the first row of each bin of the level, lists the rows of the layer above that read the bin's
+        rows; the layer has `rows` rows. Gradients are stored in the type `kept`.
+        """
         self._readers, self._rows, self._factors, self._kept = readers, rows, factors, kept
         self._neighbours: Tensor | None = None
         self._own: Tensor | None = None
         self._computed = torch.float32
 
     def take(self, work: Any, x: Mapping[str, Any]) -> None:
-        """Keep gradients of what a bin aggregated, and of its own rows, until they are pulled."""
+        """Store the gradients of what a bin aggregated, and of its own rows."""
         ((name, given),) = x.items()
         assert isinstance(given, AggregatedRows) and given.neighbours.grad is not None
         rows, gradients = work.rows[name], given.neighbours.grad
@@ -101,7 +102,7 @@ _ROWS = 1 << 18
 
 
 class InPlaceStep(PreparedStep):
-    """What every epoch needs for one step."""
+    """A `PreparedStep` whose bins read levels in place."""
 
     plan: InPlacePlan
 
@@ -120,12 +121,12 @@ class InPlaceStep(PreparedStep):
         ]
 
     def prepared(self, work: Bin) -> PreparedBin:
-        """Rows of the lists, and the names of their vertices."""
+        """The bin's rows of the lists, and their vertices."""
         rows = work.rows[self._name]
         return PreparedBin(work.rows, self._list_block(rows), {}, {}, {}, {self._name: self._vertices[rows]})
 
     def gradients(self, number: int) -> LevelGradients:
-        """Pulled together for a bin at a time, except what the loss gives at once."""
+        """Computed for one bin at a time, except where the loss gives all of them at once."""
         if number == self.plan.layers:
             return super().gradients(number)
         if number == 0:
@@ -134,7 +135,7 @@ class InPlaceStep(PreparedStep):
         return PulledGradients(self._readers[number - 1], rows, self._factors, self._dtype)
 
     def fetch(self, work: PreparedBin, level: KeptLevel | None) -> dict[str, Any]:
-        """What the bin's layer aggregates, and the bin's own rows, as leaves of autograd's graph."""
+        """The bin's aggregates and its own rows, as leaf tensors of autograd."""
         x, rows = self._rows if level is None else level.kept(self._name), work.rows[self._name]
         read, write = self._factors
         with torch.no_grad():
@@ -149,22 +150,22 @@ class InPlaceStep(PreparedStep):
         return block_of(self.plan.lists, rows, self.plan.counts[0][self._name])
 
     def _reader_block(self, number: int, rows: slice) -> Block:
-        """The readers of some rows that layer `number` gives."""
+        """The readers of some rows that layer `number` computes."""
         return block_of(self.plan.readers[number], rows, self.plan.counts[number + 2][self._name])
 
     def _names(self, vertices: Array, device: torch.device) -> Tensor:
-        # A device's kernels take names of any integer type, the host's are compiled for one.
+        # A device's kernels take indices of any integer type; the host's are compiled for one.
         small = device.type != "cpu" and int(vertices.max(initial=0)) <= np.iinfo(np.int32).max
         return torch.from_numpy(vertices.astype(np.int32 if small else np.int64, copy=False)).to(device)
 
     def _input_rows(self, vertices: Array) -> Tensor:
-        """The features of level 0 where the model is computed, on a device in the type that they are stored in."""
+        """The features of level 0 where the model is computed; on a device in their stored type."""
         device = self._session.inputs.device
         if device.type == "cpu":
             return self.read(self._name, vertices)
         rows = torch.empty(self._input_shape(len(vertices)), dtype=self._input_type(), device=device)
         source, done = self._session.inputs.sources[self._name], 0
-        # Threads read on the host what is copied one piece after the other.
+        # Threads read on the host what is copied piece by piece.
         for piece in map_blocks(lambda first, last: source.read(vertices[first:last]), len(vertices), _ROWS):
             rows[done : done + len(piece)].copy_(torch.from_numpy(piece))
             done += len(piece)
@@ -174,7 +175,7 @@ class InPlaceStep(PreparedStep):
         return count, self._session.inputs.widths[self._name]
 
     def _input_type(self) -> torch.dtype:
-        """On a device, of the features."""
+        """The type of the features on a device."""
         # Triton is imported where there is a device for it.
         from penstock.train.device.memory import stored_type
 
@@ -195,7 +196,7 @@ class InPlaceStep(PreparedStep):
 
 
 def block_of(lists: PlacedLists, rows: slice, sources: int) -> Block:
-    """Some rows of lists as a block, which has no other memory than where its lists begin and end."""
+    """Some rows of lists as a block; it allocates nothing but its row offsets."""
     start, stop = int(lists.indptr[rows.start]), int(lists.indptr[rows.stop])
     local, indices = lists.indptr[rows.start : rows.stop + 1] - start, lists.indices[start:stop]
     if indices.device.type == "cuda":

@@ -32,7 +32,7 @@ class KeptLevel:
         folder: Path,
         computed: torch.dtype = torch.float32,
     ) -> None:
-        """`dtype` is the number type that rows are kept in, `computed` the one that they are read in."""
+        """`dtype` is the type that rows are stored in, `computed` the one that they are read in."""
         self._counts, self._where, self._dtype, self._device, self._folder = counts, where, dtype, device, folder
         self._computed = computed
         self._values: dict[str, Tensor] = {}
@@ -43,7 +43,7 @@ class KeptLevel:
         return list(self._values)
 
     def write(self, node_type: str, rows: slice, out: Tensor) -> None:
-        """Take some rows. All rows at once are kept without a copy where they are as they should be."""
+        """Store some rows. All rows at once are kept without a copy if their device and type are right."""
         out = out.detach()
         count = self._counts[node_type]
         as_is = out.dtype == self._dtype and (self._where == "device" or (self._where == "host" and not out.is_cuda))
@@ -55,13 +55,13 @@ class KeptLevel:
         self._values[node_type][rows] = out.to(self._dtype)
 
     def read(self, node_type: str, rows: Tensor | None) -> Tensor:
-        """Some rows, where and in the type that they are computed with; None: all of them."""
+        """Some rows (None: all), on the device and in the type of the computation."""
         values = self._values[node_type]
         found = values if rows is None else values.index_select(0, rows.to(values.device))
         return found.to(self._device, self._computed)
 
     def kept(self, node_type: str) -> Tensor:
-        """All rows, where and in the type that they are kept in."""
+        """All rows, on the device and in the type in which they are stored."""
         return self._values[node_type]
 
     def _room(self, shape: tuple[int, int]) -> Tensor:
@@ -77,14 +77,14 @@ class KeptLevel:
 
 
 class LevelGradients:
-    """The gradients of one level's rows, added up bin after bin."""
+    """The gradients of one level's rows, summed over bins."""
 
     def __init__(self, counts: Mapping[str, int], device: torch.device) -> None:
         self._counts, self._device = counts, device
         self._values: dict[str, Tensor] = {}
 
     def add(self, node_type: str, rows: Tensor | None, gradients: Tensor) -> None:
-        """Add gradients of some rows, each of which is named once; None: of all rows."""
+        """Add gradients of some rows, each named once; None: of all rows."""
         if rows is None and node_type not in self._values:
             self._values[node_type] = gradients
             return
@@ -95,14 +95,14 @@ class LevelGradients:
             known.index_add_(0, rows, gradients)
 
     def all(self, node_type: str, like: Tensor) -> Tensor:
-        """The gradients of all rows, to add to; zeros as wide as others of the level where there are none yet."""
+        """The gradients of all rows, to be added to; zeros of the level's width where there are none yet."""
         if node_type not in self._values:
             shape = self._counts[node_type], like.shape[1]
             self._values[node_type] = torch.zeros(shape, dtype=like.dtype, device=self._device)
         return self._values[node_type]
 
     def take(self, work: Any, x: Mapping[str, Any]) -> None:
-        """Add what the backward pass of a bin (`PreparedBin`) left in the rows that it read."""
+        """Add the gradients that the backward pass of a bin (`PreparedBin`) has computed for the rows that it read."""
         for name, rows in x.items():
             if work.in_place is not None:
                 work.in_place.add_gradients(name, rows, self)
@@ -122,16 +122,14 @@ class LevelGradients:
 _WHO, _MEND = "Training on the whole graph", "set keep to host or recompute"
 
 
-# Bins of a layer behind the first that read the level below where it stands: a row that several of them read is not
-# copied and transformed, nor its gradient copied, for each of them.
-#
-# A bin aggregates rows of the whole level, and its layer is given aggregates in place of rows. The gradients of these
-# are added to the level's rows along the same lists, turned round. This is for layers that aggregate linearly, on the
-# host.
+# Bins of layers after the first that read the level below in place: a row that several of them read is not copied and
+# transformed, nor its gradient copied, for each of them. A bin aggregates rows of the whole level, and its layer is
+# given aggregates instead of rows. The gradients of the aggregates are added to the level's rows along the transposed
+# lists. This is for layers that aggregate linearly, on the host.
 
 
 class _Lists(NamedTuple):
-    """Some rows, and for each of them a list of others with weights."""
+    """Some rows, and for each of them a list of other rows with weights."""
 
     rows: Array
     indptr: Array
@@ -140,10 +138,10 @@ class _Lists(NamedTuple):
 
 
 class RowsInPlace:
-    """What one bin aggregates of a level, and which of the level's rows its gradients go to."""
+    """The aggregates of a level that one bin reads, and the rows of the level that their gradients are added to."""
 
     def __init__(self, what: Aggregation, block: Block, places: Array, dtype: torch.dtype) -> None:
-        """`places` are the rows of the level that the block's source rows are, its own ones first."""
+        """`places` maps the block's source rows to rows of the level, the bin's own first."""
         self._what, own = what, places[: block.num_dst]
         targets, sources, weights = _weighted(what, block)
         rows, at = np.unique(places[sources], return_inverse=True)
@@ -153,14 +151,14 @@ class RowsInPlace:
         self._own = None if what == "normalised" else torch.from_numpy(own)
 
     def aggregated(self, level: Tensor) -> AggregatedRows:
-        """Leaves of autograd's graph."""
+        """The aggregates, as leaf tensors of autograd."""
         lists = self._read
         sums = gather_rows(lists.indptr, lists.indices, lists.weights, None, None, None, None, level)
         own = None if self._own is None else level.index_select(0, self._own).requires_grad_()
         return AggregatedRows(self._what, sums.requires_grad_(), own)
 
     def add_gradients(self, kind: str, x: AggregatedRows, gradients: LevelGradients) -> None:
-        """Add what the backward pass left in a bin's leaves to the gradients of the level's rows."""
+        """Add the gradients of a bin's leaf tensors to those of the level's rows."""
         given = x.neighbours.grad
         if given is not None:
             add_to_rows(*self._returned, given, gradients.all(kind, given))
@@ -169,8 +167,9 @@ class RowsInPlace:
 
 
 def read_in_place(session: Session, bins: Sequence[Any], out: int) -> None:
-    """Let the bins (`PreparedBin`) of a layer behind the first, of width `out`, read rows where they stand, if that is
-    predicted to be cheaper."""
+    """Have the bins (`PreparedBin`) of a layer after the first, of width `out`, read rows in place, if that is
+    predicted to be cheaper.
+    """
     what, width = _aggregated_in_place(session), session.job.hidden
     if what is None or not bins or not is_cheaper_in_place(session, [each.block for each in bins], width, out):
         return
@@ -182,7 +181,7 @@ def read_in_place(session: Session, bins: Sequence[Any], out: int) -> None:
 
 
 def _aggregated_in_place(session: Session) -> Aggregation | None:
-    """What layers behind the first aggregate of rows where they stand; None: bins need rows of their own."""
+    """What layers after the first aggregate of rows in place; None: bins need copies of rows."""
     job, model = session.job, session.model
     plain = session.graph.is_homogeneous and session.inputs.device.type == "cpu" and getattr(model, "layerwise", False)
     carried = session.list_weight is not None or bool(session.inputs.edges)
@@ -194,9 +193,9 @@ def _aggregated_in_place(session: Session) -> Aggregation | None:
 
 
 def is_cheaper_in_place(session: Session, blocks: Sequence[Block], width_in: int, width_out: int) -> bool:
-    """Whether bins of a layer take less time so, by the costs of operators that the job goes by, than with copies.
+    """Whether bins of a layer are faster in place than with copies, by the operator costs in the job.
 
-    A copy of a row that is read, and of its gradient, costs what aggregating a list of one entry does.
+    Copying a row that is read, and its gradient, costs as much as aggregating a list of one entry.
     """
     costs = (session.job.order_costs or {}).get("cpu") or shipped_order_costs()["cpu"]
     here = there = 0.0
@@ -209,7 +208,7 @@ def is_cheaper_in_place(session: Session, blocks: Sequence[Block], width_in: int
 
 
 def _weighted(what: Aggregation, block: Block) -> tuple[Array, Array, Array]:
-    """Edges as (destination, source row, factor of the source's row in what the destination aggregates)."""
+    """Edges as (destination, source row, factor of the source's row in the destination's aggregate)."""
     targets, sources = block.destinations(), block.indices.astype(np.int64)
     weights = np.ones(len(sources)) if block.weights is None else block.weights.astype(np.float64)
     if what == "mean":
@@ -218,7 +217,7 @@ def _weighted(what: Aggregation, block: Block) -> tuple[Array, Array, Array]:
     weights = weights if scale is None else weights * scale[targets]
     if what == "sum":
         return targets, sources, weights
-    # In GCN's sum a vertex reads itself as well.
+    # In GCN's sum a vertex also reads itself.
     roots, own = 1 / np.sqrt(known_totals(block, block.num_src) + 1), np.arange(block.num_dst)
     weights = np.append(weights * roots[sources] * roots[targets], roots[own] ** 2)
     return np.append(targets, own), np.append(sources, own), weights

@@ -1,4 +1,4 @@
-"""What bins of a job's layers take on this host, forward and backward, at several sizes: for a profile."""
+"""Measures the bins of a job's layers on this host, forward and backward, at several sizes: for a profile."""
 
 import statistics
 import time
@@ -20,19 +20,19 @@ from penstock.train.whole.prepared import PreparedBin, PreparedStep
 from penstock.train.whole.steps import LayerPasses
 
 _DIVISIONS = (2, 12, 72)
-"""Numbers of bins that a layer is divided into: the bins of one worker among several are small."""
+"""Numbers of bins into which a layer is divided; bins of one worker among several are small."""
 _MEASURED = 4
-"""Bins of each division that are computed, at most: the first, the last, and some between."""
+"""Bins of each division that are computed at most: the first, the last, and some between."""
 
 
 class MeasuredBin(NamedTuple):
-    """One bin that was computed."""
+    """A bin that was measured."""
 
     layer: int
     rows: int
     edges: int
     inputs: int
-    """Different rows that it reads."""
+    """The number of distinct rows that it reads."""
     width_in: int
     width_out: int
     forward_s: float
@@ -40,11 +40,12 @@ class MeasuredBin(NamedTuple):
 
 
 def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
-    """The median seconds of so many computations of some bins: of the processor, or of a GPU and all it waits for.
+    """The median seconds of some bins over `repeats` computations, on the CPU, or on a GPU with everything it waits
+    for.
 
-    Bins of a layer are computed in turn, as in a step, so that large ones do not find their own rows in a processor's
-    cache. Gathering what a bin reads is a part of it, and so is adding to gradients of that. Rows between layers are
-    random: how long they take does not depend on them.
+    Bins of a layer are computed in turn, as in a step, so that large ones do not find their own rows in the CPU's
+    cache. Gathering what a bin reads is included, and so is adding to the gradients of that. Rows between layers are
+    random: their values do not affect the time.
     """
     if not getattr(session.model, "layerwise", False):
         raise PenstockError(
@@ -66,7 +67,7 @@ def measure_bins(session: Session, repeats: int) -> Iterator[MeasuredBin]:
         below: KeptLevel | None = None
         for layer, works in enumerate(step.bins):
             if layer:
-                # As workers' bins do.
+                # As in workers' bins.
                 last = layer == layers - 1 and job.jump == "none"
                 read_in_place(session, works, session.task.out if last else job.hidden)
             measured = _MeasuredLayer(session, step, passes, layer, below)
@@ -87,7 +88,7 @@ class _MeasuredLayer:
         self._width_in = 0
 
     def measure(self, works: Sequence[PreparedBin], repeats: int) -> Iterator[MeasuredBin]:
-        """Some bins in turn, so many times, after once that compiles kernels and aggregates what is kept."""
+        """Measure some bins in turn, after one pass that compiles kernels and computes the aggregates that are kept."""
         turns = [[self._seconds(work) for work in works] for _ in range(repeats + 1)]
         self._session.optimiser.zero_grad(set_to_none=True)
         for work, seconds in zip(works, zip(*turns[1:], strict=True), strict=True):
@@ -96,7 +97,7 @@ class _MeasuredLayer:
             yield MeasuredBin(self._number, *counts, self._width_in, max(self._widths.values()), forward, backward)
 
     def _seconds(self, work: PreparedBin) -> tuple[float, float]:
-        """Of a bin's forward and its backward pass."""
+        """Seconds of a bin's forward and of its backward pass."""
         number = self._number
         level, below = self._step.level(number + 1), LevelGradients(self._counts[number], self._device)
         began = _now(self._device)
@@ -117,10 +118,10 @@ class _MeasuredLayer:
         return computed - began, _now(self._device) - resumed
 
     def random_level(self) -> KeptLevel:
-        """Rows for the layer above, of which some bins are known."""
+        """Random rows for the layer above, as wide as the measured bins' outputs."""
         level = self._step.level(self._number + 1)
         for name, count in self._counts[self._number + 1].items():
-            # Of a type with few vertices no bin may have been measured.
+            # For a type with few vertices no bin may have been measured.
             width = self._widths.get(name, max(self._widths.values()))
             level.write(name, slice(0, count), torch.randn(count, width, device=self._device))
         return level

@@ -1,4 +1,4 @@
-"""How much memory a step on the whole graph takes, and the bins and places for rows that fit what there is."""
+"""How much memory a step on the whole graph takes, and the choice of bins and of the rows' place that fit."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from penstock.train.whole.levels import Where
 from penstock.train.whole.plan import ListSizes, bin_rows, layer_bounds, list_sizes
 
 _SHARE = 0.6
-"""Of the free memory, what a run plans with: other arrays and the allocator take some, too."""
+"""The share of free memory that a run plans with; other arrays and the allocator take the rest."""
 _ROWS_OUT = 4
 """Arrays as large as a bin's outputs that a layer holds at once: before and after its end, and their gradients."""
 _EDGE_BYTES = 20
@@ -36,53 +36,53 @@ Place = Literal["device", "host", "disk", "recompute"]
 
 
 class LayerSize(NamedTuple):
-    """What one layer computes."""
+    """The sizes of one layer."""
 
     rows: int
-    """Rows that it gives."""
+    """Rows that it computes."""
     inputs: int
     """Rows of the level below."""
     edges: int
     width_in: int
     width_out: int
     carried: int = 0
-    """Numbers that an edge carries."""
+    """Columns of the edge features."""
     messages: int = 0
-    """Numbers that the layer makes for an edge."""
+    """Values that the layer computes for each edge."""
 
 
 def edge_numbers(model: str, edges: EdgeRows, hidden: int) -> tuple[int, int]:
-    """Numbers that an edge carries, and numbers that a layer makes for it."""
+    """Columns of the edge features, and values that a layer computes for each edge."""
     carried = sum(fields.width for fields in edges.fields.values())
     return carried, hidden if carried or LAYERS[model].makes_edge_rows else 0
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How a step is computed within the memory there is."""
+    """How a step is computed within the available memory."""
 
     bins: list[int]
-    """For each layer."""
+    """The number of bins of each layer."""
     keep: Where
-    """Where the rows between two layers wait for the backward pass."""
+    """Where the rows between two layers are kept for the backward pass."""
     recompute_levels: bool
-    """Whether they do not wait, and are computed again from the input."""
+    """Whether they are not kept but recomputed from the input."""
     retain: bool
-    """Whether all that the backward pass needs of every bin is kept, so that nothing is computed again."""
+    """Whether everything that the backward pass needs of every bin is kept, so that nothing is recomputed."""
     predicted_bytes: int
-    """The most that is predicted to be allocated where the model is computed."""
+    """The predicted peak bytes where the model is computed."""
     searched: bool = False
-    """Whether vertices stand in the order of a search, and not in that of their numbers."""
+    """Whether vertices are in breadth-first order, rather than in the order of their numbers."""
     in_place: bool = False
-    """Whether bins read the level below where it stands, and gradients are pulled (`in_place`)."""
+    """Whether bins read the level below in place, and gradients are pulled (`in_place`)."""
 
 
 Predict = Callable[[Decision], int]
-"""Bytes that a step takes which is computed in this way."""
+"""Predicts the bytes of a step that is computed as decided."""
 
 
 def free_bytes(device: torch.device, share: float) -> int:
-    """What a run may take of the memory that is free where its model is computed."""
+    """Bytes that a run may take of the free memory where its model is computed."""
     if device.type == "cuda":
         free, total = device_memory_of(device)
         return int(min(free, share * total))
@@ -101,12 +101,13 @@ def decide(
     predict: "Predict | None" = None,
     in_place: bool = False,
 ) -> Decision:
-    """`predict` says what a step takes; without it, a rule does. `in_place`: bins may read levels where they stand.
+    """Choose the bins and the rows' place. `predict` gives a step's bytes; without it, a rule does. `in_place`: bins
+    may read levels in place.
 
-    `bins`: 0 where they are to be chosen. `item`: bytes of a kept number. `spare`: free memory of the host.
+    `bins`: 0 where they are to be chosen. `item`: bytes of a kept value. `spare`: free memory of the host.
 
-    `overlapping`: several bins are there to overlap with messages. Otherwise they are there to save memory, and what
-    the backward pass needs of each is computed again: kept for all bins, it is more than that of a single one.
+    `overlapping`: the purpose of several bins is to overlap with messages. Otherwise it is to save memory, and what the
+    backward pass needs of each is recomputed: kept for all bins, it is more than that of a single one.
     """
     numbers = [bins] if bins else [2**power for power in range(_MOST_BINS.bit_length())]
     places = _places(keep, on_device)
@@ -116,7 +117,7 @@ def decide(
         where: Where = "host" if place == "recompute" else place
         here = place == "device" or (place == "host" and not on_device)
         least = _least_bytes(sizes, kept if here else 0)
-        # A place that no number of bins makes large enough is not tried: each try may read all edges.
+        # A place that is too small for any number of bins is not tried: each try may read all edges.
         for number, retain, standing in _ways(numbers, here, overlapping, in_place) if bins or least <= free else ():
             chosen = Decision([number] * len(sizes), where, place == "recompute", retain, 0, in_place=standing)
             if predict is None:
@@ -125,7 +126,7 @@ def decide(
                 needed = predict(chosen)
             tried.append(needed)
             fits = needed <= free and (place != "host" or not on_device or kept <= spare)
-            # Who asks for a number of bins gets it, whatever is predicted.
+            # A number of bins that the user sets is used, whatever is predicted.
             if fits or (bins and place == places[-1] and not retain and not standing):
                 return replace(chosen, predicted_bytes=needed)
     needed = min(tried, default=least)
@@ -137,7 +138,7 @@ def decide(
 
 
 def _ways(numbers: Sequence[int], here: bool, overlapping: bool, in_place: bool) -> Iterator[tuple[int, bool, bool]]:
-    """Numbers of bins, whether all is retained, and whether levels are read in place; what is tried first comes first.
+    """(number of bins, retain everything, read in place), in the order in which they are tried.
 
     `here`: levels are kept where the model is computed.
     """
@@ -154,12 +155,12 @@ def _ways(numbers: Sequence[int], here: bool, overlapping: bool, in_place: bool)
 
 
 def _least_bytes(sizes: Sequence[LayerSize], kept: int) -> int:
-    """What a step takes at least, in however many bins: the rows that are kept, and the lists of neighbours."""
+    """The least bytes of a step, with any number of bins: the rows that are kept, and the neighbour lists."""
     return kept + _INDEX_BYTES * sum(size.edges for size in sizes)
 
 
 def step_bytes(sizes: Sequence[LayerSize], bins: int, keep: str, item: int, retain: bool, on_device: bool) -> int:
-    """The most bytes allocated at once where the model is computed, beyond the model and the graph."""
+    """The peak bytes where the model is computed, beyond the model and the graph."""
     here = keep == "device" or (keep == "host" and not on_device)
     levels = sum(size.rows * size.width_out for size in sizes[:-1]) * item if here else 0
     if keep == "recompute":
@@ -174,12 +175,14 @@ def step_bytes(sizes: Sequence[LayerSize], bins: int, keep: str, item: int, reta
 
 
 def _bin_bytes(size: LayerSize, bins: int, number: int) -> int:
-    """One bin's inputs with their gradients, and its outputs. Inputs of a bin are all rows until bins are small."""
+    """One bin's inputs with their gradients, and its outputs. A bin reads all rows of the level below unless it is
+    small.
+    """
     read = min(size.inputs, (size.rows + size.edges) // bins + 1)
     inputs = 0 if bins == 1 and number > 0 else 4 * read * size.width_in
-    # The first layer's inputs have no gradients, and what it aggregates of them is kept.
+    # The first layer's inputs have no gradients, and its aggregates are kept.
     gradients = 4 * read * size.width_in if number else 8 * (size.rows // bins + 1) * size.width_in
-    # A message for each edge, and its gradient.
+    # One message per edge, and its gradient.
     messages = 8 * (size.edges // bins + 1) * size.messages
     return inputs + gradients + messages + _ROWS_OUT * 4 * (size.rows // bins + 1) * size.width_out
 
@@ -190,7 +193,7 @@ def _places(keep: Place | Literal["auto"], on_device: bool) -> list[Place]:
     return ["host" if keep == "device" and not on_device else keep]
 
 
-# How large the bins of a layer would be, counted without making them: for the memory that they will take.
+# The sizes that the bins of a layer would have, counted without making them, to predict their memory.
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,14 +203,14 @@ class BinSize:
     rows: dict[str, slice]
     """The rows of the layer's level that it computes, by node type."""
     inputs: dict[str, int]
-    """Different vertices that it reads, by node type."""
+    """The number of distinct vertices that it reads, by node type."""
     edges: dict[EdgeType, int]
     filled: dict[EdgeType, int]
-    """Rows that read something, by relation."""
+    """The number of rows with at least one neighbour, by relation."""
 
     @property
     def load(self) -> int:
-        """Numbers of rows and edges together."""
+        """The number of rows and edges."""
         computed: int = sum(some.stop - some.start for some in self.rows.values())
         return computed + sum(self.inputs.values()) + sum(self.edges.values())
 
@@ -215,14 +218,14 @@ class BinSize:
 def decided_sizes(
     reach: Reach, layers: int, order: dict[str, Array], counts: list[dict[str, int]], decision: Decision
 ) -> list[list[BinSize]]:
-    """The bins of every layer of a step that is computed as decided."""
+    """The sizes of the bins of every layer of a step that is computed as decided."""
     if decision.in_place:
         return in_place_sizes(list_sizes(reach, order, counts), counts, decision.bins)
     return bin_sizes(reach, layers, order, counts, decision.bins[0])
 
 
 def in_place_sizes(lists: ListSizes, counts: list[dict[str, int]], bins: Sequence[int]) -> list[list[BinSize]]:
-    """The bins of every layer, of a step that reads levels where they stand."""
+    """The sizes of the bins of every layer, for a step that reads levels in place."""
 
     def size(rows: slice) -> BinSize:
         edges = {lists.kind: int(lists.offsets[rows.stop] - lists.offsets[rows.start])}
@@ -234,7 +237,7 @@ def in_place_sizes(lists: ListSizes, counts: list[dict[str, int]], bins: Sequenc
 def bin_sizes(
     reach: Reach, layers: int, order: dict[str, Array], counts: list[dict[str, int]], bins: int
 ) -> list[list[BinSize]]:
-    """The bins of every layer, if each is divided into so many."""
+    """The sizes of the bins of every layer, if each is divided into so many."""
     marks: PerThread[_Marks] = PerThread(lambda: _Marks(reach))
 
     def sizes(number: int) -> list[BinSize]:
@@ -256,7 +259,7 @@ def bin_sizes(
 def _whole_size(
     reach: Reach, kinds: list[EdgeType], order: dict[str, Array], counts: list[dict[str, int]], number: int
 ) -> BinSize:
-    """The only bin of a layer, which reads the level below as it stands: its edges are counted by their bounds."""
+    """The size of a layer's only bin, which reads the whole level below: its edges are counted by list bounds."""
     rows = {name: slice(0, count) for name, count in counts[number + 1].items() if count}
     edges, filled = {}, {}
     for kind in kinds:
@@ -268,7 +271,7 @@ def _whole_size(
 
 
 class _Marks:
-    """Which vertices the bin that a thread counts has met: a number for each of them, another for every bin."""
+    """For each vertex, the number of the last bin, of those that a thread counts, that has met it."""
 
     def __init__(self, reach: Reach) -> None:
         self.of = {name: np.full(nodes.count, -1, np.int32) for name, nodes in reach.graph.nodes.items()}
@@ -302,7 +305,7 @@ def _size(
 
 @njit(nogil=True, cache=True)
 def _count(indptr: Array, indices: Array, rows: Array, marks: Array, number: int) -> tuple[int, int, int]:
-    """Vertices that are read here for the first time, edges, and rows that have any."""
+    """The number of vertices met for the first time, of edges, and of rows that have any."""
     new, edges, filled = 0, 0, 0
     for row in rows:
         first, last = indptr[row], indptr[row + 1]

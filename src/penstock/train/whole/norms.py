@@ -1,7 +1,7 @@
 """Batch normalisation over all bins of a layer, which are computed one after the other.
 
-Statistics are known when every bin has been computed once; the bins are then computed again and normalised by them. In
-the backward pass the sums that go back through the statistics are found in the same way.
+Statistics are known when every bin has been computed once; the bins are then computed again and normalised. In the
+backward pass the sums that gradients through the statistics need are found in the same way.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +18,12 @@ from penstock.nn.norm import BatchNorm, by_running_figures, move_running_figures
 from penstock.traced import is_traced
 
 Sum = Callable[[Tensor], None]
-"""Replaces numbers by the sums of all workers'."""
+"""Replaces values by their sums over all workers."""
 
 
 @dataclass(eq=False)
 class _Statistics:
-    """Of one normalisation: sums of all rows, in float64 around a number near them, and of their gradients."""
+    """The sums of one normalisation: of all rows, in float64 relative to a value near them, and of their gradients."""
 
     near: Tensor
     sums: Tensor
@@ -38,14 +38,17 @@ class LayerNorms:
     """The normalisations of one layer in one step."""
 
     def __init__(self, add: Sum | None = None, norms: Sequence[BatchNorm] = ()) -> None:
-        """`add` sums over workers, of which one may have no rows of some norm: `norms` are all that any may have, in
-        the same order on every worker. None: there is one worker."""
+        """`add` sums over workers. A worker may have no rows of some norm, so `norms` are all that any may have, in the
+        same order on every worker. None: there is one worker.
+        """
         self._add, self._norms, self._known = add, norms, dict[BatchNorm, _Statistics]()
         self._phase: Literal["measure", "apply", "sum"] = "measure"
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Around a pass over all bins, whose rows are counted and not normalised; ends with running figures moved."""
+        """A context for a pass over all bins that collects statistics without normalising; at its end running
+        statistics are updated.
+        """
         with self._during("measure"):
             yield
         if self._add is not None:
@@ -61,26 +64,28 @@ class LayerNorms:
             move_running_figures(norm, known.mean.double(), known.variance.double(), known.count)
 
     def applying(self) -> Any:
-        """Around passes over bins that are normalised, forward or backward."""
+        """A context for passes over bins that are normalised, forward or backward."""
         return self._during("apply")
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """Around a pass over all bins, forward and backward, that finds what goes back through the statistics."""
+        """A context for a forward and backward pass over all bins that collects the sums for gradients through the
+        statistics.
+        """
         with self._during("sum"):
             yield
         if self._add is not None:
             _add_all(self._add, [known.gradients for known in self._known.values()])
 
     def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
-        """What a norm does with the rows of one bin."""
+        """Normalise the rows of one bin, or count them, depending on the context."""
         if self._phase == "measure":
             self._measure(norm, rows.detach())
             return rows
         known = self._known[norm]
         if known.count < 2:
             by_figures = by_running_figures(norm, rows)
-            # Nothing goes back through figures that are given, and gradients come in the pass that follows.
+            # No gradient flows through given statistics, and the other gradients come in the pass that follows.
             return by_figures.detach() if self._phase == "sum" else by_figures
         given = rows.detach() if self._phase == "sum" else rows
         result: Tensor = _BinNormalise.apply(given, norm.weight, norm.bias, norm.eps, known, self._phase == "sum")  # type: ignore[no-untyped-call]
@@ -102,7 +107,7 @@ class LayerNorms:
 
 
 def _no_rows(norm: BatchNorm) -> _Statistics:
-    # Every worker must take the same number, so that sums can be added: the running mean.
+    # Sums are relative to the running mean, which is the same on every worker, so that they can be added.
     assert norm.running_mean is not None
     near = norm.running_mean.double()
     sums = torch.zeros(3, norm.num_features, dtype=torch.float64, device=near.device)

@@ -1,5 +1,6 @@
-"""Steps of a module of the user's own on the whole graph: nothing is known of its layers, so it computes whole
-neighbourhoods at once, which must fit memory. They are read from the graph's lists once and kept."""
+"""Steps of a user's module on the whole graph. Its layers are unknown, so it computes whole neighbourhoods at once,
+which must fit memory. They are read from the graph's lists once and kept.
+"""
 
 from typing import Any
 
@@ -21,7 +22,7 @@ from penstock.train.whole.prepared import ExampleSource
 _TRIED = 64
 """Items of the small batch whose memory is measured."""
 _INDEX_BYTES = 16
-"""Of an edge in the list of pairs that the module is given."""
+"""Bytes of an edge in the list of pairs that the module is given."""
 
 
 class KeptNeighbourhood:
@@ -56,7 +57,7 @@ class OwnModulePasses:
             return session.task.loss(_rows_at(out, self._examples.places), self._examples.batch)
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of the loss in the parameters, and of learnable rows."""
+        """Compute gradients of the loss with respect to the parameters and learnable rows."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def learned_rows(self) -> list[Tensor]:
@@ -64,7 +65,7 @@ class OwnModulePasses:
         return self._session.inputs.learned_rows(self._batch, self._x)
 
     def learn(self) -> None:
-        """Push the gradients of learnable rows."""
+        """Apply the gradients of learnable rows."""
         self._session.inputs.learn(self._batch, self._x)
 
 
@@ -77,7 +78,9 @@ def _rows_at(out: Any, places: dict[str, Tensor | None]) -> Any:
 
 
 def _require_room(session: Session, reach: Reach, seeds: dict[str, Array], planned: Planned) -> None:
-    """Refuse a neighbourhood that will not fit memory: what a small batch keeps for its backward pass is scaled up."""
+    """Refuse a neighbourhood that does not fit memory, estimated from what a small batch keeps for
+    its backward pass.
+    """
     needed = frontiers(reach.graph, seeds, reach.hops)
     vertices = sum(len(rows) for rows in needed[0].values())
     edges = 0
@@ -97,7 +100,7 @@ def _require_room(session: Session, reach: Reach, seeds: dict[str, Array], plann
 
 
 def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
-    """Bytes that the module keeps for its backward pass for each vertex and for each edge, as in a small batch."""
+    """Bytes that the module keeps for its backward pass, per vertex and per edge, measured on a small batch."""
     few = planned._replace(seeds=planned.seeds[:_TRIED])
     batch: Any = session.execution.sample(few)
     batch.blocks = session.inputs.edges.attached(batch.blocks)
@@ -120,7 +123,7 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
         values.copy_(buffers[name])
     lists = [pairs.shape[1] for pairs in _pairs(batch)]
     of_edges = sum(tensor.nbytes for tensor in kept.values() if set(lists) & set(tensor.shape))
-    # The inputs are there twice: a module gets rows of its own, which it may change.
+    # The inputs exist twice: a module gets a copy of its rows, which it may change.
     of_vertices = (
         sum(tensor.nbytes for tensor in kept.values()) - of_edges + 2 * sum(rows.nbytes for rows in x.values())
     )

@@ -1,4 +1,4 @@
-"""Which vertices each level has, in which order, and every layer in bins or ranges; made before training."""
+"""Which vertices each level has, in which order, and the bins or ranges of every layer; made before training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,20 +22,19 @@ from penstock.sampling.block import Block, MiniBatch, TypedBlock
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session
 
-# Lists of neighbours by their places in an order of vertices, and the same edges listed by the vertices that are read.
-#
-# Every level of a step is a prefix of one order, so that one array of lists serves all layers. It is made by reading
-# the graph's lists once, on all cores. On a device it is filled piece by piece: the host holds the lists of the rows
-# that are turned round, and one piece of the others.
+# Neighbour lists by position in an order of vertices, and the transposed lists. Every level of a step is a prefix of
+# one order, so one array of lists serves all layers. It is made by reading the graph's lists once, on all cores. On a
+# device it is filled piece by piece: the host holds the lists of the rows to be transposed, and one piece of the
+# others.
 
 _PIECE = 1 << 26
-"""Entries that are brought to a device at once: 256 MiB."""
+"""Entries that are copied to a device at once: 256 MiB."""
 _WORK = 1 << 20
-"""Entries that a thread renumbers at a time, about."""
+"""The approximate number of entries that a thread renumbers at a time."""
 
 
 class PlacedLists(NamedTuple):
-    """Row i has the entries `indices[indptr[i]:indptr[i + 1]]`, which are places in an order of vertices."""
+    """Row i has the entries `indices[indptr[i]:indptr[i + 1]]`, which are positions in an order of vertices."""
 
     indptr: Array
     """int64, on the host."""
@@ -44,7 +43,7 @@ class PlacedLists(NamedTuple):
 
 
 def list_offsets(edges: EdgeSet, vertices: Array) -> Array:
-    """Where the lists of some vertices begin and end if they stand one after the other (int64)."""
+    """The offsets (int64) of some vertices' lists when these are concatenated."""
     found = np.zeros(len(vertices) + 1, np.int64)
     run_blocks(lambda a, b: _lengths(edges.indptr, vertices, found, a, b), len(vertices), _WORK)
     return np.cumsum(found, out=found)
@@ -53,9 +52,9 @@ def list_offsets(edges: EdgeSet, vertices: Array) -> Array:
 def placed_lists(
     edges: EdgeSet, order: Array, offsets: Array, turned: int, device: torch.device
 ) -> tuple[PlacedLists, Array]:
-    """The lists of the first vertices of an order, and on the host those of the first `turned` of them.
+    """The lists of the first vertices of an order, and, on the host, those of the first `turned` of them.
 
-    `offsets` say how many lists there are, and where they begin (`list_offsets`).
+    `offsets` (from `list_offsets`) gives the number of lists and where they begin.
     """
     entries = int(offsets[-1])
     places = np.empty(int(order.max(initial=-1)) + 1, np.int32)
@@ -85,10 +84,10 @@ def placed_lists(
 
 
 def turned_round(indptr: Array, indices: Array, sources: int, device: torch.device) -> PlacedLists:
-    """For each of the first `sources` places, the rows of some lists that read it, ascending.
+    """The transposed lists: for each of the first `sources` positions, the rows that read it, ascending.
 
-    A counting sort. Every thread reads all entries twice, in order, and counts and writes those of its own places, so
-    that nothing is written by two threads and the result does not depend on how many there are.
+    A counting sort. Every thread reads all entries twice, in order, and counts and writes those of its own positions,
+    so that nothing is written by two threads and the result does not depend on how many there are.
     """
     parts = default_threads()
     bounds = np.linspace(0, sources, parts + 1).astype(np.int64)
@@ -110,7 +109,7 @@ def turned_round(indptr: Array, indices: Array, sources: int, device: torch.devi
 
 
 def _pieces(offsets: Array, first: int) -> list[tuple[int, int]]:
-    """Rows from `first` on, cut so that pieces have about as many entries as are brought to a device at once."""
+    """Ranges of rows from `first` on, with about as many entries as are copied to a device at once."""
     entries = int(offsets[-1] - offsets[first])
     bounds = first + cut_evenly(offsets[first:] - offsets[first], max(1, -(-entries // _PIECE)))
     return [(int(a), int(b)) for a, b in pairwise(bounds) if b > a]
@@ -164,10 +163,9 @@ def _write_readers(indptr: Array, indices: Array, low: int, high: int, starts: A
                 starts[at] += 1
 
 
-# Which vertices each level has, in which order, and every layer divided into bins; made once, before training.
-#
-# Level 0 holds the inputs and level l + 1 what layer l gives. Of each node type the vertices stand in one order, in
-# which every level is a prefix: first those of the last level, then those that only earlier levels have.
+# Which vertices each level has, in which order, and every layer divided into bins; made once, before training. Level 0
+# holds the inputs and level l + 1 the outputs of layer l. The vertices of each node type are in one order, of which
+# every level is a prefix: first those of the last level, then those that only earlier levels have.
 
 Rows = dict[str, Array]
 
@@ -181,7 +179,7 @@ class Bin:
     block: Any
     """A block whose source rows are `inputs`, in that order."""
     inputs: dict[str, Array | None]
-    """Rows of the level below, by node type; None: all of them, as they stand."""
+    """Rows of the level below, by node type; None: all of them, in order."""
     names: Rows
     """Original numbers of the vertices in `inputs`."""
 
@@ -201,15 +199,15 @@ class WholePlan:
     """All levels and bins of one step."""
 
     order: Rows
-    """The vertices of every level, by node type."""
+    """The vertices of all levels in their common order, by node type."""
     counts: list[dict[str, int]]
-    """How many of them each level has."""
+    """For each level, how many of them it has."""
     bins: list[list[Bin]]
-    """For every layer."""
+    """The bins of every layer."""
 
     @property
     def layers(self) -> int:
-        """Layers of the model."""
+        """The number of the model's layers."""
         return len(self.bins)
 
 
@@ -228,7 +226,9 @@ def vertices_by_level(reach: Reach, layers: int, wanted: Rows, all_vertices: boo
 
 
 def _prefixes(count: int, levels: Sequence[Array]) -> Array:
-    """Numbers of levels that contain each other, the smallest first, so that each is a prefix; ascending where new."""
+    """Vertices in an order of which every level is a prefix, given nested levels, the smallest first; ascending within
+    what each adds.
+    """
     known = np.zeros(count, np.bool_)
     found = []
     for rows in levels:
@@ -238,7 +238,7 @@ def _prefixes(count: int, levels: Sequence[Array]) -> Array:
 
 
 def make_plan(reach: Reach, layers: int, order: Rows, counts: list[dict[str, int]], bins: Sequence[int]) -> WholePlan:
-    """Every layer divided into its number of bins, of about the same number of edges and rows each."""
+    """The plan in which every layer is divided into its number of bins, with about equally many edges and rows each."""
     if max(bins) == 1 and _has_plain_lists(reach) and all(sum(level.values()) for level in counts):
         return _undivided(reach, order, counts)
     places = {name: np.full(nodes.count, -1, np.int64) for name, nodes in reach.graph.nodes.items()}
@@ -256,12 +256,12 @@ def make_plan(reach: Reach, layers: int, order: Rows, counts: list[dict[str, int
 
 
 def _has_plain_lists(reach: Reach) -> bool:
-    """Whether blocks are lists of neighbours and nothing else, of one type."""
+    """Whether blocks are plain neighbour lists of one type, without weights, edge numbers or ages."""
     return reach.graph.is_homogeneous and reach.weight is None and reach.clock is None and not reach.edges
 
 
 def _undivided(reach: Reach, order: Rows, counts: list[dict[str, int]]) -> WholePlan:
-    """One bin for each layer. They are prefixes of the same lists, which are read once, on all cores."""
+    """One bin for each layer. Bins are prefixes of the same lists, which are read once, on all cores."""
     ((name, vertices),), (edges,) = order.items(), reach.graph.edges.values()
     rows = [level[name] for level in counts]
     lists = placed_lists(edges, vertices, list_offsets(edges, vertices[: rows[1]]), 0, torch.device("cpu"))[0]
@@ -277,7 +277,7 @@ def _undivided(reach: Reach, order: Rows, counts: list[dict[str, int]]) -> Whole
 def layer_bounds(
     reach: Reach, layers: int, number: int, order: Rows, counts: list[dict[str, int]], bins: int
 ) -> dict[str, Array]:
-    """Where the bins of a layer start and end among its rows, by node type."""
+    """The bounds of a layer's bins among its rows, by node type."""
     kinds = reach.of_layer(number, layers)
     return {
         name: bin_bounds(_loads(reach.graph, kinds, name, vertices[: counts[number + 1][name]]), bins)
@@ -286,7 +286,7 @@ def layer_bounds(
 
 
 def bin_bounds(loads: Array, bins: int) -> Array:
-    """Where bins of about the same load start and end."""
+    """The bounds of bins with about equal loads."""
     ends = np.cumsum(loads)
     total = int(ends[-1]) if len(ends) else 0
     inner = np.searchsorted(ends, total * np.arange(1, bins) / bins, "left") + (len(ends) > 0)
@@ -305,7 +305,7 @@ def _loads(graph: Graph, kinds: Sequence[EdgeType], name: str, rows: Array) -> A
 def _make_bins(
     sample: Callable[[Rows], MiniBatch[Any]], order: Rows, bounds: dict[str, Array], bins: int, places: Rows
 ) -> list[Bin]:
-    """The bins of a layer, several at a time."""
+    """The bins of a layer, made by several threads."""
 
     def work(number: int, _: int) -> Bin:
         rows = {name: slice(int(ends[number]), int(ends[number + 1])) for name, ends in bounds.items()}
@@ -324,7 +324,7 @@ def _make_bin(sample: Callable[[Rows], MiniBatch[Any]], order: Rows, rows: dict[
 
 
 def _in_place(whole: Bin, order: Rows, counts: dict[str, int]) -> Bin:
-    """The only bin of a layer, reading the level below as it stands: its rows are a prefix there, too."""
+    """A layer's only bin, which reads the level below in place: its rows are a prefix there, too."""
     places = whole.inputs
     if isinstance(whole.block, TypedBlock):
         relations = {
@@ -344,7 +344,7 @@ def _known(counts: dict[str, int]) -> dict[str, int]:
 
 
 def _renumbered(block: Block, places: Any, sources: int, totals_at: Any, targets: int) -> Block:
-    """A block that reads rows of the level where they stand; `totals_at` are the places of the rows of `totals`."""
+    """A block that reads rows of the level in place; `totals_at` are the positions of the rows of `totals`."""
     totals = block.totals
     if totals is not None:
         moved = np.zeros(max(targets, len(totals)), totals.dtype)
@@ -355,14 +355,14 @@ def _renumbered(block: Block, places: Any, sources: int, totals_at: Any, targets
     )
 
 
-# Which jobs' bins read levels where they stand, and their plan: ranges of rows of one array of lists.
+# The jobs whose bins read levels in place, and their plan: ranges of rows of one array of lists.
 
 _WIDEST = 2
-"""Inputs that are so many times as wide as a layer's outputs, or wider, are better transformed first."""
+"""Where inputs are at least this many times as wide as a layer's outputs, it is better to transform them first."""
 
 
 def reads_in_place(session: Session) -> Aggregation | None:
-    """What the layers of a job aggregate of rows where they stand; None: its bins need rows of their own."""
+    """What the layers of a job aggregate of rows in place; None: its bins need copies of rows."""
     job, inputs, messages = session.job, session.inputs, session.task.messages
     if messages is None or not messages.is_homogeneous or not getattr(session.model, "layerwise", False):
         return None
@@ -371,7 +371,7 @@ def reads_in_place(session: Session) -> Aggregation | None:
     joined = job.residual or job.jump != "none" or job.norm == "batch"
     orders = job.order if isinstance(job.order, list) else [job.order]
     ordered = "transform" in orders or max(inputs.widths.values()) > _WIDEST * job.hidden
-    # Kernels of the host read rows of the type that they compute with.
+    # Kernels of the host read rows only in the type that they compute with.
     rounded = inputs.device.type == "cpu" and job.keep_type != "float32"
     if carried or changed or joined or ordered or rounded:
         return None
@@ -381,32 +381,32 @@ def reads_in_place(session: Session) -> Aggregation | None:
 
 @dataclass(eq=False)
 class InPlacePlan(WholePlan):
-    """Ranges of rows of one array of lists."""
+    """A plan whose bins are ranges of rows of one array of lists."""
 
     lists: PlacedLists
-    """Of the vertices of level 1, which every later level is a prefix of."""
+    """The lists of the vertices of level 1, of which every later level is a prefix."""
     readers: list[PlacedLists]
     """For each layer from the second on: the rows of its level that read each row of the level below."""
 
 
 class ListSizes(NamedTuple):
-    """How long the lists are that a step reads, by the order of its vertices."""
+    """The lengths of the lists that a step reads, by the order of its vertices."""
 
     name: str
     kind: EdgeType
     edges: EdgeSet
     offsets: Array
-    """Where the lists of level 1 begin and end."""
+    """The offsets of the lists of level 1."""
 
 
 def list_sizes(reach: Reach, order: dict[str, Array], counts: list[dict[str, int]]) -> ListSizes:
-    """Of a step on a graph with one type of vertices."""
+    """The list sizes of a step on a graph with one type of vertices."""
     ((name, vertices),), ((kind, edges),) = order.items(), reach.graph.edges.items()
     return ListSizes(name, kind, edges, list_offsets(edges, vertices[: counts[1][name]]))
 
 
 def bin_rows(sizes: ListSizes, counts: list[dict[str, int]], bins: Sequence[int]) -> list[list[slice]]:
-    """The rows of every layer's bins, which have about the same number of edges and rows together."""
+    """The rows of every layer's bins, with about equally many edges and rows each."""
     found = []
     for level, number in zip(counts[1:], bins, strict=True):
         bounds = cut_evenly(sizes.offsets[: level[sizes.name] + 1], number)
@@ -417,7 +417,7 @@ def bin_rows(sizes: ListSizes, counts: list[dict[str, int]], bins: Sequence[int]
 def make_in_place_plan(
     reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], bins: Sequence[int], device: torch.device
 ) -> InPlacePlan:
-    """Lists where the model is computed, and bins of them."""
+    """The plan with lists where the model is computed, and their bins."""
     sizes = list_sizes(reach, order, counts)
     rows = [level[sizes.name] for level in counts]
     lists, kept = placed_lists(sizes.edges, order[sizes.name], sizes.offsets, rows[2] if len(rows) > 2 else 0, device)

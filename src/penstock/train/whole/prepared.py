@@ -1,4 +1,4 @@
-"""A step made ready: its bins where they are computed, the source of its examples, and inputs that are kept."""
+"""A step made ready: its bins on the device that computes, the source of its examples, and inputs that are kept."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,26 +18,27 @@ from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import Sum
 from penstock.train.whole.plan import Bin, WholePlan
 
-# The examples of a step: which vertices' outputs the loss reads, and what it compares them with.
+# The examples of a step: the vertices whose outputs the loss reads, and their labels.
 
 
 class Examples(NamedTuple):
-    """Of one step in one epoch."""
+    """The examples of one step in one epoch."""
 
     batch: MiniBatch[Any]
     """Seeds and labels, where the model is computed."""
     places: dict[str, Tensor | None]
-    """Where the seeds stand among the computed rows, by node type; None: they are these rows, in that order."""
+    """The positions of seeds among the computed rows, by node type; None: they are these rows, in order."""
 
 
 class ExampleSource:
-    """The examples of one step, whose items are the same in every epoch; negatives are drawn anew in each."""
+    """The examples of one step. Its items are the same in every epoch; negatives are drawn anew in each."""
 
     def __init__(
         self, session: Session, planned: Planned, order: dict[str, Array], counts: list[dict[str, int]]
     ) -> None:
-        """`order` are the computed vertices by node type, `counts` how many of them stand in each level that the loss
-        reads."""
+        """`order` are the computed vertices by node type, `counts` how many of them are in each level that the loss
+        reads.
+        """
         self._session, self._planned, self._order, self._counts = session, planned, order, counts
         self._fixed: Examples | None = None
         self._known: dict[str, Array] = {}
@@ -65,7 +66,7 @@ class ExampleSource:
 
 
 def moved(labels: Any, device: torch.device) -> Any:
-    """Labels brought to where the model is computed."""
+    """Labels, moved to where the model is computed."""
     if isinstance(labels, dict):
         return {name: moved(each, device) for name, each in labels.items()}
     return labels.to(device)
@@ -73,17 +74,17 @@ def moved(labels: Any, device: torch.device) -> Any:
 
 @dataclass(eq=False)
 class PreparedBin(Bin):
-    """A bin whose block and places are where the model is computed."""
+    """A bin whose block and positions are where the model is computed."""
 
     places: dict[str, Tensor | None] = field(default_factory=dict)
     row_names: dict[str, Tensor] = field(default_factory=dict)
-    """`names`, where dropout reads them."""
+    """`names` as tensors, where dropout reads them."""
     in_place: RowsInPlace | None = None
-    """How it reads the level below where it stands; None: it reads copies of rows."""
+    """How it reads the level below in place; None: it reads copies of rows."""
 
 
 class PreparedStep:
-    """What every epoch needs for one step."""
+    """What one step needs in every epoch."""
 
     def __init__(self, session: Session, plan: WholePlan, decision: Decision, planned: Planned) -> None:
         self._session, self.plan, self.decision = session, plan, decision
@@ -100,7 +101,7 @@ class PreparedStep:
         self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else self._computed
 
     def level(self, number: int) -> KeptLevel:
-        """Room for a level's rows. The last one is read at once, by the loss."""
+        """Storage for a level's rows. The last level is read by the loss at once."""
         session, last = self._session, number == self.plan.layers
         where = "device" if last else self.decision.keep
         dtype = self._computed if last else self._dtype
@@ -108,13 +109,13 @@ class PreparedStep:
         return KeptLevel(self.plan.counts[number], where, dtype, device, folder, self._computed)
 
     def gradients(self, number: int) -> LevelGradients:
-        """Room for the gradients of a level's rows."""
+        """Storage for the gradients of a level's rows."""
         return LevelGradients(self.plan.counts[number], self._session.inputs.device)
 
     def fetch(self, work: PreparedBin, level: KeptLevel | None) -> dict[str, Any]:
-        """What a bin reads of a level, or of the inputs where that is None.
+        """The rows that a bin reads of a level, or of the inputs where that is None.
 
-        Leaves of autograd's graph in every pass: the order of products is chosen by that, and must be the same.
+        They are leaf tensors of autograd in every pass: the order of products depends on that, and must be the same.
         """
         if level is None:
             return self.inputs(work)
@@ -122,13 +123,13 @@ class PreparedStep:
         return {name: rows.requires_grad_() for name, rows in x.items()}
 
     def inputs(self, work: PreparedBin) -> dict[str, Tensor]:
-        """The rows that a bin of the first layer reads; learnable ones as they are now."""
+        """The rows that a bin of the first layer reads, with the current learnable ones."""
         session = self._session
         x = self._kept_inputs.get(work)
         if x is None:
             sources = session.inputs.sources
             stored = [name for name in work.names if name not in session.inputs.tables]
-            # A source that the device reads by itself takes numbers that are there already.
+            # A source that the device reads by itself takes indices that are on the device.
             ids: dict[str, Any] = {
                 name: (work.row_names if sources[name].on_device else work.names)[name] for name in stored
             }
@@ -142,7 +143,7 @@ class PreparedStep:
         return x
 
     def prepared(self, work: Bin) -> PreparedBin:
-        """A bin brought to where it is computed."""
+        """A bin, moved to where it is computed."""
         inputs = self._session.inputs
         return prepared_bin(work, inputs.device, inputs.edges)
 
@@ -152,7 +153,7 @@ class PreparedStep:
 
 
 def prepared_bin(work: Bin, device: torch.device, edges: EdgeRows = NO_EDGE_ROWS) -> PreparedBin:
-    """A bin brought to where it is computed."""
+    """A bin, moved to where it is computed."""
     places = {name: None if rows is None else torch.from_numpy(rows).to(device) for name, rows in work.inputs.items()}
     block: Any = work.block if work.block is None else edges.attached([work.block])[0]
     block = block if device.type == "cpu" else on_device(block, device)
@@ -163,7 +164,7 @@ def prepared_bin(work: Bin, device: torch.device, edges: EdgeRows = NO_EDGE_ROWS
 
 
 def normalised_layers(session: Session, layers: int) -> list[bool]:
-    """Which layers have a batch normalisation behind them: all but the last, unless the layers are joined."""
+    """Which layers are followed by a batch normalisation: all but the last, unless the layers are joined."""
     model: Any = session.model
     if session.job.norm != "batch":
         return [False] * layers

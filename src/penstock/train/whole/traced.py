@@ -1,4 +1,4 @@
-"""The memory of a step on the whole graph, before its bins are made: it is traced on bins of the counted sizes."""
+"""The memory of a step on the whole graph, before its bins are made: traced on bins of the counted sizes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,15 @@ from penstock.sampling.block import Block, TypedBlock
 from penstock.sampling.device.block import CHUNK, DeviceBlock
 from penstock.traced import array_of, current_trace, memory_for, room, stand_in, tensor_of
 from penstock.train.session import Session
-from penstock.train.trace.allocations import FEATURES, META, TOPOLOGY, Event, PeakMemory, UntraceableError, traceable
+from penstock.train.trace.allocations import (
+    FEATURES,
+    META,
+    TOPOLOGY,
+    AllocationEvent,
+    PeakMemory,
+    UntraceableError,
+    traceable,
+)
 from penstock.train.trace.allocators import DevicePeak, device_peak, heap_peak
 from penstock.train.trace.batches import try_small_batch
 from penstock.train.trace.fake_session import input_density, traced_session
@@ -27,10 +35,12 @@ from penstock.train.whole.plan import Bin, InPlacePlan, PlacedLists, WholePlan, 
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
 from penstock.train.whole.steps import StepPasses, is_captured
 
-# A step whose bins read levels in place, on tensors without numbers: for the memory that it will take.
+# A step whose bins read levels in place, on meta tensors, to predict its memory.
 
 _TRACED = 2
-"""Bins of a layer that are traced, those of most rows: one is computed after the other, and keeps next to nothing."""
+"""Bins of a layer that are traced, those with most rows: bins are computed one after the other, and keep next to
+nothing.
+"""
 
 
 class TracedInPlaceStep(InPlaceStep):
@@ -59,16 +69,17 @@ class TracedInPlaceStep(InPlaceStep):
         super().__init__(session, InPlacePlan(order, counts, bins, lists, readers), decision, planned, what)
 
     def further(self, kept: int) -> int:
-        """What bins that were not traced keep: where their lists begin, and on a device the rows of long ones' chunks.
+        """Bytes that bins which were not traced keep: the offsets of their lists, and on a device the chunks of long
+        ones.
 
-        What the traced ones keep tells nothing: it is less than what libraries take in a first step.
+        What the traced ones keep is no measure: it is less than what libraries take in a first step.
         """
         rows = sum(level[self._name] for level in [*self.plan.counts[1:], *self.plan.counts[1:-1]])
         size = 4 * rows + 4 * (sum(self._entries) + sum(self._entries[1:])) // CHUNK if self._on_device else 8 * rows
         return round(size * self._untraced)
 
     def prepared(self, work: Bin) -> Any:
-        """Names and lists of the sizes that the bin's will have."""
+        """Meta tensors of the sizes that the bin's lists will have."""
         self._work: Any = work.block
         return super().prepared(work)
 
@@ -76,7 +87,7 @@ class TracedInPlaceStep(InPlaceStep):
         return self._block(self.plan.lists, rows, sum(self._work.edges.values()), self.plan.counts[0][self._name])
 
     def _reader_block(self, number: int, rows: slice) -> Block:
-        """Readers are taken to be as many, in proportion, as what the rows read themselves."""
+        """The readers are assumed to be as many, in proportion, as the entries that the rows read themselves."""
         read = sum(self._size_of(number, rows).edges.values())
         entries = read * self._entries[number + 1] // max(1, self._entries[number])
         return self._block(self.plan.readers[number], rows, entries, self.plan.counts[number + 2][self._name])
@@ -121,7 +132,9 @@ def _rows(size: BinSize) -> int:
 
 
 _STEPS = 2
-"""The first step makes what later ones keep: constant aggregates, transposed lists, the optimiser's state."""
+"""Two steps are traced, as the first allocates what later ones keep: constant aggregates, transposed lists, the
+optimiser's state.
+"""
 
 
 class StepSizes(NamedTuple):
@@ -142,7 +155,7 @@ def traced_step_memory(
     decision: Decision,
     planned: Planned,
 ) -> PeakMemory:
-    """The most memory that steps take at once where the model is computed, their bins and the weights included."""
+    """The peak memory of steps where the model is computed, including their bins and the weights."""
     if not getattr(session.model, "layerwise", False):
         raise UntraceableError("a module of your own is computed on the whole graph at once, without bins")
     step = StepSizes(order, counts, sizes, decision, planned)
@@ -154,8 +167,8 @@ def traced_step_memory(
     return PeakMemory(peak.bytes + further + LOADED_ON_HOST, peak.moment)
 
 
-def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], int]:
-    """What steps allocate on the host in order, and what bins that were not traced keep from step to step."""
+def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[AllocationEvent], int]:
+    """What steps allocate on the host in order, and the bytes that untraced bins keep from step to step."""
     with traceable(), traced_session(session, input_density(session), False) as allocations:
         vertices = {name: room(len(ids), np.int64) for name, ids in given.order.items()}
         before = allocations.now
@@ -170,7 +183,7 @@ def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Event], 
 
 
 def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePeak:
-    """The most that a run takes of a GPU: its steps, captured or launched, and its validations."""
+    """The peak of a run on a GPU: its steps, captured or launched, and its validations."""
     from penstock.pipeline.device import DeviceCarrier
     from penstock.train.whole.device import CapturedWholeStep, whole_on_device
 
@@ -205,12 +218,12 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
 
 
 def _load(bins: Sequence[Sequence[Any]]) -> int:
-    """What there is to compute in some bins."""
+    """The number of rows and edges in some bins."""
     return sum(size.load for layer in bins for size in layer)
 
 
 def _kept_by(session: Session, held: int) -> int:
-    """What bins keep, of all that steps hold after them: without gradients and the optimiser's state."""
+    """The part of the bytes held after steps that bins keep, without gradients and the optimiser's state."""
     held -= sum(p.grad.nbytes for p in session.learned.parameters() if p.grad is not None)
     states = session.optimiser.state.values()
     return held - sum(each.nbytes for state in states for each in state.values() if isinstance(each, Tensor))
@@ -243,7 +256,7 @@ class _TracedStep(PreparedStep):
         traced = [sorted(layer, key=lambda each: -each.load)[:most] for layer in given.sizes]
         loads = [sum(each.load for layer in some for each in layer) for some in (given.sizes, traced)]
         self._untraced = loads[0] / max(1, loads[1]) - 1
-        # A bin's size stands where its block will be.
+        # A bin's size takes the place of its block.
         bins = [[Bin(each.rows, each, {}, {}) for each in layer] for layer in traced]
         plan = WholePlan(given.order, given.counts, bins)
         self._vertices, self._on_device = vertices, on_device
@@ -252,11 +265,11 @@ class _TracedStep(PreparedStep):
         super().__init__(session, plan, given.decision, given.planned)
 
     def further(self, kept: int) -> int:
-        """What bins that were not traced keep, if those that were keep so much."""
+        """Bytes that untraced bins keep, if the traced ones keep `kept`."""
         return round(kept * self._untraced)
 
     def prepared(self, work: Bin) -> PreparedBin:
-        """Arrays and tensors of the sizes that the bin's will have."""
+        """Arrays and meta tensors of the sizes that the bin's will have."""
         with memory_for(TOPOLOGY):
             return self._prepared(work)
 
@@ -283,7 +296,7 @@ class _TracedStep(PreparedStep):
             return torch.empty(len(ids), self._session.inputs.widths[node_type], device=META)
 
     def level(self, number: int) -> KeptLevel:
-        """Room for a level's rows; what is kept elsewhere takes none."""
+        """Storage for a level's rows; rows kept elsewhere take no traced memory."""
         level = super().level(number)
         elsewhere = self.decision.keep == "disk" or (self.decision.keep == "host" and self._on_device)
         return _LevelElsewhere(level) if elsewhere and number < self.plan.layers else level
@@ -309,23 +322,23 @@ class _TracedStep(PreparedStep):
             weights: Any = torch.empty(edges, device=META) if self._weighted else None
             sums: Any = torch.empty(totals, device=META)
             return DeviceBlock(lists, indices, sources, weights, sums)
-        # Which rows are empty is read; how long the lists of the others are is not.
+        # Kernels read which rows are empty, but not the lengths of the other lists.
         indptr = np.minimum(np.arange(rows + 1), filled) * edges // max(1, filled)
         weights = room(edges, np.float32) if self._weighted else None
         return Block(indptr, room(edges, np.int32), sources, weights, room(totals, np.float32))
 
 
 class _LevelElsewhere(KeptLevel):
-    """Rows that are kept where they take none of the traced memory."""
+    """Rows that are kept outside the traced memory."""
 
     def __init__(self, level: KeptLevel) -> None:
         self.__dict__.update(level.__dict__)
 
     def write(self, node_type: str, rows: slice, out: Tensor) -> None:
-        """Keep the shape."""
+        """Record the width."""
         self._values[node_type] = torch.empty(0, out.shape[1], device=META)
 
     def read(self, node_type: str, rows: Tensor | None) -> Tensor:
-        """New rows."""
+        """New rows of that width."""
         count = self._counts[node_type] if rows is None else len(rows)
         return torch.empty(count, self._values[node_type].shape[1], dtype=self._computed, device=META)

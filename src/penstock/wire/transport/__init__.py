@@ -8,21 +8,21 @@ message is not known here.
 """
 
 from penstock.wire.transport.connection import CallerSide, Connection, Owner, ServerSide, Side
-from penstock.wire.transport.listener import LARGE_BYTES, Group, Listener
-from penstock.wire.transport.stream import Lane, default_lanes
+from penstock.wire.transport.listener import LARGE_BYTES, ConnectionGroup, Listener
+from penstock.wire.transport.stream import StreamThread, default_lanes
 from penstock.wire.transport.tls import HandshakeError, Tls, kernel_tls
 
 __all__ = [
     "LARGE_BYTES",
     "CallerSide",
     "Connection",
-    "Group",
+    "ConnectionGroup",
     "HandshakeError",
-    "Lane",
     "Listener",
     "Owner",
     "ServerSide",
     "Side",
+    "StreamThread",
     "Tls",
     "default_lanes",
     "kernel_tls",

@@ -15,7 +15,7 @@ from penstock.graph.arrays import Array
 from penstock.wire.message import Limits
 from penstock.wire.sockets import EventLoop
 from penstock.wire.transport.frames import Frames
-from penstock.wire.transport.stream import Lane, Stream, close_socket
+from penstock.wire.transport.stream import Stream, StreamThread, close_socket
 from penstock.wire.transport.tls import PROOF_BYTES, HandshakeError, Tls
 
 # How a connection begins: TLS's handshake, a greeting of the caller, and the server's welcome.
@@ -35,11 +35,11 @@ MOST_STRIPES = 16
 """Connections of one group."""
 
 T = TypeVar("T")
-Steps = Generator[int, None, "Session"]
+Steps = Generator[int, None, "HandshakeResult"]
 """Yields what it waits for (EVENT_READ or EVENT_WRITE of `selectors`), and returns the session."""
 
 
-class Session(NamedTuple):
+class HandshakeResult(NamedTuple):
     """What a handshake has come to."""
 
     peer: str
@@ -70,7 +70,7 @@ def new_group() -> bytes:
 
 
 class CallerSide:
-    """The side that connects to a peer."""
+    """The `Side` that connects to a peer."""
 
     server_side = False
 
@@ -78,7 +78,6 @@ class CallerSide:
         self.tls, self._peer, self.group, self.stripe = tls, peer, group, stripe
 
     def steps(self, own: ssl.SSLSocket) -> Steps:
-        """See `Side`."""
         tls, me, peer = self.tls, self.tls.credentials.name, self._peer
         yield from _tried(own.do_handshake)
         tls.check(own)
@@ -91,11 +90,11 @@ class CallerSide:
         welcome = yield from _received(own, PROOF_BYTES)
         tls.verify(own, "server", me, peer, welcome)
         plain = yield from _unwrapped(tls, own)
-        return Session(peer, plain, self.group, self.stripe)
+        return HandshakeResult(peer, plain, self.group, self.stripe)
 
 
 class ServerSide:
-    """The side that was connected to."""
+    """The `Side` that accepts a connection."""
 
     server_side, group, stripe = True, b"", 0
 
@@ -103,7 +102,6 @@ class ServerSide:
         self.tls = tls
 
     def steps(self, own: ssl.SSLSocket) -> Steps:
-        """See `Side`."""
         tls, me = self.tls, self.tls.credentials.name
         yield from _tried(own.do_handshake)
         tls.check(own)
@@ -120,7 +118,7 @@ class ServerSide:
         welcome = tls.proof(own, "server", peer, me)
         yield from _tried(lambda: own.send(welcome))
         plain = yield from _unwrapped(tls, own)
-        return Session(peer, plain, group, stripe)
+        return HandshakeResult(peer, plain, group, stripe)
 
 
 def _tried(step: Callable[[], T]) -> Generator[int, None, T]:
@@ -188,7 +186,7 @@ class Connection:
         owner: Owner,
         limits: Limits,
         heartbeat: float,
-        lanes: Sequence[Lane] = (),
+        lanes: Sequence[StreamThread] = (),
         connecting: bool = False,
     ) -> None:
         """`heartbeat`: seconds without a byte after which the peer is gone; `lanes` are threads for large messages;
@@ -197,7 +195,7 @@ class Connection:
         self.reached = not connecting
         """Whether somebody accepted the connection."""
         self.group, self.stripe = side.group, side.stripe
-        """See `Session`; of a connection that was accepted, known when it is open."""
+        """See `HandshakeResult`; of a connection that was accepted, known when it is open."""
         self.finishing = False
         """Whether another one has taken its place."""
         self.queued = 0
@@ -206,7 +204,7 @@ class Connection:
         self._limits, self._heartbeat, self._lanes = limits, heartbeat, lanes
         self._steps: Steps | None = None
         self._stream: Stream | None = None
-        self._lane: Lane | None = None
+        self._lane: StreamThread | None = None
         self._began = time.monotonic()
 
     def start(self) -> None:
@@ -291,7 +289,7 @@ class Connection:
     def _again(self) -> None:
         self._guarded(self._step)
 
-    def _begin(self, session: Session) -> None:
+    def _begin(self, session: HandshakeResult) -> None:
         self._loop.unwatch(session.socket)
         self.peer, self.socket, self.group, self.stripe = session
         if self.stripe and self._lanes:

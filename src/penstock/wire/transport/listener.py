@@ -14,9 +14,9 @@ from penstock.wire.transport.tls import HandshakeError
 
 # The connections of one channel between two tasks: the first, and others for large messages.
 #
-# One connection is encrypted by one core at each end. Where processes have threads for it (`Lane`), a channel that
-# sends or receives large messages has as many more connections, and each message takes the one with the fewest bytes
-# before it. A connection that has carried much is replaced by one with fresh keys; what is under way on it still
+# One connection is encrypted by one core at each end. Where processes have threads for it (`StreamThread`), a channel
+# that sends or receives large messages has as many more connections, and each message takes the one with the fewest
+# bytes before it. A connection that has carried much is replaced by one with fresh keys; what is under way on it still
 # arrives.
 
 LARGE_BYTES = 1 << 19
@@ -26,7 +26,7 @@ KEY_BYTES = 1 << 36
 8446, 5.5), and Python's `ssl` has no way to change them on the way."""
 
 
-class Group:
+class ConnectionGroup:
     """Belongs to the wire's thread."""
 
     def __init__(self, first: Connection) -> None:
@@ -93,14 +93,16 @@ class Requests(Protocol):
 
 
 class Listener:
-    """One port. Belongs to the loop's thread."""
+    """One listening port, and the `Owner` of its connections until their peers are authenticated. Used only by the
+    loop's thread.
+    """
 
     def __init__(
         self, loop: EventLoop, own: socket.socket, port_index: int, accept: Accept, requests: Requests
     ) -> None:
         """`port_index`: which of the process's ports it is."""
         self.socket, self.refused = own, 0
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, ConnectionGroup] = {}
         """Connections of peers' channels, by their number."""
         self._loop, self._port_index, self._accept, self._requests = loop, port_index, accept, requests
         self._unauthenticated: dict[Connection, None] = {}
@@ -145,7 +147,7 @@ class Listener:
         self._unauthenticated.pop(connection, None)
         if number is None:
             self._last = number = self._known[key] = self._last + 1
-            self.groups[number] = Group(connection)
+            self.groups[number] = ConnectionGroup(connection)
         else:
             self.groups[number].add(connection)
         self._numbers[connection] = number
@@ -156,11 +158,10 @@ class Listener:
         connection.pause(self._paused)
 
     def received(self, connection: Connection, frames: Frames) -> None:
-        """See `Owner`."""
         self._requests.asked(self._port_index, connection, frames)
 
     def lost(self, connection: Connection, reason: str) -> None:
-        """See `Owner`."""
+        """-@ cluster/worker/explained/explanations.py"""
         if connection in self._unauthenticated:
             del self._unauthenticated[connection]
             self.refused += 1

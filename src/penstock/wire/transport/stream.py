@@ -219,7 +219,7 @@ def default_lanes() -> int:
     return min(_MOST, cores // _CORES_EACH)
 
 
-class Lane:
+class StreamThread:
     """A thread that owns some of the streams for large messages, beside the one that owns everything else."""
 
     def __init__(self, name: str, heartbeat: float) -> None:

@@ -16,10 +16,10 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, seed_for, unit_draws
 from penstock.nn import ModelOptions
-from penstock.pipeline.batch_rows import Reading, RowReader
+from penstock.pipeline.batch_rows import RowReader, RowReading
 from penstock.pipeline.schedule import Schedule
 from penstock.sampling.block import BatchKey, MiniBatch
-from penstock.sampling.explanation import Explanation, largest_columns, scores_of, steps_between
+from penstock.sampling.explanation import SamplingExplanation, largest_columns, scores_of, steps_between
 from penstock.store.parts import ColumnSelection, PartedRowSource
 from penstock.store.source import RowSource
 from penstock.train.batch_source import layers_of
@@ -92,8 +92,8 @@ class ExplanationSchedule:
         self._every, self._delay, self._explain = every, delay, explain
         self._change = threading.Condition()
         self._weights: dict[int, Weights] = {}
-        self._found: dict[int, Explanation] = {}
-        self._newest: Explanation | None = None
+        self._found: dict[int, SamplingExplanation] = {}
+        self._newest: SamplingExplanation | None = None
         self._failure: PenstockError | None = None
         self._open = False
         self.waited_s = 0.0
@@ -128,7 +128,7 @@ class ExplanationSchedule:
             self._forget_before(self.version_at(step))
         self._explain(version, taken)
 
-    def give(self, explanation: Explanation) -> None:
+    def give(self, explanation: SamplingExplanation) -> None:
         """An explanation is there."""
         with self._change:
             self._found[explanation.version] = self._newest = explanation
@@ -140,7 +140,7 @@ class ExplanationSchedule:
             self._failure = error
             self._change.notify_all()
 
-    def at(self, step: int) -> Explanation | None:
+    def at(self, step: int) -> SamplingExplanation | None:
         """What is in force for the batch of a step; None: nothing yet. Waits while training is under way."""
         version = self.version_at(step)
         if not version:
@@ -158,7 +158,7 @@ class ExplanationSchedule:
                 self.waited_s += time.perf_counter() - began
             return self._found[version]
 
-    def newest(self) -> Explanation | None:
+    def newest(self) -> SamplingExplanation | None:
         """The newest explanation that was made."""
         with self._change:
             return self._newest
@@ -196,7 +196,7 @@ _BINS = 10
 
 
 class ExplainedRows:
-    """Batches read remote rows with the columns that their explanation has chosen."""
+    """A `RowReader` whose batches read only those columns of remote rows that their explanation has chosen."""
 
     def __init__(self, reader: RowReader, parts: Parts) -> None:
         self._reader, self._lock = reader, threading.Lock()
@@ -205,8 +205,7 @@ class ExplainedRows:
         self.vertices = self.remote = 0
         """Vertices of batches that were drawn by explanations, and those of them that are remote."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> Reading:
-        """See `RowReader.reading`."""
+    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
         explanation = batch.explanation
         if explanation is not None:
             ids = batch.vertices[node_type]
@@ -221,7 +220,7 @@ class ExplainedRows:
         return self._reader.reading(batch, node_type, source)
 
 
-class Explanations:
+class WorkerExplanations:
     """See `train.execution.shared.Explanations`. Also says which explanation a batch is drawn by (`at`)."""
 
     def __init__(self, parts: Parts, session: Session) -> None:
@@ -242,7 +241,7 @@ class Explanations:
         session.inputs.read_by(self._reader)
         parts.explanation_at = self.at
 
-    def at(self, key: BatchKey) -> Explanation | None:
+    def at(self, key: BatchKey) -> SamplingExplanation | None:
         """What is in force for a batch; before training has started, nothing is."""
         if self._thread is None:
             return None
@@ -325,7 +324,7 @@ class Explanations:
         delay = self._session.job.explain_delay
         return batch_order(*divmod(version * self._every + delay, self._batches))
 
-    def _explained(self, version: int, weights: Weights) -> Explanation:
+    def _explained(self, version: int, weights: Weights) -> SamplingExplanation:
         if self._halo is None:
             self._halo = halo_of(self._parts)
         rows = chosen_rows(self._halo, self._session.job.explain_rows, self._seed, version)
@@ -337,7 +336,7 @@ class Explanations:
         for what in ("seconds", "processor_seconds"):
             self._spent[what] += float(answer.document[what])
         share = self._session.job.feature_share
-        return Explanation(
+        return SamplingExplanation(
             version,
             {name: scores_of(vertices, answer.arrays[f"rows {name}"]) for name, vertices in rows.items()},
             {name: largest_columns(answer.arrays[f"columns {name}"], share) for name in rows},

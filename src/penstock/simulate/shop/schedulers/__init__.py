@@ -1,7 +1,7 @@
 """Ways to schedule a flexible job shop.
 
-`SCHEDULERS` is the table of contents. A new scheduler is one file and one line here (docs/shops.md). What any of them
-returns is checked before it is given to anybody. `enumeration` has the exact search, which `bilevel` uses for groups.
+`SCHEDULERS` is the table of contents. A new scheduler is one file and one line here (docs/simulating.md). What any of
+them returns is checked before it is given to anybody. `enumeration` has the exact search; `bilevel` uses it for groups.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from penstock.graph.documents import first_problem
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
-    from penstock.simulate.shop.schedule import Schedule
+    from penstock.simulate.shop.schedule import ShopSchedule
     from penstock.simulate.shop.schedulers.scheduler import Scheduler
     from penstock.simulate.shop.shop import Shop
 
@@ -30,7 +30,7 @@ SCHEDULERS: "Registry[Scheduler]" = Registry(
 )
 
 
-def make_schedule(shop: "Shop", name: str, options: dict[str, Any] | None = None) -> "Schedule":
+def make_schedule(shop: "Shop", name: str, options: dict[str, Any] | None = None) -> "ShopSchedule":
     """The schedule that a scheduler makes, checked; `options` are fields of its own."""
     # Imported here: help lists the schedulers, and waits for no kernels.
     from penstock.simulate.shop.schedule import check_schedule

@@ -25,7 +25,7 @@ from pydantic import Field
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
 from penstock.graph.hashing import key_of
-from penstock.simulate.shop.schedule import Pick, Schedule, placed
+from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
 from penstock.simulate.shop.schedulers.enumeration import Search, best_order
 from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler, in_order_of_arrival
 from penstock.simulate.shop.shop import Shop, alone, best_route, quickest
@@ -46,10 +46,10 @@ class BilevelOptions(StrictDocument):
     seed: int = Field(0, ge=0, description="of the first grouping")
 
 
-def bilevel(shop: Shop, options: BilevelOptions) -> Schedule:
+def bilevel(shop: Shop, options: BilevelOptions) -> ShopSchedule:
     """The best schedule over all groupings that the rounds come to, and first in, first out."""
     ratios = [_log_ratio(shop, job, _links(shop, options)) for job in range(len(shop.jobs))]
-    plans: dict[Group, Schedule] = {}
+    plans: dict[Group, ShopSchedule] = {}
     groups = _first_groups(shop, options)
     best = in_order_of_arrival(shop, NoOptions())
     mu, rounds = 0.0, 0
@@ -137,16 +137,16 @@ def _first_groups(shop: Shop, options: BilevelOptions) -> list[Group]:
     return [tuple(sorted(order[at : at + options.beta])) for at in range(0, len(order), options.beta)]
 
 
-def _planned(shop: Shop, group: Group, options: BilevelOptions) -> Schedule:
+def _planned(shop: Shop, group: Group, options: BilevelOptions) -> ShopSchedule:
     part = shop.part(group)
     return Search(part, best_order(part), options.width).run()
 
 
-def _has_failed(shop: Shop, group: Group, plan: Schedule, mu: float) -> bool:
+def _has_failed(shop: Shop, group: Group, plan: ShopSchedule, mu: float) -> bool:
     return plan.makespan > (1 - mu) * sum(min(map(alone, shop.jobs[job])) for job in group)
 
 
-def _joined(shop: Shop, groups: Sequence[Group], plans: dict[Group, Schedule]) -> Schedule:
+def _joined(shop: Shop, groups: Sequence[Group], plans: dict[Group, ShopSchedule]) -> ShopSchedule:
     routes = [0] * len(shop.jobs)
     picks = []
     for group in groups:

@@ -7,7 +7,7 @@ from pydantic import Field
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument
-from penstock.simulate.shop.schedule import Pick, Schedule, placed
+from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
 from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler, in_order_of_arrival
 from penstock.simulate.shop.shop import Shop
 
@@ -22,7 +22,7 @@ class CpSatOptions(StrictDocument):
     threads: int = Field(0, ge=0, description="threads of the solver; 0: all cores; 1: the same schedule every time")
 
 
-def solved(shop: Shop, options: CpSatOptions) -> Schedule:
+def solved(shop: Shop, options: CpSatOptions) -> ShopSchedule:
     """The best schedule that was found, with the time that no schedule beats as far as it was proved."""
     model = _Model(shop, in_order_of_arrival(shop, NoOptions()))
     return model.solved(options)
@@ -31,7 +31,7 @@ def solved(shop: Shop, options: CpSatOptions) -> Schedule:
 class _Model:
     """Intervals that may be used, one for each choice; of a job one route, of an operation one choice."""
 
-    def __init__(self, shop: Shop, known: Schedule) -> None:
+    def __init__(self, shop: Shop, known: ShopSchedule) -> None:
         self._cp = _solver()
         self._shop, self._known = shop, known
         times = [choice.time for job in shop.jobs for route in job for operation in route for choice in operation]
@@ -86,7 +86,7 @@ class _Model:
             use, _ = self._choices[step.job, self._known.routes[step.job], step.operation, step.machine]
             self._model.add_hint(use, True)
 
-    def solved(self, options: CpSatOptions) -> Schedule:
+    def solved(self, options: CpSatOptions) -> ShopSchedule:
         """Solve, and place the operations in the order of their starts, so that none waits for nothing."""
         solver = self._cp.CpSolver()
         solver.parameters.max_time_in_seconds = options.seconds
@@ -97,7 +97,7 @@ class _Model:
         slack = 0 if self._scale == 1.0 else most
         proved = max(0.0, (solver.best_objective_bound - slack) / self._scale)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
-            return Schedule(self._known.routes, self._known.steps, min(proved, self._known.makespan))
+            return ShopSchedule(self._known.routes, self._known.steps, min(proved, self._known.makespan))
         routes = tuple(next(n for n, each in enumerate(taken) if solver.value(each)) for taken in self._routes)
         chosen = [
             (solver.value(start), place, job, machine)
@@ -106,7 +106,7 @@ class _Model:
         ]
         found = placed(self._shop, routes, [Pick(job, machine) for _, _, job, machine in sorted(chosen)])
         best = min(found, self._known, key=lambda schedule: schedule.makespan)
-        return Schedule(best.routes, best.steps, min(proved, best.makespan))
+        return ShopSchedule(best.routes, best.steps, min(proved, best.makespan))
 
 
 def _solver() -> Any:

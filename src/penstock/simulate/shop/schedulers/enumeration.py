@@ -7,7 +7,7 @@ from itertools import islice, permutations
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.simulate.shop.schedule import Pick, Schedule, placed
+from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
 from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler
 from penstock.simulate.shop.shop import Choice, Route, Shop, best_route, quickest
 
@@ -17,14 +17,14 @@ _MOST_ORDERS = 120
 """Orders of jobs that are tried: those of five jobs."""
 
 
-def best_order(shop: Shop) -> Schedule:
+def best_order(shop: Shop) -> ShopSchedule:
     """The shortest schedule of those that place job after job, in all orders or the first 120."""
     routes = tuple(best_route(job) for job in shop.jobs)
     orders = islice(permutations(range(len(shop.jobs))), _MOST_ORDERS)
     return min((_placed_in(shop, routes, order) for order in orders), key=lambda schedule: schedule.makespan)
 
 
-def _placed_in(shop: Shop, routes: tuple[int, ...], order: Sequence[int]) -> Schedule:
+def _placed_in(shop: Shop, routes: tuple[int, ...], order: Sequence[int]) -> ShopSchedule:
     """Each operation on the machine where it would end first behind all that is there, in the first gap that fits."""
     free, picks = [0.0] * len(shop.machines), []
     for job in order:
@@ -65,11 +65,11 @@ class Search:
     `width` limits the states that are kept after each operation; None: none is left out, and the result is the best.
     """
 
-    def __init__(self, shop: Shop, known: Schedule, width: int | None = None) -> None:
+    def __init__(self, shop: Shop, known: ShopSchedule, width: int | None = None) -> None:
         self._shop, self._best, self._width = shop, known, width
         self._rest = [[_remaining(route) for route in job] for job in shop.jobs]
 
-    def run(self) -> Schedule:
+    def run(self) -> ShopSchedule:
         """The best schedule: the one that was known, where no other is shorter."""
         shop = self._shop
         start: Progress = ((_UNSTARTED, 0),) * len(shop.jobs)
@@ -129,7 +129,7 @@ class Search:
             work += rest
         return max(longest, work / len(state.free))
 
-    def _schedule(self, progress: Progress, state: _State) -> Schedule:
+    def _schedule(self, progress: Progress, state: _State) -> ShopSchedule:
         picks = []
         at: _State | None = state
         while at is not None and at.pick is not None:
@@ -166,7 +166,7 @@ def _remaining(route: Route) -> list[float]:
 MOST_JOBS = 4
 
 
-def shortest(shop: Shop, options: NoOptions) -> Schedule:
+def shortest(shop: Shop, options: NoOptions) -> ShopSchedule:
     """The shortest schedule of a small shop."""
     if len(shop.jobs) > MOST_JOBS:
         raise PenstockError(

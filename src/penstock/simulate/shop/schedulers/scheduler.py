@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from penstock.graph.documents import StrictDocument
-from penstock.simulate.shop.schedule import Pick, Schedule, placed
+from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
 from penstock.simulate.shop.shop import Shop, best_route
 
 # What a scheduler of job shops is.
@@ -21,14 +21,14 @@ class Scheduler:
     """One way to schedule: `schedule(shop, options)`."""
 
     name: str
-    schedule: Callable[[Shop, Any], Schedule]
+    schedule: Callable[[Shop, Any], ShopSchedule]
     options: type[StrictDocument] = NoOptions
 
 
 # First in, first out: whatever is ready first is begun first, on the machine where it ends first.
 
 
-def in_order_of_arrival(shop: Shop, options: NoOptions) -> Schedule:
+def in_order_of_arrival(shop: Shop, options: NoOptions) -> ShopSchedule:
     """Jobs by number, each by the route that is shortest alone; of operations ready at once the first job's."""
     routes = tuple(best_route(job) for job in shop.jobs)
     free, picks = [0.0] * len(shop.machines), []

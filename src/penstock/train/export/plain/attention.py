@@ -10,7 +10,7 @@ from penstock.train.export.plain.edge_lists import Edges
 
 
 class Gat(nn.Module):
-    """Graph attention, the first form or the second (`v2`)."""
+    """GAT, or GATv2 with `v2`."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Gat(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width if concat else size)) if bias else None
 
     def forward(self, edges: Edges, x: Tensor, own: Tensor | None = None) -> Tensor:
-        """Rows after the layer; `own` are the destinations', where these are of another type."""
+        """The layer's output rows; `own` are the destinations' input rows where these are of another type."""
         edges = edges.looped() if self.self_loop else edges
         values = self.source(x)
         targets = values if self.target is None else self.target(x if own is None else own)
@@ -58,7 +58,7 @@ class Gat(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A transformer's attention over neighbours."""
+    """Attention over neighbours as in a transformer (TransformerConv)."""
 
     def __init__(self, width_in: int, size: int, heads: int, concat: bool, edge_width: int = 0) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Transformer(nn.Module):
         self.own = nn.Linear(width_in, heads * size if concat else size)
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """Rows after the layer."""
+        """The layer's output rows."""
         keys, values = self.key(x)[edges.source], self.value(x)[edges.source]
         if self.edge is not None:
             carried = self.edge(edges.attr)

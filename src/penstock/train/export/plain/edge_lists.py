@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Edges(NamedTuple):
-    """The edges of one relation; `rows` are the destinations' number."""
+    """The edges of one relation; `rows` is the number of destinations."""
 
     source: Tensor
     target: Tensor
@@ -26,7 +26,7 @@ class Edges(NamedTuple):
         return lowest.scatter_reduce(0, self._places(values), values, "amax")
 
     def weighed(self, values: Tensor) -> Tensor:
-        """Values times the edges' weights."""
+        """The values multiplied by the edges' weights, if they have any."""
         if self.weight is None:
             return values
         return values * self.weight.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
@@ -54,7 +54,7 @@ class Edges(NamedTuple):
         return self.add((shares[:, :, None] * heads).reshape(values.shape))
 
     def looped(self) -> "Edges":
-        """With each destination as one more neighbour of itself, in place of the self loops that there are.
+        """The edges with one self loop at each destination, replacing those that there are.
 
         A self loop carries the mean of what its vertex's other edges carry.
         """

@@ -5,42 +5,42 @@ from torch import Tensor, nn
 
 
 class Dot(nn.Module):
-    """Scores a pair by the product of its rows."""
+    """Scores a pair by the inner product of its rows."""
 
     def forward(self, source: Tensor, target: Tensor, relation: Tensor | None = None) -> Tensor:
-        """[pairs]."""
+        """[pairs]: the scores."""
         return (source * target).sum(-1)
 
 
 class PairMlp(nn.Module):
-    """Scores a pair by a small network on the product of its rows."""
+    """Scores a pair by an MLP on the elementwise product of its rows."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def forward(self, source: Tensor, target: Tensor, relation: Tensor | None = None) -> Tensor:
-        """[pairs]."""
+        """[pairs]: the scores."""
         result: Tensor = self.layers(source * target).squeeze(-1)
         return result
 
 
 class EdgeClassifier(nn.Module):
-    """Classes of edges, from both ends."""
+    """Classifies edges by the rows of both ends."""
 
     def __init__(self, width: int, hidden: int, width_out: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4 * width, hidden), nn.ReLU(), nn.Linear(hidden, width_out))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """[edges, classes]."""
+        """[edges, classes]: the logits."""
         ends = torch.cat([source, target, (source - target).abs(), source * target], dim=-1)
         result: Tensor = self.layers(ends)
         return result
 
 
 class RelationScorer(nn.Module):
-    """DistMult, ComplEx, TransE or RotatE. Rows of `vectors` behind the relations' are those of their inverses."""
+    """DistMult, ComplEx, TransE or RotatE. Rows of `vectors` past those of the relations are their inverses'."""
 
     def __init__(self, form: str, rows: int, columns: int, margin: float = 0.0, distance: int = 1) -> None:
         super().__init__()
@@ -62,6 +62,6 @@ class RelationScorer(nn.Module):
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Of complex numbers, real parts before imaginary ones."""
+    """The product of complex numbers stored as real parts followed by imaginary parts."""
     (x, y), (u, v) = a.chunk(2, -1), b.chunk(2, -1)
     return torch.cat([x * u - y * v, x * v + y * u], -1)

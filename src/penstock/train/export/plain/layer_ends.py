@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class LayerEnd(nn.Module):
-    """What stands behind a layer: residual, norm, activation."""
+    """The end of a layer: residual, norm, activation."""
 
     def __init__(self, width_in: int, width_out: int, residual: bool, norm: str, activation: str, bare: bool) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class LayerEnd(nn.Module):
         self.norm: nn.Module | None = None if bare or norm == "none" else norms[norm](width_out)
 
     def forward(self, y: Tensor, own: Tensor) -> Tensor:
-        """The layer's rows, of the convolution's and of the layer's input."""
+        """The layer's output, from the convolution's output `y` and the layer's input `own`."""
         if self.residual is not None:
             y = y + self.residual(own)
         if self.bare:
@@ -30,7 +30,7 @@ class LayerEnd(nn.Module):
 
 
 class Join(nn.Module):
-    """All layers' outputs to the final one."""
+    """Joins the outputs of all layers to the final one."""
 
     def __init__(self, jump: str, width_in: int, width_out: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ class Sage(nn.Module):
         self.neighbours, self.own = nn.Linear(width_in, width_out), nn.Linear(width_in, width_out, bias=False)
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """Rows after the layer."""
+        """The layer's output rows."""
         result: Tensor = self.neighbours(edges.combine(x, self.reduce)) + self.own(x)
         return result
 
@@ -29,14 +29,14 @@ class Gcn(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width_out))
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """Rows after the layer."""
+        """The layer's output rows."""
         x = self.linear(x)
         root = (edges.totals(x) + 1).rsqrt()
         return root * edges.combine(root * x, "sum") + root * root * x + self.bias
 
 
 class Gin(nn.Module):
-    """GIN; with `edge_width` GINE, whose messages are rectified sums with what edges carry."""
+    """GIN; with `edge_width` GINE, whose messages are the rectified sums of source rows and edge features."""
 
     def __init__(self, width_in: int, width_out: int, edge_width: int = 0) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Gin(nn.Module):
         self.edge = nn.Linear(edge_width, width_in) if edge_width else None
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """Rows after the layer."""
+        """The layer's output rows."""
         if self.edge is None:
             messages = edges.combine(x, "sum")
         else:
@@ -55,13 +55,13 @@ class Gin(nn.Module):
 
 
 class Dense(nn.Module):
-    """A layer that looks at no neighbour."""
+    """A layer that reads no neighbours."""
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width_in, width_out)
 
     def forward(self, edges: Edges, x: Tensor) -> Tensor:
-        """Rows after the layer."""
+        """The layer's output rows."""
         result: Tensor = self.linear(x)
         return result

@@ -11,7 +11,7 @@ from penstock.train.export.plain.typed_layers import kind_of
 
 
 class _Model(nn.Module):
-    """What whole models share: embeddings of vertices without features, and the head."""
+    """The base of whole models: embeddings of vertices without features, and the head."""
 
     def __init__(
         self, embedded: dict[str, list[int]], head: dict[str, Any] | None, scaled: bool, weighted: bool
@@ -22,7 +22,7 @@ class _Model(nn.Module):
         self.head = None if head is None else build(head)
 
     def rows_of(self, name: str, x: Tensor | None) -> Tensor:
-        """What stands for a type's features in the first layer."""
+        """The input rows of a type: its features, or its embeddings."""
         if name in self.embedded:
             rows: Tensor = self.embeddings[self.embedded.index(name)]
             return rows
@@ -32,7 +32,7 @@ class _Model(nn.Module):
         return x / not_zero(x.sum(1, keepdim=True)) if self.scaled else x
 
     def edges_of(self, index: Tensor, rows: Any, weight: Tensor | None, attr: Tensor | None) -> Edges:
-        """The edges of a relation, whose destinations are `rows` many."""
+        """The edges of a relation; `rows` is the number of destinations."""
         if self.weighted and weight is None:
             raise ValueError("The model was trained with weights of edges: give edge_weight.")
         return Edges(index[0], index[1], rows, weight if self.weighted else None, attr)
@@ -55,7 +55,7 @@ class PlainModel(_Model):
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> Tensor:
-        """[vertices, width]."""
+        """[vertices, width]: the output rows."""
         x = self.rows_of("", x)
         edges, outputs = self.edges_of(edge_index, x.shape[0], edge_weight, edge_attr), []
         for convolution, end in zip(self.convolutions, self.ends, strict=True):
@@ -66,7 +66,7 @@ class PlainModel(_Model):
 
 
 class TypedModel(_Model):
-    """A graph with several types: dictionaries in and out. `alone`: it has one relation, and takes tensors too."""
+    """A graph with several types: dictionaries in and out. `alone`: it has one relation, and also takes tensors."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class TypedModel(_Model):
         self.joined = build(joined)
 
     def forward(self, x: Any = None, edge_index: Any = None, edge_weight: Any = None, edge_attr: Any = None) -> Any:
-        """By type, [vertices, width]; a tensor where tensors were given."""
+        """The output rows [vertices, width] by type; a tensor where tensors were given."""
         if self.alone is not None and not isinstance(edge_index, dict):
             weight = None if edge_weight is None else {self.alone: edge_weight}
             (found,) = self.forward({self.types[0]: x}, {self.alone: edge_index}, weight, None).values()
@@ -118,7 +118,7 @@ class EmbeddingModel(_Model):
         self.types = types
 
     def forward(self, x: Any = None, *_: Any) -> Any:
-        """By type, [vertices, width]; a tensor where there is one type without a name."""
+        """The rows [vertices, width] by type; a tensor where there is a single unnamed type."""
         if self.types == [""]:
             return self.rows_of("", x)
         return {name: self.rows_of(name, (x or {}).get(name)) for name in self.types}

@@ -1,4 +1,4 @@
-"""The parts of models by name, and how one is built of its description."""
+"""The parts of models by name, and how to build one from its specification."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,5 +22,5 @@ PARTS: dict[str, type[nn.Module]] = {
 
 
 def build(spec: dict[str, Any], known: Mapping[str, type[nn.Module]] = PARTS) -> Any:
-    """A module of its description: `part` names it, the rest are its arguments."""
+    """Build a module from its specification: `part` names its class, the rest are its arguments."""
     return known[spec["part"]](**{name: value for name, value in spec.items() if name != "part"})

@@ -20,19 +20,19 @@ def kind_of(names: list[str]) -> Kind:
 
 
 class _Typed(nn.Module):
-    """What layers on several types share: which types they give, and which relations they have weights for."""
+    """The base of layers on several types: the output types, and the relations that have weights."""
 
     def __init__(self, types: list[str], kinds: list[list[str]]) -> None:
         super().__init__()
         self.types, self.kinds = types, [kind_of(kind) for kind in kinds]
 
     def present(self, edges: dict[Kind, Edges]) -> list[tuple[int, Kind, Edges]]:
-        """Those that have edges here, with their numbers."""
+        """The relations that have edges here, with their numbers."""
         return [(number, kind, edges[kind]) for number, kind in enumerate(self.kinds) if kind in edges]
 
 
 class Rgcn(_Typed):
-    """R-GCN: a weight for each relation, mixtures of `bases`, or `blocks` along the diagonal of each."""
+    """R-GCN: one weight for each relation, mixtures of `bases`, or block-diagonal weights of `blocks` blocks."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Rgcn(_Typed):
         self.mixture = nn.Parameter(torch.zeros(len(kinds), bases)) if bases else None
 
     def forward(self, edges: dict[Kind, Edges], x: Rows) -> Rows:
-        """Rows after the layer, by type."""
+        """The layer's output rows by type."""
         result = {name: own(x[name]) for name, own in zip(self.types, self.own, strict=True) if name in x}
         weights = self.weight if self.mixture is None else torch.einsum("rb,bio->rio", self.mixture, self.weight)
         for number, kind, some in self.present(edges):
@@ -67,7 +67,7 @@ class Rgcn(_Typed):
 
 
 class OneHotRgcn(_Typed):
-    """R-GCN's first layer on vertices without features, whose rows of all weights are their embeddings."""
+    """R-GCN's first layer on vertices without features: the rows of the weights serve as embeddings."""
 
     def __init__(self, width: int, types: list[str], kinds: list[list[str]], bases: int, reduce: str) -> None:
         super().__init__(types, kinds)
@@ -76,7 +76,7 @@ class OneHotRgcn(_Typed):
         self.mixture = nn.Parameter(torch.zeros(len(kinds), bases))
 
     def forward(self, edges: dict[Kind, Edges], x: Rows) -> Rows:
-        """Rows after the layer, by type."""
+        """The layer's output rows by type."""
         result = {
             name: own(x[name][:, : self.width]) for name, own in zip(self.types, self.own, strict=True) if name in x
         }
@@ -108,7 +108,7 @@ class TypedGat(_Typed):
         self.relations = nn.ModuleList(Gat(**options) for _ in kinds)
 
     def forward(self, edges: dict[Kind, Edges], x: Rows) -> Rows:
-        """Rows after the layer, by type."""
+        """The layer's output rows by type."""
         result = {name: own(x[name]) for name, own in zip(self.types, self.own, strict=True) if name in x}
         for number, kind, some in self.present(edges):
             result[kind[2]] = result[kind[2]] + self.relations[number](some, x[kind[0]], x[kind[2]])
@@ -116,14 +116,14 @@ class TypedGat(_Typed):
 
 
 class TypedDense(_Typed):
-    """A layer that looks at no neighbour, for each type."""
+    """A layer that reads no neighbours, with weights for each type."""
 
     def __init__(self, width_in: int, width_out: int, types: list[str]) -> None:
         super().__init__(types, [])
         self.own = nn.ModuleList(nn.Linear(width_in, width_out) for _ in types)
 
     def forward(self, edges: dict[Kind, Edges], x: Rows) -> Rows:
-        """Rows after the layer, by type."""
+        """The layer's output rows by type."""
         return {name: own(x[name]) for name, own in zip(self.types, self.own, strict=True) if name in x}
 
 
@@ -146,7 +146,7 @@ class Hgt(_Typed):
         self.relation_scale = nn.Parameter(torch.ones(len(kinds), heads))
 
     def forward(self, edges: dict[Kind, Edges], x: Rows) -> Rows:
-        """Rows after the layer, by type."""
+        """The layer's output rows by type."""
         named = zip(self.sources, self.key, self.value, strict=True)
         rows = {name: (key(x[name]), value(x[name])) for name, key, value in named if name in x}
         result = {}
@@ -175,7 +175,7 @@ class Hgt(_Typed):
 
 
 def _joined(edges: list[Edges]) -> Edges:
-    """The edges of several relations that end in one type, behind each other."""
+    """The edges of several relations with the same destination type, concatenated."""
     source, target = (torch.cat([getattr(each, name) for each in edges]) for name in ("source", "target"))
     weight = None
     if any(each.weight is not None for each in edges):
@@ -186,7 +186,7 @@ def _joined(edges: list[Edges]) -> Edges:
 
 
 class _HgtOutput(nn.Module):
-    """What a type makes of what its vertices attended to, and of their own rows."""
+    """The output of one type, from what its vertices attended to and their own rows."""
 
     def __init__(self, width_in: int, width: int, answer: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every layer of one worker in bins, and the groups of rows that workers send each other; made before training."""
+"""The bins of every layer on one worker, and the groups of rows that workers send each other; made before training."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,33 +8,33 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.train.whole.plan import Bin, bin_bounds
-from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
+from penstock.train.whole.shared.interfaces import CutLists, ListExchange, Rows
 from penstock.train.whole.shared.levels import LevelRows, order_of_arrival
 from penstock.train.whole.shared.partial_sums import Places, ReadSums, SentSums, sum_readers, sums_by_bin, with_sums
 
-# The groups of rows that workers send each other: what belongs to one message.
+# The groups of rows that workers send each other, one message each.
 
 
 class HaloGroup(NamedTuple):
-    """Rows that another worker sends together."""
+    """Halo rows that another worker sends in one message."""
 
     rank: int
     number: int
     rows: dict[str, slice]
-    """Where they stand in the level, by node type."""
+    """Their positions in the level, by node type."""
 
 
 class SentGroup(NamedTuple):
-    """Rows, and sums of rows, that another worker reads and is sent together."""
+    """Rows, and sums of rows, that are sent to a reader in one message."""
 
     rank: int
     number: int
     rows: Rows
     """Rows of the level, ascending, by node type."""
     bins: dict[int, dict[str, slice]]
-    """The bins that compute them, and which of `rows` are a bin's."""
+    """The bins that compute them, and which of `rows` each bin computes."""
     sums: dict[str, SentSums]
-    """Behind the rows of a type, for the types that have any."""
+    """The sums that follow the rows, by node type."""
 
     @property
     def computed_by(self) -> set[int]:
@@ -42,15 +42,14 @@ class SentGroup(NamedTuple):
         return {*self.bins, *(place for sums in self.sums.values() for place in sums.returned)}
 
     def count(self, kind: str) -> int:
-        """How many rows and sums of a node type are sent."""
+        """The number of rows and sums of a node type that are sent."""
         return len(self.rows[kind]) + (len(self.sums[kind].numbers) if kind in self.sums else 0)
 
 
-# How gradients of halo rows go back to their owners: after each bin, those that it was the last to add to.
-#
-# A row's gradient is complete after the bin that reads it last in the order of the backward pass. A worker sends one
-# message for each of its bins and each owner. The owner waits for all gradients of a group that it sent, which may come
-# in several messages.
+# How gradients of halo rows return to their owners: after each bin, those that it was the last to add to. A row's
+# gradient is complete after the bin that reads it last in the order of the backward pass. A worker sends one message
+# for each of its bins and each owner. The owner waits for all gradients of a group that it sent, which may come in
+# several messages.
 
 
 class ReturnedGroup(NamedTuple):
@@ -59,25 +58,25 @@ class ReturnedGroup(NamedTuple):
     rank: int
     bin: int
     rows: Rows
-    """Rows of the level, ascending, by node type; no type without rows."""
+    """Rows of the level, ascending, by node type; types without rows are left out."""
 
 
 class AwaitedGroup(NamedTuple):
-    """Gradients that a reader sends together."""
+    """Gradients that a reader sends in one message."""
 
     rank: int
     bin: int
-    """The reader's."""
+    """The reader's bin."""
     parts: dict[str, list[tuple[int, Array]]]
-    """By node type, groups that were sent, by their place in the level's list, and which of their rows these are."""
+    """By node type: the sent groups, by position in the level's list, and which of their rows these are."""
 
 
 def plan_returns(
-    lists: Lists, name: str, last_reader: Rows, received: list[HaloGroup], sent: list[SentGroup]
+    lists: ListExchange, name: str, last_reader: Rows, received: list[HaloGroup], sent: list[SentGroup]
 ) -> tuple[list[ReturnedGroup], list[AwaitedGroup]]:
-    """What goes back to each owner, and what comes back from each reader.
+    """The gradients to return to each owner, and those to expect from each reader.
 
-    `last_reader` is for every row of the level the bin after which its gradient is complete.
+    `last_reader` gives, for every row of the level, the bin after which its gradient is complete.
     """
     kinds = list(last_reader)
     groups = [[each for each in received if each.rank == rank] for rank in range(lists.world)]
@@ -126,7 +125,7 @@ def _awaited(rank: int, groups: list[tuple[int, SentGroup]], readers: Rows) -> l
 
 
 def _bins(parts: Iterable[Array]) -> list[int]:
-    """Descending."""
+    """The distinct bins, descending."""
     return sorted(np.unique(np.concatenate([_NONE, *parts])).tolist(), reverse=True)
 
 
@@ -135,10 +134,10 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(eq=False)
 class CutBin(Bin):
-    """A bin whose `names` are original numbers."""
+    """A bin of a partitioned graph; its `names` are original numbers."""
 
     vertices: Rows = field(default_factory=dict)
-    """Of `inputs`, the numbers in the cut graph."""
+    """The numbers of `inputs` in the partitioned graph."""
 
 
 @dataclass(eq=False)
@@ -147,19 +146,19 @@ class CutLevel:
 
     vertices: Rows
     computed: dict[str, int]
-    """How many of them this worker computes,"""
+    """How many of them this worker computes, by node type."""
     replicated: int = 0
-    """and how many of these are other workers' vertices."""
+    """How many of the computed rows belong to other workers' vertices."""
     received: list[HaloGroup] = field(default_factory=list)
     sent: list[SentGroup] = field(default_factory=list)
     returned: list[ReturnedGroup] = field(default_factory=list)
-    """Gradients that this worker sends to the owners of its halo,"""
+    """Gradients that this worker returns to the owners of its halo."""
     awaited: list[AwaitedGroup] = field(default_factory=list)
-    """and those that come back for what it sent."""
+    """Gradients that readers return for the rows that this worker sent."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """All rows by node type."""
+        """The number of all rows by node type."""
         return _counts(self.vertices)
 
 
@@ -169,19 +168,20 @@ class CutPlan:
 
     levels: list[CutLevel]
     bins: list[list[CutBin]]
-    """For every layer,"""
+    """The bins of every layer."""
     backward_order: list[list[int]]
-    """and the order in which the backward pass has them: the last first, which reads what arrived last, or the first
-    first, where gradients of other workers' rows are complete sooner so."""
+    """The order of each layer's bins in the backward pass: from the last, which reads what arrived last, or from the
+    first, if gradients of other workers' rows are then complete sooner.
+    """
 
     @property
     def layers(self) -> int:
-        """Layers of the model."""
+        """The number of the model's layers."""
         return len(self.bins)
 
     @property
     def replicated_rows(self) -> int:
-        """Rows of other workers' vertices that a step computes here."""
+        """The number of other workers' rows that a step computes here."""
         return sum(level.replicated for level in self.levels)
 
     @property
@@ -191,7 +191,7 @@ class CutPlan:
 
     @property
     def halo_rows(self) -> int:
-        """Rows, and sums of rows, that a step receives at least once, and whose gradients it sends back."""
+        """The number of rows and sums that a step receives, and whose gradients it returns."""
         return sum(
             sum(rows.stop - rows.start for rows in group.rows.values())
             for level in self.levels
@@ -200,9 +200,9 @@ class CutPlan:
 
 
 def make_cut_plan(
-    cut: CutLists, lists: Lists, name: str, rows: Sequence[LevelRows], bins: Sequence[int], by_bin: bool
+    cut: CutLists, lists: ListExchange, name: str, rows: Sequence[LevelRows], bins: Sequence[int], by_bin: bool
 ) -> CutPlan:
-    """`bins` for every layer. `by_bin`: rows are sent bin by bin, else a level's at once."""
+    """Make the plan; `bins` for every layer. `by_bin`: rows are sent bin by bin, else a level's at once."""
     layers = len(rows) - 1
     levels, bounds = [CutLevel(dict(rows[0].computed), _counts(rows[0].computed))], list[Rows]()
     for number in range(layers):
@@ -224,7 +224,7 @@ def make_cut_plan(
             below = levels[number]
             if by_bin:
                 orders[-1] = _soonest_order(below, made[-1])
-            # Without bins of their own, gradients go back after the last one.
+            # Without `by_bin`, all gradients return after the last bin.
             last = _last_readers(below, made[-1] if by_bin else [], orders[-1])
             found = plan_returns(lists, f"{name}/{number}/returns", last, below.received, below.sent)
             below.returned, below.awaited = found
@@ -232,9 +232,10 @@ def make_cut_plan(
 
 
 def _soonest_order(level: CutLevel, bins: Sequence[CutBin]) -> list[int]:
-    """From the last bin to the first or the other way: whichever completes gradients of halo rows after fewer bins.
+    """The order, from the last bin or from the first, in which gradients of halo rows are complete after fewer bins.
 
-    In the last layer rows that read much of the halo come last, and in others first, where rows that others read are.
+    In the last layer, rows that read much of the halo come last; in others they come first, with the rows that others
+    read.
     """
     backward, forward = list(reversed(range(len(bins)))), list(range(len(bins)))
     waits = []
@@ -247,8 +248,9 @@ def _soonest_order(level: CutLevel, bins: Sequence[CutBin]) -> list[int]:
 
 
 def _last_readers(level: CutLevel, bins: Sequence[CutBin], order: Sequence[int]) -> Rows:
-    """For every row of a level the last bin in an order that adds to its gradient; where no bin is given, the last of
-    the order."""
+    """For every row of a level, the last bin in the order that adds to its gradient; a row that no bin reads has the
+    order's last bin.
+    """
     end = order[-1] if order else 0
     found = {kind: np.full(len(ids), end, np.int64) for kind, ids in level.vertices.items()}
     for place in order if bins else ():
@@ -293,7 +295,7 @@ def _counts(vertices: Rows) -> dict[str, int]:
 
 
 def _bounds(cut: CutLists, level: LevelRows, bins: int) -> Rows:
-    """For every node type where bins start and end; bins without any row are left out."""
+    """The bounds of bins by node type; bins without any row are left out."""
     found = {kind: bin_bounds(level.loads[kind], bins) for kind in cut.types}
     sizes = sum(np.diff(each) for each in found.values())
     kept = np.flatnonzero(sizes)
@@ -309,13 +311,13 @@ def _slice(bounds: Array, place: int) -> slice:
 
 
 def _level(
-    cut: CutLists, lists: Lists, name: str, level: LevelRows, bounds: Rows, by_bin: bool, last: bool
+    cut: CutLists, lists: ListExchange, name: str, level: LevelRows, bounds: Rows, by_bin: bool, last: bool
 ) -> CutLevel:
     computed = _counts(level.computed)
     if last:
         return CutLevel(dict(level.computed), computed)
     sent = [_sent_to(cut, level, bounds, rank, by_bin) for rank in range(lists.world)]
-    # For every reader: how many rows of each type a group has, and for each type in which order its rows come.
+    # For every reader: the number of rows of each type in each group, and for each type the order of its rows.
     offered = [
         [
             np.array([[group.count(kind) for kind in cut.types] for group in groups], np.int64).reshape(-1),
@@ -334,7 +336,7 @@ def _sent_numbers(level: LevelRows, group: SentGroup, kind: str) -> Array:
 
 
 def _sent_to(cut: CutLists, level: LevelRows, bounds: Rows, rank: int, by_bin: bool) -> list[SentGroup]:
-    """What a worker is sent, in groups: a sum goes with the last of its rows."""
+    """The groups that are sent to a worker: a sum is sent with the last of its rows."""
     places = {kind: Places(level.computed[kind]) for kind in cut.types}
     rows = {kind: np.sort(places[kind][level.asked[rank][kind]]) for kind in cut.types}
     ends = {kind: np.searchsorted(rows[kind], bounds[kind], "left") for kind in cut.types}
@@ -396,7 +398,7 @@ def _bin(
         block, read = with_sums(cut, sums, batch)
     read = {kind: ids for kind, ids in read.items() if len(ids)}
     inputs = {kind: places[kind][ids] for kind, ids in read.items()}
-    # Nothing is dropped of a sum: what its rows lose, they have lost.
+    # Sums are not dropped: boundary sampling has dropped some of their rows already.
     names = {kind: cut.names(kind, np.maximum(ids, 0)) for kind, ids in read.items()}
     return CutBin(rows, block, dict(inputs), names, read)
 

@@ -24,43 +24,41 @@ from penstock.train.whole.shared.shared_step import LossRowSource, SharedStep
 from penstock.train.whole.shared.steps import EXCHANGES, Exposure, SharedWholeSteps
 from penstock.train.whole.steps import first_epoch
 
-# How many bins a worker's layers have where the job leaves it open, by predicted time.
+# The number of bins of a worker's layers where the job leaves it open, by predicted time. With B bins, all but about
+# one part in B of what compute and messages could do at the same time overlaps. Every bin has a cost of its own, and so
+# has every message at both its ends. So a step takes
 #
-# With B bins all but about one part in B of what compute and messages could do at the same time is done at the same
-# time. Every bin costs something by itself, and so does every message at both its ends. So a step takes
-#
-#     compute + messages - S (1 - 1 / B) + B F
+# compute + messages - S (1 - 1 / B) + B F
 #
 # seconds: S is what could overlap, and F what a bin of every layer costs with its messages. One bin is the schedule of
 # exchange `layer`; several are chosen only where they save a clear share of that.
 #
-# What layers compute is predicted on a host by the costs of operators that the job goes by, which all its workers have,
-# also one that is started again and must divide its rows as before. The other rates are those of one processor core or
-# one GPU of common machines, as measured, and not of this one. `penstock plan` simulates several numbers of bins with a
-# measured profile.
+# The compute time is predicted on a host by the operator costs in the job. All its workers have them, also one that is
+# restarted and must divide its rows as before. The other rates were measured on one CPU core or one GPU of common
+# machines, not on this one. `penstock plan` simulates several numbers of bins with a measured profile.
 
 _MOST = 32
 _GAIN = 0.1
-"""Share of a step that several bins must save."""
+"""The share of a step that several bins must save."""
 _NUMBER = 4
-"""Bytes of a number."""
+"""Bytes of a value."""
 _BACKWARD = 2
-"""A backward pass takes about so many times as long as the forward pass."""
+"""A backward pass takes about this many times as long as the forward pass."""
 
 
 class Rates(NamedTuple):
-    """What a kind of device computes."""
+    """The rates of a kind of device."""
 
     read: float
-    """Bytes of neighbours' rows that are aggregated in a second."""
+    """Bytes of neighbours' rows that are aggregated per second."""
     flops: float
-    """Multiplications and additions of a dense product in a second."""
+    """Floating-point operations of a dense product per second."""
     bin_s: float
-    """Seconds that a bin takes by itself, forward and backward."""
+    """Seconds of overhead of a bin, forward and backward."""
     message_s: float
-    """Seconds of a processor that a message takes at each of its ends,"""
+    """CPU seconds that a message takes at each of its ends."""
     handled: float
-    """and bytes of messages that a processor handles in a second at each end."""
+    """Bytes of messages that a CPU handles per second at each end."""
 
 
 RATES = {"cpu": Rates(4e9, 2e10, 3e-3, 6e-4, 1e9), "cuda": Rates(3e11, 1e13, 6e-4, 4e-4, 1e9)}
@@ -75,22 +73,25 @@ def bins_by_cost(
     rates: Rates,
     costs: OrderCosts | None = None,
 ) -> int:
-    """`received` are the rows of other workers that each layer reads in a step, `bandwidth` is in bytes a second.
+    """The number of bins. `received` are the rows of other workers that each layer reads in a step; `bandwidth` is in
+    bytes per second.
 
-    `costs` of operators, where they are known, stand for the rates of what layers compute.
+    Operator `costs`, where known, replace the rates of what layers compute.
     """
     one_way = sum(_NUMBER * rows * size.width_in for rows, size in zip(received, sizes, strict=True))
     # In each pass a worker sends about as much as it receives.
     handling = 2 * one_way / rates.handled
     forward = sum(_layer_seconds(size, rates) if costs is None else _predicted_seconds(size, costs) for size in sizes)
-    # A bin's rows go to every other worker, and so do gradients; as many come.
+    # A bin's rows go to every other worker, and so do its gradients; as many messages arrive.
     messages = 4 * (world - 1) * sum(rows > 0 for rows in received)
     alone = len(sizes) * rates.bin_s + messages * rates.message_s
     return best_number(forward + handling, _BACKWARD * forward + handling, one_way / bandwidth, alone)
 
 
 def best_number(forward_s: float, backward_s: float, one_way_s: float, bin_s: float) -> int:
-    """From the seconds of processors in both passes, of messages in each, and of a bin of every layer by itself."""
+    """The best number of bins, given the compute seconds of both passes, the message seconds of each, and the overhead
+    of one bin of every layer.
+    """
     overlapping = min(forward_s, one_way_s) + min(backward_s, one_way_s)
     whole = forward_s + backward_s + 2 * one_way_s
 
@@ -102,7 +103,7 @@ def best_number(forward_s: float, backward_s: float, one_way_s: float, bin_s: fl
 
 
 def _predicted_seconds(size: LayerSize, costs: OrderCosts) -> float:
-    """Of a forward pass in the faster order."""
+    """Predicted seconds of a layer's forward pass in the faster order."""
     counts = max(size.inputs, size.rows), size.rows, size.edges
     given = LayerSizes(*counts, size.width_in, size.width_out, input_gradient=False, training=False)
     return min(costs.aggregate_seconds(given), costs.transform_seconds(given))
@@ -114,26 +115,25 @@ def _layer_seconds(size: LayerSize, rates: Rates) -> float:
     return products + _NUMBER * size.edges * narrower / rates.read
 
 
-# Which rows of other workers are computed here instead of received, vertex by vertex, by predicted cost.
-#
-# A row that is received costs its bytes, and those of its gradient on the way back. A replica costs computation, and in
-# later layers the rows that it reads and that are not here anyway, which change in every step; inputs of the first
-# layer are fetched once and kept. Costs are those that a plan measured and wrote into the job, or follow from stated
-# rates: never from what this process measures, so that a worker that is started again decides as before.
+# Which rows of other workers are computed here instead of received, chosen per vertex by predicted cost. A received row
+# costs its bytes, and those of its gradient on the way back. A replica costs computation, and in later layers the rows
+# that it reads and that are not here anyway, which change in every step; inputs of the first layer are fetched once and
+# kept. Costs are those that a plan measured and wrote into the job, or follow from fixed rates: never from what this
+# process measures, so that a restarted worker decides as before.
 
 _READ = 4e9
-"""Bytes of neighbours' rows that a core aggregates in a second."""
+"""Bytes of neighbours' rows that a core aggregates per second."""
 _FLOPS = 2e10
-"""Multiplications and additions of a dense product in a second on a core."""
+"""Floating-point operations of a dense product per second on a core."""
 _PRODUCTS = 2
-"""Of a row: forward, and backward to the weights. Nothing goes back to inputs that are not learned."""
+"""Products of a row: forward, and backward to the weights. Inputs that are not learned have no gradients."""
 
 Cheaper = Callable[[Array, Array], Array]
-"""(numbers of neighbours, rows of these that would be received for it alone) -> whether a row is cheaper to compute."""
+"""(numbers of neighbours, rows of these that would be received only for it) -> whether computing a row is cheaper."""
 
 
 def replicate_where_cheaper(cut: CutLists, rank: int, cheaper: Sequence[Cheaper]) -> Replicate:
-    """Decides for every vertex that is read; `cheaper` is for every layer."""
+    """The decision for every vertex that is read; `cheaper` is given for every layer."""
 
     def chosen(level: int, halo: Rows, own: Rows) -> Rows:
         number = level - 1
@@ -152,9 +152,10 @@ def replicate_where_cheaper(cut: CutLists, rank: int, cheaper: Sequence[Cheaper]
 def cheaper_than(
     bandwidth: float, width_in: int, width_out: int, constant: bool, learned: bool, measured: Sequence[float] = ()
 ) -> Cheaper:
-    """`bandwidth` in bytes a second. What is aggregated of `constant` inputs is known after the first step; to
-    `learned` ones, and to all rows between layers, gradients go back. `measured` are seconds of a row and of an edge,
-    both passes together; where there are none, stated rates are taken."""
+    """`bandwidth` is in bytes per second. Aggregates of `constant` inputs are known after the first step; `learned`
+    inputs, and all rows between layers, have gradients. `measured` are seconds of a row and of an edge, both passes
+    together; without them, fixed rates are used.
+    """
     received, further = (2 * 4 * width / bandwidth for width in (width_out, width_in))
     reads = 0 if constant else 1 + learned
     row = (_PRODUCTS + learned) * 2 * width_in * width_out / _FLOPS + reads * 4 * width_in / _READ
@@ -170,7 +171,7 @@ def cheaper_than(
 
 
 def _read_by(cut: CutLists, number: int, rows: Rows) -> Rows:
-    """The vertices that a layer reads of some rows, ascending."""
+    """The vertices that some rows of a layer read, ascending."""
     found = {kind: np.empty(0, np.int64) for kind in cut.types}
     for kind, vertices in rows.items():
         for batch in batches_of(cut, number, kind, vertices):
@@ -180,8 +181,9 @@ def _read_by(cut: CutLists, number: int, rows: Rows) -> Rows:
 
 
 def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, known: Rows) -> Array:
-    """For each of some vertices, how many of the rows that a layer reads for it are neither own nor known; its row of
-    the level below is one of them."""
+    """For each of some vertices, the number of rows that a layer reads for it and that are neither own nor known,
+    including its own row of the level below.
+    """
     counts = [np.empty(0, np.int64)]
     for batch in batches_of(cut, number, kind, vertices):
         block = batch.blocks[0]
@@ -200,7 +202,9 @@ def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, 
 
 
 _SHARE = 0.6
-"""Of a machine's memory, what its workers plan with: what is free changes from start to start, and bins must not."""
+"""The share of a machine's total memory that its workers plan with: free memory differs from start to start, and bins
+must not.
+"""
 _ITEM = {"float32": 4, "bfloat16": 2}
 
 
@@ -222,7 +226,7 @@ class SharedWholeExecution(SharedExecution):
         self._exposure = Exposure()
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """One at a time. The plan is made with the other workers in the first round, and kept."""
+        """Steps one at a time. The plan is made with the other workers in the first round, and kept."""
         self._workers.begin_round()
         if self._prepared is None:
             steps = [each._replace(seeds=np.sort(each.seeds)) for each in first_epoch(schedule)]
@@ -281,14 +285,16 @@ class SharedWholeExecution(SharedExecution):
         return cheaper_than(bandwidth, max(inputs.widths.values()), job.hidden, constant, learned, measured)
 
     def _readable(self, planned: Planned) -> Rows:
-        """Original numbers of this worker's vertices whose rows losses of a step may read, ascending by node type."""
+        """Original numbers of this worker's vertices whose rows the losses of a step may read,
+        ascending by node type.
+        """
         cut, found = self._workers.cut, {}
         for kind, vertices in self._session.task.readable(planned.seeds).items():
             found[kind] = vertices[cut.ranks(kind, cut.numbers(kind, vertices)) == self._workers.rank]
         return found
 
     def _decide(self, levels: list[LevelRows]) -> Decision:
-        """From what never changes: a worker that is started again must divide its rows as before."""
+        """The decision, from constant inputs only: a restarted worker must divide its rows as before."""
         session, job = self._session, self._session.job
         device = session.inputs.device
         room = int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / self._workers.beside)

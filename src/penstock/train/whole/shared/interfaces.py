@@ -1,4 +1,4 @@
-"""What training on the whole graph needs of a cluster."""
+"""What training on the whole graph requires of a cluster."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -17,33 +17,37 @@ Rows = dict[str, Array]
 
 
 class CutLists(Protocol):
-    """A cut graph: whose vertices are whose, and their whole lists. Vertices go by their numbers in the cut graph."""
+    """A partitioned graph: the owners of vertices, and their whole lists. Vertices are given by number in the
+    partitioned graph.
+    """
 
     types: list[str]
     """The node types, in the same order on every worker."""
     relations: list[EdgeType]
     """The relations, in the same order on every worker."""
     message_edges: int
-    """Edges of all lists together: those that a task predicts are in none."""
+    """The number of edges in all lists; edges that a task predicts are in none."""
 
     def own(self, node_type: str) -> Array:
         """This worker's vertices, ascending."""
 
     def ranks(self, node_type: str, vertices: Array) -> Array:
-        """The workers that compute some vertices."""
+        """The ranks of the workers that compute some vertices."""
 
     def numbers(self, node_type: str, original: Array) -> Array:
-        """Numbers in the cut graph of vertices by original number."""
+        """The numbers in the partitioned graph of vertices given by original number."""
 
     def names(self, node_type: str, vertices: Array) -> Array:
-        """Original numbers of some vertices."""
+        """The original numbers of some vertices."""
 
     def sample(self, number: int, rows: Rows) -> MiniBatch[Any]:
         """One block with the whole lists that a layer reads of some vertices."""
 
 
-class Lists(Protocol):
-    """An all-to-all of lists of numbers, which every worker keeps: one that was started again asks for them again."""
+class ListExchange(Protocol):
+    """An all-to-all of lists of numbers. Every worker keeps what it offers, so that a restarted one can ask for it
+    again.
+    """
 
     rank: int
     world: int
@@ -53,57 +57,57 @@ class Lists(Protocol):
 
 
 class Tag(NamedTuple):
-    """Which rows a message holds."""
+    """Identifies the rows of a message."""
 
     backward: bool
-    """Whether they are gradients, which go back to the owner of the rows."""
+    """Whether they are gradients, which return to the owner of the rows."""
     level: int
     group: int
     """The group's number among those that the owner of the rows sends to the reader."""
 
 
 class RowMail(Protocol):
-    """Messages of rows between two workers. Raises RegroupError when a worker was lost."""
+    """Messages of rows between two workers. Methods raise RegroupError when a worker was lost."""
 
     def begin(self, position: Position) -> None:
-        """Begin a step: what is sent and received from now on belongs to it."""
+        """Begin a step: later messages belong to it."""
 
     def post(self, rank: int, tag: Tag, rows: Sequence[Array]) -> None:
-        """Send rows to a worker, and return at once. Nobody may change them afterwards."""
+        """Send rows to a worker, and return at once. They must not be changed afterwards."""
 
     def take(self, rank: int, tag: Tag) -> list[Array] | None:
-        """The rows that a worker has sent; None: they are not here yet."""
+        """The rows that a worker has sent; None: they have not arrived yet."""
 
     def wait(self) -> None:
         """Return when something may have arrived since the last call of `take`."""
 
     def end(self) -> None:
-        """End a step: all that was sent in it has been received."""
+        """End a step; returns when everything that was sent in it has been received."""
 
 
 class WholeWorkers(Protocol):
-    """The workers that train on one whole graph, as one of them sees them."""
+    """The workers that train on one whole graph, from the view of one of them."""
 
     rank: int
     world: int
     cut: CutLists
-    lists: Lists
+    lists: ListExchange
     mail: RowMail
     beside: int
-    """Workers on this worker's machine, which share its memory."""
+    """The number of workers on this worker's machine, which share its memory."""
     bandwidth: float
-    """Bytes a second that this worker receives, as far as is known."""
+    """Bytes per second that this worker can receive, as far as is known."""
     add: Sum | None
     """Sums over all workers; None: there is one."""
 
     def begin_round(self) -> None:
-        """All workers have met: what is left of an earlier round is dropped."""
+        """Called when all workers have met; drops what is left of an earlier round."""
 
     def start_sum(self, parameters: Sequence[Parameter]) -> None:
         """Begin to sum the gradients of some parameters over all workers, which call it in the same order.
 
-        Where it does that, the parameters have no gradients afterwards until `reduce_and_step`.
+        If it does so, the parameters have no gradients until `reduce_and_step`.
         """
 
     def reduce_and_step(self, session: Session, loss: float) -> float:
-        """From every worker's gradients to the weights after the step; returns the step's loss."""
+        """Sum every worker's gradients and update the weights; returns the step's loss."""

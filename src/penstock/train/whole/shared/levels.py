@@ -1,7 +1,7 @@
 """The rows that every level has on this worker: those that it computes, and the halo that others send.
 
-Found from the last level down. The vertices that a level's rows read are rows of the level below: a worker's own it
-computes, of the others' it tells their owners, who compute them because they are read.
+They are found from the last level down. The vertices that a level's rows read are rows of the level below: a worker
+computes its own, and asks the owners of the others to compute and send them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from penstock.graph.arrays import Array
 from penstock.nn.layers.entry import SourceScale
 from penstock.partition.bins import breadth_first
 from penstock.sampling.block import MiniBatch
-from penstock.train.whole.shared.interfaces import CutLists, Lists, Rows
+from penstock.train.whole.shared.interfaces import CutLists, ListExchange, Rows
 from penstock.train.whole.shared.partial_sums import (
     NO_SUMS,
     AskedSums,
@@ -26,32 +26,30 @@ from penstock.train.whole.shared.partial_sums import (
     joined_edges,
 )
 
-# The order of a worker's rows, such that other workers can start early and so can this one.
-#
-# A row that reads few remote rows can be computed after few messages. So a worker tells the owners of its halo how
-# early it wants each row, owners compute wanted rows in that order, and readers compute their rows in the order in
-# which the last of their inputs arrives.
+# The order of a worker's rows, chosen so that workers can start early. A row that reads few remote rows can be computed
+# after few messages. So a worker sends the owners of its halo a priority for each row, owners compute requested rows in
+# that order, and readers compute their rows in the order in which the last of their inputs arrives.
 
 _CHUNK = 1 << 16
 """Vertices whose lists are read at a time."""
 _RANKS = 256
-"""Ranks with which rows are wanted; rows of one rank stand in the order of a search."""
+"""The number of priorities; rows of one priority are in breadth-first order."""
 
 
 class _Reads(NamedTuple):
     """Entries of some rows' lists that lie in a halo."""
 
     readers: Array
-    """Of each entry, the place of its row among the rows."""
+    """For each entry, the position of its row among the rows."""
     node_type: str
     places: Array
-    """and its place in the halo of this type."""
+    """For each entry, its position in the halo of this type."""
 
 
 def ranks_wanted(cut: CutLists, number: int, rows: Rows, halo: Rows) -> Rows:
-    """For every halo vertex how early rows of a layer want it: the least rank of those that read it.
+    """The priority of every halo vertex: the least rank of a layer's rows that read it.
 
-    A row's rank is its place among the rows of its type that read a halo, by how many of its rows they read.
+    A row's rank is its position among the rows of its type that read a halo, ordered by how many halo rows they read.
     """
     wanted = {kind: np.full(len(ids), _RANKS, np.int64) for kind, ids in halo.items()}
     for kind, vertices in rows.items():
@@ -66,9 +64,9 @@ def ranks_wanted(cut: CutLists, number: int, rows: Rows, halo: Rows) -> Rows:
 
 
 def in_wanted_order(own: Array, places: Array, asked: Sequence[tuple[Array, Array]]) -> Array:
-    """The vertices that other workers ask for, each once, by the least of the ranks that come with them.
+    """The vertices that other workers ask for, each once, ordered by the least rank that comes with them.
 
-    `own` are all of this worker's vertices, ascending, and `places` say how vertices of one rank are ordered.
+    `own` are all of this worker's vertices, ascending, and `places` orders vertices of the same rank.
     """
     vertices, ranks = (np.concatenate(each) for each in zip(*asked, strict=True))
     by_rank = np.argsort(ranks, kind="stable")
@@ -88,8 +86,8 @@ def order_of_arrival(
 ) -> Rows:
     """For every type a permutation of a layer's rows by when their last halo row arrives.
 
-    The first `read_outside` rows of a type, which other workers read, stay first. `arrivals` counts messages.
-    `of_sums` are, by the type of their readers, the only readers of halo rows that are sums, and when these arrive.
+    The first `read_outside` rows of a type, which other workers read, stay first. `arrivals` counts messages. `of_sums`
+    gives, by the type of their readers, the only readers of halo rows that are sums, and when these arrive.
     """
     found = {}
     for kind, vertices in rows.items():
@@ -104,7 +102,7 @@ def order_of_arrival(
 
 
 def _reads(cut: CutLists, number: int, kind: str, vertices: Array, halo: Rows) -> Iterator[_Reads]:
-    """`halo` is ascending."""
+    """Entries of the vertices' lists that lie in the ascending `halo`."""
     for start in range(0, len(vertices), _CHUNK):
         batch = cut.sample(number, {kind: vertices[start : start + _CHUNK]})
         block: Any = batch.blocks[0]
@@ -121,11 +119,11 @@ def _reads(cut: CutLists, number: int, kind: str, vertices: Array, halo: Rows) -
             yield _Reads(readers[is_halo], edge_type[0], places[part.indices[is_halo]])
 
 
-# The order of a worker's vertices in every level: that of a search, so that a bin's vertices read the same rows.
+# The order of a worker's vertices in every level is breadth-first, so that a bin's vertices share the rows they read.
 
 
 def search_order(cut: CutLists, rank: int) -> Rows:
-    """By node type, the place of each of this worker's vertices in a breadth-first search that stays among them."""
+    """By node type, the position of each of this worker's vertices in a breadth-first search among them."""
     own = {kind: cut.own(kind) for kind in cut.types}
     starts = dict(zip(cut.types, np.cumsum([0, *map(len, own.values())]).tolist(), strict=False))
     count = sum(map(len, own.values()))
@@ -140,12 +138,12 @@ def search_order(cut: CutLists, rank: int) -> Rows:
 
 
 def in_order(own: Array, places: Array, vertices: Array) -> Array:
-    """Some of a worker's vertices, sorted by their places; `own` are all of them, ascending."""
+    """Some of a worker's vertices, sorted by position; `own` are all of them, ascending."""
     return vertices[np.argsort(places[np.searchsorted(own, vertices)])]
 
 
 def _edges(cut: CutLists, rank: int, own: Rows, starts: dict[str, int], rows: Rows, first: int) -> list[Array]:
-    """The edges that some of a worker's vertices read from its vertices: both ends, as places among all of these."""
+    """Edges between a worker's vertices that some of them read, with both ends as positions among all of these."""
     batch = cut.sample(0, rows)
     block = batch.blocks[0]
     found = []
@@ -161,8 +159,9 @@ def _edges(cut: CutLists, rank: int, own: Rows, starts: dict[str, int], rows: Ro
 
 
 Replicate = Callable[[int, Rows, Rows], Rows]
-"""(level, vertices of others that are read here, this worker's vertices that are) -> by node type a mask of those of
-others to compute here."""
+"""(level, other workers' vertices that are read here, own vertices that are) -> by node type, a mask of the others'
+vertices to compute here.
+"""
 
 
 @dataclass(eq=False)
@@ -170,20 +169,21 @@ class LevelRows:
     """One level's rows on one worker, by node type."""
 
     computed: Rows
-    """Vertices whose rows this worker computes: first those that others read, as they want them, then the others as a
-    search finds them."""
+    """Vertices whose rows this worker computes: first those that others read, by priority, then the rest in
+    breadth-first order.
+    """
     loads: Rows
-    """For each of them, one and the number of edges that it reads."""
+    """The load of each: one plus the number of edges that it reads."""
     replicated: int = 0
-    """How many of them are other workers' vertices, which come last."""
+    """How many of them are other workers' vertices; these come last."""
     halo: Rows = field(default_factory=dict)
-    """Vertices whose rows others send, ascending,"""
+    """Vertices whose rows others send, ascending."""
     sums: dict[str, ReadSums] = field(default_factory=dict)
-    """and sums of rows that they send, for the types that have any."""
+    """Sums of rows that others send, by node type."""
     asked: list[Rows] = field(default_factory=list)
-    """By rank, the vertices of this worker that another reads, ascending,"""
+    """By rank, the vertices of this worker that another one reads, ascending."""
     asked_sums: list[dict[str, AskedSums]] = field(default_factory=list)
-    """and the sums of this worker's rows."""
+    """By rank, the sums of this worker's rows that another one reads."""
 
     @property
     def received(self) -> int:
@@ -193,7 +193,7 @@ class LevelRows:
 
 def find_levels(
     cut: CutLists,
-    lists: Lists,
+    lists: ListExchange,
     name: str,
     layers: int,
     wanted: Rows,
@@ -201,10 +201,10 @@ def find_levels(
     replicate: Replicate | None = None,
     scale: SourceScale | None = None,
 ) -> list[LevelRows]:
-    """For every level from the inputs (level 0, whose rows are read and not computed) to the last.
+    """The rows of every level from the inputs (level 0, whose rows are read and not computed) to the last.
 
-    `wanted` are this worker's vertices of the last level. `name` tells the exchanges from those of other steps. With
-    `scale` others may send sums of their rows.
+    `wanted` are this worker's vertices of the last level. `name` distinguishes the exchanges from those of other steps.
+    With `scale` others may send sums of their rows.
     """
     position = search_order(cut, lists.rank)
     last = {kind: wanted.get(kind, _NONE) for kind in cut.types}
@@ -233,11 +233,11 @@ class _ReadLists(NamedTuple):
     """The lists of a level's rows on this worker."""
 
     loads: Rows
-    """For every row one and its edges."""
+    """The load of every row: one plus its edges."""
     vertices: Rows
-    """All that are read, ascending."""
+    """All vertices that are read, ascending."""
     cut_edges: CutEdges | None
-    """None: they need not be known."""
+    """None where they are not needed."""
 
 
 def _read(cut: CutLists, rank: int, number: int, rows: Rows, scale: SourceScale | None) -> _ReadLists:
@@ -255,13 +255,13 @@ def _read(cut: CutLists, rank: int, number: int, rows: Rows, scale: SourceScale 
 
 
 def batches_of(cut: CutLists, number: int, kind: str, vertices: Array) -> Iterator[MiniBatch[Any]]:
-    """The whole lists that a layer reads of some vertices, some at a time."""
+    """The whole lists that a layer reads of some vertices, in batches."""
     for start in range(0, len(vertices), _CHUNK):
         yield cut.sample(number, {kind: vertices[start : start + _CHUNK]})
 
 
 def _lengths(batch: MiniBatch[Any]) -> Array:
-    """Of the lists of a batch's seeds, which are of one type, over all relations."""
+    """The lengths of the lists of a batch's seeds, which are of one type, over all relations."""
     block = batch.blocks[0]
     total = np.zeros(batch.num_seeds, np.int64)
     for part in getattr(block, "relations", {None: block}).values():
@@ -273,7 +273,7 @@ def _lengths(batch: MiniBatch[Any]) -> Array:
 
 def _level_below(
     cut: CutLists,
-    lists: Lists,
+    lists: ListExchange,
     name: str,
     number: int,
     rows: Rows,
@@ -292,7 +292,7 @@ def _level_below(
     halo = {kind: ids[~copies[kind]] for kind, ids in halo.items()}
     sums, wanted = dict[str, ReadSums](), [dict.fromkeys(cut.types, NO_SUMS)] * lists.world
     if lists_read.cut_edges is not None:
-        # A replica of the level above reads its own row as it is, which no sum has.
+        # A replica in the level above reads its own row, which cannot be part of a sum.
         copied = {kind: ids[cut.ranks(kind, ids) != lists.rank] for kind, ids in rows.items()}
         alone = {kind: np.concatenate([ids, copied.get(kind, _NONE)]) for kind, ids in replicas.items()}
         sums, wanted = choose_sums(cut, lists.world, _received(cut, lists_read.cut_edges, alone))
@@ -302,7 +302,7 @@ def _level_below(
         sent = in_wanted_order(cut.own(kind), position[kind], [(each.read[kind], each.early[kind]) for each in told])
         own = cut.own(kind) if all_vertices else np.union1d(read[kind][owner[kind] == lists.rank], sent)
         inner = in_order(cut.own(kind), position[kind], np.setdiff1d(own, sent, assume_unique=True))
-        # What others read is computed first.
+        # Rows that others read are computed first.
         computed[kind] = np.concatenate([sent, inner, replicas[kind]])
     halo = {kind: ids[~sums[kind].are_summed(ids)] if kind in sums else ids for kind, ids in halo.items()}
     replicated = sum(map(len, replicas.values()))
@@ -311,7 +311,7 @@ def _level_below(
 
 
 def _received(cut: CutLists, edges: CutEdges, alone: Rows) -> CutEdges:
-    """Edges from other workers' vertices whose rows are neither computed here nor wanted as they are."""
+    """Edges from other workers' vertices whose rows are neither computed here nor needed individually."""
     taken = np.ones(len(edges.sources), np.bool_)
     for number, (source, _, _) in enumerate(cut.relations):
         here = np.flatnonzero(edges.relations == number)
@@ -324,15 +324,15 @@ class _Told(NamedTuple):
 
     read: Rows
     early: Rows
-    """How early it wants each of these rows, a rank,"""
+    """The priority of each of these rows."""
     sums: dict[str, AskedSums]
-    """and those that it wants in sums."""
+    """The rows that it reads in sums."""
 
 
 def _tell(
-    cut: CutLists, lists: Lists, name: str, halo: Rows, early: Rows, sums: list[dict[str, AskedSums]]
+    cut: CutLists, lists: ListExchange, name: str, halo: Rows, early: Rows, sums: list[dict[str, AskedSums]]
 ) -> list[_Told]:
-    """Tell every worker which of its rows this one reads, and how; returns, by rank, what others read of this one."""
+    """Send every worker which of its rows this one reads, and how; returns, by rank, what others read of this one."""
     owners = {kind: cut.ranks(kind, ids) for kind, ids in halo.items()}
     told = lists.exchange(
         name,

@@ -22,7 +22,7 @@ from penstock.sampling.block import Block, TypedBlock
 from penstock.train.whole.shared.interfaces import CutLists, Rows
 
 _SPAN = 1 << 40
-"""More than there are vertices."""
+"""A number larger than that of any vertex."""
 
 
 class CutEdges(NamedTuple):
@@ -31,34 +31,34 @@ class CutEdges(NamedTuple):
     sources: Array
     targets: Array
     factors: Array
-    """What each source's row is multiplied by."""
+    """The factor of each source's row."""
     relations: Array
-    """By their places in `CutLists.relations`."""
+    """The relations, by position in `CutLists.relations`."""
     senders: Array
-    """The workers that own the sources."""
+    """The ranks of the workers that own the sources."""
 
     def only(self, some: Array) -> "CutEdges":
-        """Some of the edges, by places or by a mask."""
+        """Some of the edges, by position or by a mask."""
         return CutEdges(*(each[some] for each in self))
 
 
 class AskedSums(NamedTuple):
-    """Sums of rows of one node type that one worker asks another for."""
+    """Sums of rows of one node type that one worker requests from another."""
 
     numbers: Array
     lengths: Array
     sources: Array
-    """The vertices of all sums, one sum after the other,"""
+    """The vertices of all sums, concatenated."""
     factors: Array
-    """and what their rows are multiplied by."""
+    """The factors of their rows."""
 
     def as_lists(self) -> list[Array]:
-        """Lists of whole numbers, for an exchange."""
+        """The sums as lists of integers, for an exchange."""
         return [self.numbers, self.lengths, self.sources, self.factors.view(np.int64)]
 
     @classmethod
     def of_lists(cls, lists: Sequence[Array]) -> "AskedSums":
-        """What `as_lists` gave."""
+        """The inverse of `as_lists`."""
         numbers, lengths, sources, bits = lists
         return cls(numbers, lengths, sources, np.ascontiguousarray(bits).view(np.float64))
 
@@ -68,12 +68,12 @@ class ReadSums:
     """The sums of one node type's rows that one worker reads in one level."""
 
     keys: Array
-    """For each sum its sender, its relation and its reader in one number, ascending."""
+    """For each sum its sender, relation and reader in one number, ascending."""
     summed: Array
-    """Vertices whose rows travel in sums alone, ascending."""
+    """Vertices whose rows are sent only in sums, ascending."""
 
     def are_summed(self, vertices: Array) -> Array:
-        """Which of some vertices' rows travel in sums."""
+        """Which of some vertices' rows are sent in sums."""
         if not len(self.summed):
             return np.zeros(len(vertices), np.bool_)
         at = np.minimum(np.searchsorted(self.summed, vertices), len(self.summed) - 1)
@@ -87,13 +87,15 @@ class ReadSums:
 
 
 def sum_keys(cut: CutLists, senders: Array, relations: Array | int, targets: Array) -> Array:
-    """Names for the sums of what vertices read of workers: by sender, then by relation and vertex."""
+    """Keys of the sums that vertices read from workers: ordered by sender, then by relation and vertex."""
     found: Array = (senders * len(cut.relations) + relations) * _SPAN + targets
     return found
 
 
 def sum_readers(cut: CutLists, read: ReadSums, vertices: Array) -> dict[str, tuple[Array, Array]]:
-    """Of a level's rows of one type, the sums and their only readers: by the readers' type, places and vertices."""
+    """The sums among a level's rows of one type, and their only readers: by the readers' type,
+    positions and vertices.
+    """
     places = np.flatnonzero(vertices < 0)
     keys = read.keys[-1 - vertices[places]]
     relations, found = keys // _SPAN % len(cut.relations), dict[str, tuple[Array, Array]]()
@@ -113,7 +115,7 @@ def cut_edges(cut: CutLists, rank: int, batch: Any, scale: SourceScale) -> CutEd
         source, _, target = kind
         outside = owners[source][block.indices] != rank
         at = block.indices[outside]
-        # What a relation from another type reads has no list in that relation.
+        # Source rows of another type have no list in that relation.
         totals = np.asarray(block.totals, np.float64)[at] if source == target else np.zeros(len(at))
         factors = scale(totals)
         if block.weights is not None:
@@ -125,12 +127,12 @@ def cut_edges(cut: CutLists, rank: int, batch: Any, scale: SourceScale) -> CutEd
 
 
 def joined_edges(parts: Sequence[CutEdges]) -> CutEdges:
-    """The edges of all parts, in their order."""
+    """The edges of all parts, concatenated."""
     return CutEdges(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def relations_of(cut: CutLists, block: Block | TypedBlock) -> dict[EdgeType, Block]:
-    """A block by relation, for those that lead to rows of it."""
+    """A block's relations that lead to its rows."""
     if isinstance(block, Block):
         (kind,) = cut.relations
         return {kind: block}
@@ -138,7 +140,7 @@ def relations_of(cut: CutLists, block: Block | TypedBlock) -> dict[EdgeType, Blo
 
 
 def choose_sums(cut: CutLists, world: int, edges: CutEdges) -> tuple[dict[str, ReadSums], list[dict[str, AskedSums]]]:
-    """Which rows travel in sums, and what each worker is asked to add up, by the type of the rows."""
+    """Choose which rows are sent in sums, and the sums to request from each worker, by the type of the rows."""
     type_of = np.array([cut.types.index(source) for source, _, _ in cut.relations])
     keys = sum_keys(cut, edges.senders, edges.relations, edges.targets)
     rows = type_of[edges.relations] * _SPAN + edges.sources
@@ -159,7 +161,7 @@ def choose_sums(cut: CutLists, world: int, edges: CutEdges) -> tuple[dict[str, R
 
 
 def with_sums(cut: CutLists, read: Mapping[str, ReadSums], batch: Any) -> tuple[Block | TypedBlock, Rows]:
-    """A batch's block of whole lists and its sources by type, with sums in place of the rows that travel in them.
+    """A batch's block of whole lists and its sources by type, with sums replacing the rows that are sent in them.
 
     In each relation every row reads its own neighbours first and then its sums, by sender.
     """
@@ -184,7 +186,7 @@ def with_sums(cut: CutLists, read: Mapping[str, ReadSums], batch: Any) -> tuple[
     for (source, _, target), part in made.items():
         part.num_src = len(found[source])
         if part.totals is not None:
-            # A sum has no list: layers take it as it is.
+            # A sum has no list: layers read it unchanged.
             known = part.totals[kept[target][: len(part.totals)]]
             part.totals = np.append(known, np.zeros(len(found[target]) - len(known), known.dtype))
     if isinstance(block, Block):
@@ -196,7 +198,7 @@ def with_sums(cut: CutLists, read: Mapping[str, ReadSums], batch: Any) -> tuple[
 def _relation_with_sums(
     cut: CutLists, kind: EdgeType, block: Block, vertices: Array, readers: Array, kept: Array, first: int
 ) -> tuple[Block, Array]:
-    """One relation's block, with the totals that it had, whose sums are rows from `first` on; and these sums' names.
+    """One relation's block with unchanged totals, whose sums are rows from `first` on; and the numbers of these sums.
 
     `vertices` and `readers` are the vertices of its source rows and of its rows, `kept` says which source rows stay.
     """
@@ -227,11 +229,11 @@ NO_SUMS = AskedSums(_NONE, _NONE, _NONE, np.empty(0))
 _NO_EDGES = CutEdges(_NONE, _NONE, np.empty(0), _NONE, _NONE)
 
 
-# Sums of rows that a worker adds up for another: their lists, and the way of their gradients back to the rows.
+# Sums of rows that a worker computes for another: their lists, and how their gradients return to the rows.
 
 
 class Places:
-    """Where vertices stand in a list that is in no order."""
+    """Finds the positions of vertices in an unordered list."""
 
     def __init__(self, vertices: Array) -> None:
         self._order = np.argsort(vertices, kind="stable")
@@ -249,18 +251,18 @@ class RowLists(NamedTuple):
 
 
 class SentSums(NamedTuple):
-    """Sums of one node type's rows that another worker is sent together."""
+    """Sums of one node type's rows that are sent to a reader in one message."""
 
     numbers: Array
-    """By which the reader knows them."""
+    """The numbers under which the reader knows them."""
     added: RowLists
-    """The rows that are added up: each sum reads some of them."""
+    """The rows that are summed: each sum reads some of them."""
     returned: dict[int, RowLists]
-    """The rows of each bin among these, which add up the gradients of the sums that they are in."""
+    """For each bin, its rows among these, which sum the gradients of the sums that they are part of."""
 
 
 def sums_by_bin(asked: AskedSums, places: Places, bounds: Array, by_bin: bool) -> dict[int, SentSums]:
-    """The sums that are complete when a bin is, if bins are computed in order; not `by_bin`: all with the last bin."""
+    """The sums that are complete after each bin, if bins are computed in order; without `by_bin` all after the last."""
     rows = places[asked.sources]
     bins = np.searchsorted(bounds, rows, "right") - 1
     starts = np.concatenate([[0], np.cumsum(asked.lengths)[:-1]]).astype(np.int64)
@@ -288,7 +290,7 @@ def _sums(numbers: Array, sums: Array, rows: Array, bins: Array, factors: Array)
 
 
 def _block(targets: Array, sources: Array, weights: Array | None, num_dst: int, num_src: int) -> Block:
-    """Lists of edges that are in no order."""
+    """A block of edges that are in no order."""
     order = np.argsort(targets, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=num_dst))]).astype(np.int64)
     return Block(indptr, sources[order].astype(np.int32), num_src, None if weights is None else weights[order])

@@ -1,4 +1,4 @@
-"""One worker's forward pass, loss and backward pass: each bin as soon as what it reads is here."""
+"""One worker's forward pass, loss and backward pass: each bin is computed as soon as its inputs have arrived."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,11 +18,11 @@ from penstock.train.whole.shared.interfaces import Tag
 from penstock.train.whole.shared.shared_step import BinTask, LossRows, Places
 from penstock.train.whole.shared.state import StepState, as_array
 
-# The forward pass on one worker: bins as soon as their inputs are here, and rows to their readers.
+# The forward pass on one worker: bins are computed as soon as their inputs have arrived, and rows sent to readers.
 
 
 class ForwardPass:
-    """Computes every bin once, in an order that depends on what arrives; no sum does."""
+    """Computes every bin once. The order depends on what arrives, but no sum depends on the order."""
 
     def __init__(self, state: StepState) -> None:
         self._state, self._plan, self._tasks = state, state.plan, state.step.tasks
@@ -34,7 +34,7 @@ class ForwardPass:
         self._unmeasured = [number for number in layers if state.step.normalises[number]]
 
     def run(self) -> None:
-        """Until all bins are computed, and all that others read of them is sent."""
+        """Compute all bins, and send all rows that others read."""
         while any(self._left) or self._unmeasured:
             self._receive()
             if self._unmeasured and self._has_all(self._unmeasured[0]):
@@ -54,7 +54,7 @@ class ForwardPass:
                     missing.discard(place)
 
     def _next(self) -> BinTask | None:
-        """Of the bins whose inputs are here one of the lowest layer; in a layer those that others read come first."""
+        """The next bin whose inputs have arrived: of the lowest layer, and within it first those that others read."""
         return next((task for layer in self._left for task in layer if self._is_ready(task)), None)
 
     def _is_ready(self, task: BinTask) -> bool:
@@ -68,11 +68,11 @@ class ForwardPass:
         return task.below <= self._done[number - 1] and not task.halo & self._missing[number]
 
     def _has_all(self, number: int) -> bool:
-        """Whether all that a layer reads is here."""
+        """Whether all inputs of a layer have arrived."""
         return number == 0 or not (self._left[number - 1] or self._missing[number])
 
     def _measure(self, number: int) -> None:
-        """The statistics of a layer that is normalised, of all workers' rows."""
+        """Compute the statistics of a normalised layer over all workers' rows."""
         state = self._state
         norms = state.norms[number] = LayerNorms(state.workers.add, state.step.norms)
         with norms.measuring(), torch.no_grad():
@@ -91,7 +91,7 @@ class ForwardPass:
         self._done[number].add(task.place)
 
     def _send(self, number: int) -> None:
-        """What is complete of the level that a layer gives."""
+        """Send what is complete of the level that a layer computes."""
         if self._left[number] and not self._state.intra:
             return
         for place in sorted(self._unsent[number + 1]):
@@ -100,20 +100,20 @@ class ForwardPass:
                 self._unsent[number + 1].discard(place)
 
 
-# The loss on one worker: rows of other workers that it reads are received, and their gradients go back.
+# The loss on one worker: it receives other workers' rows that it reads, and returns their gradients.
 
 
 class LossPass:
-    """Forward once all bins are computed, and backward before any of them is."""
+    """The loss: forward after all bins are computed, backward before any of them is."""
 
     def __init__(self, state: StepState, rows: LossRows) -> None:
         self._state, self._rows, self._rank = state, rows, state.workers.rank
         self._answers: list[Places] = [{} for _ in state.plan.levels]
         """By level, this worker's rows that losses may read."""
         self._joined: Places = {}
-        """The model's outputs of them,"""
+        """The model's outputs for them."""
         self._read: Places = {}
-        """and those that this worker's loss reads, in the order of its seeds."""
+        """Those that this worker's loss reads, in the order of its seeds."""
         self._loss: Tensor | None = None
 
     def forward(self) -> float:
@@ -136,7 +136,7 @@ class LossPass:
         return float(self._loss.detach())
 
     def backward(self, gradients: list[LevelGradients]) -> None:
-        """Gradients of the levels' rows, of whatever is learned behind them, and of what others' losses read here.
+        """Add gradients of the levels' rows and of the task's head, including those that others' losses return.
 
         They are added in the order of ranks.
         """
@@ -154,7 +154,7 @@ class LossPass:
                     gradients[number].add(kind, self._state.step.seeds[number - 1][kind], rows.grad)
 
     def _sums(self, received: dict[int, Places]) -> Places:
-        """The gradients of this worker's rows, of all losses that read them."""
+        """The gradients of this worker's rows, summed over all losses that read them."""
         if self._rows.only_own:
             return {kind: _gradients(rows) for kind, rows in self._read.items()}
         sums: Places = {}
@@ -223,7 +223,7 @@ class LossPass:
         return found
 
     def _tag(self, backward: bool) -> Tag:
-        """No bin reads the last level, so that its messages are the loss's."""
+        """The tag of the loss's messages: no bin reads the last level, so the level identifies them."""
         return Tag(backward, self._state.plan.layers, 0)
 
 
@@ -231,11 +231,11 @@ def _gradients(rows: Tensor) -> Tensor:
     return torch.zeros_like(rows) if rows.grad is None else rows.grad
 
 
-# Gradients of a group that was sent, which come back in one or several messages.
+# Gradients of a sent group, which return in one or several messages.
 
 
 class ArrivingGroup:
-    """What is here of one group's gradients; rows that no gradient comes for have zeros."""
+    """What has arrived of one group's gradients; rows for which none comes have zeros."""
 
     def __init__(self, level: CutLevel, place: int) -> None:
         self._counts = {kind: level.sent[place].count(kind) for kind in level.sent[place].rows}
@@ -250,22 +250,24 @@ class ArrivingGroup:
         """By node type; types that no loss depends on are left out."""
 
     def take(self, kind: str, rows: Array, values: Array) -> None:
-        """Gradients of some rows of the group."""
+        """Store gradients of some rows of the group."""
         if kind not in self.values:
             self.values[kind] = np.zeros((self._counts[kind], values.shape[1]), values.dtype)
         self.values[kind][rows] = values
 
     def is_complete(self, message: int) -> bool:
-        """Whether all is here, now that one of the level's messages is."""
+        """Whether all gradients have arrived, given that one more of the level's messages has."""
         self._missing.discard(message)
         return not self._missing
 
 
-# Gradients added in a fixed order, whenever they become known: sums then have the same bits in every run.
+# Gradients are added in a fixed order, whenever they arrive, so that sums have the same bits in every run.
 
 
 class Contribution(LevelGradients):
-    """What one bin adds to the gradients of the level below and to those of the parameters."""
+    """What one bin adds to the gradients of the level below and to those of the parameters, kept
+    until it may be added.
+    """
 
     def __init__(self) -> None:
         self._added: list[tuple[str, Tensor | None, Tensor]] = []
@@ -277,21 +279,21 @@ class Contribution(LevelGradients):
         self._added.append((node_type, rows, gradients))
 
     def take(self, work: Any, x: Mapping[str, Any]) -> None:
-        """Keep what the backward pass of a bin (`BinTask`) left in what it read."""
+        """Keep the gradients that the backward pass of a bin (`BinTask`) has computed for what it read."""
         if work.in_place is None:
             super().take(work, x)
         else:
             self._in_place += [(name, work.in_place, read) for name, read in x.items()]
 
     def take_from(self, parameters: Iterable[Parameter]) -> None:
-        """Take the gradients that parameters have, which have none afterwards."""
+        """Keep the gradients of parameters, and clear them there."""
         for parameter in parameters:
             if parameter.grad is not None:
                 self._parameters.append((parameter, parameter.grad))
                 parameter.grad = None
 
     def apply(self, below: LevelGradients, sums: dict[Parameter, Tensor]) -> None:
-        """Add all that was kept."""
+        """Add everything that was kept."""
         for node_type, rows, gradients in self._added:
             below.add(node_type, rows, gradients)
         for node_type, lists, read in self._in_place:
@@ -302,7 +304,7 @@ class Contribution(LevelGradients):
 
 
 class OrderedLayer:
-    """The contributions of one layer's bins, applied in the order in which the plan has them backward."""
+    """The contributions of one layer's bins, applied in the plan's backward order."""
 
     def __init__(self, order: Sequence[int], below: LevelGradients, sums: dict[Parameter, Tensor]) -> None:
         self._left, self._below, self._sums = list(reversed(order)), below, sums
@@ -310,7 +312,7 @@ class OrderedLayer:
         self._waiting: dict[int, Contribution] = {}
 
     def give(self, place: int, contribution: Contribution) -> None:
-        """A bin's contribution, added as soon as those of all bins before it are."""
+        """Register a bin's contribution; it is added as soon as those of all bins before it are."""
         self._waiting[place] = contribution
         while self._left and self._left[-1] in self._waiting:
             added = self._left.pop()
@@ -318,14 +320,16 @@ class OrderedLayer:
             self._added.add(added)
 
     def has(self, place: int) -> bool:
-        """Whether a bin's contribution is added."""
+        """Whether a bin's contribution has been added."""
         return place in self._added
 
 
-# The backward pass on one worker: bins as soon as the gradients of their rows are here, in fixed sums.
+# The backward pass on one worker: bins as soon as the gradients of their rows have arrived, in fixed order of sums.
 
 _WORTH = 1 << 14
-"""Numbers of a layer from which on its gradients are summed by themselves; fewer cost more as messages of their own."""
+"""Layers with at least this many values have their gradients summed separately; smaller ones would cost more as
+messages of their own.
+"""
 
 
 class BackwardPass:
@@ -354,7 +358,7 @@ class BackwardPass:
         self._unsummed = [number for number in reversed(layers) if state.norms[number] is not None]
 
     def run(self) -> None:
-        """Until the gradients of all parameters and inputs are known, and all that others need is sent."""
+        """Compute the gradients of all parameters and inputs, and send all that others need."""
         while any(self._left) or self._unsummed or any(self._missing):
             self._start_sums()
             self._receive()
@@ -404,12 +408,12 @@ class BackwardPass:
         return self._missing[number + 1].isdisjoint(task.readers)
 
     def _has_all(self, number: int) -> bool:
-        """Whether all gradients of the rows that a layer gives are here."""
+        """Whether all gradients of the rows that a layer computes have arrived."""
         above = number + 1 == self._plan.layers or not self._left[number + 1]
         return above and not self._missing[number + 1]
 
     def _sum(self, number: int) -> None:
-        """What goes back through the statistics of a normalised layer, of all workers' rows."""
+        """Compute the sums for gradients through the statistics of a normalised layer, over all workers' rows."""
         state, norms = self._state, self._state.norms[number]
         assert norms is not None
         for task in self._tasks[number]:
@@ -424,7 +428,7 @@ class BackwardPass:
                     self._gradients[number + 1],
                     Contribution(),
                 )
-        # Parameters behind the normalisation have had gradients, which come again.
+        # Parameters after the normalisation have gradients from this pass, and will get them again: clear them.
         Contribution().take_from(self._parameters)
 
     def _compute(self, task: BinTask) -> None:
@@ -438,14 +442,14 @@ class BackwardPass:
         self._applied[number].give(task.place, contribution)
         del self._left[number][task]
         if not self._left[number]:
-            # Every bin above has read the rows that this layer gave, and added to their gradients.
+            # Every bin above has read this layer's rows and added to their gradients, so both can be freed.
             state.levels[number + 1] = None
             self._gradients[number + 1].clear()
 
     def _start_sums(self) -> None:
         """Sum the gradients of complete layers over all workers while earlier layers are computed, last layer first.
 
-        A layer comes behind the sums of its own normalisation, on workers without rows of it, too.
+        A layer follows the sums of its own normalisation, also on workers without rows of it.
         """
         while self._unstarted and not self._left[self._unstarted[0]] and self._unstarted[0] not in self._unsummed:
             parameters = self._state.step.layer_parameters[self._unstarted.pop(0)]
@@ -466,7 +470,7 @@ class BackwardPass:
                 self._state.add_gradients(task, place, self._arriving[level, place].values, self._gradients[level])
 
     def _send(self, number: int) -> None:
-        """Gradients of halo rows that all bins which read them have given."""
+        """Send gradients of halo rows to which all bins that read them have added."""
         for place in sorted(self._unsent[number]):
             if self._applied[number].has(self._plan.levels[number].returned[place].bin):
                 self._state.send_gradients(number, place, self._gradients[number])

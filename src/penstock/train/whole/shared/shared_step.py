@@ -1,4 +1,4 @@
-"""A worker's part of a step made ready: its bins, the places of rows that losses read, and inputs that are kept."""
+"""A worker's part of a step made ready: its bins, the positions of rows that losses read, and inputs that are kept."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,31 +21,30 @@ from penstock.train.whole.shared.cut_plan import CutBin, CutLevel, CutPlan
 from penstock.train.whole.shared.interfaces import CutLists, Rows
 from penstock.train.whole.shared.partial_sums import RowLists, SentSums
 
-# The rows that every worker's part of the loss reads: its own, and of tasks on edges those at the other ends, too.
-#
-# Every worker knows all examples of a step, and so which rows another one reads of it, without being told.
+# The rows that every worker's part of the loss reads: its own, and for tasks on edges those at the other ends, too.
+# Every worker knows all examples of a step, and so which of its rows another one reads, without a message.
 
 Places = dict[str, Tensor]
 
 
 class LossRows(NamedTuple):
-    """Of one step in one epoch, on one worker. Rows go by node type."""
+    """What the loss reads in one step of one epoch, on one worker. Rows are given by node type."""
 
     batch: MiniBatch[Any]
     """This worker's examples, with their labels where the model is computed."""
     share: float
-    """What the task's loss of them is multiplied by, so that all workers' parts add up to the mean."""
+    """The factor of the task's loss of them, so that all workers' parts add up to the mean."""
     sent: list[Places]
-    """By rank, which of this worker's rows a worker's loss reads: places among the rows that losses may read,"""
+    """By rank, which of this worker's rows a worker's loss reads: positions among the rows that losses may read."""
     read: list[Places]
-    """and where in the rows of the batch's seeds each worker's rows stand, in the same order."""
+    """By rank, the positions of that worker's rows among the batch's seeds, in the same order."""
 
     only_own: bool = False
-    """Whether no loss reads another worker's rows, and this one's reads all its own as they stand."""
+    """Whether no loss reads another worker's rows, and this one's reads all its own in order."""
 
     @property
     def num_examples(self) -> int:
-        """Vertices or edges of this worker."""
+        """The number of vertices or edges of this worker."""
         return self.batch.num_seeds if self.batch.links is None else len(self.batch.links)
 
 
@@ -59,7 +58,7 @@ class LossRowSource:
         self._fixed = None if session.task.redraws else self._made(planned)
 
     def of(self, key: BatchKey) -> LossRows:
-        """What the step in the key's epoch reads."""
+        """The rows that the step reads in the key's epoch."""
         return self._made(self._planned._replace(key=key)) if self._fixed is None else self._fixed
 
     def _made(self, planned: Planned) -> LossRows:
@@ -68,7 +67,7 @@ class LossRowSource:
         mine = divided[self._rank]
         task.label(mine)
         mine.labels = moved(as_tensors(mine.labels), device)
-        # The loss of a share of edges is its part of the mean, and that of vertices the mean of its own.
+        # The loss of a share of edges is its part of the mean; that of vertices is the mean over the share.
         share = mine.num_seeds / len(planned.seeds) if mine.links is None else 1.0
         sent = [self._sent(theirs.seeds, device) for theirs in divided]
         read = [self._of_owner(rank, mine.seeds, device) for rank in range(self._world)]
@@ -100,25 +99,25 @@ def _filled(places: Rows, device: torch.device) -> Places:
 
 @dataclass(eq=False)
 class BinTask(PreparedBin):
-    """A bin where it is computed, and what it has to do with other bins and with messages."""
+    """A bin where it is computed, and its dependencies on other bins and on messages."""
 
     vertices: Rows = field(default_factory=dict)
-    """Of its inputs, numbers in the cut graph."""
+    """The numbers of its inputs in the partitioned graph."""
     layer: int = 0
     place: int = 0
     """Its number in the layer."""
     below: frozenset[int] = frozenset()
     """Bins of the layer below whose rows it reads."""
     halo: frozenset[int] = frozenset()
-    """Groups received for the level below that it reads, by their place in the level's list."""
+    """Groups received for the level below that it reads, by position in the level's list."""
     above: frozenset[int] = frozenset()
     """Bins of the layer above that read its rows."""
     readers: tuple[int, ...] = ()
-    """Groups sent of its level that hold rows of it, by their place in the level's list: by rank, then number."""
+    """Groups sent of its level that hold rows of it, by position in the level's list: by rank, then number."""
 
 
 def make_tasks(plan: CutPlan, device: torch.device, edges: EdgeRows) -> list[list[BinTask]]:
-    """For every layer, its bins in order; `edges` reads what the edges of each bin carry."""
+    """For every layer, its bins in order; `edges` reads the edge fields of each bin."""
     made = [
         [_task(work, number, place, device, edges) for place, work in enumerate(layer)]
         for number, layer in enumerate(plan.bins)
@@ -152,7 +151,7 @@ def _sources(task: BinTask, below: list[CutBin], level: CutLevel) -> tuple[froze
 
 
 def _which(rows: Array, parts: list[tuple[int, slice]]) -> set[int]:
-    """The parts, which stand one behind the other, that hold any of some rows."""
+    """Which of the consecutive parts hold any of some rows."""
     if not len(rows):
         return set()
     ends = np.array([some.stop for _, some in parts])
@@ -167,7 +166,7 @@ class PreparedSums(NamedTuple):
 
 
 class SharedStep:
-    """What every epoch needs for one step on one worker."""
+    """What one step needs on one worker in every epoch."""
 
     def __init__(
         self,
@@ -219,7 +218,7 @@ class SharedStep:
         self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else self._computed
 
     def level(self, number: int) -> KeptLevel:
-        """Room for a level's rows. The last one is read at once, by the loss."""
+        """Storage for a level's rows. The last level is read by the loss at once."""
         last = number == self.plan.layers
         where = "device" if last else self.decision.keep
         dtype = self._computed if last else self._dtype
@@ -229,7 +228,7 @@ class SharedStep:
     def stored_inputs(self, task: BinTask) -> dict[str, Tensor]:
         """The features that a bin of the first layer reads: fetched once and kept.
 
-        Bin by bin where memory allows, as layers read them; else every row once on the host.
+        They are kept bin by bin where memory allows, as layers read them; else every row once on the host.
         """
         found = self._kept_inputs.get(task)
         if found is None:
@@ -275,7 +274,7 @@ def _prepared_sums(sums: SentSums, device: torch.device) -> PreparedSums:
 
 
 def _places(vertices: Rows, rows: Rows, device: torch.device) -> dict[str, Tensor]:
-    """Where some vertices stand in a level."""
+    """The positions of some vertices in a level."""
     found = {}
     for kind, ids in rows.items():
         order = np.argsort(vertices[kind], kind="stable")

@@ -20,11 +20,9 @@ from penstock.train.whole.shared.interfaces import Tag, WholeWorkers
 from penstock.train.whole.shared.shared_step import BinTask, SharedStep
 from penstock.train.whole.steps import BinPass, LayerPasses, StepProgress
 
-# A drawn share of the rows that workers send each other: the others count as zero, and those drawn for as much more.
-#
-# A row that is drawn with chance p and multiplied by 1 / p has itself as its mean over draws. So sums and means over
-# neighbours, whose lengths are those of the whole lists, have the mean of exact training; what is not linear in the
-# rows has not. The gradient goes back by the same draw.
+# Boundary sampling: only a random share of the rows that workers send each other takes part in a step. A row that is
+# drawn with probability p and multiplied by 1 / p is unbiased. So sums and means over neighbours, which divide by the
+# lengths of the whole lists, are unbiased; what is not linear in the rows is not. The gradient uses the same draw.
 
 
 class BoundaryDraw:
@@ -50,11 +48,11 @@ def _draw(key: np.uint64, names: Array, limit: np.uint64, out: Array) -> None:
 _NO_ROWS = slice(0, 0)
 
 Waited = Callable[[float], None]
-"""Told when a wait for other workers' rows began that ends now; seconds of `time.perf_counter`."""
+"""Called at the end of a wait for other workers' rows with the time of its beginning (`time.perf_counter`)."""
 
 
 class StepState:
-    """Rows of all levels, and the messages that bring and fetch them."""
+    """Rows of all levels, and the messages that send and receive them."""
 
     def __init__(
         self,
@@ -79,7 +77,7 @@ class StepState:
         self._learned: dict[BinTask, dict[str, Tensor]] = {}
 
     def wait(self) -> None:
-        """Until something may have come."""
+        """Wait until something may have arrived."""
         began = time.perf_counter()
         self.workers.mail.wait()
         self._waited(began)
@@ -109,7 +107,7 @@ class StepState:
         self.workers.mail.post(group.rank, Tag(False, level, group.number), sent)
 
     def _with_sums(self, level: int, place: int, kind: str, kept: KeptLevel, rows: Tensor) -> Tensor:
-        """A group's rows, and the sums behind them."""
+        """A group's rows, followed by its sums."""
         sums = self.step.sent_sums[level][place].get(kind)
         if sums is None:
             return rows
@@ -117,7 +115,7 @@ class StepState:
         return torch.cat([rows, gather(lists, kept.read(kind, added))])
 
     def receive_rows(self, level: int, place: int) -> bool:
-        """Take a group's rows into the level, if they are here."""
+        """Store a group's rows in the level, if they have arrived; returns whether they have."""
         group, kept = self.plan.levels[level].received[place], self.levels[level]
         found = self.workers.mail.take(group.rank, Tag(False, level, group.number))
         if found is None:
@@ -133,7 +131,7 @@ class StepState:
         return True
 
     def send_gradients(self, level: int, place: int, gradients: LevelGradients) -> None:
-        """Send gradients of halo rows back to their owner; none where no loss depends on them."""
+        """Return gradients of halo rows to their owner; an empty message where no loss depends on them."""
         group, sent = self.plan.levels[level].returned[place], []
         for kind, rows in self.step.returned_rows[level][place].items():
             found, drawn = gradients.of(kind, rows), self._returned_drawn(level, place, kind)
@@ -143,13 +141,13 @@ class StepState:
         self.workers.mail.post(group.rank, Tag(True, level, group.bin), sent)
 
     def receive_gradients(self, level: int, place: int) -> dict[str, Array] | None:
-        """Gradients that a reader sent together, by node type; None: they are not here yet."""
+        """Gradients that a reader sent in one message, by node type; None: they have not arrived yet."""
         group = self.plan.levels[level].awaited[place]
         found = self.workers.mail.take(group.rank, Tag(True, level, group.bin))
         return None if found is None else dict(zip(group.parts, found, strict=True))
 
     def add_gradients(self, task: BinTask, place: int, found: dict[str, Array], gradients: LevelGradients) -> None:
-        """Add what a reader's gradients of a group, by node type, hold for a bin's rows."""
+        """Add a reader's gradients of a group, by node type, to those of a bin's rows."""
         level = task.layer + 1
         group = self.plan.levels[level].sent[place]
         for kind, values in found.items():
@@ -163,12 +161,12 @@ class StepState:
                 gradients.add(kind, rows[some], given[some])
 
     def drawn_of_sent(self, level: int, place: int, kind: str) -> Array | None:
-        """Which rows of a group that was sent take part in this step; None: all."""
+        """Which rows of a sent group take part in this step; None: all."""
         drawn = self._drawn(level, True, place, kind)
         return None if drawn is None else drawn.numpy()
 
     def _inputs(self, task: BinTask) -> dict[str, Tensor]:
-        """Features, and learnable rows as they are in this step."""
+        """Features, and learnable rows as of this step."""
         inputs = self.session.inputs
         if task not in self._learned:
             self._learned[task] = {
@@ -191,6 +189,6 @@ class StepState:
 
 
 def as_array(rows: Tensor) -> Array:
-    """Rows as they travel."""
+    """Rows as an array for a message."""
     rows = rows.detach() if rows.dtype == torch.float64 else rows.detach().float()
     return rows.cpu().contiguous().numpy()

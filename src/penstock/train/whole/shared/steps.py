@@ -25,7 +25,7 @@ from penstock.train.whole.shared.state import BoundaryDraw, StepState
 from penstock.train.whole.steps import RepeatedSteps
 from penstock.wire.coflows import batch_order, within_batch
 
-# The ways in which workers exchange rows, by the name that a job gives them, and what each cannot do.
+# The ways in which workers exchange rows, by the name that a job gives them, and what each does not support.
 
 
 def _as_asked(job: Job) -> str:
@@ -47,7 +47,7 @@ class Exchange:
     pipeline: Callable[[Job], str] = _as_asked
     """Which of the two levels of overlap it has: none, inter, intra or both."""
     draw: Callable[[BatchKey, Job], BoundaryDraw | None] = _nothing_drawn
-    """The rows that take part in a step; None: all."""
+    """The draw of the rows that take part in a step; None: all do."""
     replicates: bool = False
     """Whether rows of others may be computed here instead."""
     linear_only: bool = False
@@ -56,12 +56,12 @@ class Exchange:
     """Whether workers may send sums of rows instead of rows."""
 
     def source_scale(self, job: Job) -> SourceScale | None:
-        """How a model's layers weigh the rows that workers add up for each other; None: they send every row."""
+        """How a model's layers weigh the rows that workers sum for each other; None: they send every row."""
         found: SourceScale | None = LAYERS[job.model].source_scale(job) if self.sums else None
         return found
 
     def reasons_against(self, job: Job) -> list[str]:
-        """Why a job cannot exchange rows in this way."""
+        """The reasons why a job cannot exchange rows in this way; empty where it can."""
         reasons = []
         if self.linear_only and not LAYERS[job.model].linear(job):
             reasons.append(f"a share of rows estimates sums and means, and model {job.model} as it is set takes none")
@@ -132,7 +132,8 @@ class SharedWholeSteps(RepeatedSteps):
         stage[0] = "backward"
         inputs = _backward(state, loss)
         began = self._record(stage[0], began, planned)
-        # Gradients of learnable rows first: once the workers agree, all of them have been handed in.
+        # Gradients of learnable rows are sent first: once the workers have agreed on the step, all of them have
+        # arrived.
         _learn(session, step, inputs)
         workers.mail.end()
         total = workers.reduce_and_step(session, value)
@@ -141,7 +142,7 @@ class SharedWholeSteps(RepeatedSteps):
 
 
 def _backward(state: StepState, loss: LossPass) -> LevelGradients:
-    """Gradients into the parameters; returns those of the input rows."""
+    """Compute gradients of the parameters; returns those of the input rows."""
     gradients = [LevelGradients(level.counts, state.step.device) for level in state.plan.levels]
     loss.backward(gradients)
     sums: dict[Parameter, Tensor] = {}
@@ -155,7 +156,7 @@ def _backward(state: StepState, loss: LossPass) -> LevelGradients:
 
 
 def _learn(session: Session, step: SharedStep, gradients: LevelGradients) -> None:
-    """Hand in the gradients of learnable rows."""
+    """Send the gradients of learnable rows to their owners."""
     vertices = {kind: step.plan.levels[0].vertices[kind] for kind in session.inputs.tables}
     rows = {}
     for kind in vertices:
@@ -167,7 +168,7 @@ def _learn(session: Session, step: SharedStep, gradients: LevelGradients) -> Non
 
 
 class _Vertices:
-    """As much of a batch as learning from it reads."""
+    """The part of a batch that learning its rows needs."""
 
     def __init__(self, vertices: dict[str, Any]) -> None:
         self.vertices = vertices
