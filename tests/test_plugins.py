@@ -124,9 +124,9 @@ def installed(tmp_path, monkeypatch):
     (folder / "valve.py").write_text(CODE)
     for each in (folder, TESTS / "nn", TESTS / "sampling"):
         monkeypatch.syspath_prepend(each)
-    registry.plugins.cache_clear()
+    registry.look_again()
     yield folder
-    registry.plugins.cache_clear()
+    registry.look_again()
     sys.modules.pop("valve", None)
 
 
@@ -179,7 +179,7 @@ def test_every_registry_has_a_group(tmp_path, monkeypatch):
     install(tmp_path, "everything", "\n".join(points))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "everything", everything)
-    registry.plugins.cache_clear()
+    registry.look_again()
     try:
         for table, name in pairs:
             assert "borrowed" in table and "borrowed" in table.names() and "borrowed" not in list(table)
@@ -189,7 +189,7 @@ def test_every_registry_has_a_group(tmp_path, monkeypatch):
         assert TASK_FACTS["borrowed"] is TASK_FACTS[next(iter(TASK_FACTS))]
         assert LAUNCHER_FACTS["borrowed"] is LAUNCHER_FACTS["local"]
     finally:
-        registry.plugins.cache_clear()
+        registry.look_again()
 
 
 def test_an_author_runs_the_checks_that_ship(installed):
@@ -227,6 +227,6 @@ def test_a_broken_one_is_a_sentence_with_its_name(installed):
 
 def test_two_packages_with_one_name(installed):
     install(installed, "other", "[penstock.samplers]\nfirst = other:FIRST\n")
-    registry.plugins.cache_clear()
+    registry.look_again()
     with refused("duplicate first valve other"):
         make_job({"sampler": "first"})

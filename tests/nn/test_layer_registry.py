@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.nn import ModelOptions, build_model
-from penstock.nn.layer_table import LAYERS, WITHOUT_LAYERS
+from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.build import make_session
 from penstock.train.job import make_job
@@ -32,9 +32,3 @@ def test_what_a_layer_does_not_declare_is_refused():
     with pytest.raises(PenstockError) as caught:
         build_model(options, {"a": 4, "b": 4}, 2, [("a", "to", "b")])
     assert caught.value.code == "unsupported-combination" and "averaging" in str(caught.value)
-
-
-def test_every_layer_can_be_built_for_some_graph():
-    for name in LAYERS:
-        entry = LAYERS[name]
-        assert entry.name == name and (entry.build or entry.build_typed or name in WITHOUT_LAYERS)

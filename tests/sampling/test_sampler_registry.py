@@ -16,16 +16,6 @@ from refusals import refused
 from training_graphs import community_graph, trained
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_every_entry_is_complete(name):
-    entry = SAMPLERS[name]
-    assert entry.name == name
-    assert entry.supports <= set(FEATURES)
-    options = make_job({"graph": "g", "sampler": name})
-    assert entry.per_layer is None or getattr(options, entry.per_layer)
-    assert entry.items_per_batch is None or entry.items_per_batch(options) >= 1
-
-
 def test_an_unknown_sampler_is_a_sentence():
     with refused("unknown-name labour labor"):
         SAMPLERS["labour"]

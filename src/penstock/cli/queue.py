@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.processes import polite_interrupt
 from penstock.service.policies import POLICIES
+from penstock.service.sharing import SHARING
 
 FolderOption = Annotated[
     Path | None, typer.Option("--folder", help="The service's folder; PENSTOCK_QUEUE or your own by default.")
@@ -221,7 +222,7 @@ def serve_command(
     ] = None,
     sharing: Annotated[
         str,
-        typer.Option(help="How jobs share a device: mps, time-slices, streams, or auto (MPS where it can be had)."),
+        typer.Option(help=f"How jobs share a device: {', '.join(SHARING)}, or auto (MPS where it can be had)."),
     ] = "auto",
     threads: Annotated[
         int, typer.Option(min=0, help="Threads of a job that does not say how many; 0: half of the cores.")

@@ -24,7 +24,7 @@ from penstock.sampling.explained import CutNumbers, UnscoredLists
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts.homogeneous import share_of
 from penstock.sampling.registry import ExplainedSamplingOptions, SamplerSettings, plain_fanouts
-from penstock.sampling.sampler_table import SAMPLERS, SamplerOptions, layer_count
+from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SamplerOptions, layer_count
 
 # What batches read of other machines, counted in batches that are drawn before a run.
 #
@@ -386,7 +386,7 @@ class _Reads(NamedTuple):
 def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> _Reads | None:
     """What batches read of other machines; None where drawing them needs more than the graph's lists."""
     cluster, job = planned.cluster, planned.profile.job
-    sampler = SAMPLERS[str(job.get("sampler", "neighbour"))]
+    sampler = SAMPLERS[str(job.get("sampler", DEFAULT_SAMPLER))]
     if job.get("time") is not None or sampler.local:
         return None
     part_of = parts_of(graph, cluster.partition, len(cluster.machines), cluster.method)

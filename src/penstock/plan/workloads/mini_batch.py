@@ -17,7 +17,7 @@ from penstock.hardware.machines import Machines, machines_of
 from penstock.partition.assignment import parts_of
 from penstock.plan.workloads.entry import ExecutionWorkload, HeldMemory, PlannedRun, WorkloadEntry
 from penstock.plan.workloads.gradient_sums import Summed, sum_around_ring, sum_on_servers
-from penstock.sampling.sampler_table import SAMPLERS
+from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS
 from penstock.simulate.amounts import Quantiles, Spread
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
@@ -400,7 +400,7 @@ def _set_up(run: PlannedRun) -> MiniBatchExecution:
 
 def _knows_home(profile: Profile) -> bool:
     """Whether workers were measured beside their parts, because their sampler asks what is near."""
-    return SAMPLERS[str(profile.job.get("sampler", "neighbour"))].local
+    return SAMPLERS[str(profile.job.get("sampler", DEFAULT_SAMPLER))].local
 
 
 def _seats(cluster: ClusterDocument) -> list[int]:
