@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from penstock.service.policies import POLICIES
+from penstock.service import POLICIES
 from penstock.service.simulation import QueueTrace, least_makespan, least_mean_completion, simulate_method
 from products_graph import show
 from queue_gpu_table import key_of, read_results

@@ -5,10 +5,11 @@ import json
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from penstock.service import POLICIES
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
-from penstock.service.policies import POLICIES, DeviceRoom
+from penstock.service.policies import DeviceRoom
 from penstock.service.ray_jobs import HandOver
 from penstock.service.rooms import JobDevice
 from penstock.service.scheduler import JobScheduler

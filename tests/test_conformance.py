@@ -16,8 +16,8 @@ from penstock.partition.methods import METHODS
 from penstock.paths import SELECTORS
 from penstock.plan.placement import PLACEMENTS
 from penstock.sampling.sampler_table import SAMPLERS, SEEDS_ONLY
-from penstock.service.policies import POLICIES as QUEUE_POLICIES
-from penstock.service.sharing import SHARING
+from penstock.service import POLICIES as QUEUE_POLICIES
+from penstock.service import SHARING
 from penstock.simulate import POLICIES as RATE_POLICIES
 from penstock.simulate.shop.schedulers import SCHEDULERS
 from penstock.train.execution_modes import EXECUTION_MODES

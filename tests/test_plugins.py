@@ -15,7 +15,7 @@ from penstock.graph.tasks import TASK_FACTS
 from penstock.hardware.cluster import LAUNCHER_FACTS
 from penstock.nn.layer_table import LAYERS
 from penstock.partition.methods import METHODS
-from penstock.service.policies import POLICIES
+from penstock.service import POLICIES
 from penstock.train.job import make_job
 from refusals import refused
 from training_graphs import PENSTOCK, SMALL, community_graph
@@ -30,7 +30,7 @@ from averaging_layer import AVERAGING
 from first_neighbours import FIRST
 from penstock.nn.scorers import DotScorer
 from penstock.partition.methods import METHODS
-from penstock.service.policies import POLICIES
+from penstock.service import POLICIES
 
 Path(__file__).with_name("was-imported").touch()
 assign = METHODS["chunk"]
@@ -103,8 +103,7 @@ TABLES = {
     "penstock.plan.placement": ["PLACEMENTS"],
     "penstock.plan.workloads": ["WORKLOADS"],
     "penstock.sampling.sampler_table": ["SAMPLERS"],
-    "penstock.service.policies": ["POLICIES"],
-    "penstock.service.sharing": ["SHARING"],
+    "penstock.service": ["POLICIES", "SHARING"],
     "penstock.simulate.rates": ["POLICIES"],
     "penstock.simulate.shop.schedulers": ["SCHEDULERS"],
     "penstock.simulate.traces": ["TRACE_POLICIES"],

@@ -4,9 +4,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from penstock.service import SHARING
 from penstock.service.policies import DeviceRoom
 from penstock.service.rooms import JobDevice
-from penstock.service.sharing import SHARING, shared_devices, started_mps
+from penstock.service.sharing import shared_devices, started_mps
 from refusals import refused
 
 CONTROL = """#!/bin/sh

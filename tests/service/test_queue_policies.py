@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.service.policies import (
-    AGE_S,
-    POLICIES,
-    DeviceRoom,
-    Packing,
-    RunningJob,
-    WaitingJob,
-    by_size,
-    never_fits,
-)
+from penstock.service import POLICIES
+from penstock.service.policies import AGE_S, DeviceRoom, Packing, RunningJob, WaitingJob, by_size, never_fits
 from refusals import refused
 
 GPU = DeviceRoom(name="cuda:0", bytes=100, host_bytes=1000, cores=16, concurrent=8)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_queue import PlainJob, plain_ends
 
-from penstock.service.policies import POLICIES
+from penstock.service import POLICIES
 from penstock.service.simulation import (
     METHODS,
     QueueOutcome,

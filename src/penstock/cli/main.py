@@ -176,7 +176,7 @@ def _register_for(words: list[str]) -> None:
     if named and named[0] in COMMANDS:
         _register(named[0], COMMANDS[named[0]])
     else:
-        for name in COMMANDS.names():
+        for name in COMMANDS:
             app.command(name)(_summary(COMMANDS[name]))
 
 

@@ -16,8 +16,7 @@ from penstock.cli.output import JsonOption, print_json
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.processes import polite_interrupt
-from penstock.service.policies import POLICIES
-from penstock.service.sharing import SHARING
+from penstock.service import POLICIES, SHARING
 
 FolderOption = Annotated[
     Path | None, typer.Option("--folder", help="The service's folder; PENSTOCK_QUEUE or your own by default.")

@@ -9,10 +9,36 @@ the service's HTTP interface and `client` its user.
 from typing import TYPE_CHECKING
 
 from penstock.imports import lazy_names
+from penstock.registry import Registry
 
 if TYPE_CHECKING:
     from penstock.service.client import Queue
+    from penstock.service.policies import QueuePolicy
+    from penstock.service.sharing import SharingWay
 
-__all__ = ["Queue"]
+__all__ = ["POLICIES", "SHARING", "Queue"]
+
+POLICIES: "Registry[type[QueuePolicy]]" = Registry(
+    "queue policy",
+    "penstock.policies",
+    {
+        "fit": "penstock.service.policies:Fit",
+        "base": "penstock.service.policies:Base",
+        "lmcf": "penstock.service.policies:Lmcf",
+        "bmc": "penstock.service.policies:Bmc",
+    },
+    type,
+)
+"""The policies by name, called with the seconds after which a waiting job goes first; the first one is the default."""
+SHARING: "Registry[SharingWay]" = Registry(
+    "way of sharing a device",
+    "penstock.sharing",
+    {
+        "mps": "penstock.service.sharing:MPS",
+        "time-slices": "penstock.service.sharing:TIME_SLICES",
+        "streams": "penstock.service.sharing:STREAMS",
+    },
+)
+"""The ways of sharing a device by name; `auto` is the first one that can be had."""
 
 __getattr__ = lazy_names(__name__, {"penstock.service.client": ("Queue",)})

@@ -1,6 +1,6 @@
 """Which waiting job starts where and when: what a policy is told of jobs and devices, and all policies.
 
-`POLICIES` lists them; a new policy is a class and one line there (docs/queue.md). A policy sees memory, cores,
+`service.POLICIES` lists them; a new policy is a class and one line there (docs/queue.md). A policy sees memory, cores,
 throughput and time, never how jobs are started or what they train.
 """
 
@@ -11,8 +11,6 @@ from functools import cached_property
 from itertools import groupby
 from statistics import median
 from typing import Protocol
-
-from penstock.registry import Registry
 
 # What a scheduling policy is asked and what it answers.
 #
@@ -458,9 +456,3 @@ class Lmcf:
                 if packing.admits(job, device):
                     packing.start(job, device)
         return packing.starts
-
-
-POLICIES: Registry[type[QueuePolicy]] = Registry(
-    "queue policy", "penstock.policies", {policy.name: policy for policy in (Fit, Base, Lmcf, Bmc)}, type
-)
-"""The policies by name, called with the seconds after which a waiting job goes first; the first one is the default."""

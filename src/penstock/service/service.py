@@ -12,10 +12,11 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.files import PRIVATE_UMASK
+from penstock.service import POLICIES
 from penstock.service.database import Database
 from penstock.service.folder import Address, ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
-from penstock.service.policies import AGE_S, POLICIES, QueuePolicy
+from penstock.service.policies import AGE_S, QueuePolicy
 from penstock.service.rooms import rooms_here
 from penstock.service.scheduler import JobScheduler
 from penstock.service.served import Feed, Served

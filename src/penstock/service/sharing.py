@@ -1,6 +1,6 @@
 """How jobs share a device: through CUDA MPS, in time slices, or as threads of one process.
 
-`SHARING` lists the ways; a new way is a class and one line there (docs/queue.md).
+`service.SHARING` lists the ways; a new way is a class and one line there (docs/queue.md).
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
-from penstock.registry import Registry
+from penstock.service import SHARING
 from penstock.service.rooms import JobDevice
 from penstock.service.workers.pool import SharedPool, Starter, WarmPool
 
@@ -176,10 +176,7 @@ class TimeSlices:
         return Sharing(rooms, pool)
 
 
-SHARING: Registry[SharingWay] = Registry(
-    "way of sharing a device", "penstock.sharing", {way.name: way for way in (Mps(), TimeSlices(), Streams())}
-)
-"""The ways by name; `auto` is the first one that can be had."""
+MPS, TIME_SLICES, STREAMS = Mps(), TimeSlices(), Streams()
 AUTO = "auto"
 
 

@@ -11,9 +11,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import AutoCount, StrictDocument, first_problem, read_yaml
+from penstock.service import POLICIES
 from penstock.service.policies import (
     AGE_S,
-    POLICIES,
     DeviceRoom,
     JobNeeds,
     QueuePolicy,

@@ -9,7 +9,7 @@ from penstock.graph.files import write_whole
 from penstock.report.charts import Axis, Point, Series, exact, fitted, line_chart, time_unit
 from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
 from penstock.report.words import seconds
-from penstock.service.policies import POLICIES
+from penstock.service import POLICIES
 from penstock.service.simulation import GB, JobOutcome, QueueOutcome, QueueTrace
 
 _LOOKS = ("c1", "c2", "c3", "c4", "c5", "other")
