@@ -92,7 +92,7 @@ def written(graph, folder, change):
         ({"graph": "sythetic-arxiv"}, ["did you mean the data set 'synthetic-arxiv'?"]),
         ({"graph": "nowhere/graph"}, ["nowhere/graph"]),
         ({"partition": "nowhere", "sampler": "cluster"}, ["nowhere"]),
-        ({"inference_mb": 0}, ["inference_mb"]),
+        ({"checkpoint_minutes": -1}, ["checkpoint_minutes"]),
         ({"seed": -1}, ["seed"]),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",

@@ -9,7 +9,7 @@ from penstock.train.auto_values import decide_sample_threads
 from penstock.train.job import make_job
 from training_graphs import community_graph
 
-SAINT = {"sampler": "saint-vertex", "saint_size": 50, "layers": 2}
+SAINT = {"sampler": "saint-vertex", "batch_size": 50, "layers": 2}
 
 
 def decided(monkeypatch, cores, **fields):

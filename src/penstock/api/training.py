@@ -20,7 +20,7 @@ from penstock.progress import SILENT, Progress
 from penstock.report import write_report_or_note
 from penstock.terminal_progress import shown_progress
 from penstock.train.data import IN_MEMORY
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, changed_job
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import CLUSTER, RunFolder
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
@@ -208,7 +208,7 @@ def _started(
     opened = None if graph is None or isinstance(graph, (str, os.PathLike)) else opened_graph(graph)
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
-    chosen = make_job({**(job.model_dump() if job else {}), **fields})
+    chosen = changed_job(job, fields)
     if cluster is None:
         return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)
     # Whoever trains on one machine does not wait for the wire to be imported.

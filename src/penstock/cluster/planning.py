@@ -37,6 +37,7 @@ from penstock.sampling.registry import sampler_entry
 from penstock.train.assembly import session_of
 from penstock.train.batch_source import make_batch_source
 from penstock.train.data import choose_task, open_data
+from penstock.train.internals import up_to_date
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches
 from penstock.train.run import found_anywhere
@@ -85,6 +86,7 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
         )
         return fit_profile(profile_job(job, small, _PROFILED, progress), job, cluster, progress)
     profile = read_profile(path)
+    profile = profile.model_copy(update={"job": up_to_date(profile.job)})
     profile.check_job(job.model_dump(mode="json"), str(path))
     wanted = workload_entry(profile.mode).conditions(cluster)
     for name in dict.fromkeys([*wanted, *profile.cluster]):

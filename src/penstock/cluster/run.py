@@ -33,10 +33,10 @@ from penstock.train.checkpoints import take_newest, write_state
 from penstock.train.data import choose_task, open_data, prepared
 from penstock.train.data_notes import data_notes
 from penstock.train.events import add_workers
-from penstock.train.job import Job, make_job, write_job
+from penstock.train.job import Job, stored_job, write_job
 from penstock.train.labels import check_uncut
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
-from penstock.train.run_folder import CLUSTER, EVENTS, JOB, PARTS, PLAN, RunFolder, check_code
+from penstock.train.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code
 from penstock.wire.coflows import BATCH, EXPLANATIONS, PREPARATION
 from penstock.wire.options import FORMER
 
@@ -107,11 +107,11 @@ def start_planned_run(
     named = changes.get("module")
     if named is not None:
         changes = {**changes, "module": user_module_location(named)}
-    job = make_job({**plan.job, **changes}, "The plan's job")
-    check_code(make_job(plan.job, "The plan's job"), path, trust_module, named)
-    fields = job.model_dump(mode="json")
+    planned, job = (stored_job(plan.job, "The plan's job", each) for each in ({}, changes))
+    check_code(planned, path, trust_module, named)
+    former, fields = (each.model_dump(mode="json") for each in (planned, job))
     for name in (*DECIDING, *PLANNED):
-        before, after = plan.job.get(name), fields.get(name)
+        before, after = former[name], fields[name]
         if before != after:
             raise PenstockError(
                 f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.",
@@ -238,7 +238,7 @@ def resume_cluster_run(
         if epochs is not None:
             job = with_more_epochs(job, epochs)
             _train_longer(folder, job.epochs, progress)
-            write_job(job, path / JOB)
+            write_job(job, path)
         elif folder.facts["state"] in ("finished", "stopped-early"):
             progress.note("The run has ended already: there is nothing left to train.")
             return folder
@@ -313,7 +313,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
         decided = {**(folder.facts.get("decided") or {}), **(facts.get("decided") or {})}
         folder.write_facts(**{**facts, "decided": decided})
         if facts.get("decided"):
-            write_job(make_job({**job.model_dump(), **facts["decided"]}), folder.path / JOB)
+            write_job(stored_job({**job.model_dump(), **facts["decided"]}, "The run's job"), folder.path)
 
     launcher: Launcher | None = None
     try:

@@ -31,7 +31,7 @@ def _no_scorer(value: object) -> object:
     return value
 
 
-class ModelOptions(StrictDocument):
+class ModelFields(StrictDocument):
     """Fields of a model of the zoo; its input and output widths come from the graph."""
 
     model: ModelName = Field("sage", description="kind of layer; mlp ignores the graph, embedding has no layers")
@@ -60,6 +60,18 @@ class ModelOptions(StrictDocument):
         False,
         description="rgcn without features: the first layer's weights have a row for each vertex (docs/models.md)",
     )
+    time_width: int = Field(
+        0,
+        ge=0,
+        description="numbers that encode how long before its seed's time an edge was, for gatv2 and transformer; needs"
+        " `time`",
+    )
+    embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
+
+
+class ModelInternals(StrictDocument):
+    """What is decided about a model without asking for it."""
+
     order: Annotated[Order | list[Order], BeforeValidator(_listed)] = Field(
         "auto",
         description="aggregate neighbours before they are transformed, or behind; a list: for each layer; auto: the"
@@ -71,13 +83,10 @@ class ModelOptions(StrictDocument):
     edge_width: int = Field(
         0, ge=0, description="numbers that an edge carries, for gatv2, gine and transformer; taken from `edge_features`"
     )
-    time_width: int = Field(
-        0,
-        ge=0,
-        description="numbers that encode how long before its seed's time an edge was, for gatv2 and transformer; needs"
-        " `time`",
-    )
-    embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
+
+
+class ModelOptions(ModelFields, ModelInternals):
+    """All that a model of the zoo is built by."""
 
     @property
     def needs_totals(self) -> bool:

@@ -41,6 +41,17 @@ _REMEMBERED = 10_000
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+_BITS = 4
+"""Bits of a size that decide. Batches of a job differ by a few percent, and are decided once for all of these; two
+orders that are as close as that take as long."""
+
+
+def _rounded(size: int) -> int:
+    """A size to its first bits, so that batches that are nearly as large are one shape."""
+    shift = max(0, size.bit_length() - _BITS)
+    return (size + (1 << shift >> 1)) >> shift << shift
+
+
 class LayerSizes(NamedTuple):
     """A linear layer on a block, and what is computed of it."""
 
@@ -71,16 +82,17 @@ class OrderCosts(StrictDocument):
         if sizes.width_in <= sizes.width_out and sizes.dst <= sizes.src:
             # No more rows are multiplied, and no wider ones are read.
             return True
-        found = self.decided.get(sizes)
+        shape = LayerSizes(_rounded(sizes.src), _rounded(sizes.dst), _rounded(sizes.edges), *sizes[3:])
+        found = self.decided.get(shape)
         if found is None:
             if len(self.decided) >= _REMEMBERED:
                 self.decided.clear()
-            found = self.decided[sizes] = self.aggregate_seconds(sizes) <= self.transform_seconds(sizes)
+            found = self.decided[shape] = self.aggregate_seconds(shape) <= self.transform_seconds(shape)
         return found
 
     @cached_property
     def decided(self) -> dict[LayerSizes, bool]:
-        """What was decided before: a prediction takes as long as a small operator."""
+        """What was decided before, by rounded sizes: a prediction takes as long as a small operator."""
         return {}
 
     def aggregate_seconds(self, sizes: LayerSizes) -> float:

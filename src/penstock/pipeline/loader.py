@@ -77,7 +77,7 @@ class Loader:
         self._sampler, self._carrier, self._label = sample, carrier, label
         stages = [
             Stage("sample", self._sample, options.drawing_threads, options.sample_depth),
-            Stage("gather", self._gather, options.gather_threads, options.gather_depth),
+            Stage("gather", self._gather, options.reading_threads, options.gather_depth),
             Stage("transfer", self._transfer, options.transfer_threads, options.transfer_depth),
         ]
         self._flow = StagePipeline(planned, stages, ("seeds", "compute"), options.seeds_depth, recorder)

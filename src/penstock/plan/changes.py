@@ -25,6 +25,7 @@ from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts.homogeneous import share_of
 from penstock.sampling.registry import (
     ExplainedSamplingOptions,
+    ExplainInternals,
     SamplerOptions,
     SamplerSettings,
     layer_count,
@@ -81,7 +82,7 @@ class CountedBatches:
         self._sampler = self._entry.build(
             LocalSource(graph, train), SamplerSettings(self._options, layers, 0, totals=False)
         )
-        size = int(job.get("batch_size") or 1024)
+        size = self._options.batch_size
         if self._entry.items_per_batch is not None:
             train, size = self._sampler.items, self._entry.items_per_batch(self._options)
         elif self._entry.batches_per_epoch is not None:
@@ -347,8 +348,8 @@ def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
     An explanation reads some remote rows, others every time, unless they are all that there are. Lists come with a
     weight for every edge, and with the lengths of the whole lists of all rows that the last hop reads.
     """
-    options = ExplainedSamplingOptions()  # type: ignore[call-arg]
-    explaining = sum(options.explain_rows for halo in plain.halos if halo > options.explain_rows)
+    options, read = ExplainedSamplingOptions(), ExplainInternals().explain_rows  # type: ignore[call-arg]
+    explaining = sum(read for halo in plain.halos if halo > read)
     columns = math.ceil(options.feature_share * rows.width - 1e-9) / rows.width
     factor = (chosen.rows * columns + explaining / options.explain_every) / plain.rows
     before = _LENGTH_BYTES * plain.lists + _EDGE_BYTES * plain.edges

@@ -106,6 +106,6 @@ CLUSTER = SamplerEntry(
     "cluster",
     _build,
     joint=True,
-    items_per_batch=lambda options: options.clusters_per_batch,
+    items_per_batch=lambda options: options.batch_size,
     uses_clusters=True,
 )

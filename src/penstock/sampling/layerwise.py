@@ -20,7 +20,7 @@ from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.homogeneous import Distribution, Homogeneous, NeighbourLists, Reader, homogeneous, importance
-from penstock.sampling.registry import SamplerEntry
+from penstock.sampling.registry import SamplerEntry, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 
@@ -121,8 +121,10 @@ class FastGCN(LayerwiseSampler):
 
 FASTGCN = SamplerEntry(
     "fastgcn",
-    lambda source, settings: FastGCN(source.whole_lists("fastgcn"), settings.options.layer_sizes, edges=settings.edges),
-    per_layer="layer_sizes",
+    lambda source, settings: FastGCN(
+        source.whole_lists("fastgcn"), plain_fanouts(settings.options), edges=settings.edges
+    ),
+    per_layer="fanouts",
     joint=True,
 )
 
@@ -145,8 +147,10 @@ class Ladies(LayerwiseSampler):
 
 LADIES = SamplerEntry(
     "ladies",
-    lambda source, settings: Ladies(source.whole_lists("ladies"), settings.options.layer_sizes, edges=settings.edges),
-    per_layer="layer_sizes",
+    lambda source, settings: Ladies(
+        source.whole_lists("ladies"), plain_fanouts(settings.options), edges=settings.edges
+    ),
+    per_layer="fanouts",
     joint=True,
 )
 

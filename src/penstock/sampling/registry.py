@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import AutoCount, StrictDocument, or_plugin, split_commas
@@ -186,7 +186,7 @@ def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:
 
 
 def layer_count(options: "SamplerOptions", layers: int) -> int:
-    """The number of the model's layers: `layers` (0: not given), or one for each fan-out or layer size."""
+    """The number of the model's layers: `layers` (0: not given), or one for each fan-out."""
     field = sampler_entry(options.sampler).per_layer
     if field is None:
         return layers or 2
@@ -218,6 +218,22 @@ else:
     SamplerName = Annotated[Literal[tuple(SAMPLERS)], or_plugin(PLUGINS)]
 
 
+SIZES: dict[str, dict[str, Any]] = {
+    **{key: {"fanouts": [2048, 2048, 2048]} for key in ("fastgcn", "ladies")},
+    **{key: {"batch_size": 4000} for key in ("saint-vertex", "saint-edge", "saint-walk")},
+    "cluster": {"batch_size": 4},
+}
+"""Defaults of samplers that count something else than others by these fields."""
+
+
+def _number_or_folder(value: object) -> object:
+    """On the command line a number comes as text."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, int) and number < 2:
+        raise ValueError("clusters must be 2 or more, or a partition folder")
+    return number
+
+
 class SamplerOptions(StrictDocument):
     """How the neighbourhoods of a batch are sampled."""
 
@@ -229,7 +245,8 @@ class SamplerOptions(StrictDocument):
     sampler: SamplerName = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
     fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
         [15, 10, 5],
-        description="neighbours drawn for each vertex at each hop, from the seeds on; -1: all; a mapping: by relation",
+        description="neighbours drawn for each vertex at each hop, from the seeds on; -1: all; a mapping: by relation;"
+        " of fastgcn and ladies the vertices drawn for each layer (2048 by default)",
     )
     replace: bool = Field(False, description="draw neighbours with repetition")
     weight: str | None = Field(None, description="edge field with weights: draw in proportion to it")
@@ -242,15 +259,25 @@ class SamplerOptions(StrictDocument):
     seed_time: str | None = Field(
         None, description="field with the time of each vertex or edge that is learned; by default the one of `time`"
     )
-    layer_sizes: Annotated[list[int], BeforeValidator(split_commas)] = Field(
-        [2048, 2048, 2048], description="fastgcn, ladies: vertices drawn for each layer, from the seeds on"
+    batch_size: int = Field(
+        1024,
+        ge=1,
+        description="seeds in a batch; of saint the vertices, edges or roots that are drawn (4000 by default), of"
+        " cluster the parts that are joined (4)",
     )
-    saint_size: int = Field(4000, ge=1, description="saint: vertices, edges or roots drawn for each batch")
     walk_length: int = Field(2, ge=1, description="saint-walk: steps of every walk")
-    clusters: int = Field(100, ge=2, description="cluster: parts to cut the graph into, if `partition` is not given")
-    partition: str | None = Field(None, description="cluster: a partition folder whose parts are the clusters")
+    clusters: Annotated[int | str, BeforeValidator(_number_or_folder)] = Field(
+        100, description="cluster: parts to cut the graph into, or a partition folder whose parts are the clusters"
+    )
     steps_per_epoch: int = Field(1, ge=1, description="whole: steps that an epoch's training vertices are divided into")
-    clusters_per_batch: int = Field(4, ge=1, description="cluster: parts joined in a batch")
+
+    @model_validator(mode="after")
+    def _sizes_of_sampler(self) -> Self:
+        """What is not said is as large as suits the sampler."""
+        for name, value in SIZES.get(self.sampler, {}).items():
+            if name not in self.model_fields_set:
+                setattr(self, name, value)
+        return self
 
 
 # The job's fields for sampler explained.
@@ -264,17 +291,6 @@ class ExplainedSamplingOptions(StrictDocument):
         description="explained: steps between two explanations of the model; auto: 30, and more where explaining would"
         " take more than 3 % of a worker's processor time by arithmetic (docs/sampling.md)",
     )
-    explain_delay: int = Field(
-        10, ge=0, description="explained: steps from taking an explanation's weights until it is in force"
-    )
-    explain_steps: int = Field(50, ge=1, description="explained: steps that masks are optimised for at most")
-    explain_loss: float = Field(
-        0.01,
-        ge=0,
-        description="explained: masks are found when ten steps change their loss by less than this share of the first;"
-        " 0: only after all steps",
-    )
-    explain_rows: int = Field(256, ge=1, description="explained: remote rows that one explanation reads at most")
     remote_bias: float = Field(
         0.1,
         ge=0,
@@ -284,3 +300,17 @@ class ExplainedSamplingOptions(StrictDocument):
     feature_share: float = Field(
         0.85, gt=0, le=1, description="explained: share of the columns that remote rows are sent with"
     )
+
+
+class ExplainInternals(StrictDocument):
+    """How an explanation is made."""
+
+    explain_delay: int = Field(10, ge=0, description="steps from taking an explanation's weights until it is in force")
+    explain_steps: int = Field(50, ge=1, description="steps that masks are optimised for at most")
+    explain_loss: float = Field(
+        0.01,
+        ge=0,
+        description="masks are found when ten steps change their loss by less than this share of the first;"
+        " 0: only after all steps",
+    )
+    explain_rows: int = Field(256, ge=1, description="remote rows that one explanation reads at most")

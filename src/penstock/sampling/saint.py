@@ -475,7 +475,7 @@ def _entry(kind: str) -> SamplerEntry:
             source.whole_lists(name),
             source.training_vertices(),
             kind=kind,
-            size=options.saint_size,
+            size=options.batch_size,
             walk_length=options.walk_length,
             layers=settings.layers,
         )

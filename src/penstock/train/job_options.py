@@ -46,17 +46,7 @@ class DataOptions(StrictDocument):
     per_class: Annotated[list[int], BeforeValidator(split_commas)] = Field(
         [20, 30], min_length=2, max_length=2, description="training and validation vertices of each class; rest: test"
     )
-    scale_features: Literal["none", "rows"] = Field(
-        "none", description="rows: divide each vertex's features by their sum"
-    )
-    max_classes: int = Field(10_000, ge=2, description="largest number of classes, or of labels per vertex")
-    unchecked: bool = Field(
-        False, description="do not check the graph's arrays before they are used; a wrong number may crash the run"
-    )
     reverse_edges: bool = Field(False, description="add every relation's reverse as a relation of its own")
-    largest_component: bool = Field(
-        False, description="labels count in the largest connected component only (graphs with one type)"
-    )
     train_on_validation: bool = Field(
         False, description="train on the graph's validation vertices too: nothing is validated, the last epoch counts"
     )
@@ -111,13 +101,8 @@ else:
     ShuffleName = Literal[tuple(SHUFFLINGS)]
 
 
-def _listed(value: object) -> object:
-    """On the command line fields are written first_layer,groups, and no fields `none`."""
-    return [] if value == "none" else split_commas(value)
-
-
 class BatchOptions(StrictDocument):
-    """The order of batches, whether they are drawn in groups or used again, how old weights may be; what is timed."""
+    """The order of batches, and whether they are used again."""
 
     shuffle: ShuffleName = Field(
         "always",
@@ -129,33 +114,11 @@ class BatchOptions(StrictDocument):
         description="while seeds are not shuffled, use the neighbourhoods that the first epoch drew again; faster, and"
         " usually less accurate",
     )
-    reuse_mb: int = Field(1024, ge=1, description="memory for batches that are used again; others are drawn again")
-    staleness: int = Field(
-        0, ge=0, le=64, description="compute the gradients of a batch on weights that are so many updates old"
-    )
-    groups: AutoCount = Field(
-        1,
-        description="batches that all processors draw together before they are trained on; 1: each beside the training"
-        " of others; auto: eight for each processor, or as predicted where this machine was measured",
-    )
-    timed_choices: Annotated[
-        list[Literal["feature_paths", "first_layer", "groups", "order"]], BeforeValidator(_listed)
-    ] = Field(
-        ["feature_paths", "first_layer", "groups"],
-        description="fields that, where they are auto, are decided by timing some batches before a long run begins:"
-        " feature_paths, first_layer, groups, order; none: predictions and rules decide (docs/execution.md)",
-    )
 
 
 # The device fields of a job.
 
 Where = Literal["auto", "device", "pinned", "host"]
-RowPath = Literal["cache", "pinned", "gathered"]
-_EVERY_PATH: frozenset[RowPath] = frozenset({"cache", "pinned", "gathered"})
-
-
-def _auto_or_list(value: object) -> object:
-    return value if value == "auto" else split_commas(value)
 
 
 class Placement(StrictDocument):
@@ -174,11 +137,6 @@ class DeviceOptions(StrictDocument):
     placement: str | dict[str, Any] = Field(
         "auto", description="auto, or any of {topology, features, cache_rows, cache_by} (docs/devices.md)"
     )
-    feature_paths: Annotated[Literal["auto"] | list[RowPath], BeforeValidator(_auto_or_list)] = Field(
-        "auto",
-        description="how rows of features in pinned memory reach the device: auto (every path, divided by what reads"
-        " take), or some of cache, pinned and gathered (docs/devices.md)",
-    )
     sample_on: Literal["auto", "device", "host", "hybrid"] = Field("auto", description="where batches are sampled")
     feature_type: Literal["stored", "float32", "float16", "bfloat16"] = Field(
         "stored", description="number type of the placed features"
@@ -193,13 +151,6 @@ class DeviceOptions(StrictDocument):
         "auto",
         description="what the host does of the first layer: read rows, aggregate or transform them, or aggregate a part"
         " while the device reads the rows of the other (docs/devices.md)",
-    )
-    host_share: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="first_layer divided: the host's share of a batch's edges; left out: as much as makes host and"
-        " device end together, by what batches took",
     )
     capture: Literal["auto"] | bool = Field(
         "auto",
@@ -225,19 +176,6 @@ class DeviceOptions(StrictDocument):
             except ValidationError as error:
                 raise ValueError(first_problem(error)) from None
         return value
-
-    @field_validator("feature_paths")
-    @classmethod
-    def _reaches_all(cls, value: "str | list[RowPath]") -> "str | list[RowPath]":
-        """A cache has some rows alone."""
-        if value != "auto" and not {"pinned", "gathered"} & set(value):
-            raise ValueError("name pinned, gathered or both: a cache does not have every row")
-        return value
-
-    @property
-    def row_paths(self) -> frozenset[RowPath]:
-        """The paths that rows of features in pinned memory may take."""
-        return _EVERY_PATH if isinstance(self.feature_paths, str) else frozenset(self.feature_paths)
 
     @property
     def placed(self) -> Placement:
@@ -352,9 +290,6 @@ class TripleOptions(StrictDocument):
 class WholeOptions(StrictDocument):
     """How sampler `whole` is executed. Other samplers ignore these fields."""
 
-    scope: Literal["reached", "all"] = Field(
-        "reached", description="whole: compute the vertices that the loss reaches, or all of them"
-    )
     bins: AutoCount = Field(
         0, description="whole: bins that each layer's vertices are divided into; auto: as few as fit memory"
     )
@@ -369,16 +304,6 @@ class WholeOptions(StrictDocument):
         "bins",
         description="whole, on a cluster: rows of remote vertices travel bin by bin, layer by layer, as a sampled share"
         " of them, or are computed again where that takes less time",
-    )
-    pipeline: Literal["none", "inter", "intra", "both"] = Field(
-        "both",
-        description="whole, exchange bins: intra: a bin's rows are sent while later bins of its layer are computed;"
-        " inter: a bin of the next layer starts as soon as its own inputs are there",
-    )
-    replicate_costs: Annotated[list[float], BeforeValidator(split_commas)] = Field(
-        [],
-        description="whole, exchange replicate: seconds of a row and of an edge for each layer, which a plan fills in;"
-        " none: stated rates of a core",
     )
     boundary_share: float = Field(
         1.0, gt=0, le=1, description="whole, exchange boundary: share of remote rows that each step draws"

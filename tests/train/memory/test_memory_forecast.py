@@ -23,7 +23,7 @@ from refusals import refused
 from training_graphs import carrying_graph, community_graph, labelled_edges, typed_graph
 
 MB = 1 << 20
-SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "clusters": 10, "saint_size": 50}
+SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "clusters": 10}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,8 @@ def forecast_of(graph, device="cuda", **fields):
 # The others are for models without layers, and for clusters.
 @pytest.mark.parametrize("sampler", sorted(set(SAMPLERS) - {"seeds", "explained"}))
 def test_every_sampler_is_traced(sampler, device):
-    more = {"layer_sizes": [40, 20]} if sampler in ("fastgcn", "ladies") else {"layers": 2}
+    more = {"fanouts": [40, 20]} if sampler in ("fastgcn", "ladies") else {"layers": 2}
+    more |= {"batch_size": 4} if sampler == "cluster" else {}
     found = forecast_of(community_graph(600), device, sampler=sampler, **more)
     assert found.method == "traced", found.reason
     assert (found.device_allocated > 0) == (device == "cuda")

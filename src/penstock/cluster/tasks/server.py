@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
 from penstock.store.parts.requests import checked
 from penstock.train.checkpoints import DamagedState
-from penstock.train.job import make_job
+from penstock.train.job import stored_job
 from penstock.wire import Endpoint, Message
 
 _PATIENCE = 0.25
@@ -32,7 +32,7 @@ def run_server(setup: Setup) -> int:
 
 def _opened(member: Member, file: Path) -> Shard:
     """The shard as its file says, or an empty one, which the first worker will fill."""
-    given = make_job(member.setup.job), member.setup.layout.world, file
+    given = stored_job(member.setup.job, "The run's job"), member.setup.layout.world, file
     try:
         return Shard(*given)
     except DamagedState as error:

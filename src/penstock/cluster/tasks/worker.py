@@ -35,7 +35,7 @@ from penstock.train.checkpoints import TrainState, pack_state, read_best, take_n
 from penstock.train.compute_device import DeviceFull, is_host_full
 from penstock.train.events import KeptEvents
 from penstock.train.execution.shared import RegroupError
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, stored_job
 from penstock.train.loop import Loop
 from penstock.train.records import Events, FolderRecords, NoRecords, Records
 from penstock.train.run import finish, result_of, take_state
@@ -218,7 +218,7 @@ _LOOK = 0.02
 def run_worker(setup: Setup) -> int:
     """Train until the run is over."""
     with Member(setup) as member:
-        job = _with_samplers(make_job(setup.job, "The run's job"), setup.cluster.samplers)
+        job = _with_samplers(stored_job(setup.job, "The run's job"), setup.cluster.samplers)
         try:
             if job.device == "cuda":
                 claim_gpu(setup)

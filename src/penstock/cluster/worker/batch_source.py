@@ -104,8 +104,8 @@ def _kept(parts: Parts, job: Job) -> Array:
 
 def _found(parts: Parts, job: Job) -> Array:
     """Compute the clusters as a run on one machine does."""
-    if job.partition is not None:
-        clusters = clusters_from(open_partition(Path(job.partition), job.unchecked))
+    if isinstance(job.clusters, str):
+        clusters = clusters_from(open_partition(Path(job.clusters), job.unchecked))
         count = parts.partition.book.count()
         if len(clusters) != count:
             raise PenstockError(

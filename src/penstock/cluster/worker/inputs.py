@@ -10,12 +10,13 @@ from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.prepare import divide_by_sum
 from penstock.graph.schema import edge_key
 from penstock.pipeline.batch_rows import PLAIN_ROWS
 from penstock.pipeline.loader import Batch
 from penstock.store.embedding import row_optimiser
 from penstock.store.parts import RemoteEmbedding
-from penstock.train.inputs import CPU, Inputs, divide_by_sum, edge_rows, types_with
+from penstock.train.inputs import CPU, Inputs, edge_rows, types_with
 from penstock.train.job import Job
 from penstock.wire import Message
 from penstock.wire.coflows import EMBEDDINGS, within_kind

@@ -147,7 +147,7 @@ def _trace_launched(
     execution = DeviceExecution(session, placed)
     draw = _drawing(placed, job.drawing_threads, largest) if placed.topology is not None else None
     ahead = min(largest.batches - 1, job.transfer_depth + job.transfer_threads)
-    drawn = job.sample_depth + job.drawing_threads + job.gather_depth + job.gather_threads
+    drawn = job.sample_depth + job.drawing_threads + job.gather_depth + job.reading_threads
     drawn = 0 if draw is None else min(largest.batches - 1 - ahead, drawn)
     with allocations.during("step"):
         queued = [draw(number) for number in range(drawn)] if draw is not None else []

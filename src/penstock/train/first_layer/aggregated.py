@@ -255,4 +255,4 @@ def divided_inputs(model: Any, job: Job) -> RowReader:
     """The reader for a job whose first layer accepts aggregates."""
     what = layer_entry(job.model).aggregates(job)
     assert what is not None, "the way was refused"
-    return DividedInputs(what, HostShare(job.host_share, job.gather_threads))
+    return DividedInputs(what, HostShare(job.host_share, job.reading_threads))

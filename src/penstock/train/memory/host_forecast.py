@@ -110,7 +110,7 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
     """Memory of the batches that wait in the pipeline's queues and threads, and of the one being computed."""
     job, batch = session.job, largest.loaded().batch
     gathered = min(
-        largest.batches, job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
+        largest.batches, job.reading_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
     )
     drawn = (
         job.drawing_threads + job.sample_depth

@@ -22,7 +22,7 @@ from penstock.sampling.links.known import Reverse
 from penstock.traced import new_weights
 from penstock.train.batch_source import BatchSource, EdgeTimes
 from penstock.train.job import Job
-from penstock.train.job_options import DataOptions, Task
+from penstock.train.job_options import Task
 from penstock.train.labels import LearnedLabels, check_classes, check_learned, recoded
 from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
@@ -74,7 +74,7 @@ class LabelledEdges:
 def labelled_edges(
     graph: Graph,
     kind: EdgeType,
-    options: DataOptions,
+    options: Job,
     task: Task,
     learned: LearnedLabels | None,
     reverse: Reverse | None = None,

@@ -67,8 +67,8 @@ class ExplainerClient:
                     raise PenstockError("The explainer was closed.", code="closed") from None
                 self.lost += 1
         raise PenstockError(
-            f"The explainer was lost {_TRIES} times in a row: look at the worker's log, and lower explain_rows if its"
-            " memory does not suffice.",
+            f"The explainer was lost {_TRIES} times in a row: look at the worker's log, and give its machine more"
+            " memory if that did not suffice.",
             code="external-failure",
         )
 
