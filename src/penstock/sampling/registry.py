@@ -253,7 +253,7 @@ class SamplerOptions(StrictDocument):
     edge_weight: str | None = Field(
         None,
         description="edge field with weights: neighbours are drawn uniformly, and the model weighs what they send by it"
-        " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/models.md)",
+        " (a module of your own gets it as `edge_weight`); auto: the graph's only such field (docs/models.md)",
     )
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
     seed_time: str | None = Field(

@@ -16,7 +16,7 @@ from penstock.graph.files import open_regular, read_document
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
-from penstock.train.job import Job, JobFields, make_job
+from penstock.train.job import Job, JobFields, job_fields, make_job
 
 # What is submitted, checked before it is queued: a job's fields, the paths that it names, the code that it brings.
 
@@ -93,7 +93,7 @@ def accepted_job(
         run = str(_run(job.run, rules))
         if Path(run).exists():
             raise PenstockError(f"{run} exists already: name another run folder.", code="file-exists")
-    document = job.model_copy(update=changes).model_dump(mode="json")
+    document = job_fields(job.model_copy(update=changes))
     return {
         "name": _name(name or f"{_graph_name(job.graph)} {job.model_name}", differing),
         "document": document,

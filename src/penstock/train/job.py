@@ -107,7 +107,7 @@ class TrainOptions(StrictDocument):
         ge=0,
         description="minutes between checkpoints; the first come after 10, 20, 40 ... seconds; 0: only by steps",
     )
-    seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="of all random choices; the same seed gives the same weights")
     draws: int = Field(
         2,
         ge=1,
@@ -262,9 +262,16 @@ def stored_job(document: Mapping[str, Any], where: str, changes: Mapping[str, An
     return _checked({**found, **(changes or {})}, where)
 
 
-def changed_job(job: Job | None, changes: Mapping[str, Any], where: str = "the job") -> Job:
-    """A job with other values of some fields, checked; what was decided for it stays."""
-    return make_job(changes, where) if job is None else stored_job(job.model_dump(), where, changes)
+def changed_job(
+    job: Job | None,
+    changes: Mapping[str, Any],
+    where: str = "the job",
+    internals: Mapping[str, Any] | None = None,
+) -> Job:
+    """A job with other values of some fields, checked; what was decided for it stays, but for `internals`."""
+    if job is None:
+        return make_job(changes, where, internals)
+    return stored_job({**job.model_dump(), **(internals or {})}, where, changes)
 
 
 def refuse_unknown(fields: Iterable[str], where: str) -> None:

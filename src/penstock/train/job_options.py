@@ -33,13 +33,16 @@ class DataOptions(StrictDocument):
     edge_features: Annotated[list[str], BeforeValidator(split_commas)] = Field(
         [],
         description="edge fields that gatv2, gine, transformer or a module of your own reads (as `edge_attr`); auto:"
-        " the only one that can be meant (docs/models.md)",
+        " the graph's only such field (docs/models.md)",
     )
     label: str = Field("y", description="vertex or edge field with labels")
     split: Literal["auto", "graph", "ratio", "per-class"] = Field(
-        "auto", description="where training vertices come from; auto: the graph's splits, else by ratio"
+        "auto",
+        description="where train, val and test come from; auto: the graph's splits, else by ratio",
     )
-    split_number: int = Field(0, ge=0, description="which of several given splits an archive has")
+    split_number: int = Field(
+        0, ge=0, description="which of an archive's splits is used; drawn splits differ by it too"
+    )
     split_ratio: Annotated[list[float], BeforeValidator(split_commas)] = Field(
         [0.6, 0.2, 0.2], min_length=3, max_length=3, description="shares of train, val and test"
     )
@@ -226,7 +229,9 @@ class LinkOptions(StrictDocument):
     )
     negatives_per_edge: int = Field(1, ge=1, description="links: negatives for each positive, or shared by a batch")
     filtered: bool = Field(True, description="links: never use a true edge as a negative")
-    corrupt: Literal["destination", "source", "both"] = Field("destination", description="links: which end is replaced")
+    corrupt: Literal["destination", "source", "both"] = Field(
+        "destination", description="links: the end that negatives replace"
+    )
     scorer: ScorerName = Field(
         "auto", description="links: how two embeddings become a score; auto: dot, and complex for knowledge graphs"
     )
@@ -270,7 +275,10 @@ class TripleOptions(StrictDocument):
         0.0, ge=0, description="temperature of self-adversarial weights of negatives; 0: all weigh the same"
     )
     margin: float = Field(
-        9.0, ge=0, description="transe, rotate: a score is margin minus distance; and of link_loss margin"
+        9.0,
+        ge=0,
+        description="transe, rotate: a score is this minus the distance; link_loss margin: by how much a true triple is"
+        " to score above its negatives",
     )
     distance: int = Field(1, ge=1, le=2, description="transe: the norm that measures distances, 1 or 2")
     triple_weights: Literal["none", "frequency"] = Field(
@@ -279,9 +287,11 @@ class TripleOptions(StrictDocument):
         " often it is (Sun et al., 2019)",
     )
     regulariser: Literal["none", "l2", "n3"] = Field(
-        "none", description="sum of squares or cubes of the absolute values of a triple's embeddings"
+        "none",
+        description="penalty on the embeddings of a batch's triples: their squares (l2) or the cubes of their absolute"
+        " values (n3)",
     )
-    regularisation: float = Field(0.0, ge=0, description="weight of the regulariser in the loss")
+    regularisation: float = Field(0.0, ge=0, description="weight of the `regulariser` in the loss; set both or neither")
 
 
 # The fields of a job that trains on the whole graph at once.
