@@ -246,7 +246,7 @@ class SamplerOptions(StrictDocument):
     fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
         [15, 10, 5],
         description="neighbours drawn for each vertex at each hop, from the seeds on; -1: all; a mapping: by relation;"
-        " of fastgcn and ladies the vertices drawn for each layer (2048 by default)",
+        " fastgcn, ladies: vertices of each layer (2048)",
     )
     replace: bool = Field(False, description="draw neighbours with repetition")
     weight: str | None = Field(None, description="edge field with weights: draw in proportion to it")
@@ -262,8 +262,7 @@ class SamplerOptions(StrictDocument):
     batch_size: int = Field(
         1024,
         ge=1,
-        description="seeds in a batch; of saint the vertices, edges or roots that are drawn (4000 by default), of"
-        " cluster the parts that are joined (4)",
+        description="seeds in a batch; saint: vertices, edges or roots (4000); cluster: parts (4)",
     )
     walk_length: int = Field(2, ge=1, description="saint-walk: steps of every walk")
     clusters: Annotated[int | str, BeforeValidator(_number_or_folder)] = Field(

@@ -107,7 +107,7 @@ class TrainOptions(StrictDocument):
         ge=0,
         description="minutes between checkpoints; the first come after 10, 20, 40 ... seconds; 0: only by steps",
     )
-    seed: int = Field(0, ge=0, lt=1 << 63, description="of all random choices; the same seed gives the same weights")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
     draws: int = Field(
         2,
         ge=1,
