@@ -203,9 +203,9 @@ def test_weights_and_optimiser_state_are_counted_exactly():
 def test_a_step_on_the_host_takes_what_torch_allocates():
     """The traced tensors of a step are those of a real one, batch for batch."""
     from penstock.pipeline.loader import Loaded
-    from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
     from penstock.train.memory.device_forecast import _Noted
     from penstock.train.memory.host_forecast import _carried
+    from penstock.train.steps.loaded import LearnAlone, StaleWeights
     from penstock.train.trace.allocations import peak_of
     from penstock.train.trace.batches import LargestBatch
     from penstock.train.trace.fake_session import traced_session
@@ -219,17 +219,15 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
             before = len(allocations.events)
             loaded = _carried(session, LargestBatch(planned, batch, 1.0, 1, 1))
             first = {event.storage for event in allocations.events[:]}
-            x = prepared_batch(session, loaded)
-            learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
-            del loaded, x
+            LearnAlone(session, StaleWeights(session.learned, 0))(loaded)
+            del loaded
             peaks.append(peak_of([each for each in allocations.events[before:] if each.storage not in first]).bytes)
         loaded = Loaded(planned, session.task.sample(planned))
         session.inputs.carrier.gather(loaded.batch)
         session.task.label(loaded.batch)
         session.inputs.carrier.transfer(loaded.batch)
-        x = prepared_batch(session, loaded)
         with _Noted() as noted:
-            learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
+            LearnAlone(session, StaleWeights(session.learned, 0))(loaded)
         peaks.append(peak_of(noted.events).bytes)
         # The names of rows for dropout are an array of the host, which only the real step shows as a tensor.
         assert peaks[0] == pytest.approx(peaks[1], rel=0.08), fields

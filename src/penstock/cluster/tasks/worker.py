@@ -34,7 +34,6 @@ from penstock.store.parts import PushMissing, StepPast
 from penstock.train.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
 from penstock.train.compute_device import DeviceFull, is_host_full
 from penstock.train.events import KeptEvents
-from penstock.train.execution.shared import RegroupError
 from penstock.train.job import Job, stored_job
 from penstock.train.loop import Loop
 from penstock.train.records import Events, FolderRecords, NoRecords, Records
@@ -42,6 +41,7 @@ from penstock.train.run import finish, result_of, take_state
 from penstock.train.run_context import run_context
 from penstock.train.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
+from penstock.train.steps.group import RegroupError
 from penstock.wire import Message, PeerLost
 
 # Progress of a worker, shown by the controller.

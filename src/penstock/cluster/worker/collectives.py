@@ -18,7 +18,7 @@ from penstock.cluster.gpus import own_gpus
 from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.train.execution.shared import RegroupError
+from penstock.train.steps.group import RegroupError
 from penstock.wire import Message
 from penstock.wire.coflows import GRADIENTS, NORMS, current_coflow, within_kind
 

@@ -35,12 +35,12 @@ from penstock.train.device.memory import (
 )
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
-from penstock.train.device.supply import Share, ShareOfSchedule
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
+from penstock.train.steps.sources import Share, ShareOfSchedule
 from penstock.train.trace.allocations import UntraceableError
 
 # What a worker's steps take of its GPU, before anything is there: traced, or tried where that is not possible.

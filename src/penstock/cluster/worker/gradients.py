@@ -14,8 +14,9 @@ from penstock.cluster.member import Member
 from penstock.cluster.server import State, cut_state, join_state, shape_of, shard_pieces
 from penstock.cluster.worker.collectives import REDUCTIONS, CollectiveGroup, StagedSums, WireCollective, WireGroup
 from penstock.cluster.worker.inputs import PartedInputs
-from penstock.train.execution.shared import RegroupError
 from penstock.train.session import Session
+from penstock.train.steps.group import RegroupError
+from penstock.train.steps.update import make_step
 from penstock.wire import Message
 from penstock.wire.coflows import GRADIENTS, within_kind
 
@@ -179,9 +180,7 @@ class AllReduce:
         if self._may_overflow and not are_finite(self._parameters):
             # On some worker: all leave the step out, as one that trains alone does.
             return total, stopping
-        if session.job.clip:
-            clip_with_owners(session)
-        session.optimiser.step()
+        make_step(session, clip=clip_with_owners)
         return total, stopping
 
     def _summed(self, group: CollectiveGroup, loss: float, asked: bool) -> tuple[float, bool]:

@@ -22,10 +22,10 @@ from penstock.sampling import ALL, BatchKey
 from penstock.sampling.parts import parted_sampler
 from penstock.store.parts import PartedStore
 from penstock.train.batch_source import clock_for, layers_of
-from penstock.train.execution.shared import RegroupError
 from penstock.train.layerwise.host import SHARE, followed_relations
 from penstock.train.layerwise.plan import Chunk, GrowingChunks, Level, Sampled
 from penstock.train.session import Session
+from penstock.train.steps.group import RegroupError
 
 # Which vertices each worker computes where rows of all vertices are computed: its share of its machine's parts.
 

@@ -24,8 +24,8 @@ from penstock.pipeline.schedule import Position
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.parts import parted_sampler
-from penstock.train.execution.shared import RegroupError
 from penstock.train.session import Session
+from penstock.train.steps.group import RegroupError
 from penstock.train.whole.shared.interfaces import Tag
 from penstock.wire import Message, PendingCall
 from penstock.wire.coflows import ROWS, within_kind

@@ -23,10 +23,10 @@ from penstock.nn.norm import SharedBatch, normalising
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.train.checkpoints import TrainState
-from penstock.train.execution.shared import DeviceSums, PlaceWhole, RegroupError
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
+from penstock.train.steps.group import DeviceSums, PlaceWhole, RegroupError
 
 _AGAIN = 0.01
 """Seconds before the controller is asked again."""
