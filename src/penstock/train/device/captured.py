@@ -223,7 +223,7 @@ class CapturedSlot:
         self.draw = Recorded(self._draw, device, drawing)
         self.learn = Recorded(self._learn, device, pool=pool)
 
-    def _make_batch(self) -> MiniBatch[Block]:
+    def _make_batch(self) -> MiniBatch:
         supply, slot = self._supply, self.slot
         size = slot.room.rows[0]
         self._blocks = slot.blocks()
