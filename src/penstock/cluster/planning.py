@@ -6,7 +6,6 @@ A profile is fitted to a cluster of another size without training: the graph is 
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -212,7 +211,7 @@ def _work(job: Job, graph: Graph, part_of: Array, parts: int, workers: int) -> T
     source = make_batch_source(job, graph, np.asarray(nodes.splits["train"]))
     (name,) = graph.node_types
 
-    def draw(seeds: Array, planned: Planned) -> MiniBatch[Any]:
+    def draw(seeds: Array, planned: Planned) -> MiniBatch:
         return source.sample({name: seeds}, planned)
 
     batches = Schedule(source.items, source.batch_size, job.draw_seed, epochs=_BATCHES).from_position()

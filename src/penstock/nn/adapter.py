@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
-from penstock.nn.masked import MaskedBlock
-from penstock.sampling.block import Block, TypedBlock, by_relation, merge_edge_rows, merge_edges, new_rows
+from penstock.sampling.block import Block, by_relation, merge_edge_rows, merge_edges, new_rows
 from penstock.sampling.device.block import HOST_LISTS, DeviceBlock, bounds_key
 from penstock.traced import is_traced
 
@@ -145,7 +144,7 @@ class Adapted(nn.Module):
         self._edge_widths = dict(edge_widths or {})
         self.module, self.typed, self.num_layers, self.edge_types = module, typed, num_layers, list(edge_types)
 
-    def forward(self, blocks: Sequence[Block] | Sequence[TypedBlock], x: Any) -> Any:
+    def forward(self, blocks: Sequence[Block], x: Any) -> Any:
         """[seeds, out], or by node type."""
         if self.num_layers is not None and len(blocks) != self.num_layers:
             raise PenstockError(
@@ -154,18 +153,17 @@ class Adapted(nn.Module):
             )
         _refuse_weights(blocks)
         if self.typed:
-            return self._typed(cast(Sequence[TypedBlock], blocks), {name: _own(rows) for name, rows in x.items()})
-        plain = cast(Sequence[Block], blocks)
-        carried = {name: rows for name in CARRIED if (rows := merged_edge_rows(plain, name)) is not None}
-        result = call_masked(self.module, _own(x), merged_edges(plain), merged_mask(plain), carried)
+            return self._typed(blocks, {name: _own(rows) for name, rows in x.items()})
+        carried = {name: rows for name in CARRIED if (rows := merged_edge_rows(blocks, name)) is not None}
+        result = call_masked(self.module, _own(x), merged_edges(blocks), merged_mask(blocks), carried)
         if not isinstance(result, Tensor):
             raise PenstockError(
                 f"The module returned a {type(result).__name__}: forward(x, edge_index) must return a tensor.",
                 code="user-code-failed",
             )
-        return result[: plain[-1].num_dst]
+        return result[: blocks[-1].num_dst]
 
-    def _typed(self, blocks: Sequence[TypedBlock], x: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _typed(self, blocks: Sequence[Block], x: dict[str, Tensor]) -> dict[str, Tensor]:
         device = next(iter(x.values())).device if x else None
         edges = {kind: torch.empty(2, 0, dtype=torch.int64, device=device) for kind in self.edge_types}
         edges |= merged_relations(blocks)
@@ -175,10 +173,10 @@ class Adapted(nn.Module):
                 f"The module returned a {type(result).__name__}: it must return a dict of tensors by node type.",
                 code="user-code-failed",
             )
-        seeds = blocks[-1].num_dst
+        seeds = blocks[-1].dst_counts
         return {name: rows[: seeds[name]] for name, rows in result.items() if seeds.get(name, 0)}
 
-    def _carried(self, blocks: Sequence[TypedBlock], device: torch.device | None) -> dict[str, dict[EdgeType, Tensor]]:
+    def _carried(self, blocks: Sequence[Block], device: torch.device | None) -> dict[str, dict[EdgeType, Tensor]]:
         """What edges carry, by relation; of one without edges in this batch, no rows."""
         taken, found = inspect.signature(self.module.forward).parameters, {}
         for name in CARRIED:
@@ -203,7 +201,7 @@ def _own(x: Tensor) -> Tensor:
     return x.clone() if torch.is_grad_enabled() else x
 
 
-def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
+def _refuse_weights(blocks: Sequence[Block]) -> None:
     for block in blocks:
         for part in block.parts:
             if part.weights is not None:
@@ -222,7 +220,7 @@ def merged_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) ->
     On a device the lists' lengths must be known here, so this waits for it; blocks with spare room are not for modules
     that know nothing of them.
     """
-    if not isinstance(blocks[0], DeviceBlock):
+    if not blocks[0].on_device:
         return torch.from_numpy(merge_edges(blocks, known))
     sources, targets = list[Tensor](), list[Tensor]()
     for block, (start, stop) in _with_bounds(blocks, known):
@@ -235,10 +233,9 @@ def merged_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) ->
 
 def merged_mask(blocks: Sequence[Block], known: Sequence[int] | None = None) -> Tensor | None:
     """The mask of the merged edges, in their order; None where blocks have none."""
-    if not all(isinstance(block, MaskedBlock) for block in blocks):
+    if any(block.mask is None for block in blocks):
         return None
-    rows = cast(list[tuple[MaskedBlock, int]], new_rows(blocks, known))
-    return torch.cat([block.mask[int(block.indptr[first]) :] for block, first in rows])
+    return torch.cat([block.mask[int(block.indptr[first]) :] for block, first in new_rows(blocks, known)])
 
 
 def _with_bounds(blocks: Sequence[Block], known: Sequence[int] | None) -> list[tuple[DeviceBlock, tuple[int, int]]]:
@@ -248,8 +245,7 @@ def _with_bounds(blocks: Sequence[Block], known: Sequence[int] | None) -> list[t
     are known on the host.
     """
     found = list[tuple[DeviceBlock, int, str]]()
-    for block, first in new_rows(blocks, known):
-        assert isinstance(block, DeviceBlock)
+    for block, first in cast(list[tuple[DeviceBlock, int]], new_rows(blocks, known)):
         # A block may be that of several layers.
         found.append((block, first, bounds_key(first)))
     if is_traced():
@@ -263,14 +259,14 @@ def _with_bounds(blocks: Sequence[Block], known: Sequence[int] | None) -> list[t
     return [(block, block.derived[key]) for block, _, key in found]
 
 
-def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:
+def merged_relations(blocks: Sequence[Block]) -> dict[EdgeType, Tensor]:
     """`merged_edges` of every relation that has any in some layer."""
     return {kind: merged_edges(*parts) for kind, parts in by_relation(blocks).items()}
 
 
 def merged_edge_rows(blocks: Sequence[Block], name: str, known: Sequence[int] | None = None) -> Tensor | None:
     """`edge_attr` or `edge_weight` of the edges of `merged_edges`, in its order; None where there are none."""
-    if not isinstance(blocks[0], DeviceBlock):
+    if not blocks[0].on_device:
         found: Tensor | None = merge_edge_rows(blocks, name, known)
         return found
     if any(getattr(block, name) is None for block in blocks):
@@ -278,7 +274,7 @@ def merged_edge_rows(blocks: Sequence[Block], name: str, known: Sequence[int] | 
     return torch.cat([getattr(block, name)[slice(*bounds)] for block, bounds in _with_bounds(blocks, known)])
 
 
-def merged_masks(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor] | None:
+def merged_masks(blocks: Sequence[Block]) -> dict[EdgeType, Tensor] | None:
     """`merged_mask` of every relation that has edges in some layer."""
     found = {kind: merged_mask(*parts) for kind, parts in by_relation(blocks).items()}
     return {kind: mask for kind, mask in found.items() if mask is not None} or None

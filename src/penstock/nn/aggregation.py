@@ -1,5 +1,6 @@
 """Aggregation over a block, forward and backward, without a message per edge."""
 
+from functools import singledispatch
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -36,38 +37,51 @@ def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
         raise PenstockError(
             f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.", code="unknown-name"
         )
-    return kept_aggregate(block, reduce, x, lambda: _aggregate(block, x, reduce))
+    result: Tensor = kept_aggregate(block, reduce, x, lambda: _aggregate(block, x, reduce))
+    return result
 
 
+@singledispatch
 def _aggregate(block: Block, x: Tensor, reduce: Reduce) -> Tensor:
-    if isinstance(block, DeviceBlock):
-        return on_device.aggregate(block, x, reduce)
     if reduce == "max":
-        return masked.gather_max(block, x) if isinstance(block, MaskedBlock) else differentiable(_Max, x, block)
-    return gather(block, x, write_scale=mean_scale(block) if reduce == "mean" else sum_scale(block))
+        return _largest(block, x)
+    return _gather(block, x, None, mean_scale(block) if reduce == "mean" else sum_scale(block), None)
+
+
+@singledispatch
+def _largest(block: Block, x: Tensor) -> Tensor:
+    return differentiable(_Max, x, block)
+
+
+_aggregate.register(DeviceBlock, on_device.aggregate)
+_largest.register(MaskedBlock, masked.gather_max)
 
 
 def aggregate_beside(block: Block, x: Tensor | AggregatedRows, reduce: Reduce = "mean") -> tuple[Tensor, Tensor]:
     """`aggregate` and the destinations' own rows, whose gradients then reach x in one pass."""
     if isinstance(x, AggregatedRows):
         return x.beside(reduce)
-    return kept_aggregate(block, f"{reduce} beside", x, lambda: _aggregate_beside(block, x, reduce))
-
-
-def _aggregate_beside(block: Block, x: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    if isinstance(block, DeviceBlock):
-        check_rows(block, x)
-        return on_device.aggregate_beside(block, x, reduce)
-    if reduce == "max" or isinstance(block, MaskedBlock):
-        return aggregate(block, x, reduce), x[: block.num_dst]
     check_rows(block, x)
+    made: tuple[Tensor, Tensor] = kept_aggregate(
+        block, f"{reduce} beside", x, lambda: _aggregate_beside(block, x, reduce)
+    )
+    return made
+
+
+@singledispatch
+def _aggregate_beside(block: Block, x: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    if reduce == "max" or block.mask is not None:
+        return aggregate(block, x, reduce), x[: block.num_dst]
     scale = mean_scale(block) if reduce == "mean" else sum_scale(block)
     result: tuple[Tensor, Tensor] = cast(Any, _GatherBeside).apply(x, block, scale)
     return result
 
 
+_aggregate_beside.register(DeviceBlock, on_device.aggregate_beside)
+
+
 def aggregate_joined(
-    block: DeviceBlock,
+    block: Block,
     x: Tensor | TableRows | Rectified | AggregatedRows,
     reduce: Reduce = "mean",
     dtype: torch.dtype | None = None,
@@ -80,24 +94,29 @@ def aggregate_joined(
         return x.joined(reduce, dtype)
     check_rows(block, x)
     what = f"{reduce} joined {dtype}"
-    return kept_aggregate(block, what, x, lambda: on_device.aggregate_joined(block, x, reduce, dtype))
+    return kept_aggregate(
+        block, what, x, lambda: on_device.aggregate_joined(cast(DeviceBlock, block), x, reduce, dtype)
+    )
 
 
 def normalised_sum(block: Block, x: Tensor | AggregatedRows) -> Tensor:
     """GCN's sum of the list and the vertex itself, each over sqrt((d_u + 1)(d_v + 1)), d being whole lists' totals."""
     if isinstance(x, AggregatedRows):
         return x.normalised()
-    return kept_aggregate(block, "normalised sum", x, lambda: _normalised_sum(block, x))
+    check_rows(block, x)
+    result: Tensor = kept_aggregate(block, "normalised sum", x, lambda: _normalised_sum(block, x))
+    return result
 
 
+@singledispatch
 def _normalised_sum(block: Block, x: Tensor) -> Tensor:
-    if isinstance(block, DeviceBlock):
-        check_rows(block, x)
-        return on_device.normalised_sum(block, x)
     roots = 1 / np.sqrt(known_totals(block, block.num_src) + 1)
     own = roots[: block.num_dst]
     estimate = sum_scale(block)
-    return gather(block, x, roots, own if estimate is None else own * estimate, own * own)
+    return _gather(block, x, roots, own if estimate is None else own * estimate, own * own)
+
+
+_normalised_sum.register(DeviceBlock, on_device.normalised_sum)
 
 
 def gather(block: Block, x: Tensor, read_scale: Any = None, write_scale: Any = None, own_scale: Any = None) -> Tensor:
@@ -107,12 +126,21 @@ def gather(block: Block, x: Tensor, read_scale: Any = None, write_scale: Any = N
     block tensors.
     """
     check_rows(block, x)
-    if isinstance(block, DeviceBlock):
-        read, write = (None if scale is None else Scale(scale) for scale in (read_scale, write_scale))
-        return on_device.scaled(block, x, read, write, own_scale)
-    if isinstance(block, MaskedBlock):
-        return masked.gather(block, x, read_scale, write_scale, own_scale)
+    return _gather(block, x, read_scale, write_scale, own_scale)
+
+
+@singledispatch
+def _gather(block: Block, x: Tensor, read_scale: Any, write_scale: Any, own_scale: Any) -> Tensor:
     return differentiable(_Gather, x, block, read_scale, write_scale, own_scale)
+
+
+@_gather.register
+def _(block: DeviceBlock, x: Tensor, read_scale: Any, write_scale: Any, own_scale: Any) -> Tensor:
+    read, write = (None if scale is None else Scale(scale) for scale in (read_scale, write_scale))
+    return on_device.scaled(block, x, read, write, own_scale)
+
+
+_gather.register(MaskedBlock, masked.gather)
 
 
 def mean_scale(block: Block) -> Array:
@@ -143,29 +171,34 @@ def known_totals(block: Block, rows: int) -> Array:
 
 def check_rows(block: Block, x: Tensor | TableRows | Rectified) -> None:
     """Refuse a matrix that a block's kernels cannot read."""
-    if isinstance(block, DeviceBlock):
-        if x.device != block.device:
-            raise PenstockError(
-                f"A block on {block.device} was given rows on {x.device}: keep both on one device.",
-                code="mismatched-inputs",
-            )
-        if not x.dtype.is_floating_point:
-            raise PenstockError(
-                f"There are no kernels for {x.dtype}: convert the features to float32.", code="wrong-type"
-            )
-        check_shape(x)
-    elif isinstance(x, TableRows | Rectified) or x.device.type == "cuda":
-        raise PenstockError(
-            f"A block on the host was given rows on {x.device}: move the block to the device too.",
-            code="mismatched-inputs",
-        )
-    else:
-        check_matrix(x)
+    _check_place(block, x)
     if len(x) < block.num_src:
         raise PenstockError(
             f"The block has {block.num_src:,} source rows, but its input has shape {tuple(x.shape)}.",
             code="shape-mismatch",
         )
+
+
+@singledispatch
+def _check_place(block: Block, x: Any) -> None:
+    if isinstance(x, TableRows | Rectified) or x.device.type == "cuda":
+        raise PenstockError(
+            f"A block on the host was given rows on {x.device}: move the block to the device too.",
+            code="mismatched-inputs",
+        )
+    check_matrix(x)
+
+
+@_check_place.register
+def _(block: DeviceBlock, x: Any) -> None:
+    if x.device != block.device:
+        raise PenstockError(
+            f"A block on {block.device} was given rows on {x.device}: keep both on one device.",
+            code="mismatched-inputs",
+        )
+    if not x.dtype.is_floating_point:
+        raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.", code="wrong-type")
+    check_shape(x)
 
 
 def check_matrix(x: Tensor) -> None:

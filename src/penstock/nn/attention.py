@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import singledispatch
 from typing import Any, cast
 
 import numpy as np
@@ -37,11 +38,20 @@ def attend(
     multiplies the shares (dropout). A row without edges gives zeros.
     """
     _check(block, values, scores_dst, scores_src.shape[1])
-    if isinstance(block, DeviceBlock):
-        return on_device.attend(block, scores_src, scores_dst, values, slope, kept)
-    if isinstance(block, MaskedBlock):
-        return masked.attend(block, masked.ends(block, scores_src, scores_dst), values, slope, kept, None)
-    return differentiable(_Additive, scores_src, scores_dst, values, block, slope, _numbers(kept))
+    return _attend(block, scores_src, scores_dst, values, slope, kept)
+
+
+@singledispatch
+def _attend(block: Block, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None) -> Tensor:
+    return differentiable(_Additive, of_src, of_dst, values, block, slope, _numbers(kept))
+
+
+@_attend.register
+def _(block: MaskedBlock, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None) -> Tensor:
+    return masked.attend(block, masked.ends(block, of_src, of_dst), values, slope, kept, None)
+
+
+_attend.register(DeviceBlock, on_device.attend)
 
 
 def attend_jointly(
@@ -52,11 +62,22 @@ def attend_jointly(
     left [num_src, heads * size], right [num_dst, heads * size], direction [heads, size].
     """
     _check(block, left, right, direction.shape[0])
-    if isinstance(block, DeviceBlock):
-        return on_device.attend_jointly(block, left, right, direction, slope, kept)
-    if isinstance(block, MaskedBlock):
-        return masked.attend(block, masked.ends(block, left, right), left, slope, kept, direction)
+    return _attend_jointly(block, left, right, direction, slope, kept)
+
+
+@singledispatch
+def _attend_jointly(
+    block: Block, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None
+) -> Tensor:
     return differentiable(_Joint, left, right, direction, block, slope, _numbers(kept))
+
+
+@_attend_jointly.register
+def _(block: MaskedBlock, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None) -> Tensor:
+    return masked.attend(block, masked.ends(block, left, right), left, slope, kept, direction)
+
+
+_attend_jointly.register(DeviceBlock, on_device.attend_jointly)
 
 
 def attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -68,14 +89,21 @@ def attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor 
             f" {values.shape[1]} columns.",
             code="shape-mismatch",
         )
-    if isinstance(block, DeviceBlock):
-        return _by_scores_on_device(block, scores, values, kept)
-    if isinstance(block, MaskedBlock):
-        return masked.attend(block, scores, values, 1.0, kept, None)
+    return _attend_by_scores(block, scores, values, kept)
+
+
+@singledispatch
+def _attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
     return differentiable(_Scored, scores, values, block, _numbers(kept))
 
 
-def _by_scores_on_device(block: DeviceBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
+@_attend_by_scores.register
+def _(block: MaskedBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
+    return masked.attend(block, scores, values, 1.0, kept, None)
+
+
+@_attend_by_scores.register
+def _(block: DeviceBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
     """The same in operations of torch, over sums of lists; for blocks without spare room."""
     lists: Any = replace(edge_lists(block), weights=None, totals=None)
     readers, weights = destination_reads(block), cast(Any, block.weights)

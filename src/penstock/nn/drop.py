@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -68,17 +69,9 @@ class DropStream:
     def edge_names(self, block: Block, kind: EdgeType | None = None) -> Tensor | None:
         """Names of a block's edges, made of both ends': destination * 2^32 + source, modulo 2^64."""
         source_type, _, target_type = kind or (None, None, None)
-        device = block.device if isinstance(block, DeviceBlock) else torch.device("cpu")
-        sources = self._names_at(source_type, block.num_src, device)
-        targets = self._names_at(target_type, block.num_dst, device)
-        if sources is None or targets is None:
-            return None
-        if isinstance(block, DeviceBlock):
-            return on_device.name_edges(block, targets, sources)
-        if is_traced():
-            return torch.empty(block.num_edges, dtype=torch.int64)
-        ends = targets.numpy().astype(np.int64, copy=False), sources.numpy().astype(np.int64, copy=False)
-        return torch.from_numpy((ends[0][block.destinations()] << 32) + ends[1][block.indices])
+        sources = self._names_at(source_type, block.num_src, block.device)
+        targets = self._names_at(target_type, block.num_dst, block.device)
+        return None if sources is None or targets is None else _name_edges(block, targets, sources)
 
     def _names_at(self, node_type: str | None, rows: int, device: torch.device) -> Tensor | None:
         """The names of a type's first rows, on a device; None where there are none, or fewer than `rows`."""
@@ -98,6 +91,17 @@ class DropStream:
             else:
                 self.names = names
         return names
+
+
+@singledispatch
+def _name_edges(block: Block, targets: Tensor, sources: Tensor) -> Tensor:
+    if is_traced():
+        return torch.empty(block.num_edges, dtype=torch.int64)
+    ends = targets.numpy().astype(np.int64, copy=False), sources.numpy().astype(np.int64, copy=False)
+    return torch.from_numpy((ends[0][block.destinations()] << 32) + ends[1][block.indices])
+
+
+_name_edges.register(DeviceBlock, on_device.name_edges)
 
 
 @contextmanager

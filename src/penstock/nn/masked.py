@@ -23,6 +23,8 @@ class MaskedBlock(Block):
     `edge_attr` stands for what the plain block's edges carry, where given.
     """
 
+    mask: Tensor
+
     def __init__(self, plain: Block, mask: Tensor, edge_attr: Tensor | None = None) -> None:
         assert len(mask) == plain.num_edges, f"{len(mask)} mask values for {plain.num_edges} edges"
         lists = plain.indptr, plain.indices, plain.num_src, plain.weights, plain.totals, plain.edges

@@ -141,6 +141,6 @@ def _predicted(block: Block, weight: Tensor, input_gradient: bool, training: boo
     width_out, width_in = (blocks * width for width in weight.shape[-2:])
     counts = block.num_src, block.num_dst, block.num_edges
     sizes = LayerSizes(*counts, width_in, width_out, input_gradient, training, blocks)
-    device = "cuda" if isinstance(block, DeviceBlock) else "cpu"
+    device = "cuda" if block.on_device else "cpu"
     known = costs if costs is not None and device in costs else shipped_order_costs()
     return known[device].aggregates_first(sizes)

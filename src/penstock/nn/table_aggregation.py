@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -315,10 +316,21 @@ def sum_lists(
     Scales that are not given are ones. Rows behind the last of `own` have no such term. On a device x and `own` are of
     any real type, on the host of type `dtype`.
     """
-    if isinstance(block, DeviceBlock):
-        reads, writes = (None if each is None else Scale(each) for each in (read, write))
-        itself = None if own is None else Own(own)
-        return gather(destination_lists(block), x, None, reads, writes, itself, out_dtype=dtype)
+    return _sum_lists(block, x, dtype, read, write, own)
+
+
+@singledispatch
+def _sum_lists(
+    block: Block, x: Tensor, dtype: torch.dtype, read: Tensor | None, write: Tensor | None, own: Tensor | None
+) -> Tensor:
     before, after = (None if each is None else array_of(each) for each in (read, write))
     added = None if own is None else as_rows(own)
     return gather_rows(block.indptr, block.indices, None, before, after, None, added, x)
+
+
+@_sum_lists.register
+def _(
+    block: DeviceBlock, x: Tensor, dtype: torch.dtype, read: Tensor | None, write: Tensor | None, own: Tensor | None
+) -> Tensor:
+    reads, writes = (None if each is None else Scale(each) for each in (read, write))
+    return gather(destination_lists(block), x, None, reads, writes, None if own is None else Own(own), out_dtype=dtype)

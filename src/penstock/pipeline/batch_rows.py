@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
+from penstock.sampling.block import Block, MiniBatch
 from penstock.store.source import RowSource
 from penstock.traced import is_traced, stand_in
 
@@ -173,7 +173,7 @@ class EdgeRows:
                     found.setdefault(kind, []).append(part)
         return [EdgeReading(kind, parts, self.fields[kind]) for kind, parts in found.items()]
 
-    def read(self, batch: MiniBatch[Any], pool: BufferPool) -> list[Array]:
+    def read(self, batch: MiniBatch, pool: BufferPool) -> list[Array]:
         """Read the rows of a batch's edges; returns the buffers that they occupy."""
         batch.edge_rows, buffers = [], []
         for reading in self.readings(batch.blocks):
@@ -185,11 +185,11 @@ class EdgeRows:
             buffers += [buffer for _, buffer in taken]
         return buffers
 
-    def arrive(self, batch: MiniBatch[Any], move: MoveRows | None = None) -> None:
+    def arrive(self, batch: MiniBatch, move: MoveRows | None = None) -> None:
         """Put what was read into the batch's blocks."""
         batch.blocks, batch.edge_rows = _with_rows(batch.blocks, batch.edge_rows, move or as_floats), None
 
-    def arrive_by(self, batch: MiniBatch[Any], device: torch.device) -> None:
+    def arrive_by(self, batch: MiniBatch, device: torch.device) -> None:
         """Have a device read the rows of a batch's edges, and put them into its blocks."""
         read = [(reading, reading.read_by(device)) for reading in self.readings(batch.blocks)]
         batch.blocks = _with_rows(batch.blocks, read, lambda rows: rows)
@@ -207,11 +207,8 @@ class EdgeRows:
             reading.fill(arrays)
         return _with_rows(blocks, read, as_floats)
 
-    def _relations(self, block: Any) -> list[tuple[EdgeType, Block]]:
-        if isinstance(block, TypedBlock):
-            return list(block.relations.items())
-        # A graph of one relation need not be asked which.
-        return [(kind, block) for kind in list(self.fields)[:1]]
+    def _relations(self, block: Block) -> list[tuple[EdgeType, Block]]:
+        return list(block.named(self.fields).relations.items()) if self.fields else []
 
 
 NO_EDGE_ROWS = EdgeRows({})
@@ -227,14 +224,7 @@ def _with_rows(blocks: Sequence[Any], read: Sequence[tuple[EdgeReading, Sequence
     made: dict[int, Any] = {}
     for reading, arrays in read:
         made |= reading.attached(arrays, move)
-    return [_replaced(block, made) for block in blocks]
-
-
-def _replaced(block: Any, made: dict[int, Any]) -> Any:
-    if isinstance(block, TypedBlock):
-        relations = {kind: made.get(id(part), part) for kind, part in block.relations.items()}
-        return TypedBlock(relations, block.num_src, block.num_dst)
-    return made.get(id(block), block)
+    return [block.changed(lambda part: made.get(id(part), part)) for block in blocks]
 
 
 # How a batch's stored features are read on the host: as they are, or with a part of the first layer done already.
@@ -260,7 +250,7 @@ class RowReading(Protocol):
 class RowReader(Protocol):
     """Says what batches read."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         """What a batch that was sampled reads of the features of a node type."""
 
 
@@ -281,7 +271,7 @@ class PlainReading:
 class PlainRows:
     """The `RowReader` whose batches read the rows of all vertices that they need."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         return PlainReading(batch.vertices[node_type], source)
 
 

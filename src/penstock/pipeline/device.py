@@ -10,7 +10,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, BufferPool, EdgeRows, RowReader, Scale, read_features
 from penstock.pipeline.loader import Batch
-from penstock.sampling.device.block import DeviceBlock, on_device
+from penstock.sampling.device.block import on_device
 from penstock.sampling.device.streams import on_stream, stream_maker
 from penstock.sampling.relabel import PerThread
 from penstock.store.source import RowSource
@@ -115,7 +115,9 @@ class DeviceCarrier:
 def _tensors(batch: Batch) -> Iterator[Tensor]:
     """Every tensor of a batch that a kernel may read."""
     waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.vertices, batch.merged]
-    waiting += [part for block in batch.blocks for part in block.parts]
+    for part in (part for block in batch.blocks for part in block.parts):
+        waiting += [part.indptr, part.indices, part.weights, part.totals, part.edges]
+        waiting += [part.edge_attr, part.edge_weight, part.ages]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
@@ -123,9 +125,6 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
                 yield value
         elif isinstance(value, dict):
             waiting += value.values()
-        elif isinstance(value, DeviceBlock):
-            waiting += [value.indptr, value.indices, value.weights, value.totals, value.edges]
-            waiting += [value.edge_attr, value.edge_weight, value.ages]
         elif is_dataclass(value):
             # Inputs that the host has worked on.
             waiting += vars(value).values()

@@ -237,7 +237,7 @@ class ReusedBatches:
             batch = draw(planned._replace(key=planned.key._replace(epoch=drawn_in)))
             self._keep(number, batch)
         # Carriers put features, labels and blocks of a device into the batch that they are given.
-        return replace(batch, features={}, blocks=list(batch.blocks))  # type: ignore[arg-type]
+        return replace(batch, features={}, blocks=list(batch.blocks))
 
     def _keep(self, number: int, batch: Batch) -> None:
         size = kept_bytes(batch)

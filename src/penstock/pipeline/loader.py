@@ -12,10 +12,10 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
 from penstock.pipeline.stages import Recorder, Stage, StagePipeline, StageTime
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
+from penstock.sampling.block import MiniBatch
 from penstock.wire.coflows import batch_order, within_batch
 
-Batch = MiniBatch[Block] | MiniBatch[TypedBlock]
+Batch = MiniBatch
 
 
 @dataclass

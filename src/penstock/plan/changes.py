@@ -19,7 +19,7 @@ from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import Change
 from penstock.plan.workloads import PlannedRun, workload_entry
-from penstock.sampling import Block, MiniBatch, NeighbourSampler
+from penstock.sampling import MiniBatch, NeighbourSampler
 from penstock.sampling.explained import CutNumbers, UnscoredLists
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts.homogeneous import share_of
@@ -65,7 +65,7 @@ class RemoteReads:
     """Of every worker, the remote vertices that the lists of its machine's part name."""
 
 
-WorkerBatches = list[MiniBatch[Block] | None]
+WorkerBatches = list[MiniBatch | None]
 """The share of one batch that each worker has; None: no seed of it."""
 
 
@@ -150,7 +150,7 @@ class CountedBatches:
         rows, hits, lists, edges, readers = (found / _COUNTED).tolist()
         return RemoteReads(rows, hits, lists, edges, readers, self._halos)
 
-    def _lists(self, batch: MiniBatch[Block], seat: int) -> tuple[int, int, int]:
+    def _lists(self, batch: MiniBatch, seat: int) -> tuple[int, int, int]:
         """Lists of remote vertices, edges drawn from them, and those of the lists that the last hop draws from."""
         far = self._part_of[batch.vertices[batch.node_type]] != seat
         asked = [far[: block.num_dst] for block in batch.blocks]

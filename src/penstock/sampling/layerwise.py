@@ -44,7 +44,7 @@ class LayerwiseSampler(ABC):
         self._rows: PerThread[Rows] = PerThread(lambda: rows_for(self._graph.count))
         self._scales: PerThread[Array] = PerThread(lambda: np.zeros(self._graph.count))
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds; the same for the same key on any thread."""
         seeds = self._graph.seeds(seeds)
         rows, reader, blocks = self._rows.get(), self._graph.reader(), list[Block]()

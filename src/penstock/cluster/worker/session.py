@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -101,7 +100,7 @@ class RowsOfEpoch:
     def __init__(self, reader: RowReader) -> None:
         self._reader = reader
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         if batch.key is not None and isinstance(source, PartedRowSource):
             source = source.in_epoch(batch.key.epoch)
         return self._reader.reading(batch, node_type, source)

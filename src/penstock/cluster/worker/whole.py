@@ -79,10 +79,10 @@ class PartedCutLists:
         """Original numbers of some vertices."""
         return np.asarray(self._partition.original(node_type)[vertices], np.int64)
 
-    def sample(self, number: int, rows: dict[str, Array]) -> MiniBatch[Any]:
+    def sample(self, number: int, rows: dict[str, Array]) -> MiniBatch:
         """Whole lists: every layer follows all relations."""
         seeds: Any = rows if self._typed else next(iter(rows.values()))
-        batch: MiniBatch[Any] = self._sampler.sample(seeds, _ANY, exclude=self._exclude)
+        batch: MiniBatch = self._sampler.sample(seeds, _ANY, exclude=self._exclude)
         return batch
 
 

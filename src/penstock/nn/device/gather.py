@@ -1,7 +1,7 @@
 """Launches of the kernels that aggregate, over a block's lists as kernels walk them, from rows where they lie."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -77,9 +77,9 @@ def looped(block: DeviceBlock) -> DeviceBlock:
     Rows behind the batch's own read themselves too: their sums are of their own rows, which nobody reads.
     """
     found = block.derived.get("looped")
-    if not isinstance(found, DeviceBlock):
+    if found is None:
         found = block.derived["looped"] = _add_self_loops(block)
-    return found
+    return cast(DeviceBlock, found)
 
 
 def _turn_round(block: DeviceBlock, rows: int) -> SourceLists:

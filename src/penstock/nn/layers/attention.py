@@ -15,7 +15,7 @@ from penstock.nn.attention import attend, attend_by_scores, attend_jointly
 from penstock.nn.derived import edge_lists, looped_edges, with_self_loops
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 from penstock.traced import tensor_of
 
 # How long before its seed's time an edge was, as numbers that layers can read (Xu et al., ICLR 2020, TGAT).
@@ -185,8 +185,8 @@ class TypedGATLayer(nn.Module):
             for _ in edge_types
         )
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[dst_counts[t], out] of every type t that has rows to compute and its weights here."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         parts = dict(readable_relations(block, x, self._place, result))
         for kind, place in self._place.items():

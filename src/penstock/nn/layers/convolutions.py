@@ -24,8 +24,7 @@ from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant
 from penstock.nn.layers.rgcn import own_terms
 from penstock.nn.order import Costs, aggregates_first, inputs_aggregated_first, transform_neighbours, transformed
 from penstock.nn.order_costs import Order
-from penstock.sampling.block import Block, TypedBlock
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.block import Block
 
 # GraphSAGE: a transformed aggregate of the neighbours beside the transformed vertex.
 
@@ -52,7 +51,7 @@ class SAGELayer(nn.Module):
         weight, bias = self.neighbours.weight, self.neighbours.bias
         in_table = isinstance(x, TableRows) and x.direct
         first = self.reduce == "max" or in_table or aggregates_first(block, x, weight, self.order, self.costs)
-        if isinstance(block, DeviceBlock) and first and self.reduce != "max" and not isinstance(x, HostRows):
+        if block.on_device and first and self.reduce != "max" and not isinstance(x, HostRows):
             # One product rather than two, of which the second would read and write all results again. The bias is a
             # weight of ones: its gradient by itself would be one more pass over all results.
             joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
@@ -221,6 +220,6 @@ class TypedDenseLayer(nn.Module):
         self.node_types = list(node_types)
         self.own = nn.ModuleList(nn.Linear(width_in, width_out) for _ in node_types)
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[dst_counts[t], out] of every type t that has rows to compute and its weights here."""
         return own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))

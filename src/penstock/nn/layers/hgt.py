@@ -16,7 +16,7 @@ from penstock.nn.attention import attend_by_scores
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
 from penstock.nn.masked import MaskedBlock
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import is_traced, room
 
@@ -44,13 +44,12 @@ def joined_lists(parts: Sequence[Block], rows: Sequence[int]) -> JoinedLists:
 
     Weights are kept where a block has any, and 1 for others. Blocks of a device must have no room to spare.
     """
-    if isinstance(parts[0], DeviceBlock):
+    if parts[0].on_device:
         return _joined_there(cast(Sequence[DeviceBlock], parts), rows)
     joined = _joined_here(parts, rows)
-    if not isinstance(parts[0], MaskedBlock):
+    if parts[0].mask is None:
         return joined
-    masks = [cast(MaskedBlock, part).mask for part in parts]
-    return joined._replace(block=MaskedBlock(joined.block, joined.rows_of_edges(masks)))
+    return joined._replace(block=MaskedBlock(joined.block, joined.rows_of_edges([part.mask for part in parts])))
 
 
 def _joined_here(parts: Sequence[Block], rows: Sequence[int]) -> JoinedLists:
@@ -135,8 +134,8 @@ class HGTLayer(nn.Module):
             for matrix in weight.flatten(0, 1).unbind():
                 nn.init.xavier_uniform_(matrix)
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[dst_counts[t], out] of every type t that has rows to compute and its weights here."""
         queries = own_terms(block, x, dict(zip(self.node_types, self.query, strict=True)))
         parts = dict(readable_relations(block, x, self._place, queries))
         kept = self._kept(parts, x)

@@ -12,17 +12,16 @@ from penstock.nn.aggregation import Reduce, aggregate
 from penstock.nn.derived import without_empty_rows
 from penstock.nn.order import Costs, transform_neighbours
 from penstock.nn.order_costs import Order
-from penstock.sampling.block import Block, TypedBlock
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.block import Block
 
-# What layers on typed blocks share: the vertices' own terms, and which relations there are to read.
+# What layers on blocks of several relations share: the vertices' own terms, and which relations there are to read.
 
 
-def own_terms(block: TypedBlock, x: Mapping[str, Tensor], layers: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+def own_terms(block: Block, x: Mapping[str, Tensor], layers: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """Each type's own layer on its destination rows, for the types that have any."""
     result = {}
     for name, layer in layers.items():
-        rows = block.num_dst.get(name, 0)
+        rows = block.dst_counts.get(name, 0)
         if not rows:
             continue
         if name not in x or len(x[name]) < rows:
@@ -34,7 +33,7 @@ def own_terms(block: TypedBlock, x: Mapping[str, Tensor], layers: Mapping[str, n
 
 
 def readable_relations(
-    block: TypedBlock, x: Mapping[str, Tensor], known: Container[EdgeType], wanted: Mapping[str, Tensor]
+    block: Block, x: Mapping[str, Tensor], known: Container[EdgeType], wanted: Mapping[str, Tensor]
 ) -> Iterator[tuple[EdgeType, Block]]:
     """The relations with edges that end in a wanted type."""
     for kind, part in block.relations.items():
@@ -89,8 +88,8 @@ class RGCNLayer(nn.Module):
         if self.mixture is not None:
             nn.init.xavier_uniform_(self.mixture)
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[dst_counts[t], out] of every type t that has rows to compute and its weights here."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         # One unbinding, as the gradient of a single slice would be as large as all of them.
         weights = self._weights().unbind()
@@ -110,7 +109,7 @@ class RGCNLayer(nn.Module):
         """
         order: Order = "aggregate" if self.reduce == "max" else self.order
         rows = None
-        if not isinstance(block, DeviceBlock):
+        if not block.on_device:
             block, found = without_empty_rows(block)
             rows = torch.from_numpy(found)
         combine = partial(aggregate, block, reduce=self.reduce)
@@ -163,8 +162,8 @@ class OneHotRGCNLayer(nn.Module):
         self.mixture = nn.Parameter(torch.empty(len(edge_types), bases))
         nn.init.xavier_uniform_(self.mixture)
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], width_out] of every type t that has rows to compute."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[dst_counts[t], width_out] of every type t that has rows to compute."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         parts = dict(readable_relations(block, x, self._place, result))
         for source in dict.fromkeys(kind[0] for kind in parts):

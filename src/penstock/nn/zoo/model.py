@@ -17,7 +17,6 @@ from penstock.nn.layer_table import layer_entry
 from penstock.nn.norm import BatchNorm
 from penstock.nn.options import ModelOptions
 from penstock.sampling.block import Block
-from penstock.sampling.device.block import DeviceBlock
 
 # What stands behind convolutions in a model: residual, norm, activation, dropout; and the join of all layers.
 
@@ -186,7 +185,7 @@ class GraphModel(LayeredModel):
         seeds, outputs = blocks[-1].num_dst, list[Tensor]()
         rows: Any = self.prepare(x)
         for i, block in enumerate(blocks):
-            if self._leaves_rectifying and isinstance(block, DeviceBlock) and i < len(blocks) - 1:
+            if self._leaves_rectifying and block.on_device and i < len(blocks) - 1:
                 rows = self._rectified_layer(i, block, rows)
                 continue
             rows = result = self.layer(i, block, rows)

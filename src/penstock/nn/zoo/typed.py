@@ -1,4 +1,4 @@
-"""A model on typed blocks: every node type has its own input, its own ends and its own rows."""
+"""A model on blocks of several relations: every node type has its own input, its own ends and its own rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -12,7 +12,7 @@ from penstock.nn.layer_table import LAYERS, layer_entry
 from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
 from penstock.nn.options import ModelOptions
 from penstock.nn.zoo.model import Join, LayeredModel, LayerEnd, check_blocks, layer_widths
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 
 Rows = dict[str, Tensor]
 
@@ -21,7 +21,8 @@ class TypedModel(LayeredModel):
     """`in_widths[t]` numbers a vertex of type t in, `out` out, for every type or only for `target_type`.
 
     Several types are first projected to `hidden`. Tensors come and go by node type; types that a block lacks are
-    skipped. With one node type and one relation, plain blocks and tensors are taken (and given) as well.
+    skipped. With one node type and one relation, the relation's own blocks and plain tensors are taken (and given) as
+    well.
     """
 
     def __init__(
@@ -77,9 +78,9 @@ class TypedModel(LayeredModel):
             prepared[name] = self.projections[place](rows) if self.projections else rows
         return prepared
 
-    def layer(self, i: int, block: TypedBlock | Block, x: Rows | Tensor) -> Rows | Tensor:
-        """[num_dst[t], width of layer i] of every type that has rows to compute."""
-        if isinstance(block, Block):
+    def layer(self, i: int, block: Block, x: Rows | Tensor) -> Rows | Tensor:
+        """[dst_counts[t], width of layer i] of every type that has rows to compute."""
+        if block.has_lists:
             return self._plain(i, block, x)
         given = cast(Rows, x)
         names, ends = self._types[i], cast(nn.ModuleList, self.ends[i])
@@ -101,7 +102,7 @@ class TypedModel(LayeredModel):
         layers = cast(Sequence[Rows], outputs)
         return {name: self.joined([layer[name] for layer in layers]) for name in layers[-1]}
 
-    def forward(self, blocks: Sequence[TypedBlock | Block], x: Rows | Tensor) -> Rows | Tensor:
+    def forward(self, blocks: Sequence[Block], x: Rows | Tensor) -> Rows | Tensor:
         """[seeds, out] by type, of a batch's blocks, outermost first, and its vertices' features."""
         check_blocks(self.num_layers, blocks)
         outputs, x = [], self.prepare(x)
@@ -112,11 +113,11 @@ class TypedModel(LayeredModel):
             return self.join(outputs[-1:])
         return self.join([_first_rows(rows, outputs[-1]) for rows in outputs])
 
-    def normalised_rows(self, blocks: Sequence[TypedBlock | Block]) -> list[tuple[str, int]]:
+    def normalised_rows(self, blocks: Sequence[Block]) -> list[tuple[str, int]]:
         """Type and rows of every batch normalisation of a batch, in order; also of types without rows in it."""
         found = []
         for block, names, ends in zip(blocks, self._types, self.ends, strict=True):
-            rows = dict.fromkeys(names, block.num_dst) if isinstance(block, Block) else block.num_dst
+            rows = block.named(self.edge_types).dst_counts
             norms = (cast(LayerEnd, end).batch_norm for end in cast(nn.ModuleList, ends))
             found += [(name, rows.get(name, 0)) for name, norm in zip(names, norms, strict=True) if norm is not None]
         return found
@@ -125,11 +126,11 @@ class TypedModel(LayeredModel):
         """A layer of the only relation, on its block."""
         if len(self.node_types) != 1 or len(self.edge_types) != 1 or not isinstance(x, Tensor):
             raise PenstockError(
-                "A model of several types or relations needs typed blocks and tensors by node type.", code="wrong-type"
+                "A model of several types or relations needs blocks of several relations and tensors by node type.",
+                code="wrong-type",
             )
         name = self.node_types[0]
-        typed = TypedBlock({self.edge_types[0]: block}, {name: block.num_src}, {name: block.num_dst})
-        result = cast(Rows, self.layer(i, typed, {name: x}))
+        result = cast(Rows, self.layer(i, block.named(self.edge_types), {name: x}))
         if name in result:
             return result[name]
         # A worker's share of a batch may have no seeds; its outputs have a gradient still.

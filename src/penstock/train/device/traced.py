@@ -12,7 +12,7 @@ from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, BatchPlan, Position, Schedule
 from penstock.plan import Residence
 from penstock.plan.residence import Place
-from penstock.sampling.device.block import HOST_LISTS, DeviceBlock, Room, largest_room
+from penstock.sampling.device.block import HOST_LISTS, Room, largest_room
 from penstock.sampling.device.hops import Slot
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
@@ -200,7 +200,6 @@ def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
         with memory_for(BATCHES):
             made = samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
         for drawn, known in zip(made.blocks, batch.blocks, strict=True):
-            assert isinstance(drawn, DeviceBlock)
             drawn.derived[HOST_LISTS] = known.indptr
         return made
 

@@ -50,7 +50,7 @@ class TransformedReading(PlainReading):
 class TransformedInputs:
     """The `RowReader` under which every batch is transformed on the host."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         return TransformedReading(batch.vertices[node_type], source)
 
 

@@ -14,7 +14,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.options import PipelineFields
-from penstock.sampling.block import Block, TypedBlock, by_relation, merge_edges, merge_values
+from penstock.sampling.block import Block, by_relation, merge_edges, merge_values
 from penstock.sampling.device.block import host_block
 from penstock.sampling.induced import induce_between
 from penstock.sampling.registry import SEEDS_ONLY, SIZES, SamplerOptions
@@ -38,13 +38,8 @@ class EdgeList(NamedTuple):
 
 def drawn_edges(batch: Batch, edge_types: list[EdgeType]) -> dict[EdgeType, EdgeList]:
     """The edges that were drawn, by the relations that have any; a vertex's list once."""
-    blocks: list[Any] = batch.blocks
-    if isinstance(blocks[0], TypedBlock):
-        parts = by_relation(blocks)
-    else:
-        parts = {edge_types[0]: (blocks, None)}  # type: ignore[dict-item]
     found = {}
-    for kind, (several, known) in parts.items():
+    for kind, (several, known) in by_relation([block.named(edge_types) for block in batch.blocks]).items():
         hosts: list[Block] = [host_block(block) for block in several]
         found[kind] = EdgeList(merge_edges(hosts, known), merge_values(hosts, "edges", known))
     return found

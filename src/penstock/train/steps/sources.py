@@ -44,7 +44,7 @@ class VertexSlot:
 
     slot: Slot
     blocks: list[DeviceBlock]
-    batch: MiniBatch[Block]
+    batch: MiniBatch
 
 
 class Order(Protocol):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import START, Planned, Schedule
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 from penstock.sampling.device.block import CHUNK, DeviceBlock
 from penstock.traced import FEATURES, TOPOLOGY, array_of, current_trace, memory_for, room, stand_in, tensor_of
 from penstock.train.session import Session
@@ -305,7 +305,7 @@ class _TracedStep(PreparedStep):
         if not self._typed:
             return next(iter(parts.values()))
         given = {kind: part for kind, part in parts.items() if part.num_edges}
-        return TypedBlock(
+        return Block.of_relations(
             given, dict.fromkeys(self.plan.order, 0) | size.inputs, dict.fromkeys(self.plan.order, 0) | rows
         )
 

@@ -20,7 +20,7 @@ from penstock.explain.mask_optimiser import Masks, Output
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 
 # The rows of an explanation graph under masks, differentiable by the masks, in one pass each way.
 #
@@ -95,7 +95,7 @@ class FoundRowMasks(NamedTuple):
     columns: Array
 
 
-Encode = Callable[[list[Block] | list[TypedBlock], dict[str, torch.Tensor]], torch.Tensor]
+Encode = Callable[[list[Block], dict[str, torch.Tensor]], torch.Tensor]
 """The model on blocks and rows by node type; the outputs of the target type's rows."""
 
 
@@ -130,18 +130,16 @@ def explained_masks(
     return {name: FoundRowMasks(found[f"rows {name}"].numpy(), found[f"columns {name}"].numpy()) for name in rows}
 
 
-def star_blocks(
-    counts: Mapping[str, int], edge_types: list[EdgeType], target: str, layers: int
-) -> list[Block] | list[TypedBlock]:
+def star_blocks(counts: Mapping[str, int], edge_types: list[EdgeType], target: str, layers: int) -> list[Block]:
     """Blocks of all layers over a pooled vertex, row 0, and `counts` remote ones by type; the last computes one row."""
     every = {name: 1 + count for name, count in counts.items()}
     if len(counts) == 1 and len(edge_types) == 1:
         whole, last = (_star(edge_types[0], every, {target: rows}) for rows in (every[target], 1))
         return [whole] * (layers - 1) + [last]
-    typed = [TypedBlock({kind: _star(kind, every, every) for kind in edge_types}, every, every)] * (layers - 1)
+    inner = [Block.of_relations({kind: _star(kind, every, every) for kind in edge_types}, every, every)] * (layers - 1)
     end = {name: int(name == target) for name in every}
     leading = [kind for kind in edge_types if kind[2] == target]
-    return [*typed, TypedBlock({kind: _star(kind, every, end) for kind in leading}, every, end)]
+    return [*inner, Block.of_relations({kind: _star(kind, every, end) for kind in leading}, every, end)]
 
 
 def _star(kind: EdgeType, rows: Mapping[str, int], computed: Mapping[str, int]) -> Block:

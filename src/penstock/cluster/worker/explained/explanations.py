@@ -206,7 +206,7 @@ class ExplainedRows:
         self.vertices = self.remote = 0
         """Vertices of batches that were drawn by explanations, and those of them that are remote."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         explanation = batch.explanation
         if explanation is not None:
             ids = batch.vertices[node_type]

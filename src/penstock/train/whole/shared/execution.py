@@ -189,16 +189,13 @@ def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, 
     counts = [np.empty(0, np.int64)]
     for batch in batches_of(cut, number, kind, vertices):
         block = batch.blocks[0]
-        only = next(iter(batch.vertices))
         absent = {}
         for source, ids in batch.vertices.items():
             ids = np.asarray(ids, np.int64)
             absent[source] = (cut.ranks(source, ids) != rank) & ~np.isin(ids, known[source])
         found = absent[kind][: batch.num_seeds].astype(np.int64)
-        for edge_type, part in getattr(block, "relations", {(only, "", kind): block}).items():
-            # Relations to other types have no rows.
-            if part.num_dst:
-                found += np.bincount(part.destinations()[absent[edge_type[0]][part.indices]], minlength=part.num_dst)
+        for edge_type, part in block.named(cut.relations).relations.items():
+            found += np.bincount(part.destinations()[absent[edge_type[0]][part.indices]], minlength=part.num_dst)
         counts.append(found)
     return np.concatenate(counts)
 
