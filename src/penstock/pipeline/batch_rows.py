@@ -255,7 +255,7 @@ class RowReader(Protocol):
 
 
 class PlainReading:
-    """A `Reading` of the rows of all vertices that a batch needs."""
+    """A `RowReading` of the rows of all vertices that a batch needs."""
 
     def __init__(self, ids: Any, source: RowSource) -> None:
         self._ids, self._source = ids, source
