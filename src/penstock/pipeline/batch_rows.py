@@ -114,7 +114,7 @@ class EdgeReading:
     def __init__(self, kind: EdgeType, parts: Sequence[Block], fields: EdgeFields) -> None:
         if any(part.edges is None for part in parts):
             raise PenstockError(
-                f"A block of {edge_key(kind)} has no edge positions, and rows of its edges are to be read: sample with edges.",
+                f"A block of {edge_key(kind)} has no edge positions to read rows by: sample with edges.",
                 code="mismatched-inputs",
             )
         self._parts, self._fields = parts, fields
