@@ -1,4 +1,4 @@
-"""Sums and gathers among workers, by torch's process groups or over the run's own wire; which of them by name."""
+"""Sums and gathers among workers, by torch's process groups or over the run's own wire."""
 
 import itertools
 import os
@@ -26,25 +26,25 @@ from penstock.wire.coflows import GRADIENTS, NORMS, current_coflow, within_kind
 
 
 class CollectiveGroup(Protocol):
-    """Sums are made in an order that depends on the number of workers alone."""
+    """Sums and gathers numbers of one round's workers. The order of sums depends only on the number of workers."""
 
     device: torch.device
-    """Where the numbers must be."""
+    """The device on which the numbers must be."""
 
     def sum(self, numbers: Tensor) -> None:
-        """In place, of all workers'. Raises RegroupError when the round is over."""
+        """Sum over all workers in place. Raises RegroupError when the round is over."""
 
     def launch_sum(self, numbers: Tensor) -> None:
-        """Sum numbers in a GPU's memory, in place: what is launched behind it on the stream finds the sums."""
+        """Sum numbers in a GPU's memory, in place: later launches on the stream see the sums."""
 
     def finish_sums(self, is_done: Callable[[], bool]) -> None:
-        """Wait until launched sums, and what else `is_done` asks about, are done; raises RegroupError as `sum` does."""
+        """Wait until launched sums, and whatever else `is_done` checks, are done; raises RegroupError as `sum` does."""
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
-        """All workers' rows of numbers, however long each, by rank."""
+        """All workers' rows of numbers, of any length each, by rank."""
 
     def close(self) -> None:
-        """Let go of the other workers: those that still wait for this one hear of it."""
+        """Leave the group: workers that still wait for this one get an error."""
 
 
 class StagedSums:
@@ -53,17 +53,17 @@ class StagedSums:
     _staged: Tensor | None = None
 
     def sum(self, numbers: Tensor) -> None:
-        """In place, of arrays in host memory."""
+        """Sum arrays in host memory in place."""
         self.start_sum(numbers)()
 
     def start_sum(self, numbers: Tensor) -> Callable[[], None]:
-        """Begin a sum of arrays in host memory, in place, which nobody may touch until what is returned has been called
-        and has waited for it. All workers begin the same sums in the same order, other sums among them.
+        """Begin a sum of arrays in host memory, in place. They must not be touched until the returned function, which
+        waits, has been called. All workers begin the same sums in the same order, other sums among them.
         """
         raise NotImplementedError
 
     def launch_sum(self, numbers: Tensor) -> None:
-        """The host waits for the numbers and sums; the copy back is launched."""
+        """Wait for the numbers on the host and sum them; the copy back is launched."""
         if numbers.device.type == "cpu":
             self.sum(numbers)
             return
@@ -75,15 +75,14 @@ class StagedSums:
         numbers.copy_(self._staged, non_blocking=True)
 
     def finish_sums(self, is_done: Callable[[], bool]) -> None:
-        """Sums are done when they were launched."""
+        """Do nothing but check: sums are done when they were launched."""
 
 
-# Sums and gathers among workers over the run's own authenticated and encrypted connections.
-#
-# With parameter servers and `reduction: wire` nothing of a run leaves the wire. What is short every worker sends to all
-# others, and adds up what came in the order of ranks. Of what is long every worker sums a share (a reduce-scatter),
-# again in the order of ranks, and sends the sums to all others (an all-gather): each worker sends and receives twice
-# the numbers, however many workers there are. Either way all have the same bits, and in every run.
+# Sums and gathers among workers over the run's own authenticated and encrypted connections. With parameter servers and
+# `reduction: wire` nothing of a run leaves the wire. Short arrays are sent by every worker to all others, and summed in
+# the order of ranks. Of long ones every worker sums a share (a reduce-scatter), again in the order of ranks, and sends
+# the sums to all others (an all-gather): each worker sends and receives twice the numbers, however many workers there
+# are. Either way all have the same bits, in every run.
 
 _LOOK = 0.5
 """Seconds between two checks whether the round is still valid."""
@@ -101,7 +100,7 @@ class WireCollective:
         self._world, self._changed = member.setup.layout.world, threading.Condition()
         self._generation, self._taken = 0, -1
         self._taken_early: set[int] = set()
-        """Exchanges behind one that was begun before them and is not taken yet."""
+        """Exchanges that were taken before an earlier one that is still pending."""
         self._arrays: dict[int, dict[int, Array]] = {}
         member.endpoint.serve("numbers", self._receive)
 
@@ -139,7 +138,7 @@ class WireCollective:
             self._turn_to(generation)
             is_new = self._taken < number <= self._taken + _AHEAD and number not in self._taken_early
             if generation == self._generation and is_new:
-                # What came over the wire is a view of the message.
+                # Copied: an array from the wire is a view of the message.
                 self._arrays.setdefault(number, {})[int(rank)] = np.array(message.arrays[0])
                 self._changed.notify_all()
         return Message("heard")
@@ -180,15 +179,15 @@ class WireGroup(StagedSums):
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
         """The arrays of all workers, by rank."""
-        # Sent as it is now, whatever becomes of the numbers.
+        # A copy is sent, as the numbers may change meanwhile.
         own = numbers.numpy().copy()
         return [torch.from_numpy(part) for part in self._start([own] * self._world)()]
 
     def _start(self, arrays: Sequence[Array]) -> Callable[[], list[Array]]:
-        """Send each worker its array, by rank; returns what waits for those that all workers sent to this one."""
+        """Send each worker its array, by rank; returns a function that waits for what all workers sent to this one."""
         number, self._number = self._number, self._number + 1
         body = {"generation": self._generation, "number": number}
-        # Sums are those of norms unless the caller says that they are gradients.
+        # Sums are labelled as those of norms unless the caller says that they are gradients.
         with within_kind(GRADIENTS if current_coflow().kind == GRADIENTS else NORMS):
             sent = [
                 self._member.endpoint.channel(f"worker-{rank}", "sums", 0).start(
@@ -223,7 +222,7 @@ class WireGroup(StagedSums):
 
 
 def _added(parts: Sequence[Array], own: Array) -> Array:
-    """The sum of all workers' numbers, which must be like this worker's own."""
+    """The sum of all workers' numbers, which must have the shape of this worker's own."""
     if any(part.shape != own.shape or part.dtype != own.dtype for part in parts):
         raise PenstockError(
             "Workers sent arrays of different sizes to be summed: run the same release on all machines.",
@@ -241,7 +240,7 @@ _AGAIN = 0.01
 
 
 class RendezvousStore(Store):
-    """The values of one round. What torch's process groups do not ask for is not there."""
+    """The values of one round. Only the methods that torch's process groups use are implemented."""
 
     def __init__(self, member: Member, generation: int, patience: float) -> None:
         super().__init__()
@@ -258,7 +257,7 @@ class RendezvousStore(Store):
         self._channel.call(Message("write", body, (np.frombuffer(raw, np.uint8),)), self._patience)
 
     def get(self, key: str) -> bytes:
-        """A value, once it is there."""
+        """The value of a key; waits until it is set."""
         end = time.monotonic() + self._patience
         while time.monotonic() < end:
             found = self._read(key)
@@ -286,7 +285,7 @@ class RendezvousStore(Store):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether several can be asked for at once."""
+        """Whether several keys can be read at once."""
         return True
 
     def clone(self) -> "RendezvousStore":
@@ -294,7 +293,7 @@ class RendezvousStore(Store):
         return self
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The run's own patience counts."""
+        """Do nothing: the run's own patience applies."""
 
     def _read(self, key: str) -> bytes | None:
         answer = self._channel.call(Message("read", {"generation": self._generation, "key": key}), self._patience)
@@ -303,26 +302,25 @@ class RendezvousStore(Store):
         return answer.arrays[0].tobytes() if answer.kind == "found" else None
 
 
-# torch's process groups for one round: all-reduce and all-gather on the hosts or on the GPUs.
-#
-# When a worker is lost, sums under way are given up, and all meet again.
+# torch's process groups for one round: all-reduce and all-gather on the hosts or on the GPUs. When a worker is lost,
+# sums in progress are abandoned, and all join the next round.
 
 _SETTINGS = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
-"""Errors are told to whoever waits. By default torch ends the process when a sum takes too long."""
+"""Errors are raised to the waiting thread. By default torch ends the process when a sum takes too long."""
 _LOOK_AT_WORK = 2e-5
-"""Seconds between two looks at whether a sum is done,"""
+"""Seconds between two checks whether a sum is done."""
 _LOOK_AT_JOINING = 0.005
-"""or the group is made,"""
+"""Seconds between two checks whether the group is made."""
 _ASK = 0.25
-"""and between two questions whether the round still holds."""
+"""Seconds between two checks whether the round is still current."""
 
 
 class HostCollectiveGroup(StagedSums):
-    """By torch's group for hosts (gloo), which notices by itself when another worker is gone."""
+    """Uses torch's process group for hosts (gloo), which notices by itself when another worker is gone."""
 
     def __init__(self, member: Member, generation: int) -> None:
         setup = member.setup
