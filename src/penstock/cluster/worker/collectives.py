@@ -368,7 +368,9 @@ class HostCollectiveGroup(StagedSums):
 
 
 class DeviceCollectiveGroup:
-    """By NCCL, a GPU a worker. It would wait for a lost worker for ever: while it works, the round is watched."""
+    """Uses NCCL, with a GPU for each worker. NCCL would wait for a lost worker for ever, so the round is checked
+    meanwhile.
+    """
 
     def __init__(self, member: Member, generation: int, device: torch.device) -> None:
         self._member, self._generation, self.device = member, generation, device
@@ -384,7 +386,7 @@ class DeviceCollectiveGroup:
         self._finish(lambda group: group.allreduce([numbers]))
 
     def launch_sum(self, numbers: Tensor) -> None:
-        """On the stream that computes: the host does not wait, and several sums may be on their way."""
+        """The sum runs on the stream that computes: the host does not wait, and several sums may be in flight."""
         options: Any = distributed.AllreduceOptions()
         if hasattr(options, "asyncOp"):
             options.asyncOp = False
@@ -397,7 +399,7 @@ class DeviceCollectiveGroup:
             self._finish(lambda _: work)
 
     def finish_sums(self, is_done: Callable[[], bool]) -> None:
-        """A sum that a lost worker does not come to is called off, and so are those behind it."""
+        """Abort a sum that a lost worker does not join, and those after it."""
         self._watch(is_done, _LOOK_AT_WORK)
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
@@ -409,13 +411,13 @@ class DeviceCollectiveGroup:
         try:
             work = start(self._group)
             self._watch(work.is_completed, _LOOK_AT_WORK)
-            # It is done: what went wrong is said now, and the stream that computes comes behind.
+            # It is done: errors are raised now, and the computing stream continues after it.
             work.wait()
         except RuntimeError as error:
             raise RegroupError(str(error)) from error
 
     def close(self) -> None:
-        """Give up what is under way. NCCL waits until the GPU is done with what is not NCCL's: not for ever."""
+        """Abort what is in progress. NCCL waits until the GPU has finished other work, which is bounded."""
         with self._lock:
             self._closed = True
             group, self._group = self._group, None
@@ -425,7 +427,9 @@ class DeviceCollectiveGroup:
             ending.join(self._patience)
 
     def _join(self, one: Tensor) -> None:
-        """Find the others. NCCL cannot be called off meanwhile: a thread of its own would be left waiting."""
+        """Connect to the other workers. NCCL cannot be aborted meanwhile, so a thread does it, which would be left
+        waiting.
+        """
         setup, errors = self._member.setup, list[Exception]()
 
         def join() -> None:
@@ -434,7 +438,7 @@ class DeviceCollectiveGroup:
                 options = nccl.Options()
                 options._timeout = timedelta(seconds=self._patience)
                 group = nccl(self._store, setup.task.rank, setup.layout.world, options)
-                # Connections are made by the first sum.
+                # NCCL connects in the first sum.
                 group.allreduce([one]).wait()
                 with self._lock:
                     late = self._closed
@@ -456,7 +460,9 @@ class DeviceCollectiveGroup:
             )
 
     def _explain(self, error: BaseException) -> None:
-        """Others may have failed because one was lost, which the controller knows in time; else it was NCCL itself."""
+        """Raise RegroupError if the controller has reported a loss, which makes others fail; else
+        an error about NCCL.
+        """
         end = time.monotonic() + self._patience
         while time.monotonic() < end:
             if self._is_over():
@@ -488,7 +494,7 @@ class DeviceCollectiveGroup:
 
 
 def _padded(numbers: Tensor, world: int, gather: Callable[[list[Tensor], Tensor], None]) -> list[Tensor]:
-    """Rows of different lengths, by a group that gathers such as are equally long."""
+    """Gather rows of different lengths with a group that gathers equal ones, by padding."""
     own = torch.tensor([len(numbers)], device=numbers.device)
     sizes = [torch.zeros_like(own) for _ in range(world)]
     gather(sizes, own)
@@ -503,13 +509,15 @@ def _padded(numbers: Tensor, world: int, gather: Callable[[list[Tensor], Tensor]
 # The ways to sum gradients in a round, by name: torch's collectives, or the run's own wire.
 
 MakeGroup = Callable[[Member, int, WireCollective, torch.device], CollectiveGroup | None]
-"""(the worker, the round's number, its mailbox, the device of its gradients) -> the group; None: it is alone."""
+"""(the worker, the round's number, its wire collective, the device of its gradients) -> the group;
+None: it is alone.
+"""
 
 
 def _torch_group(
     member: Member, generation: int, collective: WireCollective, device: torch.device
 ) -> CollectiveGroup | None:
-    """GPUs sum where each worker has its own (NCCL); workers that share one leave it to their hosts (gloo)."""
+    """GPUs sum where each worker has its own (NCCL); workers that share one sum on their hosts (gloo)."""
     setup = member.setup
     if setup.layout.world == 1:
         return None
@@ -521,7 +529,7 @@ def _torch_group(
 def _wire_group(
     member: Member, generation: int, collective: WireCollective, device: torch.device
 ) -> CollectiveGroup | None:
-    """Hosts sum, over connections that are authenticated and encrypted as the rest of the run's."""
+    """Hosts sum over the run's own authenticated and encrypted connections."""
     return WireGroup(member, generation, collective) if member.setup.layout.world > 1 else None
 
 
@@ -530,7 +538,7 @@ class Reduction(NamedTuple):
 
     make_group: MakeGroup
     on_the_wire: bool
-    """Whether what is summed is protected as the rest of the run's messages are."""
+    """Whether what is summed is protected like the run's other messages."""
 
 
 REDUCTIONS = {"torch": Reduction(_torch_group, False), "wire": Reduction(_wire_group, True)}
