@@ -28,9 +28,9 @@ def call_masked(
     masks: Tensor | dict[EdgeType, Tensor] | None,
     carried: Mapping[str, Any] | None = None,
 ) -> Any:
-    """What the module returns for x and edges, whose messages are multiplied by their masks where there are any.
+    """The module's output for x and edges, whose messages are multiplied by their masks if there are any.
 
-    `carried` are further arguments by name: what the edges carry.
+    `carried` are further arguments by name: the edge fields.
     """
     more = dict(carried or {})
     if masks is None:
@@ -56,10 +56,10 @@ def _message_passing(module: nn.Module) -> list[Any]:
 
 @contextmanager
 def _without_masks(layers: list[Any]) -> Iterator[None]:
-    """Within it, PyG's layers have nothing of another explainer; afterwards they have it again.
+    """Within the context, PyG's layers have no state of another explainer; it is restored afterwards.
 
     PyG's Explainer leaves the mask's name among a layer's parameters. PyG then copies any mask into a new parameter,
-    through which no gradient comes back.
+    which breaks its gradient.
     """
     if all(layer.explain is False for layer in layers):
         raise PenstockError(
@@ -85,7 +85,7 @@ def _without_masks(layers: list[Any]) -> Iterator[None]:
 
 
 _STATE = ("_edge_mask", "_loop_mask", "_apply_sigmoid")
-"""What PyG keeps of an explanation in its layers, beside `explain`."""
+"""PyG's explanation state in its layers, beside `explain`."""
 
 
 def _in_pyg_layers(
@@ -112,7 +112,7 @@ def adapt(
 ) -> "Adapted":
     """A module as a model on blocks. `edge_types`, if given, are all passed, without edges where a batch has none.
 
-    `edge_widths`: numbers that the edges of a relation carry.
+    `edge_widths`: the width of the edge features by relation.
     """
     return Adapted(module, typed, num_layers, edge_types, edge_widths)
 
@@ -120,12 +120,12 @@ def adapt(
 class Adapted(nn.Module):
     """Runs on the merged edges of a batch, as PyG's loaders give them, and keeps the seeds' rows.
 
-    Such a module knows nothing of how drawn edges stand for a neighbourhood: batches whose edges have weights, which it
-    would leave out, are refused. What edges carry is passed by name, as `edge_attr` and `edge_weight`; to a module for
-    several types as dictionaries, `edge_attr_dict` and `edge_weight_dict` where it has arguments of these names. In
-    training it gets features of its own, which it may keep or write to.
+    Such a module does not know the estimator weights of drawn edges: batches whose edges have weights, which it would
+    ignore, are refused. Edge fields are passed by name, as `edge_attr` and `edge_weight`; to a module for several types
+    as dictionaries, `edge_attr_dict` and `edge_weight_dict` where it has arguments of these names. In training it gets
+    a copy of the features, which it may keep or write to.
 
-    Nothing is known of its layers, so it computes all rows in every layer and cannot be run a layer at a time.
+    Its layers are unknown, so it computes all rows in every layer and cannot be run a layer at a time.
     """
 
     layerwise = False
@@ -177,7 +177,7 @@ class Adapted(nn.Module):
         return {name: rows[: seeds[name]] for name, rows in result.items() if seeds.get(name, 0)}
 
     def _carried(self, blocks: Sequence[Block], device: torch.device | None) -> dict[str, dict[EdgeType, Tensor]]:
-        """What edges carry, by relation; of one without edges in this batch, no rows."""
+        """Edge fields by relation; empty tensors for a relation without edges in this batch."""
         taken, found = inspect.signature(self.module.forward).parameters, {}
         for name in CARRIED:
             rows = {
@@ -193,11 +193,11 @@ class Adapted(nn.Module):
 
 
 CARRIED = ("edge_attr", "edge_weight")
-"""Arguments of a module's forward by which it gets what edges carry."""
+"""Arguments of a module's forward that receive edge fields."""
 
 
 def _own(x: Tensor) -> Tensor:
-    """A copy in training, where the batch's buffer is filled anew for a later one; inference reads into fresh ones."""
+    """A copy in training, where the batch's buffer is reused for a later one; inference reads into new ones."""
     return x.clone() if torch.is_grad_enabled() else x
 
 
@@ -213,12 +213,11 @@ def _refuse_weights(blocks: Sequence[Block]) -> None:
 
 
 def merged_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) -> Tensor:
-    """[2, edges] int64 of blocks that are outermost first, where the blocks are; each vertex's list once.
+    """[2, edges] int64 of blocks that are outermost first, on the blocks' device; each vertex's list once.
 
     `known` as for `sampling.block.new_rows`.
 
-    On a device the lists' lengths must be known here, so this waits for it; blocks with spare room are not for modules
-    that know nothing of them.
+    On a device this waits for the lists' lengths. Blocks with spare room are not supported.
     """
     if not blocks[0].on_device:
         return torch.from_numpy(merge_edges(blocks, known))
@@ -239,14 +238,14 @@ def merged_mask(blocks: Sequence[Block], known: Sequence[int] | None = None) -> 
 
 
 def _with_bounds(blocks: Sequence[Block], known: Sequence[int] | None) -> list[tuple[DeviceBlock, tuple[int, int]]]:
-    """Blocks from the seeds outwards, each with where the lists that no earlier one has start and end.
+    """Blocks from the seeds outwards, each with the bounds of the lists that no earlier one has.
 
-    The device is waited for once, and not again for blocks whose bounds were asked for before; those of a traced block
-    are known on the host.
+    It waits for the device once, and not for blocks whose bounds are cached; those of a traced block are known on the
+    host.
     """
     found = list[tuple[DeviceBlock, int, str]]()
     for block, first in cast(list[tuple[DeviceBlock, int]], new_rows(blocks, known)):
-        # A block may be that of several layers.
+        # One block may serve several layers.
         found.append((block, first, bounds_key(first)))
     if is_traced():
         for block, first, key in found:

@@ -27,10 +27,10 @@ Reduce = Literal["mean", "sum", "max"]
 
 
 def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
-    """[num_dst, width]: what each destination's whole list would give, estimated from the block's edges.
+    """[num_dst, width]: the aggregate of each destination's whole list, estimated from the block's edges.
 
-    A row without edges gives zeros. `max` is taken over the drawn edges as they are: a sampled maximum is no larger
-    than the whole list's.
+    A row without edges gives zeros. `max` is taken over the drawn edges only: a sampled maximum is at most that of the
+    whole list.
     """
     check_rows(block, x)
     if reduce not in ("mean", "sum", "max"):
@@ -88,7 +88,7 @@ def aggregate_joined(
 ) -> Tensor:
     """[num_dst, 2 * width + 8]: `aggregate` (mean or sum), the own rows, a one and zeros, in one pass on a device.
 
-    Rows of a table are read where they lie; the result has type `dtype`.
+    Rows of a table are read in place; the result has type `dtype`.
     """
     if isinstance(x, AggregatedRows):
         return x.joined(reduce, dtype)
@@ -122,8 +122,8 @@ _normalised_sum.register(DeviceBlock, on_device.normalised_sum)
 def gather(block: Block, x: Tensor, read_scale: Any = None, write_scale: Any = None, own_scale: Any = None) -> Tensor:
     """write_scale[i] * sum of w[e] * read_scale[j] * x[j] over the edges e = (j, i), + own_scale[i] * x[i].
 
-    w are the block's weights. A scale that is not given is one, but `own_scale` zero. Scales are arrays, for a device's
-    block tensors.
+    w are the block's weights. A missing scale is one, but a missing `own_scale` is zero. Scales are arrays, for a
+    device's block tensors.
     """
     check_rows(block, x)
     return _gather(block, x, read_scale, write_scale, own_scale)
@@ -144,14 +144,14 @@ _gather.register(MaskedBlock, masked.gather)
 
 
 def mean_scale(block: Block) -> Array:
-    """What turns each row's sum of weights[e] * x into the estimate of its list's mean."""
+    """The factor that turns each row's sum of weights[e] * x into the estimate of its list's mean."""
     if block.weights is None:
         return _reciprocal(np.diff(block.indptr))
     return _reciprocal(known_totals(block, block.num_dst))
 
 
 def sum_scale(block: Block) -> Array | None:
-    """What turns each row's sum of weights[e] * x into the estimate of its list's sum; None: nothing to do."""
+    """The factor that turns each row's sum of weights[e] * x into the estimate of its list's sum; None: one."""
     if block.weights is not None or block.totals is None:
         return None
     scale: Array = _reciprocal(np.diff(block.indptr)) * known_totals(block, block.num_dst)
@@ -202,7 +202,7 @@ def _(block: DeviceBlock, x: Any) -> None:
 
 
 def check_matrix(x: Tensor) -> None:
-    """Refuse what no kernel of the host can read."""
+    """Refuse a matrix that no kernel of the host can read."""
     if x.device.type != "cpu" and not is_traced():
         raise PenstockError(
             f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.",
@@ -214,7 +214,7 @@ def check_matrix(x: Tensor) -> None:
 
 
 def check_shape(x: Tensor | TableRows | Rectified) -> None:
-    """Refuse what is no matrix."""
+    """Refuse anything but a matrix."""
     if x.dim() != 2:
         raise PenstockError(
             f"Layers take one row for each vertex, but the input has shape {tuple(x.shape)}.", code="shape-mismatch"
@@ -270,7 +270,7 @@ def _return_rows(
     own: Array | None,
     grad: Tensor,
 ) -> Tensor:
-    """The gradient of `rows` source rows: a gather along the transposed lists, with the scales' parts exchanged."""
+    """The gradient of `rows` source rows: a gather along the transposed lists, with the scales swapped."""
     lists = transposed(block, rows)
     weights = None if block.weights is None else block.weights[lists.edges]
     if read_scale is not None and len(read_scale) < rows:
@@ -288,7 +288,7 @@ def gather_rows(
     own: Array | None,
     x: Tensor,
 ) -> Tensor:
-    """`gather` over lists, of numbers alone: without gradients."""
+    """`gather` over lists, without gradients."""
     rows = as_rows(x)
     added = np.empty((0, rows.shape[1]), rows.dtype) if own is None else own
     edge, read = _factors(weights, rows.dtype), _factors(read_scale, rows.dtype)
@@ -352,16 +352,15 @@ def _factors(values: Array | None, dtype: Any) -> Array:
 
 
 def _reciprocal(values: Array) -> Array:
-    """1 / values, and 0 where a row has nothing."""
+    """1 / values, and 0 for 0."""
     values = np.asarray(values, np.float64)
     result: Array = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
     return result
 
 
-# Rows of edges: read from their ends, and added up at their destinations; each a gather over lists, differentiable.
-#
-# Layers whose messages depend on what an edge carries are made of these. They take one row for each edge, as PyG does,
-# and every row is written by one thread in one order.
+# Rows of edges: read from their ends, and summed at their destinations; each is a differentiable gather over lists.
+# Layers whose messages depend on edge features use these. They take one row for each edge, as PyG does, and every row
+# is written by one thread in one order.
 
 
 def of_sources(block: Block, x: Tensor) -> Tensor:
@@ -375,12 +374,12 @@ def of_destinations(block: Block, x: Tensor) -> Tensor:
 
 
 def sum_of_edges(block: Block, rows: Tensor) -> Tensor:
-    """[num_dst, width]: what the sum over each whole list's edges would give, estimated from the block's."""
+    """[num_dst, width]: the sum over each whole list's edges, estimated from the block's."""
     return aggregate(edge_lists(block), rows, "sum")
 
 
 def edge_features(block: Block, width: int) -> Tensor:
-    """What the block's edges carry, [edges, width]; refused where they carry something else."""
+    """The edge features of the block, [edges, width]; an error where they have another width."""
     rows = block.edge_attr
     if rows is None or tuple(rows.shape) != (block.num_edges, width):
         has = "none" if rows is None else f"of shape {tuple(rows.shape)}"

@@ -34,8 +34,8 @@ def attend(
     """GAT: [num_dst, heads * size] of values [num_src, heads * size], with the softmax over each destination's edges of
     leaky(scores_src[source] + scores_dst[destination]), both [rows, heads].
 
-    With the block's weights, an edge stands for that many: w * exp(e) / sum of w * exp(e). `kept` [edges, heads]
-    multiplies the shares (dropout). A row without edges gives zeros.
+    With the block's weights, an edge counts that many times: w * exp(e) / sum of w * exp(e). `kept` [edges, heads]
+    multiplies the attention coefficients (dropout). A row without edges gives zeros.
     """
     _check(block, values, scores_dst, scores_src.shape[1])
     return _attend(block, scores_src, scores_dst, values, slope, kept)
@@ -216,9 +216,9 @@ class _Joint(torch.autograd.Function):
 
 
 class _Attention:
-    """The shares of one block's edges, and the passes that both kinds of attention make.
+    """The attention coefficients (shares) of one block's edges, and the passes that both kinds of attention make.
 
-    What a kind adds runs on each chunk beside the common part, while the chunk's rows are in the cache.
+    The callbacks of each kind run on each chunk with the common part, while the chunk's rows are in the cache.
     """
 
     def __init__(self, block: Block, values: Array, kept: Array | None) -> None:
@@ -233,7 +233,7 @@ class _Attention:
         return row_chunks(self.block.indptr, self.values.shape[1] * self.values.shape[2])
 
     def forward(self, score: Callable[[int, int], object]) -> Tensor:
-        """`score` writes the chunk's scores into `shares`, which become shares here."""
+        """`score` writes the chunk's scores into `shares`, which are normalised here."""
         block, out = self.block, room((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
 
         def work(_: int, first: int, last: int) -> None:
@@ -245,7 +245,7 @@ class _Attention:
         return _flat(out)
 
     def by_destination(self, grad: Array, onward: Callable[[Array, int, int, int], object]) -> Array:
-        """Gradients of the scores, which `onward` takes from there, chunk by chunk."""
+        """Gradients of the scores; `onward` is called with them chunk by chunk."""
         block, of_score = self.block, room(self.shares.shape, self.shares.dtype)
 
         def work(number: int, first: int, last: int) -> None:

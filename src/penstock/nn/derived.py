@@ -1,4 +1,4 @@
-"""Blocks made from a block, each once: read from its sources, with self loops, without empty rows."""
+"""Blocks derived from a block, each computed once: transposed, with self loops, without empty rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,9 @@ Made = TypeVar("Made")
 
 @dataclass(eq=False)
 class Transposed:
-    """Source row j is read by `indices[indptr[j]:indptr[j + 1]]`; `edges` are those edges' places in the block."""
+    """The transposed lists: source row j is read by `indices[indptr[j]:indptr[j + 1]]`; `edges` are those edges'
+    positions in the block.
+    """
 
     indptr: Array
     indices: Array
@@ -39,9 +41,9 @@ def transposed(block: Block, rows: int) -> Transposed:
 
 @singledispatch
 def with_self_loops(block: Block) -> Block:
-    """The block in which every destination reads itself once, behind its neighbours.
+    """The block in which every destination reads itself once, after its neighbours.
 
-    Self loops that the graph has already are replaced, as PyG does. With weights, the new edge weighs one.
+    Self loops of the graph are replaced, as in PyG. With weights, the new edge has weight one.
     """
     return _once(block, "looped", lambda: _add_self_loops(block))
 
@@ -50,15 +52,15 @@ def with_self_loops(block: Block) -> Block:
 def without_empty_rows(block: Block) -> tuple[Block, Array]:
     """The block of the destination rows that read something, and which rows those are.
 
-    In it, destination rows are not the first source rows. Blocks of the host only: how many rows are left would have to
-    be asked of a device.
+    In it, destination rows are not the first source rows. For blocks of the host only: on a device the number of rows
+    that are left would require a wait.
     """
     return _once(block, "without empty rows", lambda: _drop_empty_rows(block))
 
 
 @singledispatch
 def edge_lists(block: Block) -> Block:
-    """The block whose destinations read rows of its edges, in the place of their sources' rows."""
+    """The block whose destinations read rows of its edges instead of rows of its sources."""
     return _once(block, "edge lists", lambda: _reading_edges(block))
 
 
@@ -73,14 +75,16 @@ def destination_reads(block: Block) -> Block:
 
 
 class LoopedEdges(NamedTuple):
-    """A block with self loops, and where its edges' rows come from."""
+    """A block with self loops, and the source of its edges' rows."""
 
     block: Block
     """As `with_self_loops` gives it."""
     others: Block
-    """Destinations read rows of their edges that are no self loops."""
+    """A block in which destinations read rows of their edges that are not self loops."""
     reads: Block
-    """Each edge of `block` reads its row among the first block's edges, behind which each destination has one."""
+    """A block in which each edge of `block` reads its row: one of the original edges', or after them one for each
+    destination.
+    """
 
 
 @singledispatch

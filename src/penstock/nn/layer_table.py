@@ -18,11 +18,11 @@ LAYERS = {
     "mlp": "penstock.nn.layers.entry:MLP",
     "embedding": "penstock.nn.layers.entry:EMBEDDING",
 }
-"""For each kind of layer, the module and the name of its entry. Modules are imported when their layer is asked for."""
+"""For each kind of layer, the module and the name of its entry. Modules are imported when their layer is used."""
 PLUGINS = "penstock.models"
-"""The group of entry points by which packages offer further ones."""
+"""The entry-point group by which packages add layers."""
 WITHOUT_LAYERS = frozenset({"embedding"})
-"""Models that compute nothing of their inputs: a vertex's output is its own row."""
+"""Models that compute nothing: a vertex's output is its own row."""
 
 
 def layer_entry(name: str) -> Any:

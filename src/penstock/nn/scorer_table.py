@@ -1,6 +1,6 @@
-"""The names of all scorers, which jobs choose from, where each one's class is defined, and how its rows begin.
+"""The names of all scorers, where each one's class is defined, and how embeddings are initialised for it.
 
-Nothing here imports torch: owners of parts draw rows without it.
+Nothing here imports torch: owners of parts initialise rows without it.
 """
 
 from importlib import import_module
@@ -18,9 +18,9 @@ SCORERS = {
     "transe": "penstock.nn.scorers.distances:TransEScorer",
     "rotate": "penstock.nn.scorers.distances:RotatEScorer",
 }
-"""For each scorer, the module and the name of its class. Modules are imported when their scorer is asked for."""
+"""For each scorer, the module and the name of its class. Modules are imported when their scorer is used."""
 PLUGINS = "penstock.scorers"
-"""The group of entry points by which packages offer further ones."""
+"""The entry-point group by which packages add scorers."""
 
 if TYPE_CHECKING:
     ScorerName = str
@@ -39,11 +39,12 @@ def scorer_class(name: str) -> Any:
 def initial_rows(
     init: str, scorer: str | None, count: int, width: int, margin: float = 9.0, distance: int = 1
 ) -> InitialRows:
-    """What a table of vertices' rows begins with under a job's `embedding_init`; `scorer`: None where layers read it.
+    """The initial values of a table of vertices' rows under a job's `embedding_init`; `scorer`: None where layers read
+    it.
 
-    `auto` is what the scorer's authors do. Rows of products are N(0, 0.1). Those of distances are uniform, so that the
-    distance of two random rows is about the margin (Sun et al., 2019), or about as long as 1 where TransE measures by
-    the root of squares (Bordes et al., 2013).
+    `auto` follows the scorer's authors. Rows for products are N(0, 0.1). Those for distances are uniform, so that the
+    distance of two random rows is about the margin (Sun et al., 2019), or so that rows have a length of about 1 where
+    TransE uses the Euclidean norm (Bordes et al., 2013).
     """
     if scorer in ("auto", "dot", "distmult", "complex"):
         auto = InitialRows("normal", 0.1)

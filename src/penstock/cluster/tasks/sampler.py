@@ -1,6 +1,7 @@
 """The sampler: draws whole batches for a worker, asking the owners of the lists.
 
-It answers from its start: what a sampler needs of the whole graph may take minutes, and who asks hears that it lives.
+It answers from its start: preparing a sampler from the whole graph may take minutes, and workers must see that it
+lives.
 """
 
 from typing import Any

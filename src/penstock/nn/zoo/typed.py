@@ -1,4 +1,4 @@
-"""A model on blocks of several relations: every node type has its own input, its own ends and its own rows."""
+"""A model on typed blocks: every node type has its own input projection, layer ends and rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -18,7 +18,7 @@ Rows = dict[str, Tensor]
 
 
 class TypedModel(LayeredModel):
-    """`in_widths[t]` numbers a vertex of type t in, `out` out, for every type or only for `target_type`.
+    """`in_widths[t]` values per vertex of type t in, `out` out, for every type or only for `target_type`.
 
     Several types are first projected to `hidden`. Tensors come and go by node type; types that a block lacks are
     skipped. With one node type and one relation, the relation's own blocks and plain tensors are taken (and given) as
@@ -59,7 +59,7 @@ class TypedModel(LayeredModel):
         self.joined = Join(options, out)
 
     def prepare(self, x: Rows | Tensor) -> Rows | Tensor:
-        """The step before the first layer, a vertex at a time: every type to `hidden`, where there are several."""
+        """The step before the first layer, vertex by vertex: every type to `hidden`, where there are several."""
         share = self.options.input_dropout if self.training else 0.0
         if isinstance(x, Tensor):
             return drop(x, share)
@@ -69,7 +69,8 @@ class TypedModel(LayeredModel):
                 code="unknown-name",
             )
         prepared = {}
-        # In the model's order, and without leaving one out, so that calls of dropout are numbered alike everywhere.
+        # In the model's order, and including types without rows, so that calls of dropout are numbered alike
+        # everywhere.
         for place, name in enumerate(self.node_types):
             if name not in x:
                 skip_drop(share)
@@ -114,7 +115,7 @@ class TypedModel(LayeredModel):
         return self.join([_first_rows(rows, outputs[-1]) for rows in outputs])
 
     def normalised_rows(self, blocks: Sequence[Block]) -> list[tuple[str, int]]:
-        """Type and rows of every batch normalisation of a batch, in order; also of types without rows in it."""
+        """(type, rows) of every batch normalisation of a batch, in order; also of types without rows in it."""
         found = []
         for block, names, ends in zip(blocks, self._types, self.ends, strict=True):
             rows = block.named(self.edge_types).dst_counts
@@ -133,13 +134,13 @@ class TypedModel(LayeredModel):
         result = cast(Rows, self.layer(i, block.named(self.edge_types), {name: x}))
         if name in result:
             return result[name]
-        # A worker's share of a batch may have no seeds; its outputs have a gradient still.
+        # A worker's share of a batch may have no seeds; its empty outputs must still have a gradient.
         none: Tensor = cast(RGCNLayer, self.convolutions[i]).own[0](x[:0])
         return none
 
 
 def _check_one_hot(options: ModelOptions, in_widths: Mapping[str, int], first: tuple[int, int]) -> None:
-    """The first layer of one-hot input reads nothing but embeddings, and gives `hidden` numbers."""
+    """Refuse one-hot input with features, or with a single layer."""
     featured = [name for name, width in in_widths.items() if width != options.embedding]
     if featured:
         raise PenstockError(
@@ -154,7 +155,7 @@ def _check_one_hot(options: ModelOptions, in_widths: Mapping[str, int], first: t
 
 
 def _first_rows(rows: Rows | Tensor, last: Rows | Tensor) -> Rows | Tensor:
-    """The rows that the last layer has as well."""
+    """Those of the rows that the last layer has as well."""
     if isinstance(rows, Tensor) or isinstance(last, Tensor):
         return cast(Tensor, rows)[: len(last)]
     return {name: rows[name][: len(kept)] for name, kept in last.items()}

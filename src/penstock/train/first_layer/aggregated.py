@@ -33,7 +33,7 @@ from penstock.train.job import Job
 
 
 class AggregatedReading:
-    """A `Reading` of what the first layer aggregates, and of the destinations' own rows where the aggregate does not
+    """A `RowReading` of what the first layer aggregates, and of the destinations' own rows where the aggregate does not
     include them.
     """
 
@@ -184,7 +184,9 @@ class DeviceRead:
 
 
 class DividedReading:
-    """A `Reading` of what the first layer aggregates: the first destinations by the device, the others by the host."""
+    """A `RowReading` of what the first layer aggregates: the first destinations by the device, the
+    others by the host.
+    """
 
     def __init__(self, block: Block, what: Aggregation, ids: Any, source: SharedTable, share: HostShare) -> None:
         self._block, self._what, self._ids, self._source, self._share = block, what, ids, source, share

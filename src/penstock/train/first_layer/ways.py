@@ -40,7 +40,7 @@ from penstock.train.job import Job
 
 
 class TransformedReading(PlainReading):
-    """A `Reading` of the rows of all vertices that a batch needs; they stay on the host."""
+    """A `RowReading` of the rows of all vertices that a batch needs; they stay on the host."""
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> HostRows:
         rows: Any = arrays[0]

@@ -1,10 +1,10 @@
-"""The small graph that stands for a worker's parts, and the masks of its remote rows and columns.
+"""The small graph that represents a worker's parts, and the masks of its remote rows and columns.
 
-Of every node type all local vertices are pooled into one, whose row is their mean. It is linked with every remote
+For every node type all local vertices are pooled into one, whose row is their mean. It is linked with every remote
 vertex in both directions, by every relation that joins their types, and with the pooled vertices. A mask over remote
 vertices and one over columns for every node type are found such that the model's prediction for the pooled vertex of
-the target type stays what it is. A remote row under masks m (its own) and f (of columns) is m (f x + (1 - f) mean): a
-column that does not matter is replaced as it is where it is not sent.
+the target type is preserved. A remote row under masks m (its own) and f (of columns) is m (f x + (1 - f) mean): a
+column that does not matter is replaced by the mean, as when it is not sent.
 """
 
 from collections.abc import Callable, Mapping
@@ -77,7 +77,9 @@ def _differentiate(
 
 
 _ROWS = {"size": 0.5, "size_of": "mean", "entropy": 1.0}
-"""GNNExplainer's 0.005 for each of a hundred edges, whatever the number of rows: the prediction's share shrinks too."""
+"""GNNExplainer's weight of 0.005 for each of a hundred edges, whatever the number of rows: the prediction's share
+shrinks too.
+"""
 _COLUMNS = {"size": 1.0, "size_of": "mean", "entropy": 0.1}
 
 
@@ -89,7 +91,7 @@ class PooledRows(NamedTuple):
 
 
 class FoundRowMasks(NamedTuple):
-    """Of one node type: a value for each remote row and one for each column."""
+    """For one node type: a value for each remote row and one for each column."""
 
     rows: Array
     columns: Array
@@ -155,7 +157,7 @@ def _star(kind: EdgeType, rows: Mapping[str, int], computed: Mapping[str, int]) 
 
 
 def _totals(kind: EdgeType, lengths: Array, sources: int) -> Array:
-    """Lengths of whole lists of the destination type's rows, of as many as a layer may ask for."""
+    """Lengths of whole lists of the destination type's rows, as many as a layer may need."""
     totals = lengths.astype(np.float32)
     if kind[0] == kind[2]:
         return totals
