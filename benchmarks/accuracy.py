@@ -29,7 +29,7 @@ from rich.table import Table
 
 from penstock.api import train
 from penstock.train.job import make_job
-from penstock.train.recipes import Recipe, shipped_recipes
+from penstock.train.recipes import Recipe, prepared_graph, shipped_recipes
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "PENSTOCK_THREADS")
@@ -144,10 +144,11 @@ def measured(planned: Planned) -> dict[str, Any]:
     recipe, start = planned.recipe, time.perf_counter()
     about = {"set": recipe.set, "model": recipe.model, "seed": planned.seed, "changes": planned.changes}
     try:
-        fields = {**recipe.fields(planned.seed, planned.data), **planned.changes}
-        if planned.within is not None:
-            fields["epochs"] = fitting_epochs(fields, planned.within)
         with tempfile.TemporaryDirectory() as folder:
+            graph = prepared_graph(recipe, planned.data / recipe.job["graph"], Path(folder))
+            fields = {**recipe.fields(planned.seed), "graph": str(graph), **planned.changes}
+            if planned.within is not None:
+                fields["epochs"] = fitting_epochs(fields, planned.within)
             run = train(job=make_job({**fields, "run": str(Path(folder) / "run")}))
             if run.state == "interrupted":
                 raise KeyboardInterrupt

@@ -34,7 +34,7 @@ from penstock.graph.blocks import default_threads
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.train.auto_values import with_order_costs
 from penstock.train.finalists import settle
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.session import Session
 
 AIM = 1.03
@@ -169,7 +169,7 @@ def compare(setting: Setting, graph: Graph, device: str, window: float, turns: i
         chosen: Fields = {}
         for name, choice in {AUTO: None, **fixed_choices(setting, device)}.items():
             try:
-                job = with_order_costs(make_job(job_fields(setting, device, choice)))
+                job = with_order_costs(job_of(job_fields(setting, device, choice)))
                 session = stack.enter_context(session_of(job, graph))
             except PenstockError as error:
                 refused[name] = str(error)

@@ -19,7 +19,7 @@ from penstock.progress import Progress
 from penstock.train.checkpoints import read_best, take_newest
 from resuming import equal
 
-PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
+PENSTOCK = [sys.executable, str(Path(__file__).with_name("with_internals.py"))]
 MARK = "PENSTOCK_BENCHMARK_RUN"
 """In the environment of all processes of a run, so that none is overlooked."""
 
@@ -27,10 +27,10 @@ MARK = "PENSTOCK_BENCHMARK_RUN"
 class ClusterRun:
     """`penstock train --cluster` as a process of its own, with its tasks."""
 
-    def __init__(self, run: Path, *arguments: str) -> None:
+    def __init__(self, run: Path, *arguments: str, internals: Mapping[str, Any] | None = None) -> None:
         self.run, self.mark = run, uuid.uuid4().hex
         self.process = subprocess.Popen(
-            [*PENSTOCK, "train", *arguments, "--json"],
+            [*PENSTOCK, json.dumps(internals or {}), "train", *arguments, "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -87,9 +87,17 @@ def arguments_for(graph: Path | str, run: Path, cluster: str | None, job: Mappin
     return ["--graph", str(graph), "--run", str(run), *flags, *spread]
 
 
-def trained(graph: Path | str, run: Path, cluster: str | None, job: Mapping[str, Any], limit: float = 300) -> Path:
+def trained(
+    graph: Path | str,
+    run: Path,
+    cluster: str | None,
+    job: Mapping[str, Any],
+    limit: float = 300,
+    internals: Mapping[str, Any] | None = None,
+) -> Path:
     """A run that nothing happens to."""
-    status, _, complaint = ClusterRun(run, *arguments_for(graph, run, cluster, job)).finished(limit)
+    started = ClusterRun(run, *arguments_for(graph, run, cluster, job), internals=internals)
+    status, _, complaint = started.finished(limit)
     if status:
         raise SystemExit(f"A run that nothing happened to failed: {complaint}")
     return run

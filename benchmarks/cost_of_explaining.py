@@ -76,13 +76,15 @@ def one_run(args: argparse.Namespace, graph: Path, cluster: str, run: Path, sett
         "evaluate-every": args.epochs,
         "threads": 1,
     }
+    internals = {}
     if setting != "neighbour":
         rows, steps, every = setting.split(",")
         job |= {"sampler": "explained"} if args.used else {"sampler": "explained", **AS_PLAIN}
-        job |= {"explain-rows": rows, "explain-steps": steps, "explain-every": every}
+        job |= {"explain-every": every}
+        internals = {"explain_rows": int(rows), "explain_steps": int(steps)}
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with watched(run) as seen:
-        trained(graph, run, cluster, job)
+        trained(graph, run, cluster, job, internals=internals)
     after, whole = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     result = result_of(run)

@@ -34,14 +34,14 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Schedule
 from penstock.train.auto_values import with_order_costs
 from penstock.train.finalists import settle
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCH = 8192
 BUDGET = 16_384
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"fanouts": [10, 5], "batch_size": BATCH},
-    "saint": {"sampler": "saint-vertex", "saint_size": BUDGET, "batch_size": BATCH, "fanouts": [10, 5]},
+    "saint": {"sampler": "saint-vertex", "batch_size": BUDGET, "fanouts": [10, 5]},
 }
 HOST = {"sample_on": "host", "capture": False}
 THREADS = {"sample_threads": default_threads(), "gather_threads": 4, "transfer_depth": 2}
@@ -59,7 +59,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def rate_of(graph: Graph, fields: dict[str, Any], seconds: float, device: str) -> dict[str, Any]:
     """Batches a second of a configuration, and how long its stages were busy for each batch."""
     job = with_order_costs(
-        make_job({"hidden": 128, "device": device, "epochs": 10_000, "evaluate_every": -1, "dropout": 0.0, **fields})
+        job_of({"hidden": 128, "device": device, "epochs": 10_000, "evaluate_every": -1, "dropout": 0.0, **fields})
     )
     with session_of(job, graph) as session:
         if "first_layer" in fields:
@@ -70,7 +70,7 @@ def rate_of(graph: Graph, fields: dict[str, Any], seconds: float, device: str) -
 
 def drawing_seconds(graph: Graph, fields: dict[str, Any], batches: int = 6) -> float:
     """Seconds in which one thread of the host draws a batch."""
-    job = make_job({**fields, "device": "cpu", "hidden": 8})
+    job = job_of({**fields, "device": "cpu", "hidden": 8})
     with session_of(job, graph) as session:
         schedule = Schedule(session.task.items, session.task.batch_size, 0)
         planned = [each for each, _ in zip(schedule.from_position(), range(batches), strict=False)]

@@ -30,7 +30,8 @@ from scipy.stats import t as student
 from clusters import result_of, trained
 from penstock.partition import Cut, cut, open_partition
 from penstock.train.data import choose_task, open_data
-from penstock.train.job import make_job
+from penstock.train.internals import Internals
+from penstock.train.job import job_of
 from penstock.train.labels import labelled_vertices
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -110,7 +111,7 @@ def train_slice(args: argparse.Namespace, graph: str, parts: int, scratch: Path,
                     continue
                 if loaded is None:
                     # A set without a split of its own gets another one with every seed.
-                    loaded = open_data(make_job({"graph": str(args.data / f"{graph}.npz"), "seed": seed})).save(folder)
+                    loaded = open_data(job_of({"graph": str(args.data / f"{graph}.npz"), "seed": seed})).save(folder)
                     cut(loaded, Cut(parts, 1, args.method, seed=seed), folder.with_name(folder.name + "-parts"))
                 line = case | one_run(args, folder, case)
                 done.append(line)
@@ -148,16 +149,19 @@ def one_run(args: argparse.Namespace, folder: Path, case: dict[str, Any]) -> dic
         "seed": case["seed"],
         **way,
     }
+    internals: dict[str, Any] = {"explain_rows": args.rows, "explain_steps": args.steps}
+    internals |= {name: job.pop(name) for name in list(job) if name in Internals.model_fields}
     if job.get("sampler") == "explained":
-        job |= {"explain_every": args.every, "explain_rows": args.rows, "explain_steps": args.steps}
+        job |= {"explain_every": args.every}
     if job.get("sampler") in ("fastgcn", "ladies"):
-        job["layer_sizes"] = sizes
+        job["fanouts"] = sizes
     elif job.get("sampler") == "cluster":
-        job |= {"clusters": 10 * case["parts"], "clusters_per_batch": case["parts"], "layers": LAYERS}
+        job |= {"clusters": 10 * case["parts"], "batch_size": case["parts"], "layers": LAYERS}
     else:
         job["fanouts"] = ",".join([str(case["fanout"])] * LAYERS)
     run = folder.with_name(f"{folder.name}-{name}")
-    trained(folder, run, str(cluster), {key.replace("_", "-"): value for key, value in job.items()})
+    flags = {key.replace("_", "-"): value for key, value in job.items()}
+    trained(folder, run, str(cluster), flags, internals=internals)
     result = result_of(run)
     return {
         "test": next(iter(result["test"].values())),
@@ -190,7 +194,7 @@ def settings_of(text: str) -> dict[str, Any]:
 
 def training_vertices(fields: Mapping[str, Any]) -> int:
     """How many training vertices a job of these fields has."""
-    job = make_job(fields)
+    job = job_of(fields)
     graph = open_data(job)
     return len(labelled_vertices(graph, job, choose_task(graph, job)).splits["train"])
 

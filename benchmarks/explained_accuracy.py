@@ -179,9 +179,9 @@ class Place:
         }
         sampler = name.removesuffix("-columns")
         if sampler in ("fastgcn", "ladies"):
-            fields |= {"sampler": sampler, "layer_sizes": [batch * case["fanout"]] * LAYERS}
+            fields |= {"sampler": sampler, "fanouts": [batch * case["fanout"]] * LAYERS}
         elif sampler == "cluster":
-            fields |= {"sampler": sampler, "clusters": 2 * batches, "clusters_per_batch": 2, "layers": LAYERS}
+            fields |= {"sampler": sampler, "clusters": 2 * batches, "batch_size": 2, "layers": LAYERS}
         else:
             fields["fanouts"] = [-1 if sampler == "full" else case["fanout"]] * LAYERS
         if sampler == "labor":

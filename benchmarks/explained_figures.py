@@ -92,8 +92,8 @@ def compared(args: argparse.Namespace, graph: Graph, part_of: Array, depth: int,
 
 def counted(args: argparse.Namespace, graph: Graph, part_of: Array, depth: int, sampler: str) -> CountedBatches:
     """The batches of one sampler, whose workers are one for each part."""
-    sizes = {"fanouts": [args.fanout] * depth, "layer_sizes": [args.batch * args.fanout] * depth}
-    job = {"sampler": sampler, "batch_size": args.batch, "layers": depth, **sizes}
+    size = args.batch * args.fanout if sampler in ("fastgcn", "ladies") else args.fanout
+    job = {"sampler": sampler, "batch_size": args.batch, "layers": depth, "fanouts": [size] * depth}
     return CountedBatches(graph, job, part_of, range(args.parts))
 
 

@@ -42,14 +42,12 @@ JOB = {
     "dropout": 0.3,
     "evaluate-every": 5,
     "explain-every": EVERY,
-    "explain-delay": DELAY,
-    "explain-rows": 128,
-    "explain-steps": 50,
     "feature-share": 0.5,
     "checkpoint-steps": 9,
     "checkpoint-minutes": 0,
     "threads": 1,
 }
+INTERNALS = {"explain_delay": DELAY, "explain_rows": 128, "explain_steps": 50}
 
 
 class Case(NamedTuple):
@@ -88,7 +86,7 @@ def main() -> None:
             servers=1,
             failure={"patience": PATIENCE},
         )
-        whole = trained(folder / "graph", folder / "whole", cluster, JOB, LIMIT)
+        whole = trained(folder / "graph", folder / "whole", cluster, JOB, LIMIT, INTERNALS)
         chosen = [case for case in CASES if not arguments.only or case.victim.partition("-")[0] in arguments.only]
         rows = [_disturbed(folder, cluster, whole, number, case) for number, case in enumerate(chosen)]
     good = sum(row["good"] for row in rows)
@@ -102,7 +100,7 @@ def _disturbed(folder: Path, cluster: str, whole: Path, number: int, case: Case)
     """A run with one trouble, started again where it had ended before anything could happen."""
     for attempt in range(5):
         run, shared = folder / f"run-{number}-{attempt}", _shared_memory()
-        running = ClusterRun(run, *arguments_for(folder / "graph", run, cluster, JOB))
+        running = ClusterRun(run, *arguments_for(folder / "graph", run, cluster, JOB), internals=INTERNALS)
         if not _reached(running, run, MOMENTS[case.moment]):
             running.finished(LIMIT)
             continue

@@ -48,7 +48,7 @@ from penstock.train.compute_device import assumed_memory
 from penstock.train.device import memory, placed_graph
 from penstock.train.finalists import settle
 from penstock.train.first_layer.ways import WAYS
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, job_of
 from penstock.train.job_batches import kind_of_batches
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
@@ -188,7 +188,7 @@ class Kept:
         return copied
 
 
-def job_of(case: Case, rows: int, args: argparse.Namespace) -> Job:
+def case_job(case: Case, rows: int, args: argparse.Namespace) -> Job:
     """The case's job."""
     fields = {
         **SAGE, "device": DEVICE, "epochs": 1000, "dropout": 0.0, "compute_type": args.compute,
@@ -199,7 +199,7 @@ def job_of(case: Case, rows: int, args: argparse.Namespace) -> Job:
         fields["placement"] = {**fields["placement"], "cache_rows": round(case.cached * rows)}
     elif fields["first_layer"] == "divided" or "pinned" in fields.get("placement", {}).values():
         fields["placement"] = {**fields.get("placement", {}), "cache_rows": 0}
-    return with_order_costs(make_job(fields))
+    return with_order_costs(job_of(fields))
 
 
 @contextmanager
@@ -337,7 +337,7 @@ class Bench:
         return [sums_of, shared_gather(rows, ids[: block.num_dst], own, 256)], block.num_dst // 64
 
     def _measure(self, case: Case, graph: Graph, graph_name: str) -> dict[str, Any]:
-        began, job = time.perf_counter(), job_of(case, graph.num_nodes, self._args)
+        began, job = time.perf_counter(), case_job(case, graph.num_nodes, self._args)
         line: dict[str, Any] = {"case": case.name}
         scale = 1.0 if self._args.graph else self._args.scale
         room = nullcontext() if case.limit is None else assumed_memory(int(case.limit * scale * 1e9) + (2 << 30))

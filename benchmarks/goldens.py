@@ -113,10 +113,6 @@ TRAINED = {
             "explained",
             "--explain-every",
             "2",
-            "--explain-delay",
-            "1",
-            "--explain-steps",
-            "5",
             "--batch-size",
             "128",
             "--epochs",
@@ -156,6 +152,8 @@ TRAINED_CUDA = {
         ["--graph", "{arxiv}", *SAGE_CUDA, "--cluster", "{shared}", "--capture", "false"],
     ),
 }
+INTERNALS = {"cluster-explained": {"explain_delay": 1, "explain_steps": 5}}
+"""Of jobs that are trained by benchmarks/with_internals.py."""
 MADE = {
     "arxiv": ["data", "make", "synthetic-arxiv", "--scale", "0.01"],
     "mag": ["data", "make", "synthetic-mag", "--scale", "0.001"],
@@ -450,9 +448,13 @@ class Golden:
         inside = {**dict.fromkeys(MADE, "graph"), "triples": "triples.tsv", "shared": "cluster.yaml"}.get(name, "")
         return str(self.folder / name / inside).rstrip("/")
 
-    def penstock(self, name, words):
+    def placed(self, words):
+        """Words of a command, with the places of what they name."""
         words = [re.sub(r"(?<!\{)\{([\w-]+)\}", lambda m: self.place(m[1]), word) for word in words]
-        words = [word.replace("{{", "{").replace("}}", "}") for word in words]
+        return [word.replace("{{", "{").replace("}}", "}") for word in words]
+
+    def penstock(self, name, words):
+        words = self.placed(words)
         if self.cold:
             return json.loads(self.run(name, [PYTHON, "-m", "penstock", *words]))
         with self.lock:
@@ -488,7 +490,12 @@ class Golden:
         return done.stdout
 
     def train(self, name):
-        result = self.penstock(name, ["train", *TRAINED[name][1], "--run", "run", "--json"])
+        words = ["train", *TRAINED[name][1], "--run", "run", "--json"]
+        if name in INTERNALS:
+            program = [PYTHON, str(Path(__file__).with_name("with_internals.py")), json.dumps(INTERNALS[name])]
+            result = json.loads(self.run(name, [*program, *self.placed(words)]))
+        else:
+            result = self.penstock(name, words)
         run = self.folder / name / "run"
         epochs, steps = [], []
         for line in (run / "metrics.jsonl").read_text().splitlines():

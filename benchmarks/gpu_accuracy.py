@@ -20,7 +20,7 @@ from gpu_runs import compared, end_children_when_ended, given_fields, in_a_proce
 from penstock.api import train
 from penstock.graph.blocks import default_threads
 from penstock.train.job import make_job
-from penstock.train.recipes import Recipe, shipped_recipes
+from penstock.train.recipes import Recipe, prepared_graph, shipped_recipes
 
 SYNTHETIC = Recipe(
     set="synthetic-arxiv",
@@ -96,8 +96,9 @@ def measure(args: argparse.Namespace) -> None:
 
 def score(recipe: Recipe, data: Path, seed: int, more: dict[str, Any]) -> float:
     """The test metric of one run."""
-    fields = {**recipe.fields(seed), **more, "graph": str(graph_of(recipe, data))}
     with tempfile.TemporaryDirectory() as folder:
+        graph = prepared_graph(recipe, graph_of(recipe, data), Path(folder))
+        fields = {**recipe.fields(seed), **more, "graph": str(graph)}
         return train(job=make_job({**fields, "run": str(Path(folder) / "run")})).test[recipe.metric]
 
 

@@ -27,7 +27,7 @@ from penstock.store.device import divided
 from penstock.store.device.host_paths import FastestDivision, FixedDivision, HostThreads
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.run_context import run_context
 from penstock.train.session import Session, state_kept
 
@@ -58,7 +58,7 @@ def main() -> None:
     made(NAME, folder, args.scale, symmetric=True, dtype="float16")
     fields = {**SAGE, "graph": str(folder), "device": "cuda", "epochs": 1000, "compute_type": args.compute}
     fields |= {"placement": {"features": "pinned", "cache_rows": args.cache_rows}, "feature_paths": "auto"}
-    job = make_job({**fields, **given_fields(args.job)})
+    job = job_of({**fields, **given_fields(args.job)})
     rows: list[dict[str, Any]] = []
     with run_context(job):
         session = make_session(job)

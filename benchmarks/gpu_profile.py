@@ -18,10 +18,10 @@ from gpu_runs import FANOUTS, HIDDEN, report
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.sampling.device.block import Room
 from penstock.train.build import make_session
-from penstock.train.device.captured import CapturedSteps
 from penstock.train.job import make_job
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
+from penstock.train.steps.engine import Engine
 
 BATCHES = 32
 ITEM = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
@@ -46,7 +46,7 @@ def main() -> None:
     report(f"{title} products {product / 1e12:.0f} Tflop/s", rows, args.out)
 
 
-def measured(steps: CapturedSteps, session: Session, compute: str, copy: float, product: float) -> list[dict[str, Any]]:
+def measured(steps: Engine, session: Session, compute: str, copy: float, product: float) -> list[dict[str, Any]]:
     """A row for each kind of kernel, with what it must move at least."""
     placed = session.execution.placed
     assert placed.room is not None
@@ -55,7 +55,7 @@ def measured(steps: CapturedSteps, session: Session, compute: str, copy: float, 
     stored = placed.table.dtype.itemsize
     rows = []
     for what in ("draw", "learn"):
-        steps._supply.restart(0)
+        steps.source.restart(0)
         alone = wall_us(lambda what=what: replay(steps, what))
         spent = kernels_of(lambda what=what: replay(steps, what))
         named = named_draws(spent) if what == "draw" else named_steps(spent, room, widths, stored, item)
@@ -70,10 +70,10 @@ def measured(steps: CapturedSteps, session: Session, compute: str, copy: float, 
     return rows
 
 
-def replay(steps: CapturedSteps, what: str) -> None:
+def replay(steps: Engine, what: str) -> None:
     """Launch a batch's work, slot by slot."""
     for number in range(BATCHES):
-        getattr(steps._slots[number % 2], what).replay()
+        getattr(steps.turns[number % 2], what).replay()
 
 
 def wall_us(work: Callable[[], None]) -> float:

@@ -33,7 +33,7 @@ from penstock.sampling.parts import OwnedPart, parted_lists
 from penstock.sampling.parts.homogeneous import share_of
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.build import make_session
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, job_of
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
 
@@ -58,7 +58,7 @@ NOTHING_REMOTE = Remote()
 def trained(
     fields: Mapping[str, Any], parts: Path | None, remote: Remote = NOTHING_REMOTE, from_step: int = 0
 ) -> dict[str, Any]:
-    """Train a job of make_job's `fields`; its losses, and the test metric of the best weights by validation.
+    """Train a job of `fields` and internals; its losses, and the test metric of the best weights by validation.
 
     Weights count from step `from_step` on. `parts` is a partition with one part for each worker; None: one worker that
     has everything. The job's own sampler is neighbour where `remote.explained`: the fields of explanations count all
@@ -67,8 +67,8 @@ def trained(
     explain = {name: value for name, value in fields.items() if name.startswith("explain_")}
     own = {name: fields[name] for name in ("remote_bias", "feature_share") if name in fields}
     sampler = "explained" if remote.explained else fields.get("sampler", "neighbour")
-    options = make_job({**fields, "sampler": sampler})
-    job = make_job({name: value for name, value in fields.items() if name not in explain | own})
+    options = job_of({**fields, "sampler": sampler})
+    job = job_of({name: value for name, value in fields.items() if name not in explain | own})
     with run_context(job):
         session = make_session(job)
         workers = Workers.alone(session) if parts is None else Workers.of(session, options, parts, remote)

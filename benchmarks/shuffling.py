@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.graph.convert import load
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.run import start_run
 
 GRAPHS = ("cora", "citeseer", "minesweeper", "tolokers")
@@ -103,7 +103,7 @@ def trained(args: argparse.Namespace, graph: str, seed: int, fields: dict[str, A
             **split,
             **fields,
         }
-        run = start_run(make_job({"graph": graph, "run": f"{folder}/run", **size, **rest}))
+        run = start_run(job_of({"graph": graph, "run": f"{folder}/run", **size, **rest}))
         result = run.facts["result"]
     begun = result["shuffled_from"]
     return {

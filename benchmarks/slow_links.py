@@ -47,7 +47,7 @@ from penstock.errors import PenstockError
 from penstock.partition import Cut, cut
 from penstock.progress import Progress
 from penstock.train.data import open_data
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 
 FREE = 10_000.0
 """Mbit/s that no run here comes near."""
@@ -171,7 +171,7 @@ def main() -> int:
 
 def made(args: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
     """The graph and its parts."""
-    graph = open_data(make_job({"graph": str(args.data / f"{args.graph}.npz")}))
+    graph = open_data(job_of({"graph": str(args.data / f"{args.graph}.npz")}))
     if args.columns:
         (nodes,) = graph.nodes.values()
         x = np.asarray(nodes.fields["x"])
@@ -235,7 +235,7 @@ def measure(args: argparse.Namespace, way: str, graph: Path, parts: Path, links:
     try:
         with links.started(), _at_most(args.case_limit):
             progress = Phases(links, warm, args.rates, args.epochs)
-            result = cluster_run.start_cluster_run(make_job(fields), str(file), True, progress).facts["result"]
+            result = cluster_run.start_cluster_run(job_of(fields), str(file), True, progress).facts["result"]
         line = figures(args, result, steps, warm, epochs)
     except (PenstockError, TimeoutError) as error:
         line = {"error": f"{type(error).__name__}: {error}"}
@@ -247,7 +247,7 @@ def measure(args: argparse.Namespace, way: str, graph: Path, parts: Path, links:
 
 def _sampling(args: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
     if job.get("sampler") in ("fastgcn", "ladies"):
-        return {"layer_sizes": [args.batch * args.fanout] * args.layers}
+        return {"fanouts": [args.batch * args.fanout] * args.layers}
     more = {"fanouts": [args.fanout] * args.layers}
     if job.get("sampler") == "explained":
         more |= {"explain_every": args.every, "explain_delay": args.delay}

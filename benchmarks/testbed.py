@@ -40,7 +40,7 @@ from penstock.cluster.run import start_cluster_run
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, cut
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.run_folder import EVENTS, METRICS
 from products_graph import products
 
@@ -144,7 +144,7 @@ def run_rung(
     file.write_text(yaml.safe_dump(_cluster(machines, parts, options)))
     before = [host.carried() for host in bed]
     with started_on(machines):
-        result = start_cluster_run(make_job(fields), str(file)).facts["result"]
+        result = start_cluster_run(job_of(fields), str(file)).facts["result"]
     links = [
         {"rate_mbit": host.rate_mbit, "sent_bytes": now[0] - then[0], "received_bytes": now[1] - then[1]}
         for host, now, then in zip(bed, [host.carried() for host in bed], before, strict=True)

@@ -97,7 +97,7 @@ def ways(layers: int) -> dict[str, dict[str, Any]]:
     return {
         "whole": {"sampler": "whole", "layers": layers, "epochs": 150},
         "mini-batch": {"fanouts": FANOUTS[layers], "batch_size": 1000, "epochs": 60},
-        "cluster": {"sampler": "cluster", "layers": layers, "clusters": 20, "clusters_per_batch": 4, "epochs": 60},
+        "cluster": {"sampler": "cluster", "layers": layers, "clusters": 20, "batch_size": 4, "epochs": 60},
     }
 
 

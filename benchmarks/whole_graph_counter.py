@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster.tasks.__main__ import main
-from penstock.train.whole.shared.steps import SharedWholeSteps
+from penstock.train.whole.shared.steps import ExchangedStep
 
 VARIABLE = "PENSTOCK_COUNTS"
 
 
 def count_steps(folder: Path) -> None:
     """Write a line when a step begins."""
-    step = SharedWholeSteps._exchanged_step
+    step = ExchangedStep.exchanged
 
     def counted(steps: Any, planned: Any, prepared: Any) -> float:
-        workers = steps._workers
+        workers = steps.workers
         line = json.dumps({"epoch": planned.key.epoch, "threads": _seconds(), **_rows_sent(workers)})
         with (folder / f"{workers.rank}.jsonl").open("a") as file:
             file.write(line + "\n")
         return step(steps, planned, prepared)
 
-    SharedWholeSteps._exchanged_step = counted  # type: ignore[method-assign]
+    ExchangedStep.exchanged = counted  # type: ignore[method-assign]
 
 
 def _seconds() -> dict[str, float]:

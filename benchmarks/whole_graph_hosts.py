@@ -63,7 +63,7 @@ from penstock.plan.workloads.whole import WHOLE
 from penstock.plan.workloads.whole_section import MESSAGE, WholeGraphExecution, layer_costs
 from penstock.progress import SILENT
 from penstock.train.data import open_data
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, job_of
 from penstock.train.run_folder import METRICS
 from replay import PAYLOAD
 from testbed import NOTHING_ELSE
@@ -100,7 +100,7 @@ class Case:
 
     def job(self, fields: dict[str, Any], options: argparse.Namespace, name: str) -> Job:
         """One way to exchange rows."""
-        return make_job(
+        return job_of(
             {"graph": str(self.folder / self.graph), "run": str(self.folder / name), "sampler": "whole"}
             | {"model": self.model, "layers": options.layers, "hidden": options.hidden, "epochs": options.epochs}
             | {"scope": "all", "threads": 1, "bins": options.bins, **NOTHING_ELSE, **fields}

@@ -17,7 +17,7 @@ from penstock.graph.convert import load
 from penstock.memory import HOST_PEAK, resident_mb
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.run_context import run_context
 
 BINS = (1, 2, 4, 8, 16, 32)
@@ -53,7 +53,7 @@ def trained(args: argparse.Namespace) -> dict[str, Any]:
     """Three epochs with one number of bins."""
     fields = {"sampler": "whole", "scope": "all", "keep": args.keep, "keep_type": args.keep_type, "device": args.device}
     fields |= {"model": args.model, "hidden": args.hidden, "layers": args.layers, "bins": args.bins[0], "epochs": 4}
-    graph, job = load(args.graph), make_job(fields)
+    graph, job = load(args.graph), job_of(fields)
     with run_context(job):
         session = make_session(job, graph)
         schedule = Schedule(session.task.items, session.task.batch_size, job.seed, job.epochs)

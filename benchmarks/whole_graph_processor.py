@@ -24,7 +24,7 @@ from penstock.cluster.run import start_cluster_run
 from penstock.graph.convert import load
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.partition import Cut, cut
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from testbed import NOTHING_ELSE
 from whole_graph_counter import VARIABLE
 
@@ -55,7 +55,7 @@ def _measured(folder: Path, options: argparse.Namespace, bins: str, number: int)
     run = folder / f"{bins}-{number}-{os.getpid()}"
     counts = folder / f"{run.name}-counts"
     counts.mkdir()
-    job = make_job(
+    job = job_of(
         {"graph": str(folder / "graph"), "run": str(run), "sampler": "whole", "model": options.model, "scope": "all"}
         | {"layers": options.layers, "hidden": options.hidden, "epochs": options.epochs, "threads": 1}
         | {**NOTHING_ELSE, **way}

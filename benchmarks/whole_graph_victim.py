@@ -18,7 +18,7 @@ from penstock.cluster.tasks.__main__ import main
 from penstock.train import checkpoints
 from penstock.train.whole.shared.passes import BackwardPass, ForwardPass
 from penstock.train.whole.shared.state import StepState
-from penstock.train.whole.shared.steps import SharedWholeSteps
+from penstock.train.whole.shared.steps import ExchangedStep
 
 VARIABLE = "PENSTOCK_KILL"
 _LOOK = 0.001
@@ -47,17 +47,17 @@ class Victim:
 
     def watch(self) -> None:
         """Look at every phase of the steps that follow."""
-        _before(SharedWholeSteps, "_exchanged_step", self._begin)
+        _before(ExchangedStep, "exchanged", self._begin)
         _after(ForwardPass, "_compute", lambda found: self.reached("forward", 2))
         _after(StepState, "receive_rows", lambda found: self.reached("exchange") if found else None)
         _after(BackwardPass, "_compute", lambda found: self.reached("backward", 2))
         _after(checkpoints, "pack_state", lambda found: self._writing())
 
     def _begin(self, steps: Any, planned: Any, step: Any) -> None:
-        self.rank, self.epoch, self.calls = steps._workers.rank, planned.key.epoch, 0
+        self.rank, self.epoch, self.calls = steps.workers.rank, planned.key.epoch, 0
         if self._at[2] in ("sum", "summed") and not hasattr(steps, "_real_sum"):
-            steps._real_sum = steps._workers.reduce_and_step
-            steps._workers.reduce_and_step = self._summing(steps._real_sum)
+            steps._real_sum = steps.workers.reduce_and_step
+            steps.workers.reduce_and_step = self._summing(steps._real_sum)
         if self._at == (self.rank, self.epoch, "checkpoint") and self.rank:
             # Only the first worker writes checkpoints.
             threading.Thread(target=self._die_while_written, daemon=True).start()

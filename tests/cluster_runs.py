@@ -17,7 +17,7 @@ from penstock.cluster import run as cluster_run
 from penstock.cluster.controller import Controller
 from penstock.partition import Cut, cut
 from penstock.progress import Progress
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from training_graphs import lines_of
 
 JOB = {
@@ -97,7 +97,7 @@ def in_parts(graph, parts: int, folder: Path) -> str:
 
 def run_on(cluster: str, graph: Path, run: Path, progress: Progress | None = None, **fields):
     """A run from its beginning to its end."""
-    job = make_job({**JOB, "graph": str(graph), "run": str(run), **fields})
+    job = job_of({**JOB, "graph": str(graph), "run": str(run), **fields})
     return cluster_run.start_cluster_run(job, cluster, False, progress or Progress())
 
 

@@ -45,15 +45,30 @@ def added():
 
 
 PROGRAM, WARM_PROGRAM = local.LocalProcess, pool.start_warm_program
+COMPILING = (
+    ("tests/sampling/", "tests/store/", "tests/nn/", "tests/pipeline/"),
+    ("tests/simulate/", "tests/plan/", "tests/partition/", "tests/graph/", "tests/paths/", "tests/coflow/"),
+)
+"""Where most kernels are met, hardly one of them in both groups. Each group stays in one test process, and they begin
+first: where no kernel was compiled before, each is compiled once, and processes that later tests start find them."""
 ONE_AFTER_THE_OTHER = ("tests/system/", "tests/cluster/launch/", "tests/benchmarks/")
 """Tests that look at what is left on the whole machine, or leave it for others to see: never two at a time."""
-LONGEST = (*ONE_AFTER_THE_OTHER, "tests/train/", "tests/cli/", "tests/test_", "tests/nn/")
+LONGEST = (
+    *(place for group in COMPILING for place in group),
+    *ONE_AFTER_THE_OTHER,
+    "tests/train/",
+    "tests/cli/",
+    "tests/test_",
+)
 """Where tests take longest. They begin first, so that no test process is left with much to do when others are done."""
 
 
 def group_of(test: str) -> str:
     """With several test processes, a file's tests stay in one, as they share what they have made."""
-    return "machine" if test.startswith(ONE_AFTER_THE_OTHER) else test.partition("::")[0]
+    for group in (*COMPILING, ONE_AFTER_THE_OTHER):
+        if test.startswith(group):
+            return group[0]
+    return test.partition("::")[0]
 
 
 @pytest.hookimpl(wrapper=True)

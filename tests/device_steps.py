@@ -5,14 +5,14 @@ import torch
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 
 
 def placed_session(graph, job):
     """A session whose graph is placed as if the host were a device; its optimiser can leave a step out."""
     from penstock.train.device.placement import place
 
-    session = make_session(make_job(job), graph)
+    session = make_session(job_of(job), graph)
     session.optimiser = torch.optim.Adam(session.learned.parameters(), lr=0.01, fused=True)
     session.execution = choose_execution(session, place(session, True))
     return session

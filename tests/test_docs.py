@@ -164,6 +164,14 @@ def test_links_between_pages_exist():
             assert not anchor or anchor in anchors(named), f"{page.name}: {target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", ["design", "extending"])
+def test_source_files_that_a_page_names_exist(page):
+    named = re.findall(r"`(?:penstock/)?([\w/]+(?:\.py|/))`", (ROOT / "docs" / f"{page}.md").read_text())
+    assert len(named) > 20
+    missing = [name for name in named if not any((top / name).exists() for top in (ROOT, ROOT / "src" / "penstock"))]
+    assert not missing
+
+
 def test_the_sentences_on_the_devices_page_are_those_that_are_said():
     page = " ".join((ROOT / "docs" / "devices.md").read_text().split())
 

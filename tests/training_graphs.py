@@ -13,6 +13,8 @@ from penstock import EdgeSet, Graph, NodeSet
 from penstock.api import train
 from penstock.graph.csr import build_lists
 from penstock.train.checkpoints import read_best, read_state
+from penstock.train.internals import Internals
+from penstock.train.job import make_job
 
 SMALL = {"fanouts": [4, 3], "hidden": 16, "batch_size": 16, "epochs": 2, "checkpoint_minutes": 0, "threads": 1}
 """Seconds are for the graph, not for the model."""
@@ -113,8 +115,10 @@ def lists_of(src, dst, sources, destinations, **fields):
 
 
 def trained(graph, run, **fields):
-    """A small run in a folder of its own."""
-    return train(graph, run=str(run), **{**SMALL, **fields})
+    """A small run in a folder of its own; `fields` may be internals too."""
+    own = {name: value for name, value in fields.items() if name in Internals.model_fields}
+    asked = {name: value for name, value in {**SMALL, **fields}.items() if name not in own}
+    return train(graph, run=str(run), **asked, **({"job": make_job({}, internals=own)} if own else {}))
 
 
 class InterruptAfter:

@@ -9,7 +9,7 @@ import torch
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.layerwise.host import Reach
 
 
@@ -172,7 +172,7 @@ def train_in_threads(graph, world, epochs=4, idle=(), prepare=id, **fields):
     hub = Hub(world)
 
     def work(rank):
-        session = make_session(make_job({"graph": "g", "run": "r", "epochs": epochs, **fields}), graph)
+        session = make_session(job_of({"graph": "g", "run": "r", "epochs": epochs, **fields}), graph)
         prepare(session)
         group = ThreadGroup(hub, rank, idle)
         session.execution = choose_execution(session, None, group)

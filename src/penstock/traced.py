@@ -140,6 +140,10 @@ def current_trace() -> Trace | None:
     return _trace.get()
 
 
+FEATURES, TOPOLOGY, BATCHES = "features", "topology", "batches"
+"""What memory is allocated for, as its maker says (`memory_for`)."""
+
+
 @contextmanager
 def memory_for(category: str) -> Iterator[None]:
     """What is allocated in it is for this category, as a prediction of memory lists it."""

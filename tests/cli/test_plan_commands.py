@@ -112,7 +112,7 @@ def test_a_plan_is_kept_unless_told_otherwise(monkeypatch, capsys, files):
     ("words", "said"),
     [
         (["--hidden", "16"], "The plan was made for hidden 8, not 16"),
-        (["--sample-depth", "9"], "The plan was made for sample_depth 2, not 9"),
+        (["--sample-threads", "9"], "The plan was made for sample_threads 'auto', not 9"),
         (["--cluster", "2x1"], "give --plan alone"),
     ],
 )

@@ -22,7 +22,9 @@ def test_the_page_is_up_to_date():
 @pytest.mark.parametrize("recipe", shipped_recipes(), ids=lambda recipe: recipe.name)
 def test_every_recipe_is_a_job_for_its_figure(recipe):
     job = make_job(recipe.fields(3))
-    assert job.graph == f"{recipe.set}.npz" and job.seed == 3
+    assert job.graph == (recipe.prepared_name if recipe.prepare else f"{recipe.set}.npz") and job.seed == 3
+    said = f"penstock data prepare {recipe.set}.npz --"
+    assert (said in job_text(recipe, 3)) == bool(recipe.prepare) == (job.graph != recipe.job["graph"])
     assert job.model == recipe.model or job.scorer == recipe.model
     assert job.metric == recipe.metric or (job.metric == "auto" and recipe.metric in ("accuracy", "mrr"))
     assert job.split_number == (3 if recipe.split_by_seed else 0)
@@ -51,7 +53,7 @@ def test_recipes_are_listed_and_written(monkeypatch, capsys, tmp_path):
         "sage",
     }
     found = answer(monkeypatch, capsys, "recipes", "cora", "gat", "--data", "sets", "--seed", 4)
-    assert found["published"] == 83.0 and found["job"]["graph"] == "sets/cora.npz" and found["job"]["seed"] == 4
+    assert found["published"] == 83.0 and found["job"]["graph"] == "sets/cora-scaled" and found["job"]["seed"] == 4
     code, printed, _ = command(monkeypatch, capsys, "recipes", "cora", "gat")
     assert code == 0 and printed == job_text(recipe_for("cora", "gat"))
     code, printed, _ = command(monkeypatch, capsys, "recipes", "cora", "gat", "--out", tmp_path / "job.yaml")

@@ -10,7 +10,7 @@ import pytest
 from in_process import command
 from penstock.cli.job_flags import SHORT_HELP
 from penstock.cli.main import COMMANDS
-from penstock.train.job import Job
+from penstock.train.job import JobFields
 from training_graphs import community_graph
 
 HEAVY = ("torch", "numba", "pyarrow", "scipy", "zmq", "ray", "networkx")
@@ -107,12 +107,12 @@ class Finder:
 
 def test_the_short_help_has_the_flags_that_most_runs_need(monkeypatch, capsys):
     """A new field of a job is in the long help by itself; the short one says that there is more."""
-    assert set(SHORT_HELP) <= set(Job.model_fields)
+    assert set(SHORT_HELP) <= set(JobFields.model_fields)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERMINAL_WIDTH", "100")
     _, short, _ = command(monkeypatch, capsys, "train", "--help")
     _, long, _ = command(monkeypatch, capsys, "train", "--help-all")
-    flags = {f"--{name.replace('_', '-')}" for name in Job.model_fields}
+    flags = {f"--{name.replace('_', '-')}" for name in JobFields.model_fields}
     shown = set(re.findall(r"--[a-z][a-z-]*", short))
     assert shown & flags == {f"--{name.replace('_', '-')}" for name in SHORT_HELP}
     assert flags <= set(re.findall(r"--[a-z][a-z-]*", long))

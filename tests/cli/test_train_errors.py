@@ -92,7 +92,7 @@ def written(graph, folder, change):
         ({"graph": "sythetic-arxiv"}, ["did you mean the data set 'synthetic-arxiv'?"]),
         ({"graph": "nowhere/graph"}, ["nowhere/graph"]),
         ({"partition": "nowhere", "sampler": "cluster"}, ["nowhere"]),
-        ({"inference_mb": 0}, ["inference_mb"]),
+        ({"checkpoint_minutes": -1}, ["checkpoint_minutes"]),
         ({"seed": -1}, ["seed"]),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
@@ -329,12 +329,12 @@ def test_a_damaged_checkpoint(harm, graph, tmp_path, refused_command, answered):
 
 
 def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, capsys):
-    from penstock.train.execution.loaded import LoadedSteps
+    from penstock.train.steps.loaded import LearnAlone
 
     def impatient(self, loaded):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LoadedSteps, "_step", impatient)
+    monkeypatch.setattr(LearnAlone, "__call__", impatient)
     code, out, err = command(monkeypatch, capsys, "train", "--graph", graph, "--run", tmp_path / "run", *FEW)
     assert (code, out) == (130, "")
     assert f"resume with `penstock train --resume {tmp_path / 'run'}`" in err
@@ -344,17 +344,17 @@ def test_interrupts_are_told_apart_from_failures(graph, tmp_path, monkeypatch, c
 
 
 def test_an_interrupted_run_prints_what_was_done_and_no_empty_table(graph, tmp_path, monkeypatch, capsys):
-    from penstock.train.execution.loaded import LoadedSteps
+    from penstock.train.steps.loaded import LearnAlone
 
-    step, done = LoadedSteps._step, []
+    learn, done = LearnAlone.__call__, []
 
     def polite(self, loaded):
         done.append(loaded)
         if len(done) == 2:
             signal.raise_signal(signal.SIGINT)
-        return step(self, loaded)
+        return learn(self, loaded)
 
-    monkeypatch.setattr(LoadedSteps, "_step", polite)
+    monkeypatch.setattr(LearnAlone, "__call__", polite)
     code, out, err = command(monkeypatch, capsys, "train", "--graph", graph, "--run", tmp_path / "run", *FEW)
     assert code == 130
     assert "validation" not in out.replace("best validation", "")

@@ -28,7 +28,6 @@ JOB = {
     "checkpoint_minutes": 0,
     "checkpoint_steps": 5,
     "evaluate_every": 10,
-    "keep_checkpoints": 1000,
     "norm": "batch",
     "schedule": "ExponentialLR",
     "schedule_options": {"gamma": 0.99},
@@ -54,11 +53,10 @@ def whole(tmp_path_factory):
 
 
 def started(whole, run, step):
-    """A process that trains, once it has written the checkpoint of a step."""
+    """A process that trains, once it has written the checkpoint of a step or of a later one."""
     graph = whole.path.parent / "graph"
     process = ForkedProgram(["penstock", "train", "--graph", graph, "--run", run, *FLAGS, "--json"])
-    file = run / "checkpoints" / f"step-{step:012d}.ckpt"
-    while not file.exists():
+    while not any(int(file.stem.removeprefix("step-")) >= step for file in (run / "checkpoints").glob("step-*.ckpt")):
         assert process.poll() is None, process.said()
         time.sleep(0.002)
     return process

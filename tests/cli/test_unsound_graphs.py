@@ -6,9 +6,13 @@ import json
 import numpy as np
 import pytest
 
+import penstock as ps
 from in_process import answer, refusal
 from penstock import Cut, Graph, cut
 from penstock.api import train
+from penstock.train.job import make_job
+from penstock.train.labels import check_classes
+from penstock.train.run_folder import RunFolder
 from refusals import refused
 from training_graphs import SMALL, community_graph, lists_of, trained, typed_graph
 
@@ -116,17 +120,24 @@ def test_unchecked_is_believed(folder, answered, refused_command, tmp_path):
     (folder / "graph.json").write_text(json.dumps(document))
     run = ["train", "--graph", folder, *FEW]
     assert "split.spare.npy holds -7" in refused_command(*run, "--run", tmp_path / "refused_command")
-    answered(*run, "--unchecked", "--run", tmp_path / "run")
-    answered("evaluate", tmp_path / "run")
+    train(ps.load(folder, unchecked=True), run=str(tmp_path / "run"), **SMALL)
+    answered("evaluate", tmp_path / "run", "--unchecked")
     assert "split.spare.npy holds -7" in refused_command("evaluate", tmp_path / "run", "--graph", folder)
     answered("evaluate", tmp_path / "run", "--graph", folder, "--unchecked")
 
 
-def test_more_classes_than_usual_are_a_choice(folder, refused_command, answered, tmp_path):
+def test_many_classes_that_never_occur_are_refused(folder, refused_command, tmp_path):
     change(folder / "nodes" / "node" / "field.y.npy", 17, 20_000)
-    run = ["train", "--graph", folder, "--run", tmp_path / "run", *FEW]
-    assert "set max_classes to 20001" in refused_command(*run)
-    answered(*run, "--max-classes", "20001")
+    said = refused_command("train", "--graph", folder, "--run", tmp_path / "run", *FEW)
+    assert "20,001 classes where 5 different labels occur: number the labels from 0 without gaps" in said
+
+
+def test_many_classes_that_occur_are_taken(folder, answered, tmp_path):
+    """Four classes are many here; the run folder says how many its model has."""
+    check_classes(20_001, np.arange(20_001), make_job({}), "vertices")
+    trained(Graph.open(folder), tmp_path / "run", max_classes=3)
+    assert RunFolder.open(tmp_path / "run").job().max_classes == 4
+    answered("evaluate", tmp_path / "run")
 
 
 def test_labels_of_edges_are_counted_too(refused_command, tmp_path):
@@ -138,14 +149,6 @@ def test_labels_of_edges_are_counted_too(refused_command, tmp_path):
     graph.save(tmp_path / "graph")
     said = refused_command("train", "--graph", tmp_path / "graph", "--run", tmp_path / "run", "--label", "kind", *FEW)
     assert "edges paper__cites__paper is 1000000000 in row 4" in said
-
-
-def test_a_width_of_labels_is_limited(refused_command, tmp_path):
-    graph = community_graph()
-    graph.nodes["node"].fields["y"] = np.zeros((200, 30), np.int8)
-    graph.save(tmp_path / "graph")
-    run = ["train", "--graph", tmp_path / "graph", "--run", tmp_path / "run", *FEW]
-    assert "have 30 columns, and max_classes is 10" in refused_command(*run, "--max-classes", "10")
 
 
 def test_a_run_folder_does_not_invent_classes(folder, refused_command, answered, tmp_path):
@@ -173,8 +176,9 @@ def test_embeddings_of_vertices_that_a_document_invents(refused_command, tmp_pat
 def test_a_loss_that_is_nan_is_explained_by_its_inputs(folder, refused_command, tmp_path):
     """Features too large to be read through beforehand stand here as ones that nobody was to check."""
     change(folder / "nodes" / "node" / "field.x.npy", ([3, 9, 11], 0), np.inf)
-    said = refused_command("train", "--graph", folder, "--run", tmp_path / "run", "--unchecked", *FEW)
-    assert "in 3 rows, first inf in row 3: training stopped" in said and "lr" not in said
+    with refused("diverged") as said:
+        train(ps.load(folder, unchecked=True), run=str(tmp_path / "run"), **SMALL)
+    assert "in 3 rows, first inf in row 3: training stopped" in str(said.value) and "lr" not in str(said.value)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "failed"
 
 
@@ -187,8 +191,9 @@ def test_outputs_that_are_nan_are_explained_by_their_inputs(folder, refused_comm
     graph.edges["node", "to", "node"] = lists_of(*ends, 200, 200)
     graph.nodes["node"].fields["x"][alone] = np.nan
     graph.save(tmp_path / "alone")
-    said = refused_command("train", "--graph", tmp_path / "alone", "--run", tmp_path / "run", "--unchecked", *FEW)
-    assert "An output is NaN because" in said and f"first nan in row {alone}" in said
+    with refused("diverged") as said:
+        train(ps.load(tmp_path / "alone", unchecked=True), run=str(tmp_path / "run"), **SMALL)
+    assert "An output is NaN because" in str(said.value) and f"first nan in row {alone}" in str(said.value)
 
 
 def test_a_loss_that_diverges_by_itself_is_still_told_so(folder, refused_command, tmp_path):
@@ -202,9 +207,8 @@ def test_a_part_with_features_that_are_nan(folder, tmp_path):
     x = graph.x.copy()
     x[3] = np.nan
     graph.nodes["node"].fields["x"] = x
-    cluster = {"cluster": "2x1", "unchecked": True}
     with refused("diverged parts/part 1"):
-        train(graph, run=str(tmp_path / "run"), **{**SMALL, **cluster})
+        trained(graph, tmp_path / "run", cluster="2x1", unchecked=True)
 
 
 def test_targets_beyond_float32_are_not_known(tmp_path):

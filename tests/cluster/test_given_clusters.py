@@ -17,7 +17,7 @@ from random_graphs import mesh_graph
 from refusals import refused
 
 GRAPH = mesh_graph(12)
-JOB = SimpleNamespace(partition=None, clusters=6, seed=3)
+JOB = SimpleNamespace(clusters=6, seed=3)
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def test_they_are_found_once(workers, tmp_path, monkeypatch):
 
 def test_the_parts_of_a_partition(workers, tmp_path):
     cut(GRAPH, Cut(4), tmp_path / "four")
-    job = SimpleNamespace(partition=str(tmp_path / "four"), unchecked=False)
+    job = SimpleNamespace(clusters=str(tmp_path / "four"), unchecked=False)
     np.testing.assert_array_equal(clusters_for(workers[0], job), clusters_from(open_partition(tmp_path / "four")))
 
 
 def test_a_partition_of_another_graph_is_refused(workers, tmp_path):
     cut(mesh_graph(5), Cut(2), tmp_path / "other")
     with refused("shape-mismatch 25 144"):
-        clusters_for(workers[0], SimpleNamespace(partition=str(tmp_path / "other"), unchecked=False))
+        clusters_for(workers[0], SimpleNamespace(clusters=str(tmp_path / "other"), unchecked=False))
 
 
 def test_nobody_asks_when_the_run_is_over(workers, monkeypatch):

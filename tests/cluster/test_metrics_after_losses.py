@@ -22,13 +22,13 @@ from penstock.pipeline.schedule import Position
 from penstock.progress import SILENT
 from penstock.train.callbacks.calls import Callbacks
 from penstock.train.checkpoints import TrainState
-from penstock.train.execution.shared import RegroupError
 from penstock.train.job import make_job
 from penstock.train.loop import Loop
 from penstock.train.metrics import METRICS
 from penstock.train.records import NoRecords
 from penstock.train.run_folder import RunFolder
 from penstock.train.session import Step
+from penstock.train.steps.group import RegroupError
 from penstock.wire import PeerLost
 from training_graphs import lines_of
 

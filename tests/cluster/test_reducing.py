@@ -14,7 +14,7 @@ from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker import collectives, gradients
 from penstock.cluster.worker.collectives import WireGroup
 from penstock.cluster.worker.gradients import FlatGradients, are_finite, learned_parameters
-from penstock.train.execution.shared import RegroupError
+from penstock.train.steps.group import RegroupError
 from refusals import refused
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker import whole
 from penstock.cluster.worker.whole import WireListExchange, WireRowMail
 from penstock.pipeline.schedule import Position
-from penstock.train.execution.shared import RegroupError
+from penstock.train.steps.group import RegroupError
 from penstock.train.whole.shared.interfaces import Tag
 from penstock.wire import Message
 from refusals import refused

@@ -20,8 +20,8 @@ from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
 from penstock.train.build import make_session
 from penstock.train.checkpoints import TrainState
-from penstock.train.execution.shared import RegroupError
 from penstock.train.job import make_job
+from penstock.train.steps.group import RegroupError
 from penstock.wire import Message
 from refusals import refused
 from training_graphs import assert_same_state, community_graph

@@ -19,7 +19,7 @@ from wired import team_of, template_for, wired  # noqa: E402
 
 from penstock.cluster.rendezvous import Rendezvous  # noqa: E402
 from penstock.cluster.worker.collectives import DeviceCollectiveGroup  # noqa: E402
-from penstock.train.execution.shared import RegroupError  # noqa: E402
+from penstock.train.steps.group import RegroupError  # noqa: E402
 
 DEVICE = torch.device("cuda")
 SOON = 2.0

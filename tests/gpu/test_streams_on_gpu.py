@@ -119,7 +119,7 @@ def test_a_capture_goes_on_while_another_run_allocates_and_waits():
                     failed.append(error)
                     return
 
-    from penstock.train.device.launches import Recorded
+    from penstock.train.steps.runner import Recorded
 
     thread = threading.Thread(target=disturb)
     thread.start()
@@ -127,7 +127,7 @@ def test_a_capture_goes_on_while_another_run_allocates_and_waits():
         with streams_of_run(GPU):
             x = torch.zeros(1 << 16, device=GPU)
             for _ in range(20):
-                recorded = Recorded(lambda: x.add_(1), GPU)
+                recorded = Recorded(GPU).record(lambda: x.add_(1))
                 recorded.replay()
             rest(GPU)
             assert float(x[0]) == 20

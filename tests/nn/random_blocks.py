@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from penstock.sampling import Block, TypedBlock
+from penstock.sampling import Block
 
 
 def random_block(num_src=9, num_dst=5, edges=14, weights=False, totals=True, seed=0, dtype=np.int32):
@@ -41,7 +41,7 @@ def typed_block(seed=0, weights=False):
         ("a", "t", "b"): random_block(9, 3, 5, weights, seed=seed + 2),
         ("b", "u", "b"): random_block(7, 3, 0, weights, seed=seed + 3),
     }
-    return TypedBlock(relations, num_src, num_dst)
+    return Block.of_relations(relations, num_src, num_dst)
 
 
 def edge_index(block):

@@ -20,7 +20,7 @@ from penstock.nn import (
     aggregate,
 )
 from penstock.nn.masked import MaskedBlock
-from penstock.sampling import TypedBlock
+from penstock.sampling import Block
 from refusals import refused
 
 LAYERS = {
@@ -63,12 +63,12 @@ def test_typed_layers(layer):
         relations = {
             kind: MaskedBlock(part, torch.full((part.num_edges,), fill)) for kind, part in block.relations.items()
         }
-        return TypedBlock(relations, block.num_src, block.num_dst)
+        return Block.of_relations(relations, block.src_counts, block.dst_counts)
 
     whole, ones, none = made(block, x), made(masked(1.0), x), made(masked(0.0), x)
     for name in whole:
         torch.testing.assert_close(ones[name], whole[name])
-        own = made.own[made.node_types.index(name)](x[name][: block.num_dst[name]])
+        own = made.own[made.node_types.index(name)](x[name][: block.dst_counts[name]])
         torch.testing.assert_close(none[name], own)
 
 

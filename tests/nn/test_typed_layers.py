@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from penstock.nn import HGTLayer, RGCNLayer, SAGELayer, TypedGATLayer
 from penstock.nn.input_rows import constant_input
-from penstock.sampling import TypedBlock
+from penstock.sampling import Block
 from refusals import refused
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -25,7 +25,7 @@ def test_equal_to_pyg_with_many_relations(bases, blocks, order):
     torch.manual_seed(0)
     kinds = [("v", f"r{i}", "v") for i in range(45)]
     relations = {kind: random_block(9, 5, i % 7, seed=i) for i, kind in enumerate(kinds)}
-    block = TypedBlock(relations, {"v": 9}, {"v": 5})
+    block = Block.of_relations(relations, {"v": 9}, {"v": 5})
     ours = RGCNLayer(6, 4, ["v"], kinds, bases, blocks, order=order)
     theirs = pyg.RGCNConv((6, 6), 4, 45, num_bases=bases or None, num_blocks=blocks or None)
     pairs = [(ours.weight, theirs.weight), (ours.own[0].bias, theirs.bias)]
@@ -60,7 +60,7 @@ def test_hgt_is_pygs(width_in):
     x, y = inputs(width_in), inputs(width_in)
     # PyG computes all rows; those behind the block's destinations are left out.
     found = theirs(y, {kind: edge_index(part) for kind, part in block.relations.items()})
-    out, other = ours(block, x), {name: found[name][: block.num_dst[name]] for name in names}
+    out, other = ours(block, x), {name: found[name][: block.dst_counts[name]] for name in names}
     torch.testing.assert_close(out, other, rtol=1e-5, atol=1e-5)
     for result in (out, other):
         sum(part.square().sum() for part in result.values()).backward()
@@ -92,7 +92,7 @@ def test_a_sum_over_relations_of_sage(reduce):
     layer = RGCNLayer(6, 4, ["a", "b"], list(block.relations), aggregate=reduce)
     out = layer(block, x)
     for name, place in (("a", 0), ("b", 1)):
-        expected = layer.own[place](x[name][: block.num_dst[name]])
+        expected = layer.own[place](x[name][: block.dst_counts[name]])
         for weight, ((source, _, target), part) in zip(layer.weight, block.relations.items(), strict=True):
             if target == name:
                 sage = SAGELayer(6, 4, reduce, bias=False)
@@ -141,10 +141,10 @@ def test_gradients(make, weights):
 def test_absent_types_are_left_out(make):
     block = typed_block()
     layer = make(list(block.relations))
-    only = TypedBlock({("b", "s", "a"): block.relations["b", "s", "a"]}, {"a": 4, "b": 7}, {"a": 4})
+    only = Block.of_relations({("b", "s", "a"): block.relations["b", "s", "a"]}, {"a": 4, "b": 7}, {"a": 4})
     out = layer(only, inputs(3))
     assert {name: len(part) for name, part in out.items()} == {"a": 4}
-    bare = TypedBlock({}, {"b": 3}, {"a": 0, "b": 3})
+    bare = Block.of_relations({}, {"b": 3}, {"a": 0, "b": 3})
     assert {name: len(part) for name, part in layer(bare, {"b": rows(3, 3)}).items()} == {"b": 3}
 
 
@@ -154,7 +154,7 @@ def test_blocks_that_do_not_fit_are_refused():
         RGCNLayer(6, 4, ["a", "b"], list(block.relations))(block, {"a": x["a"]})
     with refused("mismatched-inputs"):
         RGCNLayer(6, 4, ["a", "b"], list(block.relations)[1:])(block, x)
-    block.num_dst["a"] = 3
+    block.dst_counts["a"] = 3
     with refused("shape-mismatch"):
         RGCNLayer(6, 4, ["a", "b"], list(block.relations))(block, x)
 
@@ -163,7 +163,7 @@ def test_blocks_of_a_constant_sparse_input():
     """Features that never change are read by the columns that they have."""
     x = torch.zeros(9, 60)
     x[torch.arange(9), torch.arange(0, 45, 5)] = 1.0
-    block = TypedBlock({("v", "r", "v"): random_block(9, 5, 12)}, {"v": 9}, {"v": 5})
+    block = Block.of_relations({("v", "r", "v"): random_block(9, 5, 12)}, {"v": 9}, {"v": 5})
     layer = RGCNLayer(60, 4, ["v"], list(block.relations), blocks=2)
     expected = layer(block, {"v": x})["v"]
     with constant_input({}, [x]):

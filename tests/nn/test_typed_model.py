@@ -7,7 +7,7 @@ from random_blocks import random_block, rows, typed_block
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.nn import HGT, RGCN, GraphSAGE, ModelOptions, TypedModel, build_model, model_options
-from penstock.sampling import TypedBlock
+from penstock.sampling import Block
 from refusals import refused
 
 WIDTHS = {"a": 5, "b": 3}
@@ -15,7 +15,7 @@ KINDS = [("a", "r", "a"), ("b", "s", "a"), ("a", "t", "b"), ("b", "u", "b")]
 
 
 def two_blocks():
-    inner = TypedBlock(
+    inner = Block.of_relations(
         {("a", "r", "a"): random_block(4, 2, 3, seed=5), ("b", "s", "a"): random_block(3, 2, 4, seed=6)},
         {"a": 4, "b": 3},
         {"a": 2},
@@ -49,7 +49,7 @@ def test_every_kind(name, jump, norm):
 
 def typed_block_of_the_first_rows():
     relations = {("a", "r", "a"): random_block(4, 2, 3, seed=5), ("a", "t", "b"): random_block(4, 1, 2, seed=6)}
-    return TypedBlock(relations, {"a": 4, "b": 3}, {"a": 2, "b": 1})
+    return Block.of_relations(relations, {"a": 4, "b": 3}, {"a": 2, "b": 1})
 
 
 def test_the_steps_give_the_forward_pass():
@@ -64,8 +64,8 @@ def test_the_steps_give_the_forward_pass():
 
 def test_types_that_a_batch_lacks_are_left_out():
     model = build_model(options(norm="batch"), WIDTHS, 4, KINDS)
-    block = TypedBlock({("a", "r", "a"): random_block(4, 2, 3)}, {"a": 4}, {"a": 2})
-    outer = TypedBlock({("a", "r", "a"): random_block(9, 4, 6)}, {"a": 9, "b": 0}, {"a": 4, "b": 0})
+    block = Block.of_relations({("a", "r", "a"): random_block(4, 2, 3)}, {"a": 4}, {"a": 2})
+    outer = Block.of_relations({("a", "r", "a"): random_block(9, 4, 6)}, {"a": 9, "b": 0}, {"a": 4, "b": 0})
     assert set(model([outer, block], {"a": rows(9, 5), "b": rows(0, 3)})) == {"a"}
     assert set(model([outer, block], {"a": rows(9, 5)})) == {"a"}
 
@@ -97,7 +97,7 @@ def test_decompositions_that_do_not_fit_are_refused(chosen, said):
 @pytest.mark.parametrize("name", ["rgcn", "gat", "hgt"])
 def test_a_target_that_reads_nothing_has_its_own_rows(name):
     model = build_model(options(model=name), WIDTHS, 4, [("b", "u", "b")], target_type="a")
-    outer, inner = TypedBlock({}, {"a": 3}, {"a": 2}), TypedBlock({}, {"a": 2}, {"a": 1})
+    outer, inner = Block.of_relations({}, {"a": 3}, {"a": 2}), Block.of_relations({}, {"a": 2}, {"a": 1})
     assert model([outer, inner], {"a": rows(3, 5)})["a"].shape == (1, 4)
 
 
@@ -105,8 +105,10 @@ def test_one_node_type_of_many_relations_is_not_projected():
     kinds = [("v", f"r{i}", "v") for i in range(90)]
     model = build_model(options(bases=4), {"v": 6}, 3, kinds)
     assert not model.projections
-    outer = TypedBlock({kind: random_block(9, 5, i % 5, seed=i) for i, kind in enumerate(kinds)}, {"v": 9}, {"v": 5})
-    inner = TypedBlock({kinds[7]: random_block(5, 2, 4)}, {"v": 5}, {"v": 2})
+    outer = Block.of_relations(
+        {kind: random_block(9, 5, i % 5, seed=i) for i, kind in enumerate(kinds)}, {"v": 9}, {"v": 5}
+    )
+    inner = Block.of_relations({kinds[7]: random_block(5, 2, 4)}, {"v": 5}, {"v": 2})
     out = model([outer, inner], {"v": rows(9, 6)})
     assert out["v"].shape == (2, 3)
     out["v"].sum().backward()
@@ -119,7 +121,7 @@ def test_plain_blocks_are_one_relation(kind):
     model = kind(6, 4, hidden=8, layers=2).eval()
     blocks, x = [random_block(9, 5, 14), random_block(5, 3, 7, seed=1)], rows(9, 6)
     typed = [
-        TypedBlock({("node", "to", "node"): block}, {"node": block.num_src}, {"node": block.num_dst})
+        Block.of_relations({("node", "to", "node"): block}, {"node": block.num_src}, {"node": block.num_dst})
         for block in blocks
     ]
     torch.testing.assert_close(model(blocks, x), model(typed, {"node": x})["node"])
@@ -136,7 +138,9 @@ def graph():
 def test_widths_come_from_the_graph():
     model = RGCN(graph(), hidden=8, embedding=16)
     assert [layer.in_features for layer in model.projections] == [5, 16]
-    block = TypedBlock({("author", "writes", "paper"): random_block(3, 2, 4)}, {"paper": 2, "author": 3}, {"paper": 2})
+    block = Block.of_relations(
+        {("author", "writes", "paper"): random_block(3, 2, 4)}, {"paper": 2, "author": 3}, {"paper": 2}
+    )
     out = model.layer(1, block, model.prepare({"paper": rows(2, 5), "author": rows(3, 16)}))
     assert out["paper"].shape == (2, 3)
     assert set(RGCN(graph(), out=7, hidden=8).layer(1, block, {"paper": rows(2, 8), "author": rows(3, 8)})) == {"paper"}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -35,6 +36,18 @@ def test_every_vertex_gets_a_part_and_the_answer_repeats(few_communities, method
     # In several threads Mt-KaHyPar's fast preset may differ from run to run.
     again = assign(few_communities, Cut(4, method=method), threads=1 if method == "hypergraph" else 2)
     np.testing.assert_array_equal(first.assignment, again.assignment)
+
+
+def test_cuts_in_several_threads_are_those_of_one(few_communities):
+    """METIS draws from the C library's random numbers, which all threads of a process share."""
+
+    def parts_by_metis(_=None):
+        return assign(few_communities, Cut(4, method="metis"), threads=1).assignment
+
+    alone = parts_by_metis()
+    with ThreadPoolExecutor(3) as threads:
+        for beside in threads.map(parts_by_metis, range(3)):
+            np.testing.assert_array_equal(alone, beside)
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ def test_shared_random_numbers_read_fewer_rows_and_a_bias_still_fewer():
     "job",
     [
         {"sampler": "labor"},
-        {"sampler": "ladies", "layer_sizes": [40, 40]},
-        {"sampler": "cluster", "clusters": 8, "clusters_per_batch": 2, "layers": 2},
+        {"sampler": "ladies", "fanouts": [40, 40]},
+        {"sampler": "cluster", "clusters": 8, "batch_size": 2, "layers": 2},
     ],
 )
 def test_other_samplers_are_counted(job):

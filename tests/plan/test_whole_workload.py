@@ -12,7 +12,7 @@ from penstock.plan.planner import PlanChoices, comparison_of, make_plan, replay
 from penstock.plan.workloads import WORKLOADS, PlannedRun, workload_of
 from penstock.plan.workloads.whole_section import layer_costs
 from penstock.progress import Progress
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from refusals import refused
 from training_graphs import community_graph
 from whole_profiles import EDGE, ROW, whole_profile
@@ -26,7 +26,7 @@ def cluster_of(machines: int, nic_gbps: float = 1.0, **fields) -> ClusterDocumen
 
 def planned_run(machines: int = 3, nic_gbps: float = 1.0, profile=None, cluster=None, **fields) -> PlannedRun:
     graph = community_graph()
-    job = make_job({"graph": "g", "sampler": "whole", "layers": 2, **fields}, "The test")
+    job = job_of({"graph": "g", "sampler": "whole", "layers": 2, **fields}, "The test")
     return PlannedRun(
         cluster or cluster_of(machines, nic_gbps), job, profile or whole_profile(), open_graph=lambda: graph
     )

@@ -29,7 +29,7 @@ def test_what_an_entry_does_not_declare_is_refused():
 
 def test_layers_are_those_of_the_numbers_for_each_layer():
     assert layer_count(make_job({"graph": "g", "fanouts": [3, 2]}), 0) == 2
-    assert layer_count(make_job({"graph": "g", "sampler": "ladies", "layer_sizes": [64]}), 1) == 1
+    assert layer_count(make_job({"graph": "g", "sampler": "ladies", "fanouts": [64]}), 1) == 1
     assert layer_count(make_job({"graph": "g", "sampler": "cluster"}), 0) == 2
     with refused("shape-mismatch 3 2"):
         layer_count(make_job({"graph": "g", "fanouts": [3, 2]}), 3)

@@ -56,10 +56,10 @@ def check_contract(graph, batch, seeds):
     for name, vertices in batch.vertices.items():
         np.testing.assert_array_equal(vertices[: len(seeds[name])], seeds[name])
         assert len(np.unique(vertices)) == len(vertices)
-    assert batch.blocks[-1].num_dst == {name: len(these) for name, these in seeds.items()}
-    assert batch.blocks[0].num_src == {name: len(these) for name, these in batch.vertices.items()}
+    assert batch.blocks[-1].dst_counts == {name: len(these) for name, these in seeds.items()}
+    assert batch.blocks[0].src_counts == {name: len(these) for name, these in batch.vertices.items()}
     for outer, inner in zip(batch.blocks[:-1], batch.blocks[1:], strict=True):
-        assert outer.num_dst == inner.num_src
+        assert outer.dst_counts == inner.src_counts
 
 
 def check_relation(edges, block, kind, fanout, replace, vertices, weight, exclude):
@@ -68,7 +68,7 @@ def check_relation(edges, block, kind, fanout, replace, vertices, weight, exclud
     if exclude is not None:
         gone = set(map(tuple, exclude[kind].T.tolist()))
         shares = shares & np.array([pair not in gone for pair in map(tuple, edges.edge_index().T.tolist())], bool)
-    readers = vertices[destination][: block.num_dst[destination]]
+    readers = vertices[destination][: block.dst_counts[destination]]
     counts = np.array([shares[edges.indptr[v] : edges.indptr[v + 1]].sum() for v in readers], int)
     expected = counts if fanout == ALL else fanout * (counts > 0) if replace else np.minimum(counts, fanout)
     if expected.sum() == 0:
@@ -76,11 +76,11 @@ def check_relation(edges, block, kind, fanout, replace, vertices, weight, exclud
         return
     found = block.relations[kind]
     np.testing.assert_array_equal(np.diff(found.indptr), expected)
-    assert found.num_src == block.num_src[source]
+    assert found.num_src == block.src_counts[source]
     assert_edges_are_in_the_lists(found, edges, vertices[source], vertices[destination])
     assert shares[found.edges].all()
     amounts = shares * (edges.fields["weight"].astype(float) if weight else 1.0)
-    rows = vertices[destination][: block.num_src[destination]]
+    rows = vertices[destination][: block.src_counts[destination]]
     exact = [amounts[edges.indptr[v] : edges.indptr[v + 1]].sum() for v in rows]
     np.testing.assert_allclose(found.totals, exact, rtol=1e-5)
 
@@ -119,7 +119,7 @@ def test_a_relation_is_followed_only_where_it_has_a_fan_out():
     assert list(outer.relations) == [BOUGHT, KNOWS]
     assert (np.diff(inner.relations[BOUGHT].indptr) <= 3).all()
     assert (np.diff(outer.relations[KNOWS].indptr) <= 2).all()
-    assert len(outer.relations[KNOWS].indptr) == inner.num_src["user"] + 1
+    assert len(outer.relations[KNOWS].indptr) == inner.src_counts["user"] + 1
     only = TypedNeighbourSampler(graph, [{KNOWS: 2}]).sample(seeds, KEY)  # nothing leads from users to items here
     assert only.num_edges == 0
     assert only.blocks[0].relations == {}
@@ -179,7 +179,7 @@ def test_bad_requests_get_a_sentence():
         sampler.sample({"item": np.array([0.5])}, KEY)
     with refused("duplicate 3"):
         sampler.sample({"user": np.array([1]), "item": np.array([3, 3])}, KEY)
-    assert sampler.sample({"user": np.array([1])}, KEY).blocks[0].num_dst == {"user": 1, "item": 0}
+    assert sampler.sample({"user": np.array([1])}, KEY).blocks[0].dst_counts == {"user": 1, "item": 0}
     with refused("unsupported-combination"):
         NeighbourSampler(graph, [2])
     with refused("unsupported-combination"):

@@ -101,7 +101,7 @@ def test_commands_from_submitting_to_draining(service, tmp_path, monkeypatch, ca
     assert refusal(monkeypatch, capsys, "submit").code == "usage"
     assert refusal(monkeypatch, capsys, "submit", "gone.yaml").code == "file-not-found"
     assert refusal(monkeypatch, capsys, "queue", "--state", "sleeping").code == "unknown-name"
-    flags = ["--epochs", "100000", "--no-unchecked", "--checkpoint-steps", "0", "--name", "a long one"]
+    flags = ["--epochs", "100000", "--no-reuse-batches", "--checkpoint-steps", "0", "--name", "a long one"]
     (long,) = answer(monkeypatch, capsys, "submit", "job.yaml", *flags)["jobs"]
     until(lambda: queue.job(long)["state"] == "running" and queue.job(long)["metric"])
     assert queue.job(long)["name"] == "a long one" and queue.job(long)["document"]["epochs"] == 100_000
@@ -121,7 +121,7 @@ def test_commands_from_submitting_to_draining(service, tmp_path, monkeypatch, ca
         ["--seed", "-1"],
         ["--model", "gnn"],
         ["--epochs", "many"],
-        ["--unchecked", "false"],
+        ["--reuse-batches", "false"],
         ["--model", "embedding", "--layers", "2"],
     ],
 )

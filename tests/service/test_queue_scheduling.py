@@ -19,7 +19,7 @@ from refusals import check_refusal, refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
 
 QUICK = {"fanouts": [4, 3], "hidden": 16, "batch_size": 16, "epochs": 2, "checkpoint_minutes": 0, "threads": 1}
-LONG = {**QUICK, "epochs": 40, "checkpoint_steps": 5, "keep_checkpoints": 1000}
+LONG = {**QUICK, "epochs": 40, "checkpoint_steps": 5}
 ENDLESS = {**QUICK, "epochs": 100_000, "evaluate_every": 0}
 PATIENCE_S = 120
 

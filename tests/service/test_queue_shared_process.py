@@ -14,7 +14,7 @@ from penstock.service.scheduler import after_end, newest_step
 from penstock.service.workers.pool import SharedPool, WarmPool
 from penstock.service.workers.shared_jobs import OpenGraphs
 from penstock.store.device.copies import SharedCopies, copies_shared, one_copy
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from queue_parts import make_parts
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
 
@@ -129,10 +129,10 @@ def test_whoever_ends_a_job_at_once_is_not_anothers_fault():
 
 def test_jobs_on_one_graph_share_its_mapping(graph):
     graphs = OpenGraphs()
-    jobs = [make_job({"graph": str(graph.path), "seed": seed}) for seed in range(2)]
+    jobs = [job_of({"graph": str(graph.path), "seed": seed}) for seed in range(2)]
     first, second = map(graphs.of, jobs)
     assert first is second
-    other = make_job({"graph": str(graph.path), "unchecked": True})
+    other = job_of({"graph": str(graph.path), "unchecked": True})
     assert graphs.of(other) is not first, "what is trusted for one job is checked for another"
 
 

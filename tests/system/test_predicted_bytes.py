@@ -10,7 +10,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.plan import changes
 from penstock.plan.changes import ways_of
 from penstock.plan.workloads import PlannedRun
-from penstock.sampling.registry import ExplainedSamplingOptions
+from penstock.sampling.registry import ExplainInternals
 from plan_profiles import profile_of
 from training_graphs import community_graph
 
@@ -36,8 +36,8 @@ def predicted(place):
     planned = PlannedRun(cluster, PipelineOptions(), profile, open_graph=lambda: graph)
     # What explanations read is counted apart in runs; of a halo that they have as a whole, plans count nothing.
     with pytest.MonkeyPatch.context() as patch:
-        whole = ExplainedSamplingOptions(explain_rows=graph.num_nodes)
-        patch.setattr(changes, "ExplainedSamplingOptions", lambda: whole)
+        whole = ExplainInternals(explain_rows=graph.num_nodes)
+        patch.setattr(changes, "ExplainInternals", lambda: whole)
         ways = ways_of(planned, [0, 1])
     return {way.what.partition(" with ")[0] + " with" * (" with " in way.what): way for way in ways}
 

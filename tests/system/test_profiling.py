@@ -9,7 +9,7 @@ from cluster_runs import JOB, cluster_file, in_parts, machines
 from penstock.cluster.cluster_file import read_cluster
 from penstock.cluster.profiling import profile_job
 from penstock.progress import SILENT
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from training_graphs import community_graph
 
 
@@ -21,7 +21,7 @@ def measured(tmp_path_factory):
     scratch.mkdir()
     parts = in_parts(graph, 2, folder)
     cluster = read_cluster(cluster_file(folder, machines=machines(1, 1), partition=parts, reduce="servers"))
-    job = make_job({**JOB, "graph": str(graph.path)})
+    job = job_of({**JOB, "graph": str(graph.path)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(scratch))
         profile = profile_job(job, cluster, 6, SILENT)
@@ -93,10 +93,10 @@ def test_workers_whose_sampler_knows_what_is_near_are_measured_there(tmp_path) -
     spread = {"machines": machines(1, 1, nic_gbps=1.0), "partition": in_parts(graph, 2, tmp_path)}
     cluster = read_cluster(cluster_file(tmp_path, **spread))
     fields = {**JOB, "graph": str(graph.path), "explain_steps": 3, "explain_rows": 20, "feature_share": 0.5}
-    job = make_job({**fields, "sampler": "explained"})
+    job = job_of({**fields, "sampler": "explained"})
     profile = profile_job(job, cluster, 6, SILENT)
     profile.check_job(job.model_dump(mode="json"), "profile.json")
-    plain = profile_job(make_job({**JOB, "graph": str(graph.path)}), cluster, 6, SILENT)
+    plain = profile_job(job_of({**JOB, "graph": str(graph.path)}), cluster, 6, SILENT)
     ours, theirs = (np.array(each.transfer("features").bytes) for each in (profile, plain))
     assert (np.diag(ours) == 0).all() and (np.diag(theirs) > 0).all()
     # Half of the columns of fewer rows.

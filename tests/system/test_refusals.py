@@ -67,7 +67,7 @@ def test_what_a_sampler_refuses_is_said(graph, tmp_path):
     """By whoever comes first, it or its worker; and nothing is started again."""
     cluster = cluster_file(tmp_path, machines=machines(1), samplers=1)
     with recorded_starts() as handles, refused("value-out-of-range [64, 0]"):
-        run_on(cluster, graph, tmp_path / "run", sampler="ladies", layer_sizes=[64, 0])
+        run_on(cluster, graph, tmp_path / "run", sampler="ladies", fanouts=[64, 0])
     assert "sampler-0-0" in handles and not (tmp_path / "run").exists()
 
 
@@ -75,7 +75,7 @@ def test_command_says_one_sentence(graph, tmp_path):
     flags = [
         f"--graph={graph}",
         f"--run={tmp_path / 'run'}",
-        "--layer-sizes=64,0",
+        "--fanouts=64,0",
         "--sampler=ladies",
         "--cluster=1x1",
         "--json",

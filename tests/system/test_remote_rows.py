@@ -9,10 +9,10 @@ from training_graphs import community_graph, typed_graph
 JOBS = {
     "neighbour": {},
     "labor": {"sampler": "labor"},
-    "ladies": {"sampler": "ladies", "layer_sizes": [30, 40]},
-    "fastgcn": {"sampler": "fastgcn", "layer_sizes": [30, 40]},
-    "saint-edge": {"sampler": "saint-edge", "saint_size": 40, "layers": 2},
-    "cluster": {"sampler": "cluster", "clusters": 8, "clusters_per_batch": 2, "layers": 2},
+    "ladies": {"sampler": "ladies", "fanouts": [30, 40]},
+    "fastgcn": {"sampler": "fastgcn", "fanouts": [30, 40]},
+    "saint-edge": {"sampler": "saint-edge", "batch_size": 40, "layers": 2},
+    "cluster": {"sampler": "cluster", "clusters": 8, "batch_size": 2, "layers": 2},
     "typed": {"embedding": 8},
     "links": {"task": "link-prediction"},
 }

@@ -8,15 +8,15 @@ from training_graphs import assert_same_state, community_graph, newest_checkpoin
 
 ROUNDING = 1e-4
 """Losses of a few steps: sums of 32-bit numbers in another order."""
-LAYERS = {"layer_sizes": [30, 40], "epochs": 2}
-SAINT = {"saint_size": 40, "epochs": 2, "layers": 2}
+LAYERS = {"fanouts": [30, 40], "epochs": 2}
+SAINT = {"batch_size": 40, "epochs": 2, "layers": 2}
 JOBS = {
     "fastgcn": LAYERS,
     "ladies": LAYERS,
     "saint-vertex": SAINT,
     "saint-edge": {**SAINT, "model": "gcn"},
     "saint-walk": {**SAINT, "walk_length": 2},
-    "cluster": {"clusters": 8, "clusters_per_batch": 2, "epochs": 2, "layers": 2},
+    "cluster": {"clusters": 8, "batch_size": 2, "epochs": 2, "layers": 2},
 }
 OFTEN = ("ladies", "cluster")
 """Tried every time; the norms of the next test see batches of saint-edge."""
@@ -79,7 +79,7 @@ def test_embeddings_of_vertices_without_a_gradient_move_too(tmp_path, sampler):
     graph = community_graph()
     graph.nodes["node"].fields.pop("x")
     graph = graph.save(tmp_path / "graph")
-    fields = {**JOBS[sampler], "sampler": sampler, "model": "sage", "saint_size": 20, "layers": 1, "epochs": 3}
+    fields = {**JOBS[sampler], "sampler": sampler, "model": "sage", "batch_size": 20, "layers": 1, "epochs": 3}
     fields |= {"split": "per-class", "per_class": [2, 5], "embedding": 8, "optimiser": "SGD", "lr": 0.05}
     trained(graph, tmp_path / "one", **{**JOB, **fields})
     file = cluster_file(tmp_path, machines=machines(1, 1), partition=in_parts(graph, 2, tmp_path))

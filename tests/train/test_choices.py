@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from penstock.graph.csr import build_lists
 from penstock.partition import Cut, cut
 from penstock.store import EmbeddingTable
 from penstock.train.checkpoints import read_state, write_state
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, JobFields, make_job
 from penstock.train.optimisers import make_optimiser, make_schedule, step_schedule
 from refusals import refused
 from training_graphs import best_checkpoint, community_graph, lines_of, newest_checkpoint, trained, typed_graph
@@ -25,12 +26,12 @@ def graph():
         {"sampler": "neighbour", "replace": True},
         {"sampler": "neighbour", "fanouts": [-1, 3]},
         {"sampler": "labor"},
-        {"sampler": "fastgcn", "layer_sizes": [80, 80]},
-        {"sampler": "ladies", "layer_sizes": [40, 40]},
-        {"sampler": "saint-vertex", "saint_size": 60, "layers": 2},
-        {"sampler": "saint-edge", "saint_size": 60, "layers": 2},
-        {"sampler": "saint-walk", "saint_size": 20, "walk_length": 3, "layers": 2},
-        {"sampler": "cluster", "clusters": 8, "clusters_per_batch": 2, "layers": 2},
+        {"sampler": "fastgcn", "fanouts": [80, 80]},
+        {"sampler": "ladies", "fanouts": [40, 40]},
+        {"sampler": "saint-vertex", "batch_size": 60, "layers": 2},
+        {"sampler": "saint-edge", "batch_size": 60, "layers": 2},
+        {"sampler": "saint-walk", "batch_size": 20, "walk_length": 3, "layers": 2},
+        {"sampler": "cluster", "clusters": 8, "batch_size": 2, "layers": 2},
     ],
     ids=lambda fields: " ".join(map(str, fields.values())),
 )
@@ -44,7 +45,7 @@ def test_samplers(fields, graph, tmp_path):
 def test_a_partition_as_clusters(graph, tmp_path):
     saved = graph.save(tmp_path / "graph")
     cut(saved, Cut(4), tmp_path / "parts")
-    fields = {"sampler": "cluster", "partition": str(tmp_path / "parts"), "clusters_per_batch": 2, "layers": 2}
+    fields = {"sampler": "cluster", "clusters": str(tmp_path / "parts"), "batch_size": 2, "layers": 2}
     assert trained(saved, tmp_path / "run", epochs=8, lr=0.02, **fields).test["accuracy"] > 0.5
 
 
@@ -251,6 +252,7 @@ def test_a_job_is_written_with_every_field(graph, tmp_path):
     run = trained(graph, tmp_path / "run")
     job = read_job(run.path / "job.yaml")
     assert set(job.model_fields_set) == set(Job.model_fields)
+    assert set(yaml.safe_load((run.path / "job.yaml").read_text())) == set(JobFields.model_fields)
     assert (job.fanouts, job.hidden) == ([4, 3], 16)
 
 

@@ -57,7 +57,7 @@ def test_on_the_way_to_the_device(tmp_path, monkeypatch):
 
 def test_in_a_validation(tmp_path, monkeypatch):
     fail_at(monkeypatch, Inference, "_by_layers", 2)
-    assert_failed(tmp_path, "Validation epoch 2 (step 14) inference inference_mb")
+    assert_failed(tmp_path, "Validation epoch 2 (step 14) inference hidden")
 
 
 def test_before_a_run_begins(tmp_path, monkeypatch):

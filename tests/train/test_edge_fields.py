@@ -8,7 +8,7 @@ from torch import nn
 import penstock as ps
 from penstock import EdgeSet, Graph
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from refusals import refused
 from training_graphs import SMALL, carrying_graph, lines_of, trained, typed_graph
 
@@ -16,7 +16,7 @@ ALL = {**SMALL, "fanouts": [-1, -1], "dropout": 0.0, "epochs": 1}
 
 
 def made_session(graph, module=None, **fields):
-    return make_session(make_job({**ALL, "graph": "given", **fields}), graph, module)
+    return make_session(job_of({**ALL, "graph": "given", **fields}), graph, module)
 
 
 def sampled_outputs(session, seeds=16):
@@ -213,7 +213,8 @@ def test_modules_that_do_not_fit_are_refused():
 
 @pytest.mark.parametrize("sampler", ["fastgcn", "ladies", "labor", "saint-walk", "cluster"])
 def test_all_samplers_keep_edges(tmp_path, sampler):
-    how = {"layer_sizes": [40, 40], "saint_size": 40, "clusters": 4, "layers": 2}
+    how = {"clusters": 4, "layers": 2, **({"fanouts": [40, 40]} if sampler in ("fastgcn", "ladies") else {})}
+    how |= {"batch_size": {"saint-walk": 40, "cluster": 4}.get(sampler, 16)}
     how = how if sampler != "labor" else {}
     run = trained(
         carrying_graph(), tmp_path / "run", model="gatv2", heads=2, edge_features=["far"], sampler=sampler, **how

@@ -6,8 +6,8 @@ import weakref
 
 from penstock.progress import Progress
 from penstock.train import loop
-from penstock.train.execution.loaded import LoadedSteps
 from penstock.train.session import Session
+from penstock.train.steps.loaded import LearnAlone
 from training_graphs import community_graph, lines_of, trained
 
 
@@ -67,17 +67,17 @@ def test_of_epochs_that_end_soon_only_the_end_is_told(tmp_path, monkeypatch):
 
 def test_no_batch_is_held_during_a_validation(tmp_path, monkeypatch):
     batches, held = list[weakref.ref](), list[int]()
-    step, evaluate = LoadedSteps._step, Session.evaluate
+    learn, evaluate = LearnAlone.__call__, Session.evaluate
 
     def noting(self, loaded):
         batches.append(weakref.ref(loaded.batch))
-        return step(self, loaded)
+        return learn(self, loaded)
 
     def counting(self, *given, **named):
         held.append(sum(each() is not None for each in batches))
         return evaluate(self, *given, **named)
 
-    monkeypatch.setattr(LoadedSteps, "_step", noting)
+    monkeypatch.setattr(LearnAlone, "__call__", noting)
     monkeypatch.setattr(Session, "evaluate", counting)
     trained(community_graph(), tmp_path / "run", batch_size=4, epochs=2, evaluate_every=1)
     assert held == [0, 0, 0]

@@ -17,7 +17,7 @@ MODEL = {"model": "gcn", "hidden": 8, "dropout": 0.0}
 
 
 def costs_in(run):
-    return yaml.safe_load((run / "job.yaml").read_text())["order_costs"]
+    return yaml.safe_load((run / "decided.yaml").read_text())["order_costs"]
 
 
 def dear_products(tmp_path):

@@ -96,7 +96,7 @@ CASES = {
         community_graph,
         {"task": "link-prediction", "scorer": "mlp", "batch_size": 256, "rank_against": 20, "negatives": "joint"},
     ),
-    "walks": (community_graph, {"sampler": "saint-walk", "saint_size": 20, "layers": 2}),
+    "walks": (community_graph, {"sampler": "saint-walk", "batch_size": 20, "layers": 2}),
     "validated every other epoch": (community_graph, {"evaluate_every": 2, "epochs": 4}),
 }
 

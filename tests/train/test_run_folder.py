@@ -173,7 +173,7 @@ def test_a_run_folder_appears_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "_take_place", looked_at)
     job = make_job({"run": str(tmp_path / "run")})
     RunFolder.create(job, "r", False, {"model": "sage"}, {"cluster.json": "{}"}).close()
-    assert seen == [[".lock", ".reserve", "checkpoints", "cluster.json", "job.yaml", "run.json"]]
+    assert seen == [[".lock", ".reserve", "checkpoints", "cluster.json", "decided.yaml", "job.yaml", "run.json"]]
     monkeypatch.undo()
     assert RunFolder.open(tmp_path / "run").facts["model"] == "sage"
     RunFolder.create(job, "r", True).close()

@@ -6,10 +6,11 @@ import torch
 from penstock.train import auto_values
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import decide_sample_threads
+from penstock.train.build import make_session
 from penstock.train.job import make_job
 from training_graphs import community_graph
 
-SAINT = {"sampler": "saint-vertex", "saint_size": 50, "layers": 2}
+SAINT = {"sampler": "saint-vertex", "batch_size": 50, "layers": 2}
 
 
 def decided(monkeypatch, cores, **fields):
@@ -42,3 +43,14 @@ def test_a_job_s_own_threads_are_the_cores_that_it_has(monkeypatch):
 )
 def test_what_is_said_and_what_a_gpu_draws_stays(monkeypatch, fields, threads):
     assert decided(monkeypatch, 8, **fields).job.drawing_threads == threads
+
+
+def test_features_larger_than_memory_are_read_by_eight_threads(monkeypatch, tmp_path):
+    graph = community_graph(200).save(tmp_path / "graph")
+    for free_mb, threads in ((1000, 1), (0, 8)):
+        monkeypatch.setattr(auto_values, "available_mb", lambda free=free_mb: free)
+        session = make_session(make_job({"hidden": 8, "device": "cpu"}), graph)
+        assert session.job.reading_threads == threads
+        assert session.decided.get("gather_threads", 1) == threads
+    in_memory = make_session(make_job({"hidden": 8, "device": "cpu"}), community_graph(200))
+    assert in_memory.job.reading_threads == 1

@@ -112,8 +112,8 @@ def test_before_the_switch_it_is_never_and_the_losses_differ_afterwards(adaptive
         pytest.param({}, marks=pytest.mark.long),
         pytest.param({"sampler": "cluster", "clusters": 12}, marks=pytest.mark.long),
         pytest.param({"sampler": "labor"}, marks=pytest.mark.long),
-        pytest.param({"sampler": "ladies", "layer_sizes": [40, 40]}, marks=pytest.mark.long),
-        pytest.param({"sampler": "fastgcn", "layer_sizes": [40, 40]}, marks=pytest.mark.long),
+        pytest.param({"sampler": "ladies", "fanouts": [40, 40]}, marks=pytest.mark.long),
+        pytest.param({"sampler": "fastgcn", "fanouts": [40, 40]}, marks=pytest.mark.long),
     ],
 )
 def test_a_killed_run_ends_with_equal_bits(fields, tmp_path):

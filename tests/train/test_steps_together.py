@@ -8,9 +8,9 @@ import torch
 from penstock.nn.norm import normalising
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.train.build import make_session
-from penstock.train.execution.shared import RegroupError
 from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
+from penstock.train.steps.group import RegroupError
 from training_graphs import SMALL, community_graph
 
 

@@ -82,7 +82,7 @@ def test_a_loss_that_is_the_tasks_own_learns_the_same(tmp_path, loss, sampler):
 
 
 def test_a_loss_that_gives_a_mean_is_refused_where_rows_are_weighed(tmp_path):
-    weighed = {"sampler": "saint-edge", "saint_size": 60, "fanouts": [], "layers": 2, "loss": cross_entropy}
+    weighed = {"sampler": "saint-edge", "batch_size": 60, "fanouts": [], "layers": 2, "loss": cross_entropy}
     with refused("unsupported-combination cross_entropy reduction='none'"):
         fit(tmp_path, **weighed)
     assert fit(tmp_path, **{**weighed, "loss": rows_alike}).state == "finished"

@@ -10,7 +10,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
-from penstock.train.job import PARTS, Job
+from penstock.train.job import PARTS, JobFields
 from penstock.train.user_functions import GivenFunctions
 
 # A model as Python users give it.
@@ -86,7 +86,7 @@ def with_job_fields(function: Function) -> Function:
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=field.get_default(), annotation=field.annotation
         )
-        for name, field in Job.model_fields.items()
+        for name, field in JobFields.model_fields.items()
         if name not in own.parameters
     ]
     described: Any = function
@@ -101,7 +101,7 @@ def _described_fields() -> str:
     for title, part in PARTS.items():
         lines += ["", f"{title}:"]
         for name in part.model_fields:
-            field = Job.model_fields[name]
+            field = JobFields.model_fields[name]
             lines += textwrap.wrap(
                 f"{name}: {field.description}", 110, initial_indent="    ", subsequent_indent=" " * 8
             )

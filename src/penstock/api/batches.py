@@ -17,8 +17,8 @@ def loader(
     graph: Any,
     split: Seeds = AUTO,
     *,
-    fanouts: Sequence[int | Mapping[Any, int]] | Mapping[Any, Sequence[int]] = (15, 10),
-    batch_size: int = 1024,
+    fanouts: Sequence[int | Mapping[Any, int]] | Mapping[Any, Sequence[int]] | None = None,
+    batch_size: int | None = None,
     shuffle: bool | None = None,
     edge_label_index: Any = None,
     edge_label: Any = None,
@@ -57,8 +57,8 @@ def loader(
         kind = chosen.edge_type if isinstance(chosen, EdgeExamples) else chosen
         fields = {"task": "link-prediction", **fields, "edge_type": edge_key(kind)}
         split, given = chosen if isinstance(chosen, EdgeExamples) else split, given._replace(examples={})
-    job = make_loader_job(
-        {"fanouts": fanouts, "batch_size": batch_size, "device": str(device), "seed": seed, **fields}, splits
-    )
+    sizes = {"fanouts": fanouts, "batch_size": batch_size}
+    said = {name: value for name, value in sizes.items() if value is not None}
+    job = make_loader_job({**said, "device": str(device), "seed": seed, **fields}, splits)
     asked = bool(OF_NEGATIVES & set(fields))
     return BatchLoader(given, job, split, shuffle, rank, world, reserve, transform, asked)

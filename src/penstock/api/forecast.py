@@ -9,7 +9,7 @@ from penstock.api.arguments import checked_model
 from penstock.api.arguments import opened as opened_graph
 from penstock.formatting import parsed_bytes
 from penstock.graph.graph import Graph
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, changed_job
 from penstock.train.memory.forecast import MemoryForecast, fitting_forecast, forecast
 
 
@@ -35,7 +35,7 @@ def memory(
     if isinstance(graph, (str, os.PathLike)):
         fields["graph"] = os.fsdecode(graph)
     opened = None if graph is None or isinstance(graph, (str, os.PathLike)) else opened_graph(graph)
-    chosen = make_job({**(job.model_dump() if job else {}), **fields})
+    chosen = changed_job(job, fields)
     return memory_of_job(chosen, opened, module, device_memory)[0]
 
 

@@ -50,7 +50,7 @@ def infer(
     options: dict[str, Any] = {**carried, "edge_weight": edge_weight, "features": features}
     if fanouts is not None:
         return _sampled(given, module, name, {**options, "fanouts": fanouts, "batch_size": batch_size}, str(device))
-    job = make_job({**options, "inference_mb": memory_mb}, "ps.infer")
+    job = make_job(options, "ps.infer", {"inference_mb": memory_mb})
     ready, layerwise = prepared(given, job), bool(getattr(model, "layerwise", False))
     job = with_edge_fields(job, {kind: edges.fields for kind, edges in ready.edges.items()})
     inputs = Inputs(ready, job, chosen_device(str(device)), learnable=False)

@@ -20,7 +20,8 @@ from penstock.progress import SILENT, Progress
 from penstock.report import write_report_or_note
 from penstock.terminal_progress import shown_progress
 from penstock.train.data import IN_MEMORY
-from penstock.train.job import Job, make_job
+from penstock.train.internals import Internals
+from penstock.train.job import Job, changed_job
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import CLUSTER, RunFolder
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
@@ -149,7 +150,8 @@ def train(
     """
     module = checked_model(model)
     given, named = split_functions(loss, metrics, callbacks)
-    fields = {**fields, **named, **_stopping(early_stop)}
+    stopping = _stopping(early_stop)
+    fields = {**fields, **named, **stopping}
     if isinstance(fields.get("device"), torch.device):
         fields["device"] = str(fields["device"])
     with chosen_progress(progress) as shown:
@@ -160,7 +162,8 @@ def train(
             return _planned(Path(plan), [graph, model, cluster, job], fields, force, shown, trust_module)
         if isinstance(model, str):
             fields["model"] = model
-        return _started(graph, module, cluster, job, fields, given, force, shown)
+        internals = {name: fields.pop(name) for name in stopping if name in Internals.model_fields}
+        return _started(graph, module, cluster, job, fields, internals, given, force, shown)
 
 
 def _resumed(
@@ -198,6 +201,7 @@ def _started(
     cluster: str | os.PathLike[str] | None,
     job: Job | None,
     fields: dict[str, Any],
+    internals: dict[str, Any],
     given: GivenFunctions,
     force: bool,
     progress: Progress,
@@ -208,7 +212,7 @@ def _started(
     opened = None if graph is None or isinstance(graph, (str, os.PathLike)) else opened_graph(graph)
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
-    chosen = make_job({**(job.model_dump() if job else {}), **fields})
+    chosen = changed_job(job, fields, internals=internals)
     if cluster is None:
         return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)
     # Whoever trains on one machine does not wait for the wire to be imported.
@@ -225,7 +229,7 @@ def _started(
 
 
 def _stopping(early_stop: int | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields of a job that `early_stop` stands for."""
+    """The field and the internal of a job that `early_stop` stands for."""
     if early_stop is None:
         return {}
     found: Any = {"patience": early_stop} if isinstance(early_stop, int) else early_stop

@@ -245,6 +245,49 @@ def export_command(
     print(f"Wrote {written} to {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
 
 
+def prepare_command(
+    graph: GraphArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The graph folder to make.")],
+    scale_features: Annotated[
+        bool, typer.Option("--scale-features", help="Divide each vertex's features by their sum.")
+    ] = False,
+    largest_component: Annotated[
+        bool, typer.Option("--largest-component", help="Labels count in the largest connected component only.")
+    ] = False,
+    features: Annotated[str, typer.Option(help="Vertex field with features.")] = "x",
+    label: Annotated[str, typer.Option(help="Vertex field with labels.")] = "y",
+    split: Annotated[int, typer.Option(min=0, help="Which of several given splits an archive has.")] = 0,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a changed copy of a graph, as some published figures are of one.
+
+    Example: [bold]penstock data prepare cora.npz --scale-features --out data/cora-scaled[/bold]
+    """
+    from penstock.graph.convert import load
+    from penstock.graph.prepare import prepare
+
+    if not (scale_features or largest_component):
+        raise PenstockError(
+            "Nothing is asked for: add --scale-features, --largest-component or both.", code="option-missing"
+        )
+    with measured() as took:
+        made = prepare(
+            load(graph, **({"split": split} if split else {})),
+            out,
+            scale_features=scale_features,
+            largest_component=largest_component,
+            features=features,
+            label=label,
+            force=force,
+        )
+    if as_json:
+        print_json({"path": str(out), "nodes": made.num_nodes, "edges": made.num_edges, **took.fields()})
+        return
+    _print_graph(made)
+    print(f"Wrote {out} in {took.seconds:.1f} s, peak memory {took.peak_rss_mb:,.0f} MB.")
+
+
 def _import(source: Path, out: Path, force: bool, progress: Progress) -> "Graph":
     if source.suffix.lower() in (".yaml", ".yml"):
         from penstock.graph.tables import import_tables
@@ -281,6 +324,7 @@ data = typer.Typer(
 )
 data.command("import")(import_command)
 data.command("inspect")(inspect_command)
+data.command("prepare")(prepare_command)
 data.command("export")(export_command)
 
 

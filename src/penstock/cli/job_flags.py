@@ -56,13 +56,16 @@ def _with_job_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     Where a flag of the command's own has a field's name, the field is left to the job file.
     """
-    from penstock.train.job import PARTS, Job
+    from penstock.train.job import PARTS, JobFields
 
     signature = inspect.signature(command)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(name, Job.model_fields[name], part)
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=_flag(name, JobFields.model_fields[name], part),
         )
         for part, options in PARTS.items()
         for name in options.model_fields

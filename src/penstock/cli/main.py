@@ -133,16 +133,26 @@ def run() -> int:
         # Typer carries its own copy of click, so its usage errors are known by their shape, not by their class.
         if not hasattr(error, "format_message"):
             raise
-        print_error(f"{error.format_message()}{_flag_meant(error)}", "usage")
+        print_error(_usage_sentence(error), "usage")
     return 2
 
 
-def _flag_meant(error: Any) -> str:
-    """Behind a usage error about a flag that has the name of an argument of PyG: the flag that is meant."""
+def _usage_sentence(error: Any) -> str:
+    """A usage error; where a flag is of an earlier release, or is called so by PyG, with what to write instead."""
+    from penstock.train.internals import REMOVED
     from penstock.train.job import OTHER_NAMES
 
-    name = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
-    return f": use --{OTHER_NAMES[name].replace('_', '-')}." if name in OTHER_NAMES else ""
+    name = str(getattr(error, "option_name", "")).lstrip("-").removeprefix("no-").replace("-", "_")
+    if name in REMOVED and _takes_job(error):
+        return f"{error.option_name} is no flag any more: {REMOVED[name]}."
+    meant = f": use --{OTHER_NAMES[name].replace('_', '-')}." if name in OTHER_NAMES else ""
+    return f"{error.format_message()}{meant}"
+
+
+def _takes_job(error: Any) -> bool:
+    """Whether a usage error is of a command that has the flags of a job."""
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    return any(parameter.name == "fanouts" for parameter in getattr(command, "params", ()))
 
 
 def _of_system(error: OSError) -> str:

@@ -308,6 +308,7 @@ def _machine_fields(known: "KnownMachine", found: "Planned") -> dict[str, Any]:
 
 def _row(each: "Alternative", batches: int) -> dict[str, Any]:
     from penstock.train.execution_plan import fields_of
+    from penstock.train.job import JobFields
 
     choice, predicted = each.choice, each.predicted
     return {
@@ -323,7 +324,7 @@ def _row(each: "Alternative", batches: int) -> dict[str, Any]:
         "epoch_s": predicted.seconds * batches,
         "use": predicted.use,
         "limit": predicted.limit,
-        "fields": fields_of(choice),
+        "fields": {name: value for name, value in fields_of(choice).items() if name in JobFields.model_fields},
     }
 
 

@@ -23,7 +23,7 @@ from penstock.plan.planner import replay
 from penstock.progress import Progress
 from penstock.report.gantt import Shown, check_form, write_timeline
 from penstock.simulate import lower_bound
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, JobFields, stored_job
 
 DRAWN = 10
 """Iterations of a plan's timeline, at most."""
@@ -76,10 +76,10 @@ def plan_sweep(
 def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, ClusterDocument]:
     """The job and the cluster with a point's values, checked."""
     raw = {"job": job.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")}
-    known = [*fields_of(Job, (Part("job"),)), *fields_of(ClusterDocument, (Part("cluster"),))]
+    known = [*fields_of(JobFields, (Part("job"),)), *fields_of(ClusterDocument, (Part("cluster"),))]
     found = with_point(raw, point, known)
     try:
-        return make_job(found["job"], f"The job with {said(point)}"), ClusterDocument.model_validate(found["cluster"])
+        return stored_job(found["job"], f"The job with {said(point)}"), ClusterDocument.model_validate(found["cluster"])
     except ValidationError as error:
         raise PenstockError(
             f"With {said(point)} the cluster is not valid: {first_problem(error)}.", code="invalid-document"

@@ -23,6 +23,10 @@ penstock recipes cora gat --data data --out cora.yaml
 penstock train cora.yaml
 ```
 
+Some figures are of graphs that were changed first: features divided by their sums, or labels of the largest component
+alone. The job file of such a recipe begins with the command that makes the changed graph (`penstock data prepare`), and
+names that folder.
+
 Any other graph takes the place of the set with `penstock train job.yaml --graph data/mine`.
 
 In Python, the same job is a dictionary:
@@ -34,6 +38,7 @@ from penstock.train.recipes import recipe_for
 recipe = recipe_for("cora", "gat")
 print(recipe.published, recipe.source)
 fields = recipe.fields(seed=0)           # of a job: ps.train(**fields) trains it
+print(recipe.prepare)                    # what is done to the archive first
 ```
 
 `benchmarks/accuracy.py` trains all of them with ten seeds, `--processes` at a time, and prints ours beside the

@@ -35,7 +35,7 @@ def read_cluster(text: str) -> ClusterDocument:
 
 
 def _of_this_host(machines: int, workers: int) -> ClusterDocument:
-    """Machines that are all this host, and have its GPUs one after the other, one for each worker while they last."""
+    """Machines that are all this host, with its GPUs in order, one for each worker while they last."""
     import torch
 
     left, found = torch.cuda.device_count(), list[Machine]()
@@ -46,7 +46,7 @@ def _of_this_host(machines: int, workers: int) -> ClusterDocument:
 
 
 def _discovering() -> list[str]:
-    """Launchers that may be asked for the machines, instead of a list of them."""
+    """Launchers that can find the machines themselves, instead of a list of them."""
     return [name for name in LAUNCHER_FACTS.names() if LAUNCHER_FACTS[name].discovers]
 
 

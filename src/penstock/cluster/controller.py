@@ -16,50 +16,50 @@ from penstock.store.parts.requests import StoreRequest, checked
 from penstock.wire import Credentials, Endpoint, Message, coflow_figures, make_credentials, read_tallies
 
 _LOOK = 0.02
-"""Seconds between two looks at the tasks."""
+"""Seconds between two checks of the tasks."""
 _QUEUED: dict[str, type[StoreRequest] | None] = {
     "progress": StepReport,
     "facts": None,
     "result": Result,
     "failed": Failed,
 }
-"""What waits for the controller's own thread, by what it must look like."""
+"""Kinds of messages that are left to the controller's own thread, and the form of their bodies."""
 _LEAVING = 10.0
 """Seconds that tasks have to end once the run is over."""
 
 
 @dataclass(eq=False)
 class TaskRecord:
-    """A task as the controller knows it."""
+    """A task as the controller sees it."""
 
     spec: TaskSpec
     handle: Handle | None = None
     incarnation: int = -1
     address: str = ""
     ready: bool = False
-    """Whether others may ask it something."""
+    """Whether it accepts requests."""
     heard: float = 0.0
-    """When it last gave a sign, by the monotonic clock."""
+    """The time of its last message, by the monotonic clock."""
     peak_mb: float = 0.0
     counts: dict[int, dict[str, int]] = field(default_factory=dict)
-    """What it has counted, by incarnation."""
+    """Its counters, by incarnation."""
     coflows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """What its coflows took, by incarnation and kind."""
+    """The figures of its coflows, by incarnation and kind."""
     flows: dict[str, list[int]] = field(default_factory=dict)
-    """Bytes sent and received by the flows it had begun, as told when it left."""
+    """Bytes sent and received by the flows it had begun, reported when it left."""
     spans: list[list[int]] = field(default_factory=list)
-    """What its stages did in some batches, as told when it left."""
+    """The spans of its stages in some batches, reported when it left."""
     observed: dict[str, Any] = field(default_factory=dict)
-    """What it found its iterations to cost, if they were measured."""
+    """The measured costs of its iterations, if they were measured."""
     lost_at: float | None = None
 
     @property
     def restarts(self) -> int:
-        """How often it was started again."""
+        """How often it was restarted."""
         return max(0, self.incarnation)
 
     def facts(self) -> dict[str, Any]:
-        """What the run's result says of this task."""
+        """The task as the run's result reports it."""
         spec, waited = self.spec, [counts[WAITED] for counts in self.counts.values() if WAITED in counts]
         return {
             "id": spec.id,
@@ -74,7 +74,7 @@ class TaskRecord:
         }
 
     def _path_facts(self) -> dict[str, Any]:
-        """What features came along which path; nothing where there are no replicas."""
+        """The features that came along each path; empty where there are no replicas."""
         told = [item for counts in self.counts.values() for item in counts.items() if item[0].startswith(FEATURE_PATH)]
         found: dict[str, dict[str, Any]] = {}
         for name, amount in told:
@@ -87,7 +87,7 @@ class TaskRecord:
         return {"feature_paths": found} if found else {}
 
     def _cache_facts(self) -> dict[str, Any]:
-        """What its cache of remote rows saved; nothing of a task without one."""
+        """What its cache of remote rows saved; empty for a task without one."""
         told = [counts for counts in self.counts.values() if CACHED["hits"] in counts]
         found = {name: sum(counts.get(count, 0) for counts in told) for name, count in CACHED.items()}
         return {"remote_cache": found} if told else {}
@@ -95,7 +95,7 @@ class TaskRecord:
 
 @dataclass
 class RunOutcome:
-    """How a run ended."""
+    """How a run ended, and the figures of its tasks."""
 
     state: str
     result: dict[str, Any]
@@ -109,11 +109,11 @@ class RunOutcome:
     coflows: list[dict[str, Any]]
     """By kind: how many, their bytes, and seconds from first request to last answer."""
     spans: dict[int, list[list[int]]]
-    """By rank, what the stages of workers but the first did in some batches."""
+    """By rank, the spans of stages in some batches, for all workers but the first."""
 
 
 class MachineAway(PenstockError):  # noqa: N818
-    """A machine's tasks cannot be brought back. What the others had done is in a checkpoint, if they could write it."""
+    """A machine's tasks cannot be restarted. What the others had done is in a checkpoint, if they could write it."""
 
     def __init__(self, machine: str, sentence: str) -> None:
         super().__init__(sentence, code="peer-lost")
@@ -121,7 +121,7 @@ class MachineAway(PenstockError):  # noqa: N818
 
 
 class Controller:
-    """Carries out a layout. `template` is what every task is told beside its own name."""
+    """Carries out a layout. `template` is the part of a setup that all tasks share."""
 
     def __init__(self, template: Setup, launcher: Launcher, progress: Progress) -> None:
         self._template, self._launcher, self._progress = template, launcher, progress
@@ -138,7 +138,9 @@ class Controller:
         self._began = time.monotonic()
 
     def run(self, stop: Callable[[], bool], started: Callable[[dict[str, Any]], None]) -> RunOutcome:
-        """Start everything and see it through. `started` hears the first worker's facts of the run."""
+        """Start all tasks and watch them until the run ends. `started` is called with the first worker's facts of the
+        run.
+        """
         own: Credentials = self._credentials[CONTROLLER]
         with Endpoint(own, self._interface(), self._template.cluster.wire, handler_threads=4) as endpoint:
             self._endpoint = endpoint
@@ -146,7 +148,7 @@ class Controller:
             try:
                 for task in self.tasks.values():
                     self._start(task)
-                # With the result all is done: who is lost from then on is not missed.
+                # The run is complete once it has a result: a task that is lost after that does no harm.
                 while self._result is None:
                     self._look_after_tasks()
                     if stop() and not self._asked:
@@ -175,11 +177,13 @@ class Controller:
         return sum(counts.get(what, 0) for task in self.tasks.values() for counts in task.counts.values())
 
     def _interface(self) -> str:
-        """Where the launcher says, or else where the first machine's tasks listen too."""
+        """The interface that the launcher names, or else the one on which the first machine's tasks listen."""
         return self._launcher.interface or self._template.cluster.machines[0].address
 
     def _serve(self) -> None:
-        """Answers that need no thought are given by the wire's threads; the rest waits for the controller's own."""
+        """Register handlers. Simple requests are answered by the wire's threads; the rest is queued for the
+        controller's own.
+        """
         for kind, handler in self._meeting.handlers().items():
             self._endpoint.serve(kind, handler)
         self._endpoint.serve("here", self._here)
@@ -191,7 +195,7 @@ class Controller:
     def _queue(self, message: Message, sender: str) -> Message:
         form = _QUEUED[message.kind]
         if form is not None:
-            # Whoever reads it later has nobody to tell what is wrong with it.
+            # Validated now, since a queued message has no sender to report an error to.
             checked(message, form)
         self._heard.put((sender, message))
         return Message("heard")
@@ -209,7 +213,7 @@ class Controller:
     def _beat(self, message: Message, sender: str) -> Message:
         task, told = self.tasks[sender], checked(message, Heartbeat)
         if told.incarnation == task.incarnation:
-            # Read when the run is over: what cannot be is refused while there is somebody to tell.
+            # These are read when the run is over, so invalid ones are refused now, while the sender can be told.
             coflows = read_tallies(told.coflows, sender)
             task.heard = time.monotonic()
             task.peak_mb = max(task.peak_mb, told.peak_mb)
@@ -240,7 +244,7 @@ class Controller:
                 raise PenstockError(str(body.get("message", "A task failed.")), code=known_code(body.get("code")))
 
     def _welcome(self, task: TaskRecord) -> None:
-        """A task is there: the others must know where."""
+        """Register a started task and send its address to the others."""
         if not task.ready:
             return
         if task.lost_at is not None:
@@ -250,7 +254,7 @@ class Controller:
         self._tell_all(addresses={task.spec.id: task.address}, ask_to_stop=self._asked)
 
     def _later(self, task: TaskRecord) -> int:
-        """How many recoveries were begun after this task's last."""
+        """The number of recoveries that began after this task's last."""
         names = [each["task"] for each in reversed(self.recoveries)]
         return names.index(task.spec.id)
 
@@ -273,7 +277,7 @@ class Controller:
             if task.handle is None:
                 continue
             status = task.handle.poll()
-            # Until its first sign a task imports and opens what it needs, which on a busy machine may take minutes.
+            # Before its first message a task imports and opens what it needs, which on a busy machine may take minutes.
             limit = self._failure.patience if task.address else self._failure.start_patience
             if status is None and time.monotonic() - task.heard > limit:
                 task.handle.kill()
@@ -283,7 +287,7 @@ class Controller:
                     self._give_up(task, f"{what} (failure.start_patience in the cluster file)")
                 self._lose(task, silent)
             elif status is not None:
-                # What it said last comes before what became of it.
+                # Handle its last messages before its end.
                 if not self._heard.empty():
                     return
                 how = f"signal {-status}" if status < 0 else f"exit status {status}"
@@ -297,13 +301,13 @@ class Controller:
         self.recoveries.append({"task": spec.id, "cause": cause, "at": at, "seconds": None})
         self._progress.note(f"{spec.id} was lost ({cause}) and is started again.")
         task.lost_at = time.monotonic()
-        # With a store its made fields are lost: what the workers were computing from them is computed again.
+        # The fields that were made at a store are lost with it: the workers recompute what depends on them.
         over = self._meeting.lose(spec.rank if spec.kind == "worker" else None)
         self._start(task)
         self._tell_all(over=over)
 
     def _give_up(self, task: TaskRecord, what: str) -> NoReturn:
-        """Let the other machines' workers leave a checkpoint, and end."""
+        """Have the workers of other machines write a checkpoint, and end the run."""
         machine = task.spec.machine
         rest = {
             each.spec.rank

@@ -13,7 +13,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def chosen_for_all(device: str, cluster: ClusterDocument, layout: Layout | None = None) -> tuple[str, str | None]:
-    """`cpu` or `cuda`, for every worker, from a job's `device`; and what the user should know of the choice.
+    """`cpu` or `cuda`, for every worker, from a job's `device`; and a note for the user on the choice, or None.
 
     `auto` is cuda where every worker has a GPU of its own: workers of different kinds would wait for the slowest.
     Workers are where `layout` says, or as many on each machine as the cluster file does.
@@ -36,7 +36,9 @@ def own_gpus(cluster: ClusterDocument, layout: Layout) -> bool:
 
 
 def claim_gpu(setup: Setup) -> None:
-    """Let this worker's process see its own GPU alone. Called before anything asks for a GPU: later is not heard."""
+    """Restrict this worker's process to its own GPU. Must be called before CUDA is initialised;
+    later it has no effect.
+    """
     task, given = setup.task, LAUNCHER_FACTS[setup.cluster.launcher].gives_gpus
     if not given:
         os.environ[_VISIBLE] = _name_of(task.gpu, os.environ.get(_VISIBLE))
@@ -50,7 +52,9 @@ def claim_gpu(setup: Setup) -> None:
 
 
 def _name_of(gpu: int | None, visible: str | None) -> str:
-    """A GPU as the system names it: of all, or of those that this process was given. Nothing where there is none."""
+    """The number of a GPU for CUDA_VISIBLE_DEVICES, among all or among those visible to this
+    process; empty for none.
+    """
     if gpu is None:
         return ""
     if visible is None:

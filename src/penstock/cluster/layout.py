@@ -30,7 +30,7 @@ class TaskSpec(StrictDocument):
 
 
 class Layout(StrictDocument):
-    """Every task, stores first: in this order they are started."""
+    """Every task, in the order in which they are started: stores first."""
 
     tasks: list[TaskSpec]
     shares: list[float] = Field(description="of every batch, by worker; they add up to one")
@@ -41,7 +41,7 @@ class Layout(StrictDocument):
         return [task for task in self.tasks if task.kind == kind]
 
     def samplers_of(self, rank: int) -> list[str]:
-        """The tasks that sample for a worker; none: it does so itself."""
+        """The sampler tasks of a worker; none: it samples itself."""
         return [task.id for task in self.tasks if task.kind == "sampler" and task.rank == rank]
 
     @property
@@ -51,7 +51,8 @@ class Layout(StrictDocument):
 
 
 def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | None = None) -> Layout:
-    """Parts to machines in order, each as many as the others or one more; every machine's tasks beside its parts.
+    """Assign parts to machines in order, numbers of parts differing by at most one, and tasks to the machines of their
+    parts.
 
     With `placed`, the machine of every task by name, each is where that says, and workers have equal shares.
     """
@@ -88,22 +89,23 @@ def lay_out(cluster: ClusterDocument, parts: int, placed: Mapping[str, str] | No
 
 
 def worker_hosts(cluster: ClusterDocument, layout: Layout) -> int:
-    """The number of hosts that workers are on. A launcher other than `local` may find a machine anywhere, unless its
-    address says where it is."""
+    """The number of hosts that workers are on. A launcher other than `local` may place a machine anywhere, unless its
+    address says where it is.
+    """
     elsewhere = cluster.launcher != "local"
     workers = layout.of_kind("worker")
     return len({task.machine if elsewhere and task.address in LOOPBACK else task.address for task in workers})
 
 
 def chosen_reduction(cluster: ClusterDocument, layout: Layout) -> str:
-    """By what all-reduce sums: gradients leave a host in the clear only where the cluster file says so."""
+    """The reduction of all-reduce: gradients are sent unencrypted between hosts only if the cluster file says so."""
     if cluster.reduction != "auto":
         return cluster.reduction
     return "wire" if worker_hosts(cluster, layout) > 1 else "torch"
 
 
 def _check_replicas(cluster: ClusterDocument, held: list[list[int]]) -> None:
-    """Refuse replicas of parts that are not there, at their owner, or of rows that the machine cannot choose."""
+    """Refuse replicas of parts that do not exist, at their owner, or of rows that the machine cannot choose."""
     held_by = {machine.name: parts for machine, parts in zip(cluster.machines, held, strict=True)}
     count = sum(map(len, held))
     for place, replica in enumerate(cluster.replicas):
@@ -135,7 +137,7 @@ def without_machine(cluster: ClusterDocument, name: str, parts: int) -> ClusterD
 
 
 def _check_placed(tasks: list[TaskSpec], placed: Mapping[str, str]) -> None:
-    """A plan has every task of the run, no other, and stores where their parts are."""
+    """Check that a plan has exactly the run's tasks, with stores where their parts are."""
     found = {task.id: task.machine for task in tasks}
     for name in sorted(found.keys() | placed.keys()):
         if found.get(name) != placed.get(name):
@@ -147,7 +149,7 @@ def _check_placed(tasks: list[TaskSpec], placed: Mapping[str, str]) -> None:
 
 
 def _where(cluster: ClusterDocument, placed: Mapping[str, str] | None) -> Callable[[str, int], int]:
-    """(a task's name, its machine if nobody says) -> its machine, by number."""
+    """(a task's name, its default machine) -> its machine, by number."""
     numbers = {machine.name: number for number, machine in enumerate(cluster.machines)}
 
     def where(task: str, otherwise: int) -> int:
@@ -171,9 +173,9 @@ def _seats(cluster: ClusterDocument) -> Iterator[int]:
 
 
 def _gpus(cluster: ClusterDocument, seats: Sequence[int]) -> Iterator[int | None]:
-    """The GPU of every worker, by rank; those of a machine are shared out in turn."""
+    """The GPU of every worker, by rank; a machine's GPUs are assigned in turn."""
     counts = [machine.gpus for machine in cluster.machines]
-    # Machines that are one host have its GPUs one after the other.
+    # Machines that are the same host have consecutive ranges of its GPUs.
     first = [sum(counts[:number]) if LAUNCHER_FACTS[cluster.launcher].one_host else 0 for number in range(len(counts))]
     for rank, number in enumerate(seats):
         place = seats[:rank].count(number)
@@ -185,7 +187,7 @@ def _task(name: str, kind: Kind, cluster: ClusterDocument, number: int, rank: in
     return TaskSpec(id=name, kind=kind, machine=machine.name, address=machine.address, rank=rank, parts=held[number])
 
 
-# What a task receives when it starts: one JSON document on its standard input.
+# The setup of a task: one JSON document on its standard input.
 
 
 class Setup(StrictDocument):

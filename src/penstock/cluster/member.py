@@ -12,13 +12,15 @@ from penstock.memory import peak_mb
 from penstock.wire import Credentials, Endpoint, Message, PeerLost
 
 _BEAT = 0.5
-"""Seconds between signs of life."""
+"""Seconds between heartbeats."""
 _LOOK = 0.02
-"""Seconds between two looks at whether other tasks have started."""
+"""Seconds between two checks whether other tasks have started."""
 
 
 class Member:
-    """Close it, or use it as a context: what its task then refuses, when first started, is told and ends the run."""
+    """Close it, or use it as a context manager: an error that its task raises on its first start is then reported and
+    ends the run.
+    """
 
     def __init__(self, setup: Setup, handler_threads: int = 2) -> None:
         self.setup = setup
@@ -30,11 +32,11 @@ class Member:
         self.asked = threading.Event()
         """Set when the run should stop at the next step."""
         self.round = 0
-        """The newest round that the controller has said is over; see `cluster.rendezvous.Rounds`."""
+        """The newest round that the controller has declared over; see `cluster.rendezvous.Rounds`."""
         self.counts: Callable[[], dict[str, int]] = dict
-        """What this task has counted so far, told with its signs of life."""
+        """The task's counters so far, sent with heartbeats."""
         self.spans: Callable[[], list[list[int]]] = list
-        """What the stages of this task did in some batches, told when it leaves."""
+        """The spans of this task's stages in some batches, sent when it leaves."""
         self.endpoint.serve("tell", self._hear)
         self.endpoint.serve("served", self._served)
         self.endpoint.meet(CONTROLLER, setup.controller)
@@ -48,14 +50,16 @@ class Member:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # What another's loss has ended may do better when it is started again; so may what had been well before.
+        # An error caused by another task's loss may not recur after a restart, and neither may one after a good start.
         first = self.setup.incarnation == 0
         if first and isinstance(error, PenstockError) and not raised_by(error, PeerLost.__name__):
             self.refuse(error)
         self.close()
 
     def refuse(self, error: PenstockError) -> None:
-        """Have the controller end the run for what the user must correct; once, if someone is there to hear it."""
+        """Have the controller end the run with an error that the user must correct; once, if the controller can be
+        reached.
+        """
         if not self._refused and not self.stopped.is_set():
             self._refused = True
             with suppress(PenstockError):
@@ -68,10 +72,10 @@ class Member:
             self.ask("progress", what="note", text=sentence)
 
     def drop_damaged(self, error: PenstockError, what: str) -> None:
-        """A file of this task is damaged: continue without it where a checkpoint will replace it, else refuse.
+        """A file of this task is damaged: continue without it if a checkpoint will replace it, else refuse.
 
-        When a run begins or is resumed, the first worker hands out what the checkpoint holds. In the middle of a run
-        nobody else has what is in the file.
+        When a run begins or is resumed, the first worker sends out what the checkpoint holds. In the middle of a run no
+        other task has what is in the file.
         """
         if self.setup.incarnation == 0:
             self.note(f"{error}: {what} are taken from the checkpoint instead.")
@@ -85,16 +89,16 @@ class Member:
         raise refusal from error
 
     def announce(self, ready: bool = True) -> None:
-        """Learn where the others are; if `ready` for requests, let them know where this one is."""
+        """Learn the addresses of the others; if `ready` for requests, publish the own address."""
         body = {"address": self.endpoint.address, "ready": ready, "incarnation": self.setup.incarnation}
         self._meet(self.ask("here", **body).body)
         if not self._beats.is_alive():
             self._beats.start()
 
     def await_tasks(self, *kinds: str) -> None:
-        """Wait until all other tasks of some kinds have started: asked before, they would be taken for lost.
+        """Wait until all other tasks of some kinds have started: requests before that would count them as lost.
 
-        How long they may take is the controller's to decide.
+        The controller decides how long they may take.
         """
         needed = {task.id for task in self.setup.layout.tasks if task.kind in kinds} - {self.setup.task.id}
         while not needed <= self._reachable:
@@ -137,7 +141,7 @@ class Member:
             try:
                 self._give_sign()
             except PenstockError:
-                # Whoever started the run is gone or cut off: nobody would take what this task still does.
+                # The controller is gone or cut off: the results of this task would be lost.
                 self.stopped.set()
 
     def _give_sign(self, **more: Any) -> None:
@@ -145,8 +149,8 @@ class Member:
         self.ask("beat", **told, coflows=self.endpoint.coflows(), **more)
 
     def leave(self) -> None:
-        """Say goodbye, if someone is there to hear it."""
-        # Of every flow that this task has begun: bytes sent and received. Too many to be told every second.
+        """Tell the controller that this task leaves, if it can be reached."""
+        # Bytes sent and received by every flow that this task has begun: too many to send with each heartbeat.
         own = f"{self.setup.task.id}>"
         flows = {f.name: [f.sent_bytes, f.received_bytes] for f in self.endpoint.flows() if f.name.startswith(own)}
         with suppress(PenstockError):
@@ -154,7 +158,7 @@ class Member:
 
 
 def raised_by(error: BaseException | None, *names: str) -> bool:
-    """Whether an error, or what caused it, is of one of these types, here or where it was raised."""
+    """Whether an error, or its cause, is of one of these types, here or where it was raised."""
     while error is not None:
         if not {type(error).__name__, getattr(error, "type", "")}.isdisjoint(names):
             return True

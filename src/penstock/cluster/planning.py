@@ -1,12 +1,11 @@
 """A plan for a job: its profile is read or measured here and fitted to the cluster; `plan.planner` does the rest.
 
-A profile is fitted to a cluster of another size without training: the graph is cut and some batches are drawn.
+A profile is fitted to a cluster of another size without training: the graph is partitioned and some batches are drawn.
 """
 
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +37,7 @@ from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.assembly import session_of
 from penstock.train.batch_source import make_batch_source
 from penstock.train.data import choose_task, open_data
+from penstock.train.internals import up_to_date
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches
 from penstock.train.run import found_anywhere
@@ -46,7 +46,7 @@ from penstock.train.run_context import run_context
 _PROFILED = 50
 """Iterations measured where there is no profile."""
 _TASKS_HERE = 16
-"""Stores and workers that are started on this host to be measured, at most."""
+"""The most stores and workers that are started on this host for measuring."""
 
 
 def plan_run(
@@ -60,12 +60,12 @@ def plan_run(
     progress: Progress,
     machine: KnownMachine | None = None,
 ) -> Plan:
-    """The best of what was looked at: all placements and all flow policies that a run can carry out, or those named.
+    """The best plan among all placements and flow policies that a run can carry out, or those named.
 
     With a `machine`, the cluster's machines are like that one: the profile's operators are predicted for it.
     """
     choices = PlanChoices(placement, flows, budget, seed)
-    # A run takes what its plan was made for: the threads that were measured, and a graph found from anywhere.
+    # A run uses what its plan was made for: the threads that were measured, and a graph by absolute path.
     device = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device[0], **found_anywhere(job)}
     job = job.model_copy(update=fixed)
@@ -86,6 +86,7 @@ def _profile(job: Job, cluster: ClusterDocument, path: Path | None, progress: Pr
         )
         return fit_profile(profile_job(job, small, _PROFILED, progress), job, cluster, progress)
     profile = read_profile(path)
+    profile = profile.model_copy(update={"job": up_to_date(profile.job)})
     profile.check_job(job.model_dump(mode="json"), str(path))
     wanted = WORKLOADS[profile.mode].conditions(cluster)
     for name in dict.fromkeys([*wanted, *profile.cluster]):
@@ -115,10 +116,10 @@ def _check_machine(machine: KnownMachine, profile: Profile, device: str) -> None
 
 
 def on_machine(profile: Profile, job: Job, workers: int, machine: KnownMachine, progress: Progress) -> Profile:
-    """A profile that was measured here, as it would be on another machine: bytes stay, and seconds change.
+    """A profile that was measured here, converted to another machine: bytes stay, and seconds change.
 
-    What processors do takes as much longer or shorter as drawing and gathering a worker's share of a batch are
-    predicted to; the step is predicted for the machine's GPU.
+    CPU work is scaled by the predicted ratio of drawing and gathering a worker's share of a batch; the step is
+    predicted for the machine's GPU.
     """
     here, there = machine_model(), machine.model
     share = job.model_copy(update={"batch_size": max(1, job.batch_size // workers), "device": "cpu"})
@@ -140,7 +141,7 @@ def on_machine(profile: Profile, job: Job, workers: int, machine: KnownMachine, 
 
 
 def _host_seconds(model: CostModel, kind: BatchKind) -> float:
-    """Drawing a batch and gathering its rows, by a thread each."""
+    """Predicted seconds of drawing a batch and gathering its rows, with one thread each."""
     rows = {"rows": kind.rows, "width": kind.width, "table_rows": kind.table_rows}
     return model.seconds("sample", kind.sample) + model.seconds("gather", rows)
 
@@ -151,7 +152,7 @@ def _scaled(cost: OperatorCost, ratio: float) -> OperatorCost:
 
 
 def _small(cluster: ClusterDocument) -> ClusterDocument:
-    """The cluster, or two machines of it with a worker each where this host could hardly run all of its tasks."""
+    """The cluster, or two machines of it with a worker each if this host could hardly run all of its tasks."""
     if len(cluster.machines) + cluster.workers <= _TASKS_HERE:
         return cluster
     machines = [machine.model_copy(update={"workers": 1}) for machine in cluster.machines[:2]]
@@ -163,7 +164,7 @@ _BATCHES = 10
 
 
 def fit_profile(profile: Profile, job: Job, cluster: ClusterDocument, progress: Progress) -> Profile:
-    """The profile for a cluster's machines and workers: itself, or predicted from it, which is said."""
+    """The profile for a cluster's machines and workers: unchanged, or predicted from it, with a note."""
     parts, workers = len(cluster.machines), cluster.workers
     if WORKLOADS[profile.mode].any_size or (profile.parts, profile.workers) == (parts, workers):
         return profile
@@ -211,7 +212,7 @@ def _work(job: Job, graph: Graph, part_of: Array, parts: int, workers: int) -> T
     source = make_batch_source(job, graph, np.asarray(nodes.splits["train"]))
     (name,) = graph.node_types
 
-    def draw(seeds: Array, planned: Planned) -> MiniBatch[Any]:
+    def draw(seeds: Array, planned: Planned) -> MiniBatch:
         return source.sample({name: seeds}, planned)
 
     batches = Schedule(source.items, source.batch_size, job.draw_seed, epochs=_BATCHES).from_position()

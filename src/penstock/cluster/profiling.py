@@ -1,4 +1,4 @@
-"""What a job's iterations cost, measured on the real system: every task of a cluster, on this host."""
+"""Measures what a job's iterations cost on the real system: every task of a cluster, on this host."""
 
 import tempfile
 import time
@@ -36,21 +36,22 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.whole.measured import MeasuredBin, measure_bins
 from penstock.wire import Endpoint, Message, make_credentials
 
-# What a message of rows takes of the processors at both its ends, measured between two endpoints of this process.
+# The CPU time of a message of rows at both its ends, measured between two endpoints of this process.
 
 _WIDTH = 64
 _ROWS = (16, 512, 4096)
 """Rows of the messages that are measured: 4 KiB, 128 KiB and 1 MiB."""
 _MESSAGES = 64
 """Messages of one measurement. They are sent one after the other, so that each wakes the threads of both ends, as the
-messages between bins do."""
+messages between bins do.
+"""
 _SENDER, _READER = "sender", "reader"
 
 
 def measure_messages(repeats: int) -> Iterator[tuple[int, float]]:
-    """Bytes of a message, and the least mean seconds of a processor for each in so many measurements.
+    """Bytes of a message, and the least mean CPU seconds for each over so many measurements.
 
-    Rows are gathered from a level, sent, and written into another level, as whole-graph training does.
+    Rows are gathered from a level, sent, and written into another level, as in whole-graph training.
     """
     keys = make_credentials([_SENDER, _READER])
     with Endpoint(keys[_SENDER]) as sender, Endpoint(keys[_READER]) as reader:
@@ -81,18 +82,17 @@ def _seconds(work: Callable[[], None]) -> float:
     return time.process_time() - began
 
 
-# The profile of a job that trains on the whole graph: bins are computed on this host, by one process.
-#
-# Rows, edges and inputs decide what a bin takes, and a plan counts them in its own parts. So one process is measured,
-# and the profile serves clusters of every size. Messages are measured between two endpoints of that process, which take
-# the time of both ends.
+# The profile of a job that trains on the whole graph: bins are computed on this host, by one process. A bin's time
+# depends on its rows, edges and inputs, and a plan counts them in its own parts. So one process is measured, and the
+# profile serves clusters of every size. Messages are measured between two endpoints of that process, which includes the
+# time of both ends.
 
 _MOST_REPEATS = 5
-"""Computations of a bin, however many iterations are asked for."""
+"""The most computations of a bin, however many iterations are asked for."""
 
 
 def profile_whole(job: Job, device: str, iterations: int, progress: Progress) -> Profile:
-    """Forward and backward passes of some bins of every layer, and messages of rows, by their sizes."""
+    """Measure forward and backward passes of some bins of every layer, and messages of rows, by size."""
     measured = job.model_copy(update={"threads": 1, "device": device, "epochs": max(job.epochs, 1)})
     repeats = min(iterations, _MOST_REPEATS)
     with run_context(measured), progress.step("measuring bins"):
@@ -142,7 +142,7 @@ _MOST = 256
 
 
 def profile_job(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
-    """What the job costs, measured in the way of its execution mode."""
+    """The measured profile of a job, by its execution mode."""
     job = with_order_costs(job.model_copy(update=found_anywhere(job)))
     return _MEASURED_BY[workload_of(job.sampler).mode](job, cluster, iterations, progress)
 
@@ -152,18 +152,18 @@ def _profile_bins(job: Job, cluster: ClusterDocument, iterations: int, progress:
 
 
 def _profile_mini_batches(job: Job, cluster: ClusterDocument, iterations: int, progress: Progress) -> Profile:
-    """Train for some iterations on the cluster's parts and workers, all on this host; nothing of it is kept.
+    """Train for some iterations with the cluster's parts and workers, all on this host; the run is discarded.
 
-    Workers sit beside no part, so that all they read is counted, unless their sampler asks what is near; and they draw
-    their batches themselves. Processor time is measured on one thread each: a speed beside 1 in the cluster file says
-    how other machines are. Steps are measured on GPUs where the job or the cluster asks for them and this host has one.
+    Workers share no machine with a part, so that all their reads are counted, unless their sampler depends on what is
+    local; and they draw their batches themselves. CPU time is measured with one thread each: a machine's `speed` in the
+    cluster file scales it. Steps are measured on GPUs where the job or the cluster asks for them and this host has one.
     """
     own = {"threads": 1, "epochs": max(job.epochs, iterations + WARMING + 1), "evaluate_every": -1, "sample_threads": 1}
     entry = SAMPLERS[job.sampler]
     own |= entry.settled
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
         device = _device(job, cluster, progress)
-        # What is planned for: stores hold the graph, hosts draw batches and gather rows, devices compute steps.
+        # The plan's roles: stores hold the graph, hosts draw batches and gather rows, devices compute steps.
         on_host = {"placement": "auto", "sample_on": "host", "feature_type": "stored"} if device == "cuda" else {}
         measured = job.model_copy(update={**own, **on_host, "device": device, "run": str(Path(place) / "run")})
         folder = RunFolder.create(measured, "profile", force=False)
@@ -179,11 +179,11 @@ def _profile_mini_batches(job: Job, cluster: ClusterDocument, iterations: int, p
 
 
 _MEASURED_BY = {"mini-batch": _profile_mini_batches, "whole": _profile_bins}
-"""For each execution mode that can be planned for, what measures its jobs."""
+"""The function that measures jobs of each execution mode that can be planned for."""
 
 
 def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress: Progress) -> list[OperatorCost]:
-    """What operators take with smaller batches, for jobs whose profiles can be scaled: it tells what does not grow."""
+    """The costs of operators with smaller batches, for profiles that can be scaled: they show the fixed part."""
     size = job.batch_size // _SMALLER
     if not SAMPLERS[job.sampler].scales or size < bench.workers:
         return []
@@ -194,12 +194,12 @@ def _measure_smaller(job: Job, bench: ClusterDocument, iterations: int, progress
         found = _profile(small, _carried_out(small, bench, folder, fewer, progress), bench, fewer)
     finally:
         folder.close()
-    # Of these the mean is enough.
+    # The mean is enough here.
     return [each.model_copy(update={"seconds": CostSpread(mean=each.seconds.mean)}) for each in found.operators]
 
 
 def _device(job: Job, cluster: ClusterDocument, progress: Progress) -> str:
-    """The kind of device that steps are measured on: that of the run where this host has it, else processors."""
+    """The kind of device that steps are measured on: that of the run if this host has it, else CPUs."""
     check_device(job.device)
     wanted = chosen_for_plan(job.device, cluster)[0] if job.device == "auto" else job.device
     if wanted == "cpu" or not torch.cuda.is_available():
@@ -214,9 +214,9 @@ def _device(job: Job, cluster: ClusterDocument, progress: Progress) -> str:
 
 
 def _bench(cluster: ClusterDocument, partition: str, beside: bool) -> ClusterDocument:
-    """The same parts and workers, on this host: parts on machines without workers, workers on some without parts.
+    """The same parts and workers on this host: parts on machines without workers, workers on machines without parts.
 
-    With `beside`, workers are where the cluster has them, beside their parts.
+    With `beside`, workers are with their parts, as in the cluster.
     """
     parts = open_partition(partition).parts
     if parts != len(cluster.machines):
@@ -268,7 +268,7 @@ def _carried_out(
 
 
 class _MeasuringProgress(Progress):
-    """Iterations out of those that are measured: the run has more epochs than it is let to train, so none is named."""
+    """Shows measured iterations: the run has more epochs than are trained, so it shows none."""
 
     def __init__(self, shown: Progress, iterations: int) -> None:
         super().__init__()
@@ -280,7 +280,6 @@ class _MeasuringProgress(Progress):
         self._shown.start("measuring", self._left, "iterations")
 
     def advance(self, amount: int) -> None:
-        """A worker may do a step more before it hears that there were enough."""
         amount = min(amount, self._left)
         self._left -= amount
         if amount:
@@ -296,7 +295,7 @@ def _profile(job: Job, controller: Controller, bench: ClusterDocument, iteration
     of_kind = {kind: [task for task in tasks if task.spec.kind == kind] for kind in ("store", "server", "worker")}
     stores, servers, workers = of_kind["store"], of_kind["server"], of_kind["worker"]
     found = [task.observed for task in workers]
-    # A worker that draws its batches itself holds what a sampler would.
+    # A worker that draws its batches itself does the work of a sampler.
     memory = {"store": _memory(stores), "sampler": _memory(workers), "worker": _memory(workers)}
     if servers:
         memory["server"] = _memory(servers)
@@ -339,7 +338,7 @@ def _operators(
 
 
 def _transfers(found: list[dict[str, Any]], stores: list[str], rate: float) -> list[TransferCost]:
-    """What workers read from stores, what a batch's blocks would take if drawn elsewhere, and all gradients."""
+    """What workers read from stores, the size of a batch's blocks if drawn elsewhere, and all gradients."""
     varying = CostSpread.of(np.concatenate([_relative(each) for each in found])).shape
     blocks = [float(np.mean(each["blocks"])) for each in found]
     read = {name: _matrix(found, name, stores) for name in ("lists", "features", "embeddings")}
@@ -350,19 +349,19 @@ def _transfers(found: list[dict[str, Any]], stores: list[str], rate: float) -> l
         TransferCost(name="gradients", source="model", target="model", bytes=[[float(found[0]["weights"])]]),
     ]
     if any(map(any, read["embeddings"])):
-        # As many bytes of gradients go back.
+        # As many bytes of gradients are sent back.
         rows = read["embeddings"]
         transfers.append(TransferCost(name="embeddings", source="part", target="worker", bytes=rows))
     return transfers
 
 
 def _worker_group(found: Iterable[dict[str, Any]], *stages: str) -> CostSpread:
-    """Seconds an iteration of some stages, of all workers."""
+    """Seconds per iteration of some stages, of all workers."""
     return CostSpread.of(np.concatenate([np.sum([each["seconds"][stage] for stage in stages], 0) for each in found]))
 
 
 def _served(tasks: list[TaskRecord], seconds: dict[str, float], iterations: int) -> CostSpread:
-    """Seconds a task and iteration; a server or store does not know which iteration it works for."""
+    """Seconds per task and iteration; a server or store does not know which iteration it works for."""
     return CostSpread(mean=max(0.0, sum(seconds[task.spec.id] for task in tasks)) / len(tasks) / iterations)
 
 
@@ -371,7 +370,7 @@ def _memory(tasks: list[TaskRecord]) -> float:
 
 
 def _matrix(found: list[dict[str, Any]], flow: str, names: list[str]) -> list[list[float]]:
-    """Mean bytes an iteration, from every store to every worker."""
+    """Mean bytes per iteration, from every store to every worker."""
     return [[float(np.mean(each["bytes"].get(flow, {}).get(name, [0]))) for each in found] for name in names]
 
 

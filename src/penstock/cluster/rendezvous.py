@@ -15,7 +15,7 @@ from penstock.wire.request_server import Handler
 
 
 class Rendezvous:
-    """Handlers for the wire. Who is not a worker is refused."""
+    """Handlers for the wire. Requests from other tasks than workers are refused."""
 
     def __init__(self, world: int) -> None:
         self._world, self._rounds, self._barriers, self._values = (
@@ -26,7 +26,7 @@ class Rendezvous:
         )
 
     def handlers(self) -> dict[str, Handler]:
-        """By the kind of request."""
+        """The handlers by kind of request."""
         return {
             "join": self._join,
             "holds": self._holds,
@@ -36,11 +36,15 @@ class Rendezvous:
         }
 
     def lose(self, rank: int | None) -> int:
-        """A worker, or something that all need, is gone; returns the number of the round that is over."""
+        """Record that a worker (None: a resource that all need) is lost; returns the number of the
+        round that is over.
+        """
         return self._rounds.lose(rank)
 
     def close(self, rest: set[int]) -> int:
-        """Others stay away: have the rest leave a checkpoint; returns the number of the round that is over."""
+        """Have the remaining workers write a checkpoint, as others stay away; returns the number of the round that is
+        over.
+        """
         return self._rounds.close(rest)
 
     def _join(self, message: Message, sender: str) -> Message:
@@ -75,19 +79,19 @@ class Rendezvous:
 
 
 class RendezvousValues:
-    """Short values by name, of the newest round alone: where a process group's members find each other."""
+    """Short values by name, of the newest round only, by which a process group's members find each other."""
 
     def __init__(self) -> None:
         self._lock, self._generation = threading.Lock(), -1
         self._values: dict[str, Array] = {}
 
     def write(self, generation: int, key: str, value: Array) -> None:
-        """Set a value; of an older round: nobody would read it."""
+        """Set a value; a value of an older round is dropped."""
         with self._lock:
             if generation > self._generation:
                 self._generation, self._values = generation, {}
             if generation == self._generation:
-                # What came over the wire is a view of the message.
+                # Copied: an array from the wire is a view of the message.
                 self._values[key] = np.array(value, np.uint8)
 
     def read(self, generation: int, key: str) -> Array | None:
@@ -105,17 +109,17 @@ def _rank(sender: str) -> int:
 
 @dataclass(frozen=True)
 class Round:
-    """A meeting that all workers came to. Those behind `step` take the state of worker `source`."""
+    """A round that all workers joined. Workers behind `step` load the state of worker `source`."""
 
     generation: int
     source: int
     step: int
     last: bool = False
-    """Whether only some came, to leave a checkpoint and end."""
+    """Whether only some workers joined, to write a checkpoint and end."""
 
 
 class Rounds:
-    """Keeps the meetings of `world` workers. A worker that asks again, or is lost, ends the round under way."""
+    """Manages the rounds of `world` workers. A worker that joins again, or is lost, ends the current round."""
 
     def __init__(self, world: int) -> None:
         self._world, self._lock = world, threading.Lock()
@@ -126,10 +130,10 @@ class Rounds:
         self._rest: set[int] | None = None
 
     def join(self, rank: int, step: int, after: int, incarnation: int) -> Round | None:
-        """The round after the one numbered `after`, once all are here; None: ask again soon.
+        """The round after the one numbered `after`, once all have joined; None: ask again soon.
 
-        `step` is how many steps the worker has done, `incarnation` how often it was started before: what a lost one
-        had asked may arrive after its loss is known.
+        `step` is how many steps the worker has done, `incarnation` how often it was started before: a lost worker's
+        request may arrive after its loss is known.
         """
         with self._lock:
             if incarnation != self._lives[rank]:
@@ -146,14 +150,16 @@ class Rounds:
             return self._formed
 
     def close(self, rest: set[int]) -> int:
-        """Have those who are left meet a last time; returns the number of the round that is over."""
+        """Have the remaining workers join a last round; returns the number of the round that is over."""
         with self._lock:
             self._formed, self._rest = None, rest
             self._waiting = {rank: step for rank, step in self._waiting.items() if rank in rest}
             return self._generation
 
     def lose(self, rank: int | None) -> int:
-        """A worker is gone, or (None) what they share: those of the round, whose number is returned, meet again."""
+        """Record that a worker is lost, or (None) a resource that they share; the workers of the returned round join
+        again.
+        """
         with self._lock:
             self._formed = None
             if rank is not None:
@@ -162,13 +168,13 @@ class Rounds:
             return self._generation
 
     def holds(self, generation: int) -> bool:
-        """Whether a round is still that of all workers."""
+        """Whether a round is still current."""
         with self._lock:
             return self._formed is not None and self._formed.generation == generation
 
 
 class Barriers:
-    """Workers of one round wait for each other at named places."""
+    """Named barriers for the workers of one round."""
 
     def __init__(self, world: int) -> None:
         self._world, self._lock = world, threading.Lock()
@@ -176,7 +182,7 @@ class Barriers:
         self._generation = -1
 
     def arrive(self, name: str, rank: int, generation: int) -> bool:
-        """Whether all have come; else ask again."""
+        """Whether all have arrived; else ask again."""
         with self._lock:
             if generation > self._generation:
                 self._here, self._generation = {}, generation

@@ -17,17 +17,17 @@ Incarnation = Annotated[int, Field(ge=0)]
 def _is_span(span: list[int]) -> list[int]:
     stage, thread, _, *others = span
     if not (0 <= stage < len(STAGES) and 0 <= thread < MOST_THREADS and min(others) >= 0):
-        raise ValueError("is no piece of a stage's work")
+        raise ValueError("is not a span of a stage")
     return span
 
 
 _Number = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 Span = Annotated[list[_Number], Field(min_length=6, max_length=6), AfterValidator(_is_span)]
 WAITED = "waited_us"
-"""The count of microseconds in which a worker had nothing to do but wait for others' rows."""
+"""The counter of microseconds in which a worker only waited for others' rows."""
 
 CACHED = {"hits": "cache_hits", "misses": "cache_misses", "bytes_saved": "cache_bytes_saved"}
-"""What a worker counts of its cache of remote rows: names in the result, and of the counts."""
+"""The counters of a worker's cache of remote rows: names in the result, and of the counters."""
 
 FEATURE_PATH = "path "
 """Counts of what came along a path are named `path NAME rows`, `... bytes` and `... us`."""
@@ -42,7 +42,7 @@ class Registered(StoreRequest):
 
 
 class Heartbeat(StoreRequest):
-    """A sign of life, with what the task has counted so far."""
+    """A heartbeat, with the task's counters so far."""
 
     incarnation: Incarnation
     peak_mb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -51,7 +51,7 @@ class Heartbeat(StoreRequest):
     """See `penstock.wire.read_tallies`."""
     flows: dict[Name, Annotated[list[Amount], Field(min_length=2, max_length=2)]] | None = None
     spans: Annotated[list[Span], Field(max_length=MOST_SPANS)] | None = None
-    """Of a worker that leaves: what its stages did in some batches; see `penstock.train.events.KeptEvents`."""
+    """Of a worker that leaves: the spans of its stages in some batches; see `penstock.train.events.KeptEvents`."""
 
 
 class StepReport(StoreRequest):
@@ -64,14 +64,14 @@ class StepReport(StoreRequest):
 
 
 class Failed(StoreRequest):
-    """A task refuses something that the user must correct."""
+    """A task reports an error that the user must correct."""
 
     message: str = "A task failed."
     code: str = "unexpected-failure"
 
 
 class Result(StoreRequest):
-    """How the run has ended, and its figures."""
+    """The run's result and figures."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     state: Annotated[str, Field(min_length=1, max_length=64)]

@@ -33,17 +33,17 @@ from penstock.train.checkpoints import take_newest, write_state
 from penstock.train.data import choose_task, open_data, prepared
 from penstock.train.data_notes import data_notes
 from penstock.train.events import add_workers
-from penstock.train.job import Job, make_job, write_job
+from penstock.train.job import Job, stored_job, write_job
 from penstock.train.labels import check_uncut
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
-from penstock.train.run_folder import CLUSTER, EVENTS, JOB, PARTS, PLAN, RunFolder, check_code
+from penstock.train.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code
 from penstock.wire.coflows import BATCH, EXPLANATIONS, PREPARATION
 from penstock.wire.options import FORMER
 
-# What the bytes of a run's batches were for, from the figures of its coflows.
+# The bytes of a run's batches by use, from the figures of its coflows.
 
 _OF_BATCHES = {"rows": "features", "lists": "lists", "blocks": "batches"}
-"""What batches are made of, and the labels of the channels that bring it."""
+"""The uses of bytes, and the labels of the channels that carry them."""
 
 
 def batch_bytes(coflows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -58,11 +58,11 @@ def batch_bytes(coflows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return found | {kind: int(by_kind.get(kind, {}).get("bytes", 0)) for kind in (PREPARATION, EXPLANATIONS)}
 
 
-# What an attacker on the network could read or alter in a run; told when the run starts.
+# What an attacker on the network could read or alter in a run; reported when the run starts.
 
 
 def exposures(cluster: ClusterDocument, layout: Layout) -> list[str]:
-    """One sentence for each thing that travels unprotected; none where everything is encrypted or stays on a host."""
+    """One sentence for everything that is sent unprotected; none where everything is encrypted or stays on a host."""
     if cluster.wire.security == "token":
         return [
             "security: token encrypts nothing: whoever can listen on the network reads features, labels and gradients,"
@@ -79,15 +79,15 @@ def exposures(cluster: ClusterDocument, layout: Layout) -> list[str]:
 
 
 PLANNED = ("threads", "device", *PipelineOptions.model_fields)
-"""Fields of a job that a plan has counted on, beside those that decide what an iteration costs."""
+"""Job fields that a plan relies on, beside those that decide what an iteration costs."""
 
 
 def start_cluster_run(
     job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT, graph: Graph | None = None
 ) -> RunFolder:
-    """Train a job on a cluster from its beginning. Processes of a job whose part is another end in it.
+    """Train a job on a cluster from its beginning. Processes of a torchrun or srun job that do not control it end here.
 
-    `graph`, where given, stands for the job's own, which need not be on disk: its parts will be, in the run folder.
+    `graph`, if given, is used instead of the job's own and need not be on disk: its parts will be, in the run folder.
     """
     return _start(job, read_cluster(cluster_name), force, progress, None, graph)
 
@@ -107,11 +107,11 @@ def start_planned_run(
     named = changes.get("module")
     if named is not None:
         changes = {**changes, "module": user_module_location(named)}
-    job = make_job({**plan.job, **changes}, "The plan's job")
-    check_code(make_job(plan.job, "The plan's job"), path, trust_module, named)
-    fields = job.model_dump(mode="json")
+    planned, job = (stored_job(plan.job, "The plan's job", each) for each in ({}, changes))
+    check_code(planned, path, trust_module, named)
+    former, fields = (each.model_dump(mode="json") for each in (planned, job))
     for name in (*DECIDING, *PLANNED):
-        before, after = plan.job.get(name), fields.get(name)
+        before, after = former[name], fields[name]
         if before != after:
             raise PenstockError(
                 f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.",
@@ -137,7 +137,7 @@ def _start(
 ) -> RunFolder:
     _take_part(cluster)
     if plan is None:
-        # What cannot be is refused before the graph is cut.
+        # Impossible settings are refused before the graph is partitioned.
         chosen_for_all(job.device, cluster)
     given_threads = job.threads
     threads = given_threads or max(1, default_threads() // max(machine.workers for machine in cluster.machines))
@@ -168,7 +168,7 @@ def _start(
 
 
 def _cut_and_note(graph: Graph, job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
-    """Cut a graph into the run folder, and write down in cluster.json that it is."""
+    """Partition a graph into the run folder, and record that in cluster.json."""
     if graph.path is None:
         progress.note(f"{graph.name} is only in memory: its parts are written to {folder.path / PARTS}.")
     _cut(graph, job, cluster, folder, progress)
@@ -176,7 +176,7 @@ def _cut_and_note(graph: Graph, job: Job, cluster: ClusterDocument, folder: RunF
 
 
 def _check_parts(partition: Partition, given: Graph | None, cluster: ClusterDocument, job: Job) -> None:
-    """The parts that a cluster names must be those of a graph that was given; those on this host are read through."""
+    """Check that the parts that a cluster names are those of the given graph; those on this host are validated."""
     counts = {} if given is None else {name: nodes.count for name, nodes in given.nodes.items()}
     if counts and counts != {name: partition.book.count(name) for name in partition.book.node_types}:
         raise PenstockError(
@@ -186,18 +186,18 @@ def _check_parts(partition: Partition, given: Graph | None, cluster: ClusterDocu
         )
     check_uncut(job, str(partition.path))
     if LAUNCHER_FACTS[cluster.launcher].one_host:
-        # Other machines read their own parts through when their tasks start.
+        # Other machines validate their own parts when their tasks start.
         check_parts(partition, job.features)
 
 
 def _take_part(cluster: ClusterDocument) -> None:
-    """Of the processes of torchrun's or srun's job one controls the run; the others' part is over when it is."""
+    """Of the processes of a torchrun or srun job one controls the run; the others exit here when their part is over."""
     if not take_part(cluster):
         raise SystemExit(0)
 
 
 def cut_for(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> str:
-    """The cluster's partition: its own, or the job's graph cut for it in the run folder."""
+    """The cluster's partition: its own, or the job's graph partitioned for it in the run folder."""
     if cluster.partition is None:
         _cut(open_data(job), job, cluster, folder, progress)
     assert cluster.partition is not None
@@ -207,7 +207,7 @@ def cut_for(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Pro
 def _cut(graph: Graph, job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
     """One part for each machine, and in it a range of numbers for each worker.
 
-    Workers of a single machine with GPUs have the whole graph there if it fits: ranges of least cut, which take METIS
+    On a single machine with GPUs, workers have the whole graph there if it fits: ranges of least cut, which take METIS
     minutes to find in a large graph, would save them nothing.
     """
     parts = len(cluster.machines)
@@ -226,7 +226,7 @@ def resume_cluster_run(
     trust_module: bool = False,
     named: str | None = None,
 ) -> RunFolder:
-    """Go on from a run's newest checkpoint, on the cluster it was trained on; for the last two see `resume_run`."""
+    """Continue from a run's newest checkpoint, on the cluster it was trained on; for the last two see `resume_run`."""
     cluster = cluster_of(path)
     _take_part(cluster)
     folder = RunFolder.open(path, writing=True)
@@ -238,7 +238,7 @@ def resume_cluster_run(
         if epochs is not None:
             job = with_more_epochs(job, epochs)
             _train_longer(folder, job.epochs, progress)
-            write_job(job, path / JOB)
+            write_job(job, path)
         elif folder.facts["state"] in ("finished", "stopped-early"):
             progress.note("The run has ended already: there is nothing left to train.")
             return folder
@@ -249,7 +249,7 @@ def resume_cluster_run(
 
 
 def _finish_cutting(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress) -> None:
-    """A run was killed while its graph was being cut: do it again, unless only cluster.json lacks it."""
+    """Partition the graph again if the run was killed meanwhile, unless only the record in cluster.json is missing."""
     if (folder.path / PARTS).exists():
         cluster.partition = str((folder.path / PARTS).resolve())
         write_whole(folder.path / CLUSTER, cluster_text(cluster))
@@ -259,7 +259,7 @@ def _finish_cutting(job: Job, cluster: ClusterDocument, folder: RunFolder, progr
 
 
 def _train_longer(folder: RunFolder, epochs: int, progress: Progress) -> None:
-    """Let a run that had ended go on from its last checkpoint."""
+    """Let a run that had ended continue from its last checkpoint."""
     checkpoint = take_newest(folder.checkpoints, progress)
     change_epochs(checkpoint.train_state, epochs)
     write_state(checkpoint.file, {**checkpoint.state, "standing": asdict(checkpoint.train_state)})
@@ -271,7 +271,7 @@ def cluster_text(cluster: ClusterDocument) -> str:
 
 
 def cluster_of(path: Path) -> ClusterDocument:
-    """The cluster of a run. Encryption that is gone, in runs of earlier releases, is TLS now: it changes no result."""
+    """The cluster of a run. Encryption options that no longer exist, in runs of earlier releases, become TLS."""
     try:
         document = json.loads(read_document(path / CLUSTER))
         wire = document.get("wire") if isinstance(document, dict) else None
@@ -286,7 +286,7 @@ def cluster_of(path: Path) -> ClusterDocument:
 
 
 def _run(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: Progress, fresh: bool) -> RunFolder:
-    """Carry a run out; without the machines that stay away, if it may."""
+    """Carry out a run; without the machines that stay away, if that is allowed."""
     while True:
         try:
             return _carry_out(job, cluster, folder, progress, fresh)
@@ -313,7 +313,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
         decided = {**(folder.facts.get("decided") or {}), **(facts.get("decided") or {})}
         folder.write_facts(**{**facts, "decided": decided})
         if facts.get("decided"):
-            write_job(make_job({**job.model_dump(), **facts["decided"]}), folder.path / JOB)
+            write_job(stored_job({**job.model_dump(), **facts["decided"]}, "The run's job"), folder.path)
 
     launcher: Launcher | None = None
     try:
@@ -362,7 +362,7 @@ def _plan_of(folder: RunFolder) -> Plan | None:
 
 
 def _foretold(folder: RunFolder) -> dict[str, Any]:
-    """What a plan had said, to stand beside what happened."""
+    """The plan's prediction, to be reported beside what happened."""
     plan = _plan_of(folder)
     if plan is None:
         return {}
@@ -387,7 +387,9 @@ def _result(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _fail(folder: RunFolder, error: BaseException, nothing_happened: bool) -> None:
-    """What refused a run before its first step leaves nothing behind; of a task that died, the log does."""
+    """Record a failure; a run that was refused before its first step is removed, unless a task died and its log is
+    needed.
+    """
     if nothing_happened and isinstance(error, PenstockError) and not isinstance(error, MachineAway):
         folder.discard()
         return

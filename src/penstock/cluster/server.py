@@ -1,4 +1,6 @@
-"""Parameter servers: each holds a range of the weights with their optimiser, and steps when all gradients are there."""
+"""Parameter servers: each holds a range of the weights with their optimiser, and steps when all
+gradients have arrived.
+"""
 
 import math
 import threading
@@ -19,10 +21,12 @@ from penstock.train.job import Job
 from penstock.train.optimisers import make_optimiser
 from penstock.wire import Message
 
-# A model's parameters cut into the servers' ranges: pieces of weights with their optimiser's state, and back.
+# A model's parameters cut into the servers' ranges: pieces of weights with their optimiser's state, and the reverse.
 
 State = dict[str, Tensor]
-"""An optimiser's, of one piece, by name: a number for every weight, or one for all. Empty before its first step."""
+"""The optimiser's state of one piece, by name: a value for every weight, or one for all. Empty
+before its first step.
+"""
 
 
 class ParameterPiece(NamedTuple):
@@ -34,7 +38,7 @@ class ParameterPiece(NamedTuple):
 
 
 def check_served(job: Job) -> None:
-    """Refuse what needs more than a range of the weights."""
+    """Refuse options that need more than a range of the weights."""
     tried = torch.nn.Parameter(torch.ones(3, 2))
     tried.grad = torch.ones(3, 2)
     optimiser = make_optimiser([tried], job)
@@ -43,7 +47,7 @@ def check_served(job: Job) -> None:
 
 
 def shard_pieces(sizes: Sequence[int], servers: int) -> list[list[ParameterPiece]]:
-    """The pieces of every server, for parameters of so many weights: ranges of all weights, as long as each other."""
+    """The pieces of every server, for parameters of so many weights: ranges of equal length over all weights."""
     total, start = sum(sizes), 0
     bounds = [(total * k // servers, total * (k + 1) // servers) for k in range(servers)]
     found: list[list[ParameterPiece]] = [[] for _ in bounds]
@@ -93,7 +97,7 @@ def join_state(
 
 
 def shape_of(piece: ParameterPiece, parameter: Tensor) -> list[int]:
-    """Of a piece's weights: a row, or, of a parameter that is a single number, that number."""
+    """The shape of a piece's weights: a row, or a scalar for a scalar parameter."""
     return [piece.last - piece.first] if parameter.dim() else []
 
 
@@ -101,7 +105,7 @@ def shape_of(piece: ParameterPiece, parameter: Tensor) -> list[int]:
 
 
 class Shard:
-    """Every step is in a file before any worker hears of it: a server that was killed goes on from there."""
+    """Every step is written to a file before any worker sees it: a killed server continues from there."""
 
     def __init__(self, job: Job, world: int, file: Path) -> None:
         self._job, self._world, self._file = job, world, file
@@ -114,16 +118,16 @@ class Shard:
         self._given: dict[int, Tensor] = {}
         self._rate = 0.0
         self._summed: Tensor | None = None
-        """The gradients of the step under way, where they wait for a factor."""
+        """The summed gradients of the current step, if they wait for a factor."""
         self._squares = 0.0
-        """Of the last step's gradients, summed."""
+        """The sum of squares of the last step's gradients."""
         if file.exists():
             self._take_kept(read_state(file))
 
     def begin(
         self, step: int, shapes: Sequence[Sequence[int]], weights: Tensor, states: list[State], again: bool
     ) -> None:
-        """Take the weights of all pieces and their states as of a step; `again`: even if there are some already."""
+        """Load the weights of all pieces and their states as of a step; `again`: even if there are some already."""
         with self._changed:
             if self._begun and not again:
                 return
@@ -135,9 +139,9 @@ class Shard:
             self._changed.notify_all()
 
     def give(self, step: int, rank: int, rate: float, numbers: Tensor, more: int) -> None:
-        """A worker's gradients of a step; for every piece whether it has one; `more` numbers that are summed as well.
+        """Store a worker's gradients of a step, a flag for every piece, and `more` numbers that are summed as well.
 
-        Again is no harm: in the step under way the later ones count, which are the same; before, none.
+        May be repeated: gradients of the current step are replaced by equal ones; those of earlier steps are ignored.
         """
         with self._changed:
             self._check_ready()
@@ -162,7 +166,8 @@ class Shard:
                 self._changed.notify_all()
 
     def squares(self, step: int, patience: float) -> float | None:
-        """The sum of the squares of a step's gradients, all workers' added up; None: not yet, after `patience` seconds.
+        """The sum of the squares of a step's gradients, added over workers; None: not complete after `patience`
+        seconds.
 
         With `clip`, a step is made when its factor is known, which follows from all servers' squares.
         """
@@ -173,9 +178,9 @@ class Shard:
             return None if self._step != step or self._summed is None else self._squared(self._summed)
 
     def shrink(self, step: int, factor: float) -> bool:
-        """Make a step with its gradients multiplied by a factor, unless it is made; False: its gradients are not there.
+        """Make a step with its gradients multiplied by a factor, unless it is made; False: its gradients are missing.
 
-        Again is no harm: all workers come to the same factor.
+        May be repeated: all workers compute the same factor.
         """
         with self._changed:
             if step < self._step:
@@ -187,7 +192,7 @@ class Shard:
             return True
 
     def after(self, step: int, patience: float) -> tuple[Tensor, Tensor] | None:
-        """The weights after a step and the summed further numbers; None: not yet, after `patience` seconds."""
+        """The weights after a step and the summed further numbers; None: not complete after `patience` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._step > step, patience)
             if self._step != step + 1:
@@ -203,7 +208,7 @@ class Shard:
             return self._states()
 
     def _sum(self) -> Tensor:
-        """By rank, so that sums round the same in every run."""
+        """Sum by rank, so that sums round the same in every run."""
         total = self._given[0].clone()
         for rank in range(1, self._world):
             total += self._given[rank]
@@ -213,7 +218,9 @@ class Shard:
         return float(total[: self._count()].double().square().sum())
 
     def _do_step(self, factor: float) -> None:
-        """A piece that no worker has a gradient of stays as it is, as one without gradient does on one machine."""
+        """Make the step. A piece for which no worker has a gradient is unchanged, like a parameter without one on one
+        machine.
+        """
         total, self._summed = self._summed, None
         assert total is not None
         self._squares = self._squared(total)
@@ -276,7 +283,7 @@ Name = Annotated[str, Field(min_length=1, max_length=64)]
 Shape = Annotated[list[Count], Field(max_length=1)]
 
 _STATE = (np.float32, np.float64, np.int64)
-"""Kinds of numbers that an optimiser keeps; some count their steps in whole ones."""
+"""The dtypes of optimiser states; some count their steps in integers."""
 
 
 class StepRequest(StoreRequest):
@@ -286,7 +293,7 @@ class StepRequest(StoreRequest):
 
 
 class Begin(StepRequest):
-    """Arrays: the weights of all pieces, then the values of every piece's state, whose names these are."""
+    """Arrays: the weights of all pieces, then the values of every piece's state, with these names."""
 
     shapes: list[Shape]
     names: list[Annotated[list[Name], Field(max_length=64)]]
@@ -294,20 +301,20 @@ class Begin(StepRequest):
 
 
 class Gradients(StepRequest):
-    """One array: gradients, for every piece whether it has one, and `more` numbers that are summed as well."""
+    """One array: gradients, a flag for every piece, and `more` numbers that are summed as well."""
 
     rate: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     more: Annotated[int, Field(ge=0, le=64)]
 
 
 class ShrinkShard(StepRequest):
-    """What a step's gradients are multiplied by."""
+    """The factor of a step's gradients."""
 
     factor: Factor
 
 
 def rank_of(sender: str, world: int) -> int:
-    """The rank of a worker of the run; nobody else has gradients."""
+    """The rank of a worker of the run; an error for any other sender."""
     kind, _, rank = sender.partition("-")
     if kind != "worker" or not rank.isdecimal() or int(rank) >= world:
         raise PenstockError(
@@ -338,7 +345,7 @@ def begun_with(message: Message, asked: Begin) -> tuple[Tensor, list[State]]:
 
 
 def gradients_in(message: Message) -> Tensor:
-    """A worker's numbers; how many there must be, the shard knows."""
+    """A worker's numbers; the shard checks how many there are."""
     if len(message.arrays) != 1 or message.arrays[0].ndim != 1 or message.arrays[0].dtype != np.float32:
         found = [(array.shape, str(array.dtype)) for array in message.arrays]
         raise PenstockError(f"Gradients arrived as {found}: send a flat array of float32.", code="malformed-message")
@@ -346,5 +353,5 @@ def gradients_in(message: Message) -> Tensor:
 
 
 def as_tensor(array: Array) -> Tensor:
-    """A copy: what came over the wire is a view of the message."""
+    """A copy, since an array from the wire is a view of the message."""
     return torch.from_numpy(np.array(array))

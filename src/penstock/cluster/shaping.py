@@ -1,8 +1,9 @@
-"""Shares of a network interface for groups of flows, kept by the kernel: for operators, and never needed by a run.
+"""Shares of a network interface for groups of flows, enforced by the kernel: for operators; runs do not need it.
 
-Packets are told apart by their DSCP mark, which both ends of the wire set (`wire.dscp` of a cluster file, or
+Packets are distinguished by their DSCP mark, which both ends of the wire set (`wire.dscp` of a cluster file, or
 `wire.dscp_classes` by urgency, which are then served in strict order). Ports would not do: the system chooses them at
-every start. What torch's process groups send has no mark, and is known by going to another machine of the cluster.
+every start. Traffic of torch's process groups has no mark, and is recognised by its destination, another machine of the
+cluster.
 """
 
 import ipaddress
@@ -22,20 +23,19 @@ from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 from penstock.hardware.cluster import ClusterDocument, Machine, Name
 
-# Groups of flows: how their packets are recognised, and which share of an interface they get.
-#
-# From groups and an interface's rate follow classes of traffic. How these are put in place is not known here.
+# Groups of flows: how their packets are recognised, and their shares of an interface. From groups and an interface's
+# rate follow classes of traffic.
 
 _REST = 0.1
-"""Of the rate for what belongs to no run: people's terminals, the file system."""
+"""The share of the rate for traffic outside runs: terminals, the file system."""
 _TRICKLE = 0.01
-"""Of the rate for a group that others pass: its connections stay alive."""
+"""The share of the rate for a group behind others in strict order, which keeps its connections alive."""
 _CLASSES = {1: ["wire"], 2: ["urgent", "ahead"], 3: ["urgent", "lists", "features"]}
-"""Names of the wire's classes of packets, by their number; beyond three they are counted on."""
+"""Names of the wire's packet classes, by their number; beyond three they are numbered."""
 
 
 class FlowGroup(StrictDocument):
-    """One group. When others leave some of their rate unused it may have that too, up to its ceiling."""
+    """One group of flows. It may use rate that others leave unused, up to its ceiling."""
 
     name: Name
     dscp: int | None = Field(
@@ -52,7 +52,7 @@ class FlowGroup(StrictDocument):
 
 
 class FlowGroups(StrictDocument):
-    """All groups of an interface. What the shares leave is for the rest, which comes last."""
+    """All groups of an interface. The remaining share is for other traffic, which comes last."""
 
     groups: list[FlowGroup] = Field(min_length=1, max_length=64)
     strict: bool = Field(
@@ -75,7 +75,7 @@ class FlowGroups(StrictDocument):
         return self
 
     def share_of(self, group: FlowGroup) -> float:
-        """What a group has in any case, of the interface's rate."""
+        """A group's guaranteed share of the interface's rate."""
         return _TRICKLE if group.share is None else group.share
 
     def _check_group(self, group: FlowGroup) -> None:
@@ -88,7 +88,9 @@ class FlowGroups(StrictDocument):
 
 
 def default_groups(cluster: ClusterDocument) -> FlowGroups:
-    """What can be told apart of a cluster's traffic: the wire if it is marked, and torch's sums of gradients."""
+    """The groups of a cluster's traffic that can be distinguished: the wire if it is marked, and torch's sums of
+    gradients.
+    """
     ours, mark = 1 - _REST, cluster.wire.dscp
     if 0 in cluster.wire.marks:
         raise PenstockError(
@@ -101,15 +103,15 @@ def default_groups(cluster: ClusterDocument) -> FlowGroups:
     if mark is None:
         return FlowGroups(groups=[FlowGroup(name="machines", share=ours)])
     if cluster.reduce == "servers":
-        # Gradients go over the wire too.
+        # Gradients are sent over the wire too.
         return FlowGroups(groups=[FlowGroup(name="wire", dscp=mark, share=ours)])
-    # Workers wait for each other's gradients with nothing else to do; features are asked for ahead.
+    # Workers wait idly for each other's gradients, while features are requested ahead.
     gradients = FlowGroup(name="gradients", share=ours / 3, priority=0)
     return FlowGroups(groups=[FlowGroup(name="wire", dscp=mark, share=ours * 2 / 3), gradients])
 
 
 def _strict_groups(cluster: ClusterDocument) -> FlowGroups:
-    """The wire's classes in their order, which is the order in which a run needs what they carry."""
+    """The wire's classes in their order of urgency."""
     marks = cluster.wire.dscp_classes
     names = _CLASSES.get(len(marks)) or [*_CLASSES[3], *(f"class{number}" for number in range(4, len(marks) + 1))]
     groups = [FlowGroup(name=name, dscp=mark) for name, mark in zip(names, marks, strict=True)]
@@ -119,7 +121,7 @@ def _strict_groups(cluster: ClusterDocument) -> FlowGroups:
 
 
 def read_groups(path: Path) -> FlowGroups:
-    """Groups that someone has written down."""
+    """The groups in a user's file."""
     fields = read_yaml(path, "a file with groups of flows")
     try:
         return FlowGroups.model_validate(fields)
@@ -129,11 +131,13 @@ def read_groups(path: Path) -> FlowGroups:
 
 REST = "rest"
 _LEAST, _LAST = 1000, 7
-"""The kernel knows no later priority: in strict order the groups from the eighth on share it with the rest."""
+"""The kernel has no later priority: in strict order the groups from the eighth on share it with other traffic."""
 _STRICT_REST = 0.05
-"""Of the rate, for the rest behind groups in strict order."""
+"""The share of the rate for other traffic behind groups in strict order."""
 _QUEUE_SECONDS, _LEAST_QUEUE = 0.02, 512 << 10
-"""What may wait in strict order: so long at the whole rate, but room for some of the kernel's bundles of packets."""
+"""Bounds of a queue in strict order: seconds at the whole rate, and at least room for some of the kernel's packet
+bundles.
+"""
 
 
 @dataclass(frozen=True)
@@ -142,22 +146,22 @@ class TrafficClass:
 
     name: str
     rate: int
-    """Bits it has in any case."""
+    """Guaranteed bits."""
     ceiling: int
-    """Bits it never exceeds."""
+    """Maximum bits."""
     share: float
-    """Its part of the whole, by which classes of one priority divide what is unused."""
+    """Its weight, by which classes of one priority divide unused rate."""
     priority: int
     dscp: int | None = None
     addresses: tuple[str, ...] = ()
-    """Where its packets go, if no mark tells them apart."""
+    """Destinations of its packets, if no mark identifies them."""
     queue: int | None = None
-    """Bytes that may wait; None: as many as the kernel likes."""
+    """The most bytes that may wait; None: the kernel's default."""
 
 
 @dataclass(frozen=True)
 class Classes:
-    """All classes of an interface; the last takes what belongs to no other."""
+    """All classes of an interface; the last is for unclassified packets."""
 
     rate: int
     """Bits per second of the interface."""
@@ -172,7 +176,8 @@ def classes_of(groups: FlowGroups, machine: Machine, peers: tuple[str, ...]) -> 
             code="option-missing",
         )
     whole = round(machine.nic_gbps * 1e9)
-    # The kernel would let megabytes wait behind more urgent ones, where no process can put them in order any more.
+    # By default the kernel would queue megabytes behind more urgent traffic, where processes can no longer reorder
+    # them.
     queue = max(_LEAST_QUEUE, round(whole / 8 * _QUEUE_SECONDS)) if groups.strict else None
     made = []
     for place, group in enumerate(groups.groups):
@@ -185,7 +190,7 @@ def classes_of(groups: FlowGroups, machine: Machine, peers: tuple[str, ...]) -> 
         where = peers if group.dscp is None else ()
         share = groups.share_of(group)
         bits = (round(whole * share), round(whole * group.ceiling))
-        # What no share has claimed goes to the first priority that wants it: strict order leaves nearly all unclaimed.
+        # Unclaimed rate goes to the first priority that wants it: strict order leaves nearly all unclaimed.
         weight, priority = (1.0, min(place, _LAST)) if groups.strict else (share, group.priority)
         made.append(TrafficClass(group.name, *bits, weight, priority, group.dscp, where, queue))
     left = 1 - sum(map(groups.share_of, groups.groups))
@@ -197,19 +202,19 @@ def classes_of(groups: FlowGroups, machine: Machine, peers: tuple[str, ...]) -> 
 # Traffic classes as `tc` commands: an htb queue with one class each, and u32 filters that assign packets.
 
 HANDLE = "5053:"
-"""The root queue's number, by which it is known as ours: "PS"."""
+"""The root queue's handle, which identifies it as ours: "PS"."""
 _ROOT, _FIRST = 1, 16
 _BURST_SECONDS, _LEAST_BURST = 0.001, 16 << 10
-"""What a class may send at once, so that timers need not be finer than this."""
+"""The largest burst of a class, in seconds at its rate and in bytes, so that timers need not be finer."""
 _QUANTUM, _LEAST_QUANTUM = 200_000, 1_600
-"""Bytes a class of the whole share would have in a turn, and what any has: a packet."""
+"""Bytes per turn of a class with the whole share, and the least of any: a packet."""
 _VERSIONS = {4: "ip", 6: "ipv6"}
 
 Command = list[str]
 
 
 def set_commands(classes: Classes, device: str) -> list[Command]:
-    """What gives an interface these classes. It must have no queue of anybody's."""
+    """Commands that give an interface these classes. It must not have a queue that somebody set."""
     rest = class_number(len(classes.classes) - 1)
     queue = ["qdisc", "add", "dev", device, "root", "handle", HANDLE, "htb", "default", rest]
     whole = _class(device, HANDLE, f"{_ROOT:x}", classes.rate, classes.rate)
@@ -225,12 +230,12 @@ def set_commands(classes: Classes, device: str) -> list[Command]:
 
 
 def clear_commands(device: str) -> list[Command]:
-    """What removes an interface's queue, with its classes; it has then what the kernel gives any."""
+    """Commands that remove an interface's queue with its classes, which restores the kernel's default."""
     return [["tc", "qdisc", "delete", "dev", device, "root"]]
 
 
 def class_number(place: int) -> str:
-    """The number, in tc's hexadecimal digits, of the class in this place."""
+    """The number, in tc's hexadecimal digits, of the class at this position."""
     return f"{_FIRST + place:x}"
 
 
@@ -252,10 +257,12 @@ def _burst(bits: int) -> str:
 
 
 def _filters(device: str, place: int, each: TrafficClass) -> list[Command]:
-    """A mark counts before an address. One preference holds filters of one protocol, so there are four."""
+    """Filters of a class. Marks take precedence over addresses. One preference holds filters of one protocol, so there
+    are four.
+    """
     found = []
     if each.dscp is not None:
-        # Of the byte the lower two bits are not the mark's.
+        # The lower two bits of the byte are not part of the mark.
         mark = [f"0x{each.dscp << 2:02x}", "0xfc"]
         found.append((1, "ip", ["ip", "dsfield", *mark]))
         found.append((2, "ipv6", ["ip6", "priority", *mark]))
@@ -272,13 +279,12 @@ def _filters(device: str, place: int, each: TrafficClass) -> list[Command]:
     ]
 
 
-# An interface's queue as the kernel has it: read, set and removed with the system's commands for networks.
-#
-# The same commands say which machine of a cluster this one is, and where the others are.
+# An interface's queue as the kernel has it: read, set and removed with `tc` and `ip`. The same commands show which
+# machine of a cluster this one is, and where the others are.
 
 _DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _KERNELS_OWN = "0:"
-"""The handle of a queue that nobody has set."""
+"""The handle of the kernel's default queue."""
 _CLASS = re.compile(
     r"class htb (?P<id>\S+) .*?rate (?P<rate>\S+) ceil (?P<ceiling>\S+).*?"
     r"Sent (?P<bytes>\d+) bytes (?P<packets>\d+) pkt \(dropped (?P<dropped>\d+), overlimits (?P<overlimits>\d+)",
@@ -307,7 +313,7 @@ class InterfaceQueue:
     kind: str
     handle: str
     classes: tuple[ClassCount, ...]
-    """Of a queue of ours."""
+    """The classes of a queue of ours."""
 
     @property
     def ours(self) -> bool:
@@ -316,7 +322,7 @@ class InterfaceQueue:
 
     @property
     def made(self) -> bool:
-        """Whether anybody made it; what the kernel gives any interface need not be removed, and cannot."""
+        """Whether anyone set it; the kernel's default queue cannot and need not be removed."""
         return self.handle != _KERNELS_OWN
 
     @property
@@ -326,7 +332,7 @@ class InterfaceQueue:
 
 
 def look(device: str) -> InterfaceQueue:
-    """What an interface has now."""
+    """The current queue of an interface."""
     if not _DEVICE.fullmatch(device):
         raise PenstockError(
             f"{device!r} is not the name of a network interface: `ip link` lists them.", code="unknown-name"
@@ -340,12 +346,12 @@ def look(device: str) -> InterfaceQueue:
 
 
 def carry_out(device: str, commands: Sequence[Command]) -> None:
-    """Run commands that change an interface; if one fails, it is left with the kernel's own queue."""
+    """Run commands that change an interface; if one fails, the kernel's default queue is restored."""
     try:
         for command in commands:
             run(command)
     except BaseException:
-        # Half of the classes would send the other half's packets to the rest.
+        # With only some of the classes, packets of the others would count as other traffic.
         with suppress(PenstockError):
             if look(device).ours:
                 run(clear_commands(device)[0])
@@ -353,7 +359,7 @@ def carry_out(device: str, commands: Sequence[Command]) -> None:
 
 
 def refuse_foreign(queue: InterfaceQueue, device: str) -> None:
-    """A queue that someone else has set is theirs."""
+    """Refuse to replace a queue that someone else has set."""
     if queue.foreign:
         raise PenstockError(
             f"{device} has a {queue.kind} queue ({queue.handle}) that penstock did not make: remove it yourself,"
@@ -363,7 +369,7 @@ def refuse_foreign(queue: InterfaceQueue, device: str) -> None:
 
 
 def parse_classes(text: str) -> tuple[ClassCount, ...]:
-    """The classes in tc's own words, in order of their numbers (tc has no JSON for them)."""
+    """The classes in tc's text output, in order of their numbers (tc has no JSON for them)."""
     found = []
     for block in re.split(r"\n(?=class )", text):
         match = _CLASS.match(block)
@@ -375,7 +381,7 @@ def parse_classes(text: str) -> tuple[ClassCount, ...]:
 
 
 def run(command: Sequence[str]) -> str:
-    """Run `tc` or `ip`; what it prints."""
+    """Run `tc` or `ip`; returns what it prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -412,7 +418,7 @@ def machine_of(cluster: ClusterDocument, name: str | None, device: str) -> Machi
 
 
 def peers_of(cluster: ClusterDocument, machine: Machine) -> tuple[str, ...]:
-    """The numeric addresses of the other machines, names looked up; those of this machine are none."""
+    """The numeric addresses of the other machines, with names resolved; this machine's own are left out."""
     own = _numeric(machine.address)
     found = {_numeric(other.address) for other in cluster.machines if other.name != machine.name}
     remote = [address for address in found if address != own and not ipaddress.ip_address(address).is_loopback]
@@ -420,7 +426,7 @@ def peers_of(cluster: ClusterDocument, machine: Machine) -> tuple[str, ...]:
 
 
 def own_address(machine: Machine) -> tuple[str, ...]:
-    """A machine's numeric address, where a router's packets go on their way to it; none on loopback."""
+    """A machine's numeric address; empty for loopback."""
     own = _numeric(machine.address)
     return () if ipaddress.ip_address(own).is_loopback else (own,)
 

@@ -32,10 +32,7 @@ from penstock.train.tasks import TASKS, TaskEntry
 _COUNT, _CLASSES, _WIDTH = 120, 3, 8
 _FEW: dict[str, Any] = {
     "fanouts": [4, 3],
-    "layer_sizes": [24, 24],
-    "saint_size": 30,
     "clusters": 4,
-    "clusters_per_batch": 2,
     "hidden": 8,
     "batch_size": 16,
     "epochs": 2,
@@ -186,11 +183,9 @@ def _reordered(block: Block) -> Block:
     return other
 
 
-def _typed_block(block: Block) -> Any:
-    from penstock.sampling.block import TypedBlock
-
+def _typed_block(block: Block) -> Block:
     counts = {"paper": 9, "author": 9}, {"paper": 4, "author": 4}
-    return TypedBlock(dict.fromkeys(_RELATIONS, block), *counts)
+    return Block.of_relations(dict.fromkeys(_RELATIONS, block), *counts)
 
 
 def _check_rows(layer: torch.nn.Module, block: Any, rows: dict[str, torch.Tensor], other: Any, width: int) -> None:

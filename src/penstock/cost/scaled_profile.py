@@ -18,9 +18,9 @@ import numpy as np
 from penstock.cost.profile import MeasuredSetup, MemoryUse, OperatorCost, Profile, TransferCost
 from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import Planned
-from penstock.sampling import Block, MiniBatch
+from penstock.sampling import MiniBatch
 
-Draw = Callable[[Array, Planned], MiniBatch[Block]]
+Draw = Callable[[Array, Planned], MiniBatch]
 """The batch of some seeds."""
 
 

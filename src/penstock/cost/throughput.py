@@ -19,7 +19,7 @@ from penstock.nn import GraphSAGE
 from penstock.nn.eager import eager
 from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule
 from penstock.pipeline.loader import Batch
-from penstock.sampling import BatchKey, Block, MiniBatch, NeighbourSampler
+from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
 from penstock.store import LocalStore, gather_rows
 
 # How long a step takes, and whether the pipeline keeps every core busy.
@@ -36,7 +36,7 @@ class TrainingRow(TypedDict):
     ratio: float
 
 
-def loaded(graph: Graph, number: int, seeds: Array, fanouts: list[int]) -> MiniBatch[Block]:
+def loaded(graph: Graph, number: int, seeds: Array, fanouts: list[int]) -> MiniBatch:
     """A batch with features and labels."""
     batch = NeighbourSampler(graph, fanouts).sample(seeds, BatchKey(0, 0, number))
     batch.features[batch.node_type] = torch.from_numpy(gather_rows(graph.x, batch.vertices[batch.node_type])).float()
@@ -61,7 +61,7 @@ def sage_step(graph: Graph, hidden: int, layers: int) -> Step:
     return step
 
 
-def measure_steps(ways: dict[str, Step], batches: list[MiniBatch[Block]]) -> list[TrainingRow]:
+def measure_steps(ways: dict[str, Step], batches: list[MiniBatch]) -> list[TrainingRow]:
     """Seconds a batch of several ways to do the same step: the same batches, threads and allocator for all."""
     rows: list[TrainingRow] = []
     for what, step in ways.items():

@@ -13,7 +13,7 @@ from penstock.explain.mask_optimiser import Mask, MaskOptions, Masks, decided_ta
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.masked import MaskedBlock
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
+from penstock.sampling.block import Block, MiniBatch
 
 # The exact neighbourhood of one vertex as a batch, and the batch with a mask over its edges.
 
@@ -38,16 +38,16 @@ class Neighbourhood:
     the relation has each of its edges once.
     """
 
-    def __init__(self, batch: MiniBatch[Any], kinds: Sequence[EdgeType]) -> None:
-        """`kinds` are the graph's relations; in blocks of one relation, the first is meant."""
+    def __init__(self, batch: MiniBatch, kinds: Sequence[EdgeType]) -> None:
+        """`kinds` are the graph's relations."""
         assert batch.num_seeds == 1, f"a neighbourhood of {batch.num_seeds} vertices"
-        self.batch, self._kinds = batch, list(kinds)
+        self.batch, self._layers = batch, [block.named(kinds) for block in batch.blocks]
         (self.node_type,) = (name for name, rows in batch.seeds.items() if len(rows))
         widest = dict[EdgeType, Block]()
-        for layer in self._layers():
-            for kind, block in layer.items():
+        for layer in self._layers:
+            for kind, block in layer.relations.items():
                 _check_prefix(block, widest.setdefault(kind, block))
-        hops = {kind: _hops(kind[2], batch.blocks) for kind in widest}
+        hops = {kind: _hops(kind[2], self._layers) for kind in widest}
         self.relations = [_relation(kind, block, hops[kind]) for kind, block in widest.items()]
         starts = np.cumsum([0, *(len(each.sources) for each in self.relations)])
         self._first = dict(zip(widest, starts.tolist(), strict=False))
@@ -69,35 +69,28 @@ class Neighbourhood:
     @property
     def edge_widths(self) -> dict[EdgeType, int]:
         """Numbers that edges carry in `edge_attr`, by the relations that carry any."""
-        parts = [(kind, part.edge_attr) for layer in self._layers() for kind, part in layer.items()]
+        parts = [(kind, part.edge_attr) for layer in self._layers for kind, part in layer.relations.items()]
         return {kind: int(rows.shape[1]) for kind, rows in parts if rows is not None}
 
-    def masked_blocks(
-        self, mask: Tensor, columns: Mapping[EdgeType, Tensor] | None = None
-    ) -> list[Block] | list[TypedBlock]:
+    def masked_blocks(self, mask: Tensor, columns: Mapping[EdgeType, Tensor] | None = None) -> list[Block]:
         """The batch's blocks with a mask over all edges, relation after relation.
 
         `columns` multiply the numbers that the edges of a relation carry.
         """
-        made = list[Any]()
-        for block, layer in zip(self.batch.blocks, self._layers(), strict=True):
-            parts = {
-                kind: MaskedBlock(part, self._of_part(mask, kind, part), _scaled(part, (columns or {}).get(kind)))
-                for kind, part in layer.items()
-            }
-            if isinstance(block, Block):
-                (only,) = parts.values()
-                made.append(only)
-            else:
-                made.append(TypedBlock(dict(parts), block.num_src, block.num_dst))
+        made = list[Block]()
+        for block, layer in zip(self.batch.blocks, self._layers, strict=True):
+            kinds = {id(part): kind for kind, part in layer.relations.items()}
+
+            def masked(part: Block, kinds: dict[int, EdgeType] = kinds) -> Block:
+                kind = kinds[id(part)]
+                return MaskedBlock(part, self._of_part(mask, kind, part), _scaled(part, (columns or {}).get(kind)))
+
+            made.append(block.changed(masked))
         return made
 
     def _of_part(self, mask: Tensor, kind: EdgeType, part: Block) -> Tensor:
         first = self._first[kind]
         return mask[first : first + part.num_edges]
-
-    def _layers(self) -> list[dict[EdgeType, Block]]:
-        return [{self._kinds[0]: block} if isinstance(block, Block) else block.relations for block in self.batch.blocks]
 
 
 def _scaled(block: Block, columns: Tensor | None) -> Tensor | None:
@@ -110,9 +103,9 @@ def full_mask(mask: Tensor, places: Array, edges: int) -> Tensor:
     return whole.index_put((torch.from_numpy(places),), mask)
 
 
-def _hops(node_type: str, blocks: Sequence[Block | TypedBlock]) -> Array:
+def _hops(node_type: str, blocks: Sequence[Block]) -> Array:
     """The hop of the edges into each row of a type: 1 for those that the innermost block computes."""
-    counts = [block.num_dst if isinstance(block, Block) else block.num_dst.get(node_type, 0) for block in blocks]
+    counts = [block.dst_counts.get(node_type, 0) for block in blocks]
     new = np.diff(counts[::-1], prepend=0)
     return np.repeat(np.arange(1, len(counts) + 1), new)
 
@@ -213,9 +206,10 @@ def explain_output(
     )
 
 
-def _output(model: Callable[..., Any], neighbourhood: Neighbourhood, blocks: Any, x: dict[str, Tensor]) -> Tensor:
-    typed = not hasattr(blocks[0], "indices")
-    out = model(blocks, x if typed else next(iter(x.values())))
+def _output(
+    model: Callable[..., Any], neighbourhood: Neighbourhood, blocks: list[Block], x: dict[str, Tensor]
+) -> Tensor:
+    out = model(blocks, next(iter(x.values())) if blocks[0].has_lists else x)
     rows = out.get(neighbourhood.node_type) if isinstance(out, dict) else out
     if rows is None or rows.dim() != 2 or len(rows) < 1:
         raise PenstockError(

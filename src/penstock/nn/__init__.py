@@ -1,9 +1,9 @@
 """Models on blocks: aggregation, layers, a zoo, and any torch module.
 
 `kernels` and `threads` are the mechanism on the host and `device` is that on a GPU, chosen by the type of the block;
-`aggregation`, `attention` and `drop` are the differentiable face of both, `derived` what is made of a block once,
-`input_rows` what a first layer may read, `order` the choice between aggregating and transforming first, `norm` the
-normalisation of a batch that workers may share. `layers` stand on those, `zoo` on the layers, `options` say what can
+`aggregation`, `attention` and `drop` are the differentiable interface of both, `derived` caches what is made of a
+block, `input_rows` are the forms of a first layer's inputs, `order` chooses between aggregating and transforming first,
+`norm` normalises batches that workers may share. `layers` use those, `zoo` uses the layers, and `options` are what can
 be chosen. `adapter` runs modules that know nothing of blocks; `scorers` turn rows of vertices into scores of pairs.
 """
 
@@ -98,7 +98,7 @@ __all__ = [
     "model_options",
 ]
 
-# Looked up on first use, so that reading the options (a job, the command line's help) does not wait for torch.
+# Imported on first use, so that reading the options (a job, the command line's help) does not wait for torch.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
-from penstock.nn.masked import MaskedBlock
-from penstock.sampling.block import Block, TypedBlock, by_relation, merge_edge_rows, merge_edges, new_rows
+from penstock.sampling.block import Block, by_relation, merge_edge_rows, merge_edges, new_rows
 from penstock.sampling.device.block import HOST_LISTS, DeviceBlock, bounds_key
 from penstock.traced import is_traced
 
@@ -29,9 +28,9 @@ def call_masked(
     masks: Tensor | dict[EdgeType, Tensor] | None,
     carried: Mapping[str, Any] | None = None,
 ) -> Any:
-    """What the module returns for x and edges, whose messages are multiplied by their masks where there are any.
+    """The module's output for x and edges, whose messages are multiplied by their masks if there are any.
 
-    `carried` are further arguments by name: what the edges carry.
+    `carried` are further arguments by name: the edge fields.
     """
     more = dict(carried or {})
     if masks is None:
@@ -57,10 +56,10 @@ def _message_passing(module: nn.Module) -> list[Any]:
 
 @contextmanager
 def _without_masks(layers: list[Any]) -> Iterator[None]:
-    """Within it, PyG's layers have nothing of another explainer; afterwards they have it again.
+    """Within the context, PyG's layers have no state of another explainer; it is restored afterwards.
 
     PyG's Explainer leaves the mask's name among a layer's parameters. PyG then copies any mask into a new parameter,
-    through which no gradient comes back.
+    which breaks its gradient.
     """
     if all(layer.explain is False for layer in layers):
         raise PenstockError(
@@ -86,7 +85,7 @@ def _without_masks(layers: list[Any]) -> Iterator[None]:
 
 
 _STATE = ("_edge_mask", "_loop_mask", "_apply_sigmoid")
-"""What PyG keeps of an explanation in its layers, beside `explain`."""
+"""PyG's explanation state in its layers, beside `explain`."""
 
 
 def _in_pyg_layers(
@@ -113,7 +112,7 @@ def adapt(
 ) -> "Adapted":
     """A module as a model on blocks. `edge_types`, if given, are all passed, without edges where a batch has none.
 
-    `edge_widths`: numbers that the edges of a relation carry.
+    `edge_widths`: the width of the edge features by relation.
     """
     return Adapted(module, typed, num_layers, edge_types, edge_widths)
 
@@ -121,12 +120,12 @@ def adapt(
 class Adapted(nn.Module):
     """Runs on the merged edges of a batch, as PyG's loaders give them, and keeps the seeds' rows.
 
-    Such a module knows nothing of how drawn edges stand for a neighbourhood: batches whose edges have weights, which it
-    would leave out, are refused. What edges carry is passed by name, as `edge_attr` and `edge_weight`; to a module for
-    several types as dictionaries, `edge_attr_dict` and `edge_weight_dict` where it has arguments of these names. In
-    training it gets features of its own, which it may keep or write to.
+    Such a module does not know the estimator weights of drawn edges: batches whose edges have weights, which it would
+    ignore, are refused. Edge fields are passed by name, as `edge_attr` and `edge_weight`; to a module for several types
+    as dictionaries, `edge_attr_dict` and `edge_weight_dict` where it has arguments of these names. In training it gets
+    a copy of the features, which it may keep or write to.
 
-    Nothing is known of its layers, so it computes all rows in every layer and cannot be run a layer at a time.
+    Its layers are unknown, so it computes all rows in every layer and cannot be run a layer at a time.
     """
 
     layerwise = False
@@ -145,7 +144,7 @@ class Adapted(nn.Module):
         self._edge_widths = dict(edge_widths or {})
         self.module, self.typed, self.num_layers, self.edge_types = module, typed, num_layers, list(edge_types)
 
-    def forward(self, blocks: Sequence[Block] | Sequence[TypedBlock], x: Any) -> Any:
+    def forward(self, blocks: Sequence[Block], x: Any) -> Any:
         """[seeds, out], or by node type."""
         if self.num_layers is not None and len(blocks) != self.num_layers:
             raise PenstockError(
@@ -154,18 +153,17 @@ class Adapted(nn.Module):
             )
         _refuse_weights(blocks)
         if self.typed:
-            return self._typed(cast(Sequence[TypedBlock], blocks), {name: _own(rows) for name, rows in x.items()})
-        plain = cast(Sequence[Block], blocks)
-        carried = {name: rows for name in CARRIED if (rows := merged_edge_rows(plain, name)) is not None}
-        result = call_masked(self.module, _own(x), merged_edges(plain), merged_mask(plain), carried)
+            return self._typed(blocks, {name: _own(rows) for name, rows in x.items()})
+        carried = {name: rows for name in CARRIED if (rows := merged_edge_rows(blocks, name)) is not None}
+        result = call_masked(self.module, _own(x), merged_edges(blocks), merged_mask(blocks), carried)
         if not isinstance(result, Tensor):
             raise PenstockError(
                 f"The module returned a {type(result).__name__}: forward(x, edge_index) must return a tensor.",
                 code="user-code-failed",
             )
-        return result[: plain[-1].num_dst]
+        return result[: blocks[-1].num_dst]
 
-    def _typed(self, blocks: Sequence[TypedBlock], x: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _typed(self, blocks: Sequence[Block], x: dict[str, Tensor]) -> dict[str, Tensor]:
         device = next(iter(x.values())).device if x else None
         edges = {kind: torch.empty(2, 0, dtype=torch.int64, device=device) for kind in self.edge_types}
         edges |= merged_relations(blocks)
@@ -175,11 +173,11 @@ class Adapted(nn.Module):
                 f"The module returned a {type(result).__name__}: it must return a dict of tensors by node type.",
                 code="user-code-failed",
             )
-        seeds = blocks[-1].num_dst
+        seeds = blocks[-1].dst_counts
         return {name: rows[: seeds[name]] for name, rows in result.items() if seeds.get(name, 0)}
 
-    def _carried(self, blocks: Sequence[TypedBlock], device: torch.device | None) -> dict[str, dict[EdgeType, Tensor]]:
-        """What edges carry, by relation; of one without edges in this batch, no rows."""
+    def _carried(self, blocks: Sequence[Block], device: torch.device | None) -> dict[str, dict[EdgeType, Tensor]]:
+        """Edge fields by relation; empty tensors for a relation without edges in this batch."""
         taken, found = inspect.signature(self.module.forward).parameters, {}
         for name in CARRIED:
             rows = {
@@ -195,15 +193,15 @@ class Adapted(nn.Module):
 
 
 CARRIED = ("edge_attr", "edge_weight")
-"""Arguments of a module's forward by which it gets what edges carry."""
+"""Arguments of a module's forward that receive edge fields."""
 
 
 def _own(x: Tensor) -> Tensor:
-    """A copy in training, where the batch's buffer is filled anew for a later one; inference reads into fresh ones."""
+    """A copy in training, where the batch's buffer is reused for a later one; inference reads into new ones."""
     return x.clone() if torch.is_grad_enabled() else x
 
 
-def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
+def _refuse_weights(blocks: Sequence[Block]) -> None:
     for block in blocks:
         for part in block.parts:
             if part.weights is not None:
@@ -215,14 +213,13 @@ def _refuse_weights(blocks: Sequence[Block] | Sequence[TypedBlock]) -> None:
 
 
 def merged_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) -> Tensor:
-    """[2, edges] int64 of blocks that are outermost first, where the blocks are; each vertex's list once.
+    """[2, edges] int64 of blocks that are outermost first, on the blocks' device; each vertex's list once.
 
     `known` as for `sampling.block.new_rows`.
 
-    On a device the lists' lengths must be known here, so this waits for it; blocks with spare room are not for modules
-    that know nothing of them.
+    On a device this waits for the lists' lengths. Blocks with spare room are not supported.
     """
-    if not isinstance(blocks[0], DeviceBlock):
+    if not blocks[0].on_device:
         return torch.from_numpy(merge_edges(blocks, known))
     sources, targets = list[Tensor](), list[Tensor]()
     for block, (start, stop) in _with_bounds(blocks, known):
@@ -235,22 +232,20 @@ def merged_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) ->
 
 def merged_mask(blocks: Sequence[Block], known: Sequence[int] | None = None) -> Tensor | None:
     """The mask of the merged edges, in their order; None where blocks have none."""
-    if not all(isinstance(block, MaskedBlock) for block in blocks):
+    if any(block.mask is None for block in blocks):
         return None
-    rows = cast(list[tuple[MaskedBlock, int]], new_rows(blocks, known))
-    return torch.cat([block.mask[int(block.indptr[first]) :] for block, first in rows])
+    return torch.cat([block.mask[int(block.indptr[first]) :] for block, first in new_rows(blocks, known)])
 
 
 def _with_bounds(blocks: Sequence[Block], known: Sequence[int] | None) -> list[tuple[DeviceBlock, tuple[int, int]]]:
-    """Blocks from the seeds outwards, each with where the lists that no earlier one has start and end.
+    """Blocks from the seeds outwards, each with the bounds of the lists that no earlier one has.
 
-    The device is waited for once, and not again for blocks whose bounds were asked for before; those of a traced block
-    are known on the host.
+    It waits for the device once, and not for blocks whose bounds are cached; those of a traced block are known on the
+    host.
     """
     found = list[tuple[DeviceBlock, int, str]]()
-    for block, first in new_rows(blocks, known):
-        assert isinstance(block, DeviceBlock)
-        # A block may be that of several layers.
+    for block, first in cast(list[tuple[DeviceBlock, int]], new_rows(blocks, known)):
+        # One block may serve several layers.
         found.append((block, first, bounds_key(first)))
     if is_traced():
         for block, first, key in found:
@@ -263,14 +258,14 @@ def _with_bounds(blocks: Sequence[Block], known: Sequence[int] | None) -> list[t
     return [(block, block.derived[key]) for block, _, key in found]
 
 
-def merged_relations(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor]:
+def merged_relations(blocks: Sequence[Block]) -> dict[EdgeType, Tensor]:
     """`merged_edges` of every relation that has any in some layer."""
     return {kind: merged_edges(*parts) for kind, parts in by_relation(blocks).items()}
 
 
 def merged_edge_rows(blocks: Sequence[Block], name: str, known: Sequence[int] | None = None) -> Tensor | None:
     """`edge_attr` or `edge_weight` of the edges of `merged_edges`, in its order; None where there are none."""
-    if not isinstance(blocks[0], DeviceBlock):
+    if not blocks[0].on_device:
         found: Tensor | None = merge_edge_rows(blocks, name, known)
         return found
     if any(getattr(block, name) is None for block in blocks):
@@ -278,7 +273,7 @@ def merged_edge_rows(blocks: Sequence[Block], name: str, known: Sequence[int] | 
     return torch.cat([getattr(block, name)[slice(*bounds)] for block, bounds in _with_bounds(blocks, known)])
 
 
-def merged_masks(blocks: Sequence[TypedBlock]) -> dict[EdgeType, Tensor] | None:
+def merged_masks(blocks: Sequence[Block]) -> dict[EdgeType, Tensor] | None:
     """`merged_mask` of every relation that has edges in some layer."""
     found = {kind: merged_mask(*parts) for kind, parts in by_relation(blocks).items()}
     return {kind: mask for kind, mask in found.items() if mask is not None} or None

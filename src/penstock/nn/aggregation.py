@@ -1,5 +1,6 @@
 """Aggregation over a block, forward and backward, without a message per edge."""
 
+from functools import singledispatch
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -26,104 +27,131 @@ Reduce = Literal["mean", "sum", "max"]
 
 
 def aggregate(block: Block, x: Tensor, reduce: Reduce = "mean") -> Tensor:
-    """[num_dst, width]: what each destination's whole list would give, estimated from the block's edges.
+    """[num_dst, width]: the aggregate of each destination's whole list, estimated from the block's edges.
 
-    A row without edges gives zeros. `max` is taken over the drawn edges as they are: a sampled maximum is no larger
-    than the whole list's.
+    A row without edges gives zeros. `max` is taken over the drawn edges only: a sampled maximum is at most that of the
+    whole list.
     """
     check_rows(block, x)
     if reduce not in ("mean", "sum", "max"):
         raise PenstockError(
             f"Neighbours cannot be aggregated by {reduce!r}: choose mean, sum or max.", code="unknown-name"
         )
-    return kept_aggregate(block, reduce, x, lambda: _aggregate(block, x, reduce))
+    result: Tensor = kept_aggregate(block, reduce, x, lambda: _aggregate(block, x, reduce))
+    return result
 
 
+@singledispatch
 def _aggregate(block: Block, x: Tensor, reduce: Reduce) -> Tensor:
-    if isinstance(block, DeviceBlock):
-        return on_device.aggregate(block, x, reduce)
     if reduce == "max":
-        return masked.gather_max(block, x) if isinstance(block, MaskedBlock) else differentiable(_Max, x, block)
-    return gather(block, x, write_scale=mean_scale(block) if reduce == "mean" else sum_scale(block))
+        return _largest(block, x)
+    return _gather(block, x, None, mean_scale(block) if reduce == "mean" else sum_scale(block), None)
+
+
+@singledispatch
+def _largest(block: Block, x: Tensor) -> Tensor:
+    return differentiable(_Max, x, block)
+
+
+_aggregate.register(DeviceBlock, on_device.aggregate)
+_largest.register(MaskedBlock, masked.gather_max)
 
 
 def aggregate_beside(block: Block, x: Tensor | AggregatedRows, reduce: Reduce = "mean") -> tuple[Tensor, Tensor]:
     """`aggregate` and the destinations' own rows, whose gradients then reach x in one pass."""
     if isinstance(x, AggregatedRows):
         return x.beside(reduce)
-    return kept_aggregate(block, f"{reduce} beside", x, lambda: _aggregate_beside(block, x, reduce))
-
-
-def _aggregate_beside(block: Block, x: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    if isinstance(block, DeviceBlock):
-        check_rows(block, x)
-        return on_device.aggregate_beside(block, x, reduce)
-    if reduce == "max" or isinstance(block, MaskedBlock):
-        return aggregate(block, x, reduce), x[: block.num_dst]
     check_rows(block, x)
+    made: tuple[Tensor, Tensor] = kept_aggregate(
+        block, f"{reduce} beside", x, lambda: _aggregate_beside(block, x, reduce)
+    )
+    return made
+
+
+@singledispatch
+def _aggregate_beside(block: Block, x: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    if reduce == "max" or block.mask is not None:
+        return aggregate(block, x, reduce), x[: block.num_dst]
     scale = mean_scale(block) if reduce == "mean" else sum_scale(block)
     result: tuple[Tensor, Tensor] = cast(Any, _GatherBeside).apply(x, block, scale)
     return result
 
 
+_aggregate_beside.register(DeviceBlock, on_device.aggregate_beside)
+
+
 def aggregate_joined(
-    block: DeviceBlock,
+    block: Block,
     x: Tensor | TableRows | Rectified | AggregatedRows,
     reduce: Reduce = "mean",
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """[num_dst, 2 * width + 8]: `aggregate` (mean or sum), the own rows, a one and zeros, in one pass on a device.
 
-    Rows of a table are read where they lie; the result has type `dtype`.
+    Rows of a table are read in place; the result has type `dtype`.
     """
     if isinstance(x, AggregatedRows):
         return x.joined(reduce, dtype)
     check_rows(block, x)
     what = f"{reduce} joined {dtype}"
-    return kept_aggregate(block, what, x, lambda: on_device.aggregate_joined(block, x, reduce, dtype))
+    return kept_aggregate(
+        block, what, x, lambda: on_device.aggregate_joined(cast(DeviceBlock, block), x, reduce, dtype)
+    )
 
 
 def normalised_sum(block: Block, x: Tensor | AggregatedRows) -> Tensor:
     """GCN's sum of the list and the vertex itself, each over sqrt((d_u + 1)(d_v + 1)), d being whole lists' totals."""
     if isinstance(x, AggregatedRows):
         return x.normalised()
-    return kept_aggregate(block, "normalised sum", x, lambda: _normalised_sum(block, x))
+    check_rows(block, x)
+    result: Tensor = kept_aggregate(block, "normalised sum", x, lambda: _normalised_sum(block, x))
+    return result
 
 
+@singledispatch
 def _normalised_sum(block: Block, x: Tensor) -> Tensor:
-    if isinstance(block, DeviceBlock):
-        check_rows(block, x)
-        return on_device.normalised_sum(block, x)
     roots = 1 / np.sqrt(known_totals(block, block.num_src) + 1)
     own = roots[: block.num_dst]
     estimate = sum_scale(block)
-    return gather(block, x, roots, own if estimate is None else own * estimate, own * own)
+    return _gather(block, x, roots, own if estimate is None else own * estimate, own * own)
+
+
+_normalised_sum.register(DeviceBlock, on_device.normalised_sum)
 
 
 def gather(block: Block, x: Tensor, read_scale: Any = None, write_scale: Any = None, own_scale: Any = None) -> Tensor:
     """write_scale[i] * sum of w[e] * read_scale[j] * x[j] over the edges e = (j, i), + own_scale[i] * x[i].
 
-    w are the block's weights. A scale that is not given is one, but `own_scale` zero. Scales are arrays, for a device's
-    block tensors.
+    w are the block's weights. A missing scale is one, but a missing `own_scale` is zero. Scales are arrays, for a
+    device's block tensors.
     """
     check_rows(block, x)
-    if isinstance(block, DeviceBlock):
-        read, write = (None if scale is None else Scale(scale) for scale in (read_scale, write_scale))
-        return on_device.scaled(block, x, read, write, own_scale)
-    if isinstance(block, MaskedBlock):
-        return masked.gather(block, x, read_scale, write_scale, own_scale)
+    return _gather(block, x, read_scale, write_scale, own_scale)
+
+
+@singledispatch
+def _gather(block: Block, x: Tensor, read_scale: Any, write_scale: Any, own_scale: Any) -> Tensor:
     return differentiable(_Gather, x, block, read_scale, write_scale, own_scale)
 
 
+@_gather.register
+def _(block: DeviceBlock, x: Tensor, read_scale: Any, write_scale: Any, own_scale: Any) -> Tensor:
+    read, write = (None if scale is None else Scale(scale) for scale in (read_scale, write_scale))
+    return on_device.scaled(block, x, read, write, own_scale)
+
+
+_gather.register(MaskedBlock, masked.gather)
+
+
 def mean_scale(block: Block) -> Array:
-    """What turns each row's sum of weights[e] * x into the estimate of its list's mean."""
+    """The factor that turns each row's sum of weights[e] * x into the estimate of its list's mean."""
     if block.weights is None:
         return _reciprocal(np.diff(block.indptr))
     return _reciprocal(known_totals(block, block.num_dst))
 
 
 def sum_scale(block: Block) -> Array | None:
-    """What turns each row's sum of weights[e] * x into the estimate of its list's sum; None: nothing to do."""
+    """The factor that turns each row's sum of weights[e] * x into the estimate of its list's sum; None: one."""
     if block.weights is not None or block.totals is None:
         return None
     scale: Array = _reciprocal(np.diff(block.indptr)) * known_totals(block, block.num_dst)
@@ -143,24 +171,7 @@ def known_totals(block: Block, rows: int) -> Array:
 
 def check_rows(block: Block, x: Tensor | TableRows | Rectified) -> None:
     """Refuse a matrix that a block's kernels cannot read."""
-    if isinstance(block, DeviceBlock):
-        if x.device != block.device:
-            raise PenstockError(
-                f"A block on {block.device} was given rows on {x.device}: keep both on one device.",
-                code="mismatched-inputs",
-            )
-        if not x.dtype.is_floating_point:
-            raise PenstockError(
-                f"There are no kernels for {x.dtype}: convert the features to float32.", code="wrong-type"
-            )
-        check_shape(x)
-    elif isinstance(x, TableRows | Rectified) or x.device.type == "cuda":
-        raise PenstockError(
-            f"A block on the host was given rows on {x.device}: move the block to the device too.",
-            code="mismatched-inputs",
-        )
-    else:
-        check_matrix(x)
+    _check_place(block, x)
     if len(x) < block.num_src:
         raise PenstockError(
             f"The block has {block.num_src:,} source rows, but its input has shape {tuple(x.shape)}.",
@@ -168,8 +179,30 @@ def check_rows(block: Block, x: Tensor | TableRows | Rectified) -> None:
         )
 
 
+@singledispatch
+def _check_place(block: Block, x: Any) -> None:
+    if isinstance(x, TableRows | Rectified) or x.device.type == "cuda":
+        raise PenstockError(
+            f"A block on the host was given rows on {x.device}: move the block to the device too.",
+            code="mismatched-inputs",
+        )
+    check_matrix(x)
+
+
+@_check_place.register
+def _(block: DeviceBlock, x: Any) -> None:
+    if x.device != block.device:
+        raise PenstockError(
+            f"A block on {block.device} was given rows on {x.device}: keep both on one device.",
+            code="mismatched-inputs",
+        )
+    if not x.dtype.is_floating_point:
+        raise PenstockError(f"There are no kernels for {x.dtype}: convert the features to float32.", code="wrong-type")
+    check_shape(x)
+
+
 def check_matrix(x: Tensor) -> None:
-    """Refuse what no kernel of the host can read."""
+    """Refuse a matrix that no kernel of the host can read."""
     if x.device.type != "cpu" and not is_traced():
         raise PenstockError(
             f"There are no kernels for device {x.device.type!r} yet: keep model and data on the CPU.",
@@ -181,7 +214,7 @@ def check_matrix(x: Tensor) -> None:
 
 
 def check_shape(x: Tensor | TableRows | Rectified) -> None:
-    """Refuse what is no matrix."""
+    """Refuse anything but a matrix."""
     if x.dim() != 2:
         raise PenstockError(
             f"Layers take one row for each vertex, but the input has shape {tuple(x.shape)}.", code="shape-mismatch"
@@ -237,7 +270,7 @@ def _return_rows(
     own: Array | None,
     grad: Tensor,
 ) -> Tensor:
-    """The gradient of `rows` source rows: a gather along the transposed lists, with the scales' parts exchanged."""
+    """The gradient of `rows` source rows: a gather along the transposed lists, with the scales swapped."""
     lists = transposed(block, rows)
     weights = None if block.weights is None else block.weights[lists.edges]
     if read_scale is not None and len(read_scale) < rows:
@@ -255,7 +288,7 @@ def gather_rows(
     own: Array | None,
     x: Tensor,
 ) -> Tensor:
-    """`gather` over lists, of numbers alone: without gradients."""
+    """`gather` over lists, without gradients."""
     rows = as_rows(x)
     added = np.empty((0, rows.shape[1]), rows.dtype) if own is None else own
     edge, read = _factors(weights, rows.dtype), _factors(read_scale, rows.dtype)
@@ -319,16 +352,15 @@ def _factors(values: Array | None, dtype: Any) -> Array:
 
 
 def _reciprocal(values: Array) -> Array:
-    """1 / values, and 0 where a row has nothing."""
+    """1 / values, and 0 for 0."""
     values = np.asarray(values, np.float64)
     result: Array = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
     return result
 
 
-# Rows of edges: read from their ends, and added up at their destinations; each a gather over lists, differentiable.
-#
-# Layers whose messages depend on what an edge carries are made of these. They take one row for each edge, as PyG does,
-# and every row is written by one thread in one order.
+# Rows of edges: read from their ends, and summed at their destinations; each is a differentiable gather over lists.
+# Layers whose messages depend on edge features use these. They take one row for each edge, as PyG does, and every row
+# is written by one thread in one order.
 
 
 def of_sources(block: Block, x: Tensor) -> Tensor:
@@ -342,12 +374,12 @@ def of_destinations(block: Block, x: Tensor) -> Tensor:
 
 
 def sum_of_edges(block: Block, rows: Tensor) -> Tensor:
-    """[num_dst, width]: what the sum over each whole list's edges would give, estimated from the block's."""
+    """[num_dst, width]: the sum over each whole list's edges, estimated from the block's."""
     return aggregate(edge_lists(block), rows, "sum")
 
 
 def edge_features(block: Block, width: int) -> Tensor:
-    """What the block's edges carry, [edges, width]; refused where they carry something else."""
+    """The edge features of the block, [edges, width]; an error where they have another width."""
     rows = block.edge_attr
     if rows is None or tuple(rows.shape) != (block.num_edges, width):
         has = "none" if rows is None else f"of shape {tuple(rows.shape)}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import singledispatch
 from typing import Any, cast
 
 import numpy as np
@@ -33,15 +34,24 @@ def attend(
     """GAT: [num_dst, heads * size] of values [num_src, heads * size], with the softmax over each destination's edges of
     leaky(scores_src[source] + scores_dst[destination]), both [rows, heads].
 
-    With the block's weights, an edge stands for that many: w * exp(e) / sum of w * exp(e). `kept` [edges, heads]
-    multiplies the shares (dropout). A row without edges gives zeros.
+    With the block's weights, an edge counts that many times: w * exp(e) / sum of w * exp(e). `kept` [edges, heads]
+    multiplies the attention coefficients (dropout). A row without edges gives zeros.
     """
     _check(block, values, scores_dst, scores_src.shape[1])
-    if isinstance(block, DeviceBlock):
-        return on_device.attend(block, scores_src, scores_dst, values, slope, kept)
-    if isinstance(block, MaskedBlock):
-        return masked.attend(block, masked.ends(block, scores_src, scores_dst), values, slope, kept, None)
-    return differentiable(_Additive, scores_src, scores_dst, values, block, slope, _numbers(kept))
+    return _attend(block, scores_src, scores_dst, values, slope, kept)
+
+
+@singledispatch
+def _attend(block: Block, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None) -> Tensor:
+    return differentiable(_Additive, of_src, of_dst, values, block, slope, _numbers(kept))
+
+
+@_attend.register
+def _(block: MaskedBlock, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None) -> Tensor:
+    return masked.attend(block, masked.ends(block, of_src, of_dst), values, slope, kept, None)
+
+
+_attend.register(DeviceBlock, on_device.attend)
 
 
 def attend_jointly(
@@ -52,11 +62,22 @@ def attend_jointly(
     left [num_src, heads * size], right [num_dst, heads * size], direction [heads, size].
     """
     _check(block, left, right, direction.shape[0])
-    if isinstance(block, DeviceBlock):
-        return on_device.attend_jointly(block, left, right, direction, slope, kept)
-    if isinstance(block, MaskedBlock):
-        return masked.attend(block, masked.ends(block, left, right), left, slope, kept, direction)
+    return _attend_jointly(block, left, right, direction, slope, kept)
+
+
+@singledispatch
+def _attend_jointly(
+    block: Block, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None
+) -> Tensor:
     return differentiable(_Joint, left, right, direction, block, slope, _numbers(kept))
+
+
+@_attend_jointly.register
+def _(block: MaskedBlock, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None) -> Tensor:
+    return masked.attend(block, masked.ends(block, left, right), left, slope, kept, direction)
+
+
+_attend_jointly.register(DeviceBlock, on_device.attend_jointly)
 
 
 def attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -68,14 +89,21 @@ def attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor 
             f" {values.shape[1]} columns.",
             code="shape-mismatch",
         )
-    if isinstance(block, DeviceBlock):
-        return _by_scores_on_device(block, scores, values, kept)
-    if isinstance(block, MaskedBlock):
-        return masked.attend(block, scores, values, 1.0, kept, None)
+    return _attend_by_scores(block, scores, values, kept)
+
+
+@singledispatch
+def _attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
     return differentiable(_Scored, scores, values, block, _numbers(kept))
 
 
-def _by_scores_on_device(block: DeviceBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
+@_attend_by_scores.register
+def _(block: MaskedBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
+    return masked.attend(block, scores, values, 1.0, kept, None)
+
+
+@_attend_by_scores.register
+def _(block: DeviceBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
     """The same in operations of torch, over sums of lists; for blocks without spare room."""
     lists: Any = replace(edge_lists(block), weights=None, totals=None)
     readers, weights = destination_reads(block), cast(Any, block.weights)
@@ -188,9 +216,9 @@ class _Joint(torch.autograd.Function):
 
 
 class _Attention:
-    """The shares of one block's edges, and the passes that both kinds of attention make.
+    """The attention coefficients (shares) of one block's edges, and the passes that both kinds of attention make.
 
-    What a kind adds runs on each chunk beside the common part, while the chunk's rows are in the cache.
+    The callbacks of each kind run on each chunk with the common part, while the chunk's rows are in the cache.
     """
 
     def __init__(self, block: Block, values: Array, kept: Array | None) -> None:
@@ -205,7 +233,7 @@ class _Attention:
         return row_chunks(self.block.indptr, self.values.shape[1] * self.values.shape[2])
 
     def forward(self, score: Callable[[int, int], object]) -> Tensor:
-        """`score` writes the chunk's scores into `shares`, which become shares here."""
+        """`score` writes the chunk's scores into `shares`, which are normalised here."""
         block, out = self.block, room((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
 
         def work(_: int, first: int, last: int) -> None:
@@ -217,7 +245,7 @@ class _Attention:
         return _flat(out)
 
     def by_destination(self, grad: Array, onward: Callable[[Array, int, int, int], object]) -> Array:
-        """Gradients of the scores, which `onward` takes from there, chunk by chunk."""
+        """Gradients of the scores; `onward` is called with them chunk by chunk."""
         block, of_score = self.block, room(self.shares.shape, self.shares.dtype)
 
         def work(number: int, first: int, last: int) -> None:

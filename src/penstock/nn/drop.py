@@ -1,19 +1,20 @@
-"""Dropout, alone or behind a rectifier, in one pass. What is dropped is a hash of a key, a row's name and the column.
+"""Dropout, alone or after a ReLU, in one pass. What is dropped is a hash of a key, a row's name and the column.
 
-torch's own draws a number at a time from a generator and takes longer than the aggregation. Under `dropping(key,
-names)` the calls' keys are a stream of that key's, which names the batch, and a row's name is its vertex's number: the
-vertex loses the same numbers whichever part of the batch it is computed in. Without names a row is named by its place,
-and outside keys come from torch's generator, so that a seed repeats a run. The result depends neither on threads nor on
-the device.
+torch's own dropout draws one number at a time from a generator and takes longer than the aggregation. Under
+`dropping(key, names)` the calls' keys are a stream of that key, which identifies the batch, and a row's name is its
+vertex's number: the vertex loses the same values whichever part of the batch it is computed in. Without names a row's
+name is its position, and outside that context keys come from torch's generator, so that a seed repeats a run. The
+result depends neither on threads nor on the device.
 
-Calls are told apart by their number in the pass. A part of a batch may lack a node type or a relation that the whole
-has: what would have been dropped there is counted with `skip_drop`, so that later calls keep their numbers.
+Calls are distinguished by their number in the pass. A part of a batch may lack a node type or a relation that the whole
+has: dropout that would have happened there is counted with `skip_drop`, so that later calls keep their numbers.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import array_of, is_gpu, is_traced
 
 _STEPS = 1 << 16
-"""Shares are kept to this precision."""
+"""The precision of shares."""
 _STEP = 0x9E3779B97F4A7C15
 
 Names = Tensor | dict[str, Tensor]
@@ -55,36 +56,30 @@ class DropStream:
     calls: int = 0
 
     def next(self, names: Tensor | None) -> DropKey:
-        """The next call's, for rows of these names."""
+        """The key of the next call, for rows of these names."""
         call, self.calls = self.calls, self.calls + 1
         if isinstance(self.key, Tensor):
             return DropKey(tensor=self.key, call=call, names=names)
         return DropKey(int(mix(np.uint64((self.key + (call + 1) * _STEP) % (1 << 64)))), names=names)
 
     def names_of(self, x: Tensor, node_type: str | None = None) -> Tensor | None:
-        """Names of x's rows, where x is; None where they are more than the vertices, and so something else."""
+        """The names of x's rows, on x's device; None where x has more rows than there are vertices,
+        and so other rows.
+        """
         return self._names_at(node_type, len(x), x.device)
 
     def edge_names(self, block: Block, kind: EdgeType | None = None) -> Tensor | None:
-        """Names of a block's edges, made of both ends': destination * 2^32 + source, modulo 2^64."""
+        """The names of a block's edges, made of both ends': destination * 2^32 + source, modulo 2^64."""
         source_type, _, target_type = kind or (None, None, None)
-        device = block.device if isinstance(block, DeviceBlock) else torch.device("cpu")
-        sources = self._names_at(source_type, block.num_src, device)
-        targets = self._names_at(target_type, block.num_dst, device)
-        if sources is None or targets is None:
-            return None
-        if isinstance(block, DeviceBlock):
-            return on_device.name_edges(block, targets, sources)
-        if is_traced():
-            return torch.empty(block.num_edges, dtype=torch.int64)
-        ends = targets.numpy().astype(np.int64, copy=False), sources.numpy().astype(np.int64, copy=False)
-        return torch.from_numpy((ends[0][block.destinations()] << 32) + ends[1][block.indices])
+        sources = self._names_at(source_type, block.num_src, block.device)
+        targets = self._names_at(target_type, block.num_dst, block.device)
+        return None if sources is None or targets is None else _name_edges(block, targets, sources)
 
     def _names_at(self, node_type: str | None, rows: int, device: torch.device) -> Tensor | None:
         """The names of a type's first rows, on a device; None where there are none, or fewer than `rows`."""
         if isinstance(self.names, dict):
             if node_type is None and len(self.names) == 1:
-                # A model of one type need not know its name.
+                # A model of one type need not know the type's name.
                 (node_type,) = self.names
             names = None if node_type is None else self.names.get(node_type)
         else:
@@ -100,15 +95,27 @@ class DropStream:
         return names
 
 
+@singledispatch
+def _name_edges(block: Block, targets: Tensor, sources: Tensor) -> Tensor:
+    if is_traced():
+        return torch.empty(block.num_edges, dtype=torch.int64)
+    ends = targets.numpy().astype(np.int64, copy=False), sources.numpy().astype(np.int64, copy=False)
+    return torch.from_numpy((ends[0][block.destinations()] << 32) + ends[1][block.indices])
+
+
+_name_edges.register(DeviceBlock, on_device.name_edges)
+
+
 @contextmanager
 def dropping(
     key: int | np.uint64 | Tensor, names: Array | Tensor | Mapping[str, Array | Tensor] | None = None
 ) -> Iterator[DropStream]:
-    """Within it, what is dropped depends on the key, the number of the call, the row's name and the column alone.
+    """Within the context, what is dropped depends only on the key, the number of the call, the row's name and the
+    column.
 
     `names[i]` is the original number of the vertex in row i of every layer (integers; a layer's rows are the first of
-    the batch's), or None to name rows by their place; of a batch of several node types they are arrays by type. A
-    vertex that a batch holds more than once, as one sampled by time may, loses the same numbers in each of its rows.
+    the batch's), or None to use positions; for a batch of several node types they are arrays by type. A vertex that a
+    batch holds more than once, as one sampled by time may, loses the same values in each of its rows.
     """
     stream = DropStream(key if isinstance(key, Tensor) else int(key), _as_names(names))
     token = _stream.set(stream)
@@ -119,9 +126,9 @@ def dropping(
 
 
 def drop(x: Tensor, share: float, node_type: str | None = None) -> Tensor:
-    """x with a share of its numbers set to zero, the others scaled up to keep the expectation.
+    """x with a share of its values set to zero, the others scaled up to keep the expectation.
 
-    `node_type` says which type's vertices the rows are, in a batch of several types.
+    `node_type` is the type of the rows' vertices, in a batch of several types.
     """
     if share == 0:
         return x
@@ -139,7 +146,7 @@ def drop_edges(block: Block, x: Tensor, share: float, kind: EdgeType | None = No
 
 
 def relu_drop(x: Tensor, share: float, node_type: str | None = None) -> Tensor:
-    """drop(relu(x), share), in the place of x, which must not be used afterwards."""
+    """drop(relu(x), share), in place of x, which must not be used afterwards."""
     if share == 0:
         return torch.relu_(x)
     return differentiable(_ReluDrop, x.contiguous(), share, _key_for(x, node_type))
@@ -153,7 +160,7 @@ def skip_drop(share: float) -> None:
 
 
 def rectify_later(x: Tensor, share: float) -> Rectified:
-    """drop(relu(x), share), carried out by whoever reads it; for rows on a device."""
+    """drop(relu(x), share), whose backward pass is left to the reader of the rows; for rows on a device."""
     if share == 0:
         return rectified(x, DropKey(), _STEPS, 1.0)
     return rectified(x, _key_for(x), _limit(share), _scale(share))
@@ -183,7 +190,7 @@ class _ReluDrop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """What is positive was kept."""
+        """The gradient passes where the output is positive."""
         (y,) = ctx.saved_tensors
         if ctx.on_device:
             return on_device.pass_where_positive(y, grad.contiguous(), _scale(ctx.share)), None, None
@@ -221,7 +228,7 @@ def _drop_into(x: Tensor, result: Tensor, share: float, key: DropKey, rectify: b
 
 
 def _goes_to_device(x: Tensor, key: DropKey) -> bool:
-    """Whether Triton draws: where the rows are on a GPU, or the key is a device's."""
+    """Whether Triton draws: if the rows are on a GPU, or the key is on a device."""
     return is_gpu(x.device) or key.tensor is not None
 
 
@@ -246,12 +253,12 @@ def _edge_key_for(x: Tensor, block: Block, kind: EdgeType | None) -> DropKey:
 
 
 def _unnamed_key() -> DropKey:
-    """A key of torch's generator."""
+    """A key from torch's generator."""
     return DropKey(int(torch.randint(2**63 - 1, ())))
 
 
 def _checked(x: Tensor, key: DropKey) -> DropKey:
-    """The key, for rows that can be dropped with it."""
+    """The key, validated for these rows."""
     if _goes_to_device(x, key):
         check_shape(x)
     else:
@@ -266,7 +273,7 @@ def _as_names(names: Array | Tensor | Mapping[str, Array | Tensor] | None) -> Na
 
 
 def _as_tensor(names: Array | Tensor) -> Tensor:
-    """Names as a tensor; on the host in one type, so that one kernel is compiled."""
+    """Names as a tensor; on the host in one dtype, so that one kernel is compiled."""
     return names if isinstance(names, Tensor) else torch.from_numpy(np.array(names, np.int64))
 
 

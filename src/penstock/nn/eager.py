@@ -1,8 +1,8 @@
-"""torch's optimisers without torch's compiler, which costs seconds of a process's start and compiles nothing here.
+"""torch's optimisers without torch's compiler, which takes seconds to import and compiles nothing here.
 
-torch wraps the methods of its optimisers so that they behave inside `torch.compile`. The wrappers import
-`torch._dynamo` on their first call, whether anything is compiled or not. Here the methods underneath are called, with
-gradients recorded or not as the wrapper of `step` would set it: the same operations on the same numbers.
+torch wraps the methods of its optimisers so that they work inside `torch.compile`. The wrappers import `torch._dynamo`
+on their first call, whether anything is compiled or not. Here the wrapped methods are called directly, with gradients
+enabled or not as the wrapper of `step` would set it: the same operations on the same numbers.
 """
 
 import inspect
@@ -15,7 +15,7 @@ _WRAPPED = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
 
 
 def eager(kind: type[Kind]) -> type[Kind]:
-    """A class of torch.optim whose methods are not wrapped for the compiler. Its instances are of `kind` too."""
+    """A class of torch.optim whose methods are not wrapped for the compiler; it is a subclass of `kind`."""
     update = inspect.unwrap(kind.step)
 
     def step(self: torch.optim.Optimizer, *given: Any, **named: Any) -> Any:

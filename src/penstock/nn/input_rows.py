@@ -1,4 +1,6 @@
-"""Inputs of a first layer: aggregated or kept by the host before, or constant, so that aggregates are kept."""
+"""Forms of a first layer's inputs: aggregated on the host, kept on the host, or constant, so that aggregates are
+cached.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,22 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# Inputs of a first layer that the host has worked on before: aggregated already, or to be transformed where they are.
-#
-# A batch's input rows are most of what it moves. Sums and means of them are fewer, and transformed rows may be
-# narrower.
+# Inputs of a first layer that the host has prepared: aggregated already, or to be transformed on the host. A batch's
+# input rows are most of what it moves. Their sums and means are fewer, and transformed rows may be narrower.
 
 Aggregation = Literal["mean", "sum", "normalised"]
-"""What a layer aggregates: the estimated mean or sum of a list, or GCN's sum, which has the vertex itself in it."""
+"""What a layer aggregates: the estimated mean or sum of a list, or GCN's sum, which includes the vertex itself."""
 _ROOM = 8
-"""Columns behind the two matrices that a device's layer reads side by side: a one for the bias, and zeros."""
+"""Columns after the two matrices that a device's layer reads side by side: a one for the bias, and zeros."""
 
 
 @dataclass(eq=False)
 class AggregatedRows:
-    """What a layer aggregates of its inputs, in place of them: [num_dst, width].
+    """What a layer aggregates of its inputs, instead of the inputs: [num_dst, width].
 
-    `own` are the destinations' own rows, where the aggregate does not have them in it.
+    `own` are the destinations' own rows, where the aggregate does not include them.
     """
 
     what: Aggregation
@@ -38,21 +38,21 @@ class AggregatedRows:
         return self.neighbours, self.own
 
     def joined(self, reduce: str, dtype: torch.dtype | None) -> Tensor:
-        """`beside` as one matrix with a one and zeros behind it, as a device's layer reads them."""
+        """`beside` as one matrix followed by a one and zeros, as a device's layer reads it."""
         neighbours, own = self.beside(reduce)
         behind = neighbours.new_zeros(len(neighbours), _ROOM)
         behind[:, 0] = 1
         return torch.cat([neighbours, own, behind], dim=1).to(dtype or neighbours.dtype)
 
     def normalised(self) -> Tensor:
-        """GCN's sum."""
+        """The aggregate, which must be GCN's sum."""
         assert self.what == "normalised", f"GCN's sum was asked for, and {self.what} prepared"
         return self.neighbours
 
 
 @dataclass(eq=False)
 class HostRows:
-    """Input rows that stay on the host, [rows, width]: what the layer transforms them to goes to `device`.
+    """Input rows that stay on the host, [rows, width]; the transformed rows go to `device`.
 
     The weights' gradient is computed on the host too, where the rows are.
     """
@@ -68,10 +68,9 @@ class HostRows:
         return HostRows(self.rows[rows], self.device)
 
 
-# Aggregates of inputs that never change: computed once for a block, and read again in every later step.
-#
-# In training on the whole graph the first layer reads the same rows in every step. What it aggregates of them is the
-# same each time, unless they are dropped, transformed or learned.
+# Aggregates of constant inputs: computed once for a block, and reused in every later step. In training on the whole
+# graph the first layer reads the same rows in every step. Their aggregates are the same each time, unless rows are
+# dropped, transformed or learned.
 
 Made = TypeVar("Made")
 
@@ -83,7 +82,7 @@ class _Constant(NamedTuple):
 
 @contextmanager
 def constant_input(kept: dict[Any, Any], rows: Iterable[Any]) -> Iterator[None]:
-    """Within it, a block that reads one of `rows` has read the same before; `kept` holds what was made of them."""
+    """Within the context, `rows` are constant for each block that reads them; `kept` caches what was made of them."""
     token = _constant.set(_Constant(kept, list(rows)))
     try:
         yield
@@ -92,17 +91,17 @@ def constant_input(kept: dict[Any, Any], rows: Iterable[Any]) -> Iterator[None]:
 
 
 def is_constant(x: Any) -> bool:
-    """Whether aggregates of x are kept."""
+    """Whether aggregates of x are cached."""
     constant = _constant.get()
     return constant is not None and any(x is rows for rows in constant.rows)
 
 
 def kept_aggregate(block: Any, what: str, x: Any, make: Callable[[], Made]) -> Made:
-    """What `make` gives for a block and rows that never change, made once; made each time for other rows."""
+    """The result of `make` for a block and constant rows, computed once; for other rows, computed each time."""
     constant = _constant.get()
     if constant is None or not is_constant(x):
         return make()
-    # The block is part of the entry, so that no other one can have its identity.
+    # The entry refers to the block, so that no other one can get its identity.
     found = constant.kept.get((id(block), what))
     if found is None:
         found = constant.kept[id(block), what] = block, make()
@@ -111,7 +110,7 @@ def kept_aggregate(block: Any, what: str, x: Any, make: Callable[[], Made]) -> M
 
 
 def kept_of_rows(x: Any, what: str, make: Callable[[], Made]) -> Made | None:
-    """What `make` gives for rows that never change, made once; None for other rows."""
+    """The result of `make` for constant rows, computed once; None for other rows."""
     constant = _constant.get()
     if constant is None or not is_constant(x):
         return None

@@ -8,11 +8,10 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import mix
 from penstock.kernels import njit
 
-# Kernels of aggregation over a block: a row of the result is one pass over its list.
-#
-# No message is ever stored: every edge's row is read where it lies and added to the result. Kernels compute rows
-# [first, last) of the result, so that threads share a block without meeting. Four edges are added at once, which keeps
-# more loads under way and touches the result's row a quarter as often. Arrays of no length stand for "all ones".
+# Kernels of aggregation over a block: a row of the result is one pass over its list. No message is ever stored: every
+# edge's row is read in place and added to the result. Kernels compute rows [first, last) of the result, so that threads
+# share a block without conflicts. Four edges are added at once, which keeps more loads in flight and touches the
+# result's row a quarter as often. Arrays of length zero stand for "all ones".
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -97,7 +96,7 @@ def add_sums(
 
 @njit(nogil=True, cache=True)
 def gather_max(indptr: Array, indices: Array, x: Array, out: Array, winner: Array, first: int, last: int) -> None:
-    """out[i] = the largest x[j] of each column, the first among equals; winner[i] = its row j, or -1 and 0 if none."""
+    """out[i] = the maximum x[j] of each column, the first among equals; winner[i] = its row j, or -1 and 0 if none."""
     width = x.shape[1]
     for i in range(first, last):
         start, stop = indptr[i], indptr[i + 1]
@@ -121,7 +120,9 @@ def gather_max(indptr: Array, indices: Array, x: Array, out: Array, winner: Arra
 
 @njit(nogil=True, cache=True)
 def scatter_winners(winner: Array, grad: Array, out: Array, first: int, last: int) -> None:
-    """Columns [first, last): add to every winner the gradient of the place it won, in the order of the rows."""
+    """For columns [first, last): add to every winner the gradient of the maximum that it provided, in the order of the
+    rows.
+    """
     for i in range(winner.shape[0]):
         for f in range(first, last):
             if winner[i, f] >= 0:
@@ -130,7 +131,7 @@ def scatter_winners(winner: Array, grad: Array, out: Array, first: int, last: in
 
 @njit(nogil=True, cache=True)
 def transpose(indptr: Array, indices: Array, out_indptr: Array, out_indices: Array, out_edges: Array) -> None:
-    """Group edges by source: lists of destinations in ascending order, and where each edge stood."""
+    """Transpose: group edges by source, with destinations in ascending order and each edge's former position."""
     rows = out_indptr.shape[0] - 1
     out_indptr[:] = 0
     for e in range(indices.shape[0]):
@@ -169,10 +170,10 @@ def cut_evenly(indptr: Array, chunks: int) -> Array:
 def drop_rows(
     x: Array, names: Array, key: np.uint64, limit: int, scale: float, rectify: bool, out: Array, first: int, last: int
 ) -> None:
-    """out = scale * x where a number's 16 random bits are below `limit`, else 0; with `rectify`, of max(x, 0).
+    """out = scale * x where a value's 16 random bits are below `limit`, else 0; with `rectify`, of max(x, 0).
 
-    Bits are a hash of the key, the row's name (an int64, its place where there are no `names`) and the column, drawn a
-    row at a time so that both loops vectorise.
+    Bits are a hash of the key, the row's name (an int64, its position where there are no `names`) and the column, drawn
+    a row at a time so that both loops vectorise.
     """
     width = x.shape[1]
     draws = (width + 3) // 4
@@ -200,11 +201,10 @@ def pass_where_positive(y: Array, grad: Array, scale: float, out: Array, first: 
             out[i, f] = scale * grad[i, f] if y[i, f] > 0 else zero
 
 
-# Kernels of attention over a block: softmax over each list, then the weighted sum, for every head.
-#
-# What is kept for the way back is one number per edge and head; rows of values are read where they lie. `attend_*` go
-# by destination, `return_*` by source along the transposed lists. Rows are [heads, size]: an index that is a sum might
-# be negative for all the compiler knows, and loops over such do not become vector instructions.
+# Kernels of attention over a block: softmax over each list, then the weighted sum, for every head. One value per edge
+# and head is kept for the backward pass; rows of values are read in place. `attend_*` go by destination, `return_*` by
+# source along the transposed lists. Rows are [heads, size]: the compiler does not vectorise loops over computed
+# indices, which it must assume may be negative.
 
 _FAST = {"contract", "reassoc", "nsz"}
 
@@ -259,7 +259,9 @@ def attend_rows(
     first: int,
     last: int,
 ) -> None:
-    """Turn scores into shares w * exp(score) / sum of w * exp(score), in place, and add up shares * kept * values."""
+    """Turn scores into coefficients w * exp(score) / sum of w * exp(score), in place, and add up coefficients * kept *
+    values.
+    """
     heads, size = values.shape[1:]
     for i in range(first, last):
         start, stop = indptr[i], indptr[i + 1]
@@ -332,7 +334,7 @@ def leak_gradients(
     first: int,
     last: int,
 ) -> None:
-    """GAT, by destination: gradients of scores become those of the sums under the leaky step, and are added up."""
+    """GAT, by destination: turn gradients of scores into those of the sums inside the leaky ReLU, and add these up."""
     for i in range(first, last):
         for h in range(of_score.shape[1]):
             out_dst[i, h] = 0
@@ -397,7 +399,7 @@ def joint_gradients(
     first: int,
     last: int,
 ) -> None:
-    """GATv2, by destination: gradients of `right` and, added up over this chunk, of `direction`."""
+    """GATv2, by destination: gradients of `right` and, summed over this chunk, of `direction`."""
     heads, size = direction.shape
     one = left.dtype.type(1)
     for i in range(first, last):

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import first_problem, name_in
-from penstock.nn.options import LayerOptions
+from penstock.nn.options import LayerFields, LayerOptions
 from penstock.nn.scorer_table import SCORERS
 from penstock.registry import Registry
 
@@ -32,7 +32,7 @@ LAYERS: "Registry[LayerEntry]" = Registry(
     "penstock.nn.layers.entry:LayerEntry",
 )
 WITHOUT_LAYERS = frozenset({"embedding"})
-"""Models that compute nothing of their inputs: a vertex's output is its own row."""
+"""Models that compute nothing: a vertex's output is its own row."""
 
 if TYPE_CHECKING:
     ModelName = str
@@ -49,10 +49,14 @@ def _no_scorer(value: object) -> object:
     return value
 
 
-class ModelOptions(LayerOptions):
+class ModelFields(LayerFields):
     """Fields of a model of the zoo; its input and output widths come from the graph."""
 
-    model: ModelName = Field("sage", description=LayerOptions.model_fields["model"].description)
+    model: ModelName = Field("sage", description=LayerFields.model_fields["model"].description)
+
+
+class ModelOptions(ModelFields, LayerOptions):
+    """All that a model of the zoo is built by."""
 
     @property
     def needs_totals(self) -> bool:

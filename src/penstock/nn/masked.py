@@ -1,8 +1,8 @@
-"""Blocks whose edges have a mask: what aggregation, attention and blocks made of them become, in plain torch.
+"""Blocks whose edges have a mask: aggregation, attention and derived blocks, in plain torch.
 
-A mask multiplies the message of an edge and nothing else: lists keep their lengths and totals, attention its shares. It
-can be differentiated, which weights of a block cannot. Explanations use it on one neighbourhood; it holds a row for
-each edge, which training never does.
+A mask multiplies the message of an edge and nothing else: lists keep their lengths and totals, attention its
+coefficients. It is differentiable, which weights of a block are not. Explanations use it on one neighbourhood; it holds
+a row for each edge, which training never does.
 """
 
 from functools import cached_property
@@ -18,10 +18,12 @@ from penstock.sampling.block import Block
 
 
 class MaskedBlock(Block):
-    """A block of the host with a number for each of its edges, [num_edges].
+    """A block of the host with a mask value for each of its edges, [num_edges].
 
-    `edge_attr` stands for what the plain block's edges carry, where given.
+    `edge_attr`, where given, replaces the plain block's edge features.
     """
+
+    mask: Tensor
 
     def __init__(self, plain: Block, mask: Tensor, edge_attr: Tensor | None = None) -> None:
         assert len(mask) == plain.num_edges, f"{len(mask)} mask values for {plain.num_edges} edges"
@@ -51,7 +53,7 @@ class MaskedBlock(Block):
 def gather(
     block: MaskedBlock, x: Tensor, read_scale: Array | None, write_scale: Array | None, own_scale: Array | None
 ) -> Tensor:
-    """`aggregation.gather` with masked messages."""
+    """As `aggregation.gather`, with each edge's message multiplied by its mask."""
     factor = _weighted(block, x)
     if read_scale is not None:
         factor = factor * _number(read_scale, x)[block.sources]
@@ -76,7 +78,7 @@ def attend(
 ) -> Tensor:
     """Masked values under the softmax over each list of the scores [edges, heads].
 
-    With `direction` [heads, size] the scores are [edges, heads * size] and become numbers by it, as GATv2's.
+    With `direction` [heads, size] the scores are [edges, heads * size] and are reduced by it, as in GATv2.
     """
     scores = functional.leaky_relu(scores, slope)
     if direction is not None:

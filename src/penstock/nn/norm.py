@@ -1,8 +1,8 @@
 """Batch normalisation, also of a batch that several workers share.
 
 Statistics are those of the different rows of the whole batch. Where several workers compute the same vertex in a layer,
-each of its rows counts for one over their number, in the statistics and in the gradient that goes back through them; so
-workers together compute what one would.
+each of its rows counts for one over their number, in the statistics and in the gradient through them; so workers
+together compute what one would.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +18,14 @@ from torch.nn import functional
 from penstock.errors import PenstockError
 
 Sum = Callable[[Tensor], None]
-"""Replaces numbers by the sums of all workers'."""
+"""Replaces values by their sums over all workers."""
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation that takes the running figures where a batch has fewer than two rows to measure."""
+    """Batch normalisation that uses running statistics where a batch has fewer than two rows."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """[rows, width] of as many; under `normalising`, of this worker's rows of a shared batch."""
+        """[rows, width], normalised; under `normalising`, as this worker's rows of a shared batch."""
         shared = _shared.get() if self.training else None
         if shared is not None:
             return shared.normalise(self, input)
@@ -38,18 +38,18 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 class RowShares(NamedTuple):
-    """The rows that one normalisation sees: for each here, one over the number of workers that have it, in float64."""
+    """The rows of one normalisation: for each local row, one over the number of workers that have it, in float64."""
 
     weights: Tensor
     total: int
-    """Different rows, of all workers together."""
+    """The number of different rows over all workers."""
 
 
 class Normaliser(Protocol):
-    """Does batch normalisations in training whose statistics are not those of the rows at hand."""
+    """Does batch normalisations in training whose statistics are not those of the local rows."""
 
     def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
-        """What a norm does with these rows."""
+        """The normalised rows."""
 
 
 class SharedBatch:
@@ -60,7 +60,7 @@ class SharedBatch:
         self._chain: Tensor | None = None
 
     def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
-        """The next normalisation, which moves its running figures."""
+        """The next normalisation, which updates its running statistics."""
         shares = self._next(len(rows))
         if shares.total < 2:
             return by_running_figures(norm, rows)
@@ -73,9 +73,10 @@ class SharedBatch:
         return normalised
 
     def joined(self, loss: Tensor) -> Tensor:
-        """The same loss, from which the gradient goes to every normalisation, the last one first.
+        """The same loss, connected so that its gradient reaches every normalisation, the last one first.
 
-        A worker's own loss may depend on none of the rows of one; the others wait for its part of the sums still.
+        A worker's own loss may not depend on the rows of some normalisation, but the others still wait for its part of
+        the sums.
         """
         return loss if self._chain is None else loss + self._chain
 
@@ -95,7 +96,7 @@ Given = TypeVar("Given", bound=Normaliser | None)
 
 @contextmanager
 def normalising(shared: Given) -> Iterator[Given]:
-    """Within it, batch normalisations in training are those of a shared batch; None: of the rows that they see."""
+    """Within the context, batch normalisations in training are those of a shared batch; None: of the local rows."""
     token = _shared.set(shared)
     try:
         yield shared
@@ -111,7 +112,7 @@ def by_running_figures(norm: BatchNorm, rows: Tensor) -> Tensor:
 def _statistics(rows: Tensor, shares: RowShares, add: Sum) -> tuple[Tensor, Tensor]:
     """Mean and variance of every column, over all workers' different rows; float64.
 
-    Here squares are of distances to a number near the rows, lest those of far-off rows lose all their digits.
+    Squares are of distances to a value near the rows, so that rows far from zero do not lose precision.
     """
     rows = rows.float()
     near = rows.mean(0) if len(rows) else rows.new_zeros(rows.shape[1])
@@ -125,7 +126,7 @@ def _statistics(rows: Tensor, shares: RowShares, add: Sum) -> tuple[Tensor, Tens
 
 
 def move_running_figures(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
-    """The running figures, as torch moves them."""
+    """Update the running statistics as torch does."""
     part = norm.momentum
     assert part is not None and norm.running_mean is not None and norm.running_var is not None
     assert norm.num_batches_tracked is not None
@@ -135,7 +136,7 @@ def move_running_figures(norm: BatchNorm, mean: Tensor, variance: Tensor, count:
 
 
 class _Normalise(torch.autograd.Function):
-    """Beside the rows goes a link of the chain by which gradients come to all normalisations in one order."""
+    """Beside the rows it passes on a link of the chain by which gradients reach all normalisations in one order."""
 
     @staticmethod
     def forward(

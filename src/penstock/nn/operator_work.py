@@ -1,8 +1,8 @@
-"""The work that operators of a layer do, counted from their sizes: what their time is predicted from.
+"""The work that operators of a layer do, counted from their sizes, from which their time is predicted.
 
-An operator's time is the sum of its amounts of work, each at a rate in seconds that was measured (`penstock.cost`). The
-amounts are chosen by what limits a processor: numbers read that a core's own cache, the last cache or only memory
-holds, rows written, edges looked up, products, and calls.
+An operator's time is the sum of its amounts of work, each times a rate in seconds that was measured (`penstock.cost`).
+The amounts are chosen by what limits a CPU: values read from a core's own cache, the last cache or memory, rows
+written, edges looked up, products, and calls.
 """
 
 import math
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SHIPPED_MACHINES = Path(__file__).parents[1] / "shipped" / "machines"
-"""The folder of the profiles of operators that come with Penstock, one for each machine that was measured."""
+"""The folder of the operator profiles that come with Penstock, one for each machine that was measured."""
 USUAL_HOST, USUAL_GPU = "arm-host", "h200"
 """The profiles that serve hosts and GPUs which were not measured."""
 Sizes = Mapping[str, float]
@@ -21,16 +21,17 @@ Rates = Mapping[str, float]
 
 
 CHUNK = 1 << 18
-"""Numbers read and written by one of the chunks that a kernel of the host gives to threads: some hundred microseconds,
-long beside the microseconds of a call."""
+"""Values read and written in one of the chunks that a kernel of the host gives to threads: some hundred microseconds,
+long compared with the microseconds of a call.
+"""
 
 
 WINDOW = 4096
-"""Edges among which a row that is read again is still in a core's own cache."""
+"""Edges within which a row that is read again is still in a core's own cache."""
 
 
 class Processor(NamedTuple):
-    """Bytes that a core's own cache holds, and the last one before memory; threads that share chunks of a kernel."""
+    """Bytes of a core's own cache, and of the last one before memory; threads that share chunks of a kernel."""
 
     own_cache: float
     last_cache: float
@@ -43,9 +44,9 @@ def seconds_of(rates: Rates, amounts: Amounts) -> float:
 
 
 def aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a sum over neighbour lists: `edges` rows of `width` are read from `src` rows, `dst` rows are written.
+    """The work of a sum over neighbour lists: `edges` rows of `width` are read from `src` rows, `dst` rows are written.
 
-    `src_distinct` and `dst_passes`, where they are known, are counted by `penstock.cost.operators.entry.block_sizes`.
+    `src_distinct` and `dst_passes`, if known, are counted by `penstock.cost.operators.entry.block_sizes`.
     """
     src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))
     distinct = sizes.get("src_distinct", distinct_in_windows(edges, src))
@@ -59,9 +60,9 @@ def aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def aggregate_table_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a sum over neighbour lists whose rows lie anywhere in a table of `table_rows`.
+    """The work of a sum over neighbour lists whose rows are anywhere in a table of `table_rows`.
 
-    Each of the `src` rows comes from the table once, in no order; read again, it is among rows of the block alone.
+    Each of the `src` rows is read from the table once, in no order; later reads of it are among the block's rows only.
     """
     src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))
     distinct = sizes.get("src_distinct", distinct_in_windows(edges, src))
@@ -77,7 +78,9 @@ def aggregate_table_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def aggregate_backward_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of the gradient of such a sum, along lists of readers: rows of `dst` are read, `src` rows are written."""
+    """The work of the gradient of such a sum, along transposed lists: rows of `dst` are read, `src`
+    rows are written.
+    """
     src, dst, edges, width = (sizes[name] for name in ("src", "dst", "edges", "width"))
     distinct = sizes.get("dst_distinct", distinct_in_windows(edges, dst))
     work = {
@@ -89,34 +92,36 @@ def aggregate_backward_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def in_chunks(work: Amounts, numbers: float, processor: Processor) -> Amounts:
-    """A call, and the work of its busiest thread: one thread has all of a small kernel, and a share of a large one."""
+    """A call, and the work of its busiest thread: one thread does all of a small kernel, and a share of a large one."""
     chunks = max(1, int(numbers) // CHUNK)
     share = math.ceil(chunks / processor.threads) / chunks
     return {"calls": 1.0, **{name: amount * share for name, amount in work.items()}}
 
 
 def _passes(rows: float, edges: float) -> float:
-    """How often kernels go through rows that they write: once for four edges, once for each that is left over.
+    """How often kernels pass over the rows that they write: once for four edges, and once for each remaining one.
 
-    A list of four or more leaves one and a half over, as a mean; shorter lists are left over.
+    A list of four or more has one and a half remaining edges on average; of shorter lists all remain.
     """
     left = min(edges, 1.5 * rows)
     return left + (edges - left) / 4
 
 
 def _fresh(src: float, dst: float, edges: float) -> float:
-    """Source rows that a block numbered as it met them: their first readings go through memory in order."""
+    """Source rows that are first read in the order in which the block numbered them, and so sequentially."""
     return min(max(src - dst, 0.0), edges)
 
 
 def distinct_in_windows(reads: float, rows: float) -> float:
-    """Rows that windows of 4,096 reads meet, if all rows are read alike: each once for every window that reads it."""
+    """Rows that windows of 4,096 reads meet, if all rows are equally likely: each once for every
+    window that reads it.
+    """
     each = min(reads, WINDOW)
     return reads * rows / max(rows + each, 1.0)
 
 
 def rows_in_no_order(count: float, first: float, width: float, table_rows: float, processor: Processor) -> Amounts:
-    """`count` rows read from a table, `first` of them not a moment ago: looked up, and moved from where they are."""
+    """`count` rows read from a table, `first` of them for the first time: looked up, and moved from where they are."""
     near, last = held_in_caches(4 * table_rows * width, processor)
     far, memory = max(first, 0.0) * (1 - near), max(first, 0.0) * (1 - last)
     return {
@@ -130,28 +135,30 @@ def rows_in_no_order(count: float, first: float, width: float, table_rows: float
 
 
 def held_in_caches(table_bytes: float, processor: Processor) -> tuple[float, float]:
-    """Shares of a table that a core's own cache holds, and the last cache."""
+    """The shares of a table that a core's own cache and the last cache hold."""
     return min(1.0, processor.own_cache / max(table_bytes, 1.0)), min(1.0, processor.last_cache / max(table_bytes, 1.0))
 
 
 def transpose_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a counting sort of the edges by source, where counts and places are read and written in no order."""
+    """The work of a counting sort of the edges by source, where counts and positions are read and
+    written in no order.
+    """
     src, edges = sizes["src"], sizes["edges"]
     distinct = sizes.get("src_distinct", distinct_in_windows(edges, src))
-    # A place for each source, and an index and an edge's number for each edge.
+    # A position for each source, and an index and an edge number for each edge.
     near, last = held_in_caches(8 * src + 12 * edges, processor)
     far, memory = distinct * (1 - near), distinct * (1 - last)
     return {"calls": 1.0, "src": src, "edges": edges, "edges_far": far, "edges_memory": memory}
 
 
 def dense_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a product of [rows, in] with [in, out]: columns of the result are computed some at a time."""
+    """The work of a product of [rows, in] with [in, out]: columns of the result are computed some at a time."""
     padded = _TILE * math.ceil(sizes["out"] / _TILE)
     return {**dense_gradient_work(sizes, processor), "flops": 2 * sizes["rows"] * sizes["in"] * padded}
 
 
 def dense_gradient_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of the product that makes the gradient of the weights [in, out], or of the rows [rows, in]."""
+    """The work of the product that computes the gradient of the weights [in, out], or of the rows [rows, in]."""
     rows, width_in, width_out = (sizes[name] for name in ("rows", "in", "out"))
     return {
         "calls": 1.0,

@@ -14,8 +14,8 @@ def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) and "," in value else value
 
 
-class LayerOptions(StrictDocument):
-    """Fields of a model of the zoo, as layers read them; `layer_table.ModelOptions` knows which layers there are."""
+class LayerFields(StrictDocument):
+    """Fields of a model of the zoo, as layers read them; `layer_table.ModelFields` knows which layers there are."""
 
     model: str = Field("sage", description="kind of layer; mlp ignores the graph, embedding has no layers")
     layers: int = Field(3, ge=1, description="number of layers, one for each fan-out")
@@ -43,6 +43,18 @@ class LayerOptions(StrictDocument):
         False,
         description="rgcn without features: the first layer's weights have a row for each vertex (docs/models.md)",
     )
+    time_width: int = Field(
+        0,
+        ge=0,
+        description="numbers that encode how long before its seed's time an edge was, for gatv2 and transformer; needs"
+        " `time`",
+    )
+    embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
+
+
+class ModelInternals(StrictDocument):
+    """What is decided about a model without asking for it."""
+
     order: Annotated[Order | list[Order], BeforeValidator(_listed)] = Field(
         "auto",
         description="aggregate neighbours before they are transformed, or behind; a list: for each layer; auto: the"
@@ -54,13 +66,10 @@ class LayerOptions(StrictDocument):
     edge_width: int = Field(
         0, ge=0, description="numbers that an edge carries, for gatv2, gine and transformer; taken from `edge_features`"
     )
-    time_width: int = Field(
-        0,
-        ge=0,
-        description="numbers that encode how long before its seed's time an edge was, for gatv2 and transformer; needs"
-        " `time`",
-    )
-    embedding: int = Field(64, ge=1, description="width of learnable embeddings of node types without features")
+
+
+class LayerOptions(LayerFields, ModelInternals):
+    """All that a layer is built by."""
 
     def of_layer(self, number: int, layers: int) -> Self:
         """The options of one of the model's layers: `order` is then its own."""

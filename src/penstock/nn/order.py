@@ -18,12 +18,12 @@ from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.traced import Trace, current_trace, room
 
 Costs = Mapping[str, OrderCosts]
-"""What decides `auto`, by kind of device."""
+"""The costs that decide `auto`, by kind of device."""
 
 _COUNTED = 1 << 20
-"""Numbers among which those that are not zero are counted at once: on a GPU each takes nine bytes meanwhile."""
+"""Values in which nonzeros are counted at once: on a GPU each takes nine bytes meanwhile."""
 _DENSE = 20
-"""Rows are taken as sparse if one in so many of their numbers is not zero, or fewer."""
+"""Rows are treated as sparse if at most one in this many of their values is nonzero."""
 
 
 def transform_neighbours(
@@ -34,7 +34,7 @@ def transform_neighbours(
     order: Order = "auto",
     costs: Costs | None = None,
 ) -> Tensor:
-    """`combine` (linear in its rows) of x, times the transposed weight [out, in], in the order that is asked for.
+    """`combine` (linear in its rows) of x, times the transposed weight [out, in], in the chosen order.
 
     A weight [blocks, out, in] is block-diagonal. `auto` takes the order that is predicted to be faster by `costs`, or
     by those that come with Penstock.
@@ -45,13 +45,13 @@ def transform_neighbours(
 
 
 def transformed(x: Tensor | HostRows, weight: Tensor) -> Tensor:
-    """x times the transposed weight. Of inputs that never change and are mostly zeros, only what is not."""
+    """x times the transposed weight. Constant inputs that are mostly zeros are multiplied as a sparse matrix."""
     if isinstance(x, HostRows):
         return x.transformed(weight)
     sparse = _sparse(x)
     if sparse is None:
         return _product(x, weight)
-    # Rows read the columns that they have as a destination reads its neighbours.
+    # Sparse rows read their columns of the weight as a destination reads its neighbours.
     matrix: Tensor = weight if weight.dim() == 2 else torch.block_diag(*weight.unbind())  # type: ignore[no-untyped-call]
     return gather(sparse, matrix.t().contiguous())
 
@@ -66,7 +66,7 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _sparse(x: Tensor) -> Block | None:
-    """Constant rows as a block over their columns, where that is much smaller; None where it is not."""
+    """Constant rows as a block over their columns, if that is much smaller; else None."""
     found = kept_of_rows(x, "columns", lambda: (_column_block(x),))
     return None if found is None else found[0]
 
@@ -84,7 +84,7 @@ def _column_block(x: Tensor) -> Block | None:
 
 
 def _nonzero_count(x: Tensor) -> int:
-    """How many numbers are not zero."""
+    """The number of nonzero values."""
     parts = x.reshape(-1).split(_COUNTED)  # type: ignore[no-untyped-call]
     counts = [torch.count_nonzero(part) for part in parts]
     return int(torch.stack(counts).sum())
@@ -93,7 +93,7 @@ def _nonzero_count(x: Tensor) -> int:
 def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
     """A block of the size that the input's would have."""
     if trace.on_device:
-        # A GPU counts by marks, which it widens.
+        # A GPU counts by Boolean marks, which it widens.
         marks = torch.empty(min(x.numel(), _COUNTED), dtype=torch.bool, device=x.device)
         widened = torch.empty(len(marks), dtype=torch.int64, device=x.device)
         del marks, widened
@@ -101,7 +101,7 @@ def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
         return None
     entries = round(trace.density * x.numel())
     if trace.on_device:
-        # While the columns are looked for there are a mark for each number, and the places of those that are not zero.
+        # While columns are searched there are a mark for each value, and the positions of the nonzeros.
         masks = [torch.empty(x.shape, dtype=torch.bool, device=x.device) for _ in range(2)]
         places = torch.empty(entries, 2, dtype=torch.int64, device=x.device)
         del masks, places
@@ -119,8 +119,9 @@ def aggregates_first(
     order: Order = "auto",
     costs: Costs | None = None,
 ) -> bool:
-    """The order that the inputs were prepared for, the one asked for, or the one that is predicted to be faster: a
-    function of sizes and costs alone."""
+    """Whether to aggregate first: by how the inputs were prepared, the order asked for, or the predicted times, a
+    function of sizes and costs only.
+    """
     if isinstance(x, AggregatedRows | HostRows):
         return isinstance(x, AggregatedRows)
     if order != "auto":
@@ -141,6 +142,6 @@ def _predicted(block: Block, weight: Tensor, input_gradient: bool, training: boo
     width_out, width_in = (blocks * width for width in weight.shape[-2:])
     counts = block.num_src, block.num_dst, block.num_edges
     sizes = LayerSizes(*counts, width_in, width_out, input_gradient, training, blocks)
-    device = "cuda" if isinstance(block, DeviceBlock) else "cpu"
+    device = "cuda" if block.on_device else "cpu"
     known = costs if costs is not None and device in costs else shipped_order_costs()
     return known[device].aggregates_first(sizes)

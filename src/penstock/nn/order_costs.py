@@ -1,7 +1,7 @@
-"""What decides between aggregating first and transforming first: predicted seconds of a layer in both orders.
+"""The predicted seconds of a layer in both orders, which decide between aggregating first and transforming first.
 
 A run keeps the rates that it decides by (`order_costs` of its job). So a resumed run and every worker of a cluster
-decide alike, whatever their machines were measured at.
+decide alike, whatever was measured on their machines.
 """
 
 import json
@@ -37,12 +37,23 @@ OPERATORS = {
 """The operators whose times depend on the order."""
 Order = Literal["auto", "aggregate", "transform"]
 _REMEMBERED = 10_000
-"""Decisions that are remembered: blocks of a whole graph, and of many relations, come again and again."""
+"""Decisions that are cached: blocks of a whole graph, and of many relations, occur again and again."""
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+_BITS = 4
+"""Bits of a size that decide. Batches of a job differ by a few percent, and are decided once for all of these; two
+orders that are as close as that take as long."""
+
+
+def _rounded(size: int) -> int:
+    """A size to its first bits, so that batches that are nearly as large are one shape."""
+    shift = max(0, size.bit_length() - _BITS)
+    return (size + (1 << shift >> 1)) >> shift << shift
+
+
 class LayerSizes(NamedTuple):
-    """A linear layer on a block, and what is computed of it."""
+    """The sizes of a linear layer on a block, and which gradients are computed."""
 
     src: int
     dst: int
@@ -50,11 +61,11 @@ class LayerSizes(NamedTuple):
     width_in: int
     width_out: int
     input_gradient: bool
-    """Whether the rows' gradient is asked for."""
+    """Whether the gradient of the rows is needed."""
     training: bool = True
-    """Whether the weights' gradient is."""
+    """Whether the gradient of the weights is needed."""
     blocks: int = 1
-    """Blocks along the diagonal that hold all of the weights."""
+    """The number of diagonal blocks of the weights."""
 
 
 class OrderCosts(StrictDocument):
@@ -67,20 +78,23 @@ class OrderCosts(StrictDocument):
     rates: dict[str, dict[str, Rate]] = Field(description="by operator, seconds for one unit of each kind of work")
 
     def aggregates_first(self, sizes: LayerSizes) -> bool:
-        """Whether aggregating `src` rows of `width_in` and transforming `dst` of them is not slower than the other."""
+        """Whether aggregating `src` rows of `width_in` and transforming `dst` of them is not slower than the other
+        order.
+        """
         if sizes.width_in <= sizes.width_out and sizes.dst <= sizes.src:
-            # No more rows are multiplied, and no wider ones are read.
+            # Then no more rows are multiplied, and none that are wider are read.
             return True
-        found = self.decided.get(sizes)
+        shape = LayerSizes(_rounded(sizes.src), _rounded(sizes.dst), _rounded(sizes.edges), *sizes[3:])
+        found = self.decided.get(shape)
         if found is None:
             if len(self.decided) >= _REMEMBERED:
                 self.decided.clear()
-            found = self.decided[sizes] = self.aggregate_seconds(sizes) <= self.transform_seconds(sizes)
+            found = self.decided[shape] = self.aggregate_seconds(shape) <= self.transform_seconds(shape)
         return found
 
     @cached_property
     def decided(self) -> dict[LayerSizes, bool]:
-        """What was decided before: a prediction takes as long as a small operator."""
+        """Earlier decisions: a prediction takes as long as a small operator."""
         return {}
 
     def aggregate_seconds(self, sizes: LayerSizes) -> float:
@@ -101,7 +115,7 @@ class OrderCosts(StrictDocument):
         return sum(self._seconds(name, given) for name in names)
 
     def _products(self, sizes: LayerSizes, rows: int) -> float:
-        # Blocks read and write columns of their own: so many times as many rows, so many times as narrow.
+        # Blocks read and write their own columns: like so many times as many rows that are so many times as narrow.
         blocks = sizes.blocks
         given = {"rows": rows * blocks, "in": sizes.width_in // blocks, "out": sizes.width_out // blocks}
         gradients = ["dense_weight_gradient"] * sizes.training + ["dense_input_gradient"] * sizes.input_gradient
@@ -113,7 +127,7 @@ class OrderCosts(StrictDocument):
 
 
 def order_costs_of(profile: dict[str, Any]) -> dict[str, OrderCosts]:
-    """By device, the costs in a machine's profile, as it is written."""
+    """By device, the costs in a machine's profile document."""
     machine, rates = profile["machine"], dict[str, dict[str, dict[str, float]]]()
     for fit in profile["fits"]:
         if fit["name"] in OPERATORS:
@@ -127,7 +141,7 @@ def order_costs_of(profile: dict[str, Any]) -> dict[str, OrderCosts]:
 
 @cache
 def shipped_order_costs() -> dict[str, OrderCosts]:
-    """Those of the host and of the GPU whose profiles come with Penstock."""
+    """The costs of the host and of the GPU whose profiles come with Penstock."""
     profiles = {"cpu": USUAL_HOST, "cuda": USUAL_GPU}
     found = {
         device: order_costs_of(json.loads((SHIPPED_MACHINES / f"{name}.json").read_text()))

@@ -1,6 +1,6 @@
 """The scorers by name, which jobs choose from, and how the rows that each one scores begin.
 
-Nothing here imports torch: owners of parts draw rows without it.
+Nothing here imports torch: owners of parts initialise rows without it.
 """
 
 from collections.abc import Callable
@@ -50,9 +50,10 @@ _BEGIN: dict[str | None, Callable[[int, float, int], InitialRows]] = {
 def initial_rows(
     init: str, scorer: str | None, count: int, width: int, margin: float = 9.0, distance: int = 1
 ) -> InitialRows:
-    """What a table of vertices' rows begins with under a job's `embedding_init`; `scorer`: None where layers read it.
+    """The initial values of a table of vertices' rows under a job's `embedding_init`; `scorer`: None where layers read
+    it.
 
-    `auto` is what the scorer's authors do.
+    `auto` follows the scorer's authors.
     """
     auto = _BEGIN[scorer](width, margin, distance) if scorer in _BEGIN else usual_rows(width)
     return chosen_rows(init, auto, count, width)

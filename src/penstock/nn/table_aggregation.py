@@ -1,7 +1,8 @@
-"""Aggregation over lists straight from the table or matrix that rows lie in: they are not gathered before."""
+"""Aggregation over lists directly from the table or matrix that holds the rows, without gathering them first."""
 
 import platform
 from collections.abc import Callable
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +23,16 @@ from penstock.sampling.device.block import DeviceBlock
 from penstock.store.rows import LINE_BYTES, prefetch, store_once, take_turn
 from penstock.traced import array_of
 
-# Numbers of feature tables as kernels of the host read them: of any stored type, widened to float32 exactly.
-#
-# Numba's kernels for the host have no 16-bit floats, so these are read by their bits: float16 as uint16, bfloat16 as
-# int16 (tables of these integers themselves are not read in place).
+# Values of feature tables as kernels of the host read them: of any stored type, widened to float32 exactly. Numba's
+# kernels for the host have no 16-bit floats, so these are read by their bits: float16 as uint16, bfloat16 as int16
+# (tables of these integers themselves are not read in place).
 
 READ_IN_PLACE = (np.float32, np.float16, np.int8)
-"""NumPy's types of tables whose numbers kernels read where they lie."""
+"""NumPy's dtypes of tables whose values kernels read in place."""
 HAS_HALVES = platform.machine() in ("aarch64", "arm64") or bool(binding.get_host_cpu_features().get("f16c"))
-"""Whether the processor widens float16 by itself, as all since about 2012 do; others compute it from the bits."""
+"""Whether the CPU has an instruction to widen float16, as all since about 2012 have; others compute
+it from the bits.
+"""
 
 
 def readable(table: Array) -> Array:
@@ -39,7 +41,7 @@ def readable(table: Array) -> Array:
 
 
 def _float_of_bits(typing: Any, bits: Any) -> Any:
-    """A float32 with these bits, an uint32's."""
+    """The float32 with the bits of a uint32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType())
@@ -48,7 +50,7 @@ def _float_of_bits(typing: Any, bits: Any) -> Any:
 
 
 def _widened_half(typing: Any, half: Any) -> Any:
-    """The float32 of a float16's bits, an uint16's, by the processor's own instruction."""
+    """The float32 of a float16 given by its bits (uint16), by the CPU's own instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
@@ -62,7 +64,7 @@ _by_processor: Any = intrinsic(_widened_half)
 
 @njit(nogil=True, cache=True)
 def _by_bits(half: np.uint16) -> np.float32:
-    """The float32 of a float16's bits, exactly and without a branch, so that loops of it vectorise."""
+    """The float32 of a float16's bits, exactly and without a branch, so that loops over it vectorise."""
     bits = np.uint32(half)
     exponent = bits & np.uint32(0x7C00)
     # What the float32 of the shifted bits has too little in its exponent is multiplied, subnormal numbers as well;
@@ -75,7 +77,7 @@ def _by_bits(half: np.uint16) -> np.float32:
 
 
 def stored_number(stored: Any) -> Any:
-    """A number of a table as a float32: called from kernels, and compiled for each type that they read."""
+    """A value of a table as a float32: called from kernels, and compiled for each dtype that they read."""
     raise NotImplementedError
 
 
@@ -95,21 +97,20 @@ def _compiled_number(stored):  # type: ignore[no-untyped-def]
 overload(stored_number)(_compiled_number)
 
 
-# Aggregation over a block on the host, straight from the table that the rows lie in: they are not gathered before.
-#
-# The sums are those of `nn.aggregation` on gathered rows, in the same order. Narrower numbers are widened on the way.
+# Aggregation over a block on the host, directly from the table that holds the rows. The sums are those of
+# `nn.aggregation` on gathered rows, in the same order. Narrower values are widened on the way.
 
 _AHEAD = 12
-"""Edges between the one whose row is added and the one whose row is asked of memory: some lists of usual length."""
+"""Edges between the one whose row is added and the one whose row is prefetched: some lists of usual length."""
 _MEAN, _SUM, _NORMALISED = 0, 1, 2
 _CODES: dict[Aggregation, int] = {"mean": _MEAN, "sum": _SUM, "normalised": _NORMALISED}
 _NO_IDS, _NO_WEIGHTS, _NO_TOTALS = np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.float64)
 
 
 class TableLists(NamedTuple):
-    """Lists whose entries are rows of a table: `ids[indices[e]]`, or `indices[e]` itself where `ids` has no length.
+    """Lists whose entries are rows of a table: `ids[indices[e]]`, or `indices[e]` itself where `ids` is empty.
 
-    `weights` and `totals` as in a block, or of no length. `totals` of destinations are enough but for `normalised`.
+    `weights` and `totals` are as in a block, or empty. `totals` of destinations are enough except for `normalised`.
     """
 
     indptr: Array
@@ -120,7 +121,7 @@ class TableLists(NamedTuple):
 
 
 def table_lists(block: Block, what: Aggregation, ids: Array) -> TableLists:
-    """A block's lists of rows `ids` of a table; refused where it lacks the totals that are needed."""
+    """A block's lists of rows `ids` of a table; an error where it lacks the totals that are needed."""
     is_needed = {"mean": block.weights is not None, "sum": block.totals is not None, "normalised": True}[what]
     rows = block.num_src if what == "normalised" else block.num_dst
     totals = known_totals(block, rows) if is_needed else _NO_TOTALS
@@ -129,8 +130,9 @@ def table_lists(block: Block, what: Aggregation, ids: Array) -> TableLists:
 
 
 def aggregate_table(block: Block, what: Aggregation, table: Array, ids: Array, out: Array, begin: int = 0) -> None:
-    """`out` [num_dst - begin, width] float32 becomes what a layer aggregates of rows `table[ids]`, of a type
-    `READ_IN_PLACE`, for the destinations from `begin` on."""
+    """Write to `out` [num_dst - begin, width] float32 what a layer aggregates of rows `table[ids]`, of a type
+    `READ_IN_PLACE`, for the destinations from `begin` on.
+    """
     lists, code, rows = table_lists(block, what, ids), _CODES[what], readable(table)
 
     def work(_: int, first: int, last: int) -> None:
@@ -143,18 +145,18 @@ def aggregate_table(block: Block, what: Aggregation, table: Array, ids: Array, o
 def shared_aggregation(
     lists: TableLists, what: Aggregation, rows: Array, out: Array, begin: int, end: int, step: int
 ) -> Callable[[], None]:
-    """The aggregates of destinations [begin, end) into `out`, as a function for several threads.
+    """A function for several threads that writes the aggregates of destinations [begin, end) to `out`.
 
-    Each thread that calls it takes `step` destinations in its turn; a call returns when all were taken, some perhaps by
-    threads that still add. `rows` is a table as `readable` gives it. Results are written past the caches: `out` is what
-    a device copies from.
+    Each thread that calls it takes `step` destinations at a time; a call returns when all are taken, while other
+    threads may still compute. `rows` is a table as `readable` gives it. Results bypass the caches: `out` is what a
+    device copies from.
     """
     turn, code, words = np.zeros(1, np.int64), _CODES[what], _words(out)
     return lambda: _sum_in_turns(*lists, code, rows, words, begin, end, turn, step)
 
 
 def _words(out: Array) -> Array:
-    """Rows of float32 as words, which processors can write past their caches."""
+    """Rows of float32 as words, which CPUs can write past their caches."""
     return out.view(np.uint64 if out.shape[1] % 2 == 0 else np.uint32)
 
 
@@ -171,14 +173,14 @@ def _reciprocal(value: float) -> float:
 
 @njit(nogil=True, cache=True)
 def _root(total: float) -> float:
-    """What GCN divides a row by, as a factor."""
+    """GCN's factor of a row."""
     root: float = 1 / np.sqrt(total + 1)
     return root
 
 
 @njit(nogil=True, cache=True)
 def _write_scale(code: int, weighted: bool, known: bool, total: float, length: int) -> np.float32:
-    """What a destination's sum of weights[e] * x is multiplied by (`nn.aggregation`).
+    """The factor of a destination's sum of weights[e] * x (see `nn.aggregation`).
 
     `total`, where `known`, is that of its whole list.
     """
@@ -203,7 +205,7 @@ def _sum_rows(
     last: int,
     past_caches: bool,
 ) -> None:
-    """What `nn.kernels.gather_sum` makes of the lists of destinations [first, last), as float32.
+    """What `nn.kernels.gather_sum` computes for the lists of destinations [first, last), as float32.
 
     `out` are rows of float32 as words of 4 or 8 bytes; its first is destination `begin`. All is in one function: a
     version that called others for each list and edge took more than twice as long.
@@ -298,8 +300,8 @@ def _copy_rows(table: Array, ids: Array, out: Array, first: int, last: int) -> N
             out[i, f] = stored_number(table[ids[i], f])
 
 
-# Sums over lists that name rows of a whole matrix, read where they stand, on the host or on a device; without
-# gradients, which whoever has the lists finds by reading them the other way round.
+# Sums over lists of rows of a whole matrix, read in place, on the host or on a device; without gradients, which callers
+# compute along the transposed lists.
 
 
 def sum_lists(
@@ -312,13 +314,24 @@ def sum_lists(
 ) -> Tensor:
     """[num_dst, width] of type `dtype`: write[i] * sum of read[j] * x[j] over the list of i, + own[i].
 
-    Scales that are not given are ones. Rows behind the last of `own` have no such term. On a device x and `own` are of
-    any real type, on the host of type `dtype`.
+    Missing scales are ones. Rows past the last of `own` have no such term. On a device x and `own` are of any real
+    type, on the host of type `dtype`.
     """
-    if isinstance(block, DeviceBlock):
-        reads, writes = (None if each is None else Scale(each) for each in (read, write))
-        itself = None if own is None else Own(own)
-        return gather(destination_lists(block), x, None, reads, writes, itself, out_dtype=dtype)
+    return _sum_lists(block, x, dtype, read, write, own)
+
+
+@singledispatch
+def _sum_lists(
+    block: Block, x: Tensor, dtype: torch.dtype, read: Tensor | None, write: Tensor | None, own: Tensor | None
+) -> Tensor:
     before, after = (None if each is None else array_of(each) for each in (read, write))
     added = None if own is None else as_rows(own)
     return gather_rows(block.indptr, block.indices, None, before, after, None, added, x)
+
+
+@_sum_lists.register
+def _(
+    block: DeviceBlock, x: Tensor, dtype: torch.dtype, read: Tensor | None, write: Tensor | None, own: Tensor | None
+) -> Tensor:
+    reads, writes = (None if each is None else Scale(each) for each in (read, write))
+    return gather(destination_lists(block), x, None, reads, writes, None if own is None else Own(own), out_dtype=dtype)

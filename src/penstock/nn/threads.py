@@ -40,9 +40,9 @@ def column_chunks(width: int, rows: int) -> list[tuple[int, int]]:
 
 
 def run_chunks(work: Callable[[int, int, int], object], chunks: list[tuple[int, int]]) -> None:
-    """`work(number, first, last)` of every chunk, on as many threads as torch uses. The caller takes its share.
+    """Call `work(number, first, last)` for every chunk, on as many threads as torch uses, the caller's included.
 
-    `work` should spend its time in kernels that release the interpreter's lock. Under `tracing` it is not called.
+    `work` should spend its time in kernels that release the interpreter lock. Under `tracing` it is not called.
     """
     if is_traced():
         return
@@ -57,7 +57,7 @@ def run_chunks(work: Callable[[int, int, int], object], chunks: list[tuple[int, 
     try:
         take()
     finally:
-        # One that has not begun has nothing left to do.
+        # A task that has not begun finds nothing left to do.
         for other in others:
             if not other.cancel():
                 other.result()
@@ -72,7 +72,7 @@ _lock = threading.Lock()
 
 
 def _pool(size: int) -> ThreadPoolExecutor:
-    """The process's threads, at least `size` of them. A pool that is replaced ends when its last caller lets it go."""
+    """The process's threads, at least `size` of them. A pool that is replaced ends when its last caller drops it."""
     with _lock:
         if _State.pool is None or _State.size < size:
             _State.pool, _State.size = ThreadPoolExecutor(size, "penstock-nn"), size
@@ -80,7 +80,7 @@ def _pool(size: int) -> ThreadPoolExecutor:
 
 
 def _forget_pool() -> None:
-    """Threads do not survive a fork; a child makes its own."""
+    """Drop the pool after a fork, which threads do not survive; a child makes its own."""
     global _lock
     _lock = threading.Lock()
     _State.pool, _State.size = None, 0

@@ -32,7 +32,7 @@ def code_at_fault(what: str) -> Iterator[None]:
 
 
 def build_user_module(name: str, inputs: Widths, outputs: int) -> torch.nn.Module:
-    """What the function or class at FILE.py:NAME or PACKAGE.MODULE:NAME makes of the widths in and out.
+    """The module that the function or class at FILE.py:NAME or PACKAGE.MODULE:NAME makes for the widths in and out.
 
     `inputs` are widths by type where there are several.
     """
@@ -54,7 +54,7 @@ def build_user_module(name: str, inputs: Widths, outputs: int) -> torch.nn.Modul
 
 
 def imported_callable(name: str, what: str = "Module") -> Callable[..., Any]:
-    """The function or class at FILE.py:NAME or PACKAGE.MODULE:NAME; `what` it is begins a refusal's sentence."""
+    """The function or class at FILE.py:NAME or PACKAGE.MODULE:NAME; `what` is the first word of errors."""
     place, _, attribute = name.rpartition(":")
     found = _imported(place, name, what)
     target = getattr(found, attribute, None)
@@ -67,7 +67,7 @@ def imported_callable(name: str, what: str = "Module") -> Callable[..., Any]:
 
 
 def user_module_location(name: str) -> str:
-    """The same name, with a file's path that can be opened from any folder."""
+    """The same name, with an absolute path of the file."""
     place, colon, attribute = name.rpartition(":")
     return f"{Path(place).resolve()}{colon}{attribute}" if place.endswith(".py") else name
 
@@ -94,13 +94,13 @@ def _imported(place: str, name: str, what: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(path)
-    # Two files may have one name.
+    # Two files may have the same name.
     mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(f"penstock_own_{path.stem}_{mark}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    # What lies beside the file may be imported by it, but does not stand in for anything that is installed.
+    # The file may import what is beside it, but that must not shadow anything installed.
     beside = str(path.resolve().parent)
     if beside not in sys.path:
         sys.path.append(beside)

@@ -1,8 +1,8 @@
 """From seeds to batches that a model can use: stages that run in parallel and keep the order.
 
-`stages` is the mechanism for any stages, and measures them; `schedule` is the endless list of batches, `loader` the
-five stages of training. `batch_rows` and `device` are how batches get their features and reach the processor that
-computes. `grouped_batches` has batches that are drawn in groups by all processors, or once for every epoch.
+`stages` is the mechanism for any stages, and measures them; `schedule` is the sequence of batches, `loader` the five
+stages of training. `batch_rows` and `device` read the features of batches and move them to the device that computes.
+`grouped_batches` has batches that are drawn in groups by all processors, or once for all epochs.
 """
 
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ __all__ = [
     "StagePipeline",
 ]
 
-# Looked up on first use, so that reading the options (a job, the command line's help) waits for no kernels.
+# Imported on first use, so that reading the options (a job, the command line's help) does not load kernels.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""Rows that a batch brings along: features and fields of its edges, read on the host into buffers used again."""
+"""Rows of a batch: features and fields of its edges, read on the host into reused buffers."""
 
 import math
 import threading
@@ -16,21 +16,21 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
+from penstock.sampling.block import Block, MiniBatch
 from penstock.store.source import RowSource
 from penstock.traced import is_traced, stand_in
 
-# Memory for what batches bring along, allocated once and used again.
+# Buffers for batches, allocated once and reused.
 
 _SLACK = 1.25
-"""Room for somewhat larger batches than the first, so that buffers soon stop growing."""
+"""Buffers are made this much larger than needed, so that they soon stop growing."""
 
 
 class BufferPool:
-    """Flat buffers lent out as arrays of any shape and type. There are as many as are out at once, never more."""
+    """Flat buffers lent out as arrays of any shape and dtype. There are never more than are in use at once."""
 
     def __init__(self, page_locked: bool = False) -> None:
-        """`page_locked`: memory that a device copies from while the processor goes on."""
+        """`page_locked`: memory that a device can copy from asynchronously."""
         self._free: list[Array] = []
         self._page_locked = page_locked
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class BufferPool:
         return buffer[:size].view(dtype).reshape(shape), buffer
 
     def give(self, buffer: Array) -> None:
-        """The buffer may be used again."""
+        """Return a buffer for reuse."""
         with self._lock:
             self._free.append(buffer)
 
@@ -52,7 +52,7 @@ class BufferPool:
                 if buffer.nbytes >= size:
                     return self._free.pop(place)
             if self._free:
-                # Too small, all of them: one makes way for a larger one.
+                # All are too small: one is replaced by a larger one.
                 self._free.pop(0)
         room = int(size * _SLACK) + 64
         if self._page_locked:
@@ -61,10 +61,10 @@ class BufferPool:
 
 
 class ReclaimedBuffers(BufferPool):
-    """Buffers for batches that their reader may keep: each comes back when the last tensor over its array is gone.
+    """Buffers for batches that their reader may keep: each is reclaimed when the last tensor over its array is gone.
 
-    Whoever lets go of a tensor may be any thread, and Python's collector may do it while the pool is being asked, so
-    what comes back is put in a queue that needs no lock.
+    A tensor may be released by any thread, and by Python's garbage collector while the pool is in use, so reclaimed
+    buffers are put in a queue that needs no lock.
     """
 
     def __init__(self) -> None:
@@ -83,10 +83,10 @@ class ReclaimedBuffers(BufferPool):
         """Do nothing: the batch may still be in use."""
 
 
-# What the edges of a batch carry: rows of edge fields, read for its blocks as features are for its vertices.
+# Rows of edge fields, read for a batch's blocks as features are for its vertices.
 
 MoveRows = Callable[[Any], Tensor]
-"""Makes a tensor of float32 of an array that was read."""
+"""Makes a float32 tensor of an array that was read."""
 
 
 class EdgeFields(NamedTuple):
@@ -97,22 +97,24 @@ class EdgeFields(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Numbers of an edge in `edge_attr`."""
+        """The width of `edge_attr`."""
         return sum(int(np.prod(source.row_shape())) for source in self.features)
 
     @property
     def sources(self) -> list[RowSource]:
-        """All rows that are read, features first."""
+        """All sources that are read, features first."""
         return [*self.features, *(() if self.weight is None else (self.weight,))]
 
 
 class EdgeReading:
-    """What some blocks of one relation read, in one call for each field: a row that several read travels once."""
+    """The rows that some blocks of one relation read, in one call for each field: a row that
+    several read is sent once.
+    """
 
     def __init__(self, kind: EdgeType, parts: Sequence[Block], fields: EdgeFields) -> None:
         if any(part.edges is None for part in parts):
             raise PenstockError(
-                f"A block of {edge_key(kind)} does not name its edges, whose rows are to be read: sample with edges.",
+                f"A block of {edge_key(kind)} has no edge positions to read rows by: sample with edges.",
                 code="mismatched-inputs",
             )
         self._parts, self._fields = parts, fields
@@ -124,7 +126,7 @@ class EdgeReading:
         ]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """Read the rows."""
+        """Read the rows into the arrays."""
         for source, array in zip(self._fields.sources, arrays, strict=True):
             source.read(self._ids, array)
 
@@ -133,7 +135,7 @@ class EdgeReading:
         return [source.read(self._ids, device, dtype=torch.float32) for source in self._fields.sources]
 
     def attached(self, arrays: Sequence[Any], move: MoveRows) -> dict[int, Block]:
-        """By the blocks' identities, the same blocks with what their edges carry."""
+        """By the blocks' identities, the same blocks with their edge fields."""
         rows = [move(array) for array in arrays]
         columns = [each.reshape(len(each), math.prod(each.shape[1:])) for each in rows[: len(self._fields.features)]]
         features = None if not columns else columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
@@ -151,7 +153,7 @@ class EdgeReading:
 
 
 class EdgeRows:
-    """Reads what edges carry, by relation; relations that are not named carry nothing."""
+    """Reads edge fields by relation; relations that are not named have none."""
 
     def __init__(self, fields: Mapping[EdgeType, EdgeFields]) -> None:
         self.fields = {kind: each for kind, each in fields.items() if each.sources}
@@ -165,7 +167,7 @@ class EdgeRows:
         return bool(self) and all(source.on_device for each in self.fields.values() for source in each.sources)
 
     def readings(self, blocks: Sequence[Any]) -> list[EdgeReading]:
-        """What the blocks of a batch read."""
+        """The readings of a batch's blocks."""
         found: dict[EdgeType, list[Block]] = {}
         for block in blocks:
             for kind, part in self._relations(block):
@@ -173,7 +175,7 @@ class EdgeRows:
                     found.setdefault(kind, []).append(part)
         return [EdgeReading(kind, parts, self.fields[kind]) for kind, parts in found.items()]
 
-    def read(self, batch: MiniBatch[Any], pool: BufferPool) -> list[Array]:
+    def read(self, batch: MiniBatch, pool: BufferPool) -> list[Array]:
         """Read the rows of a batch's edges; returns the buffers that they occupy."""
         batch.edge_rows, buffers = [], []
         for reading in self.readings(batch.blocks):
@@ -185,17 +187,17 @@ class EdgeRows:
             buffers += [buffer for _, buffer in taken]
         return buffers
 
-    def arrive(self, batch: MiniBatch[Any], move: MoveRows | None = None) -> None:
-        """Put what was read into the batch's blocks."""
+    def arrive(self, batch: MiniBatch, move: MoveRows | None = None) -> None:
+        """Put the rows that were read into the batch's blocks."""
         batch.blocks, batch.edge_rows = _with_rows(batch.blocks, batch.edge_rows, move or as_floats), None
 
-    def arrive_by(self, batch: MiniBatch[Any], device: torch.device) -> None:
+    def arrive_by(self, batch: MiniBatch, device: torch.device) -> None:
         """Have a device read the rows of a batch's edges, and put them into its blocks."""
         read = [(reading, reading.read_by(device)) for reading in self.readings(batch.blocks)]
         batch.blocks = _with_rows(batch.blocks, read, lambda rows: rows)
 
     def attached(self, blocks: Sequence[Any]) -> list[Any]:
-        """Blocks with what their edges carry, read at once."""
+        """Blocks with their edge fields, read at once."""
         if not self.fields:
             return list(blocks)
         readings = self.readings(blocks)
@@ -207,19 +209,16 @@ class EdgeRows:
             reading.fill(arrays)
         return _with_rows(blocks, read, as_floats)
 
-    def _relations(self, block: Any) -> list[tuple[EdgeType, Block]]:
-        if isinstance(block, TypedBlock):
-            return list(block.relations.items())
-        # A graph of one relation need not be asked which.
-        return [(kind, block) for kind in list(self.fields)[:1]]
+    def _relations(self, block: Block) -> list[tuple[EdgeType, Block]]:
+        return list(block.named(self.fields).relations.items()) if self.fields else []
 
 
 NO_EDGE_ROWS = EdgeRows({})
-"""Edges carry nothing."""
+"""No edge fields are read."""
 
 
 def as_floats(rows: Array) -> Tensor:
-    """Rows as tensors of float32, without a copy where they are that already."""
+    """Rows as float32 tensors, without a copy if they are float32 already."""
     return torch.from_numpy(rows).to(torch.float32)
 
 
@@ -227,45 +226,38 @@ def _with_rows(blocks: Sequence[Any], read: Sequence[tuple[EdgeReading, Sequence
     made: dict[int, Any] = {}
     for reading, arrays in read:
         made |= reading.attached(arrays, move)
-    return [_replaced(block, made) for block in blocks]
+    return [block.changed(lambda part: made.get(id(part), part)) for block in blocks]
 
 
-def _replaced(block: Any, made: dict[int, Any]) -> Any:
-    if isinstance(block, TypedBlock):
-        relations = {kind: made.get(id(part), part) for kind, part in block.relations.items()}
-        return TypedBlock(relations, block.num_src, block.num_dst)
-    return made.get(id(block), block)
-
-
-# How a batch's stored features are read on the host: as they are, or with a part of the first layer done already.
+# How a batch's stored features are read on the host: unchanged, or with a part of the first layer computed already.
 
 Move = Callable[[Array], torch.Tensor]
-"""Brings an array to the device that computes, as the type that it computes with."""
+"""Moves an array to the device that computes, in the type of the computation."""
 
 
 class RowReading(Protocol):
-    """What one batch reads of one source."""
+    """What one batch reads from one source."""
 
     @property
     def shapes(self) -> Sequence[tuple[tuple[int, ...], Any]]:
-        """Shape and type of each array on the host that it fills."""
+        """The shape and dtype of each host array that it fills."""
 
     def fill(self, arrays: Sequence[Array]) -> None:
         """Read the rows; called in the pipeline's stage `gather`."""
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> Any:
-        """What the model is given, on the device: the arrays, or what stands for them."""
+        """The model's input on the device: the arrays, or what replaces them."""
 
 
 class RowReader(Protocol):
-    """Says what batches read."""
+    """Decides what batches read."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
-        """What a batch that was sampled reads of the features of a node type."""
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
+        """What a sampled batch reads of the features of a node type."""
 
 
 class PlainReading:
-    """A `Reading` of the rows of all vertices that a batch needs."""
+    """A `RowReading` of the rows of all vertices that a batch needs."""
 
     def __init__(self, ids: Any, source: RowSource) -> None:
         self._ids, self._source = ids, source
@@ -281,14 +273,14 @@ class PlainReading:
 class PlainRows:
     """The `RowReader` whose batches read the rows of all vertices that they need."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         return PlainReading(batch.vertices[node_type], source)
 
 
 PLAIN_ROWS = PlainRows()
 
 
-# Features of a batch that is computed on the host, gathered into buffers that are allocated once and used again.
+# Features of a batch that is computed on the host, gathered into reused buffers.
 
 Scale = Callable[[torch.Tensor], torch.Tensor]
 
@@ -296,7 +288,7 @@ Scale = Callable[[torch.Tensor], torch.Tensor]
 class HostCarrier:
     """`sources` has the stored features of each node type that has any; `scale` changes gathered rows in place.
 
-    `edges` reads what the batch's edges carry.
+    `edges` reads the batch's edge fields.
     """
 
     def __init__(
@@ -316,7 +308,7 @@ class HostCarrier:
         return [*buffers, *self._edges.read(batch, self._pool)] if self._edges else buffers
 
     def transfer(self, batch: Batch) -> None:
-        """Make tensors of what was read."""
+        """Wrap what was read in tensors."""
         if self._edges:
             self._edges.arrive(batch)
         for node_type, (reading, arrays) in batch.features.items():
@@ -332,12 +324,12 @@ class HostCarrier:
         """Do nothing: a batch in host memory needs no transfer."""
 
     def give_back(self, buffer: Array) -> None:
-        """Lend the buffer to another batch."""
+        """Return the buffer for reuse."""
         self._pool.give(buffer)
 
 
 def read_features(batch: Batch, sources: Mapping[str, RowSource], reader: RowReader, pool: BufferPool) -> list[Array]:
-    """Read what the sources have of the batch's vertices, by node type: (reading, arrays); returns the buffers."""
+    """Read the features of the batch's vertices, by node type: (reading, arrays); returns the buffers."""
     buffers = []
     for node_type in batch.vertices:
         if node_type in sources:

@@ -1,4 +1,4 @@
-"""Batches brought to a device: sampled there or on the host, with features that lie there, or are copied."""
+"""Moves batches to a device: sampled there or on the host, with features that lie there, or are copied."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, PLAIN_ROWS, BufferPool, EdgeRows, RowReader, Scale, read_features
 from penstock.pipeline.loader import Batch
-from penstock.sampling.device.block import DeviceBlock, on_device
+from penstock.sampling.device.block import on_device
 from penstock.sampling.device.streams import on_stream, stream_maker
 from penstock.sampling.relabel import PerThread
 from penstock.store.source import RowSource
@@ -24,7 +24,7 @@ class DeviceCarrier:
     """
 
     finish: Callable[[Batch], None] | None = None
-    """What else is done with a batch once it is on the device, on the stream that brings it."""
+    """A further step on a batch that has reached the device, on the stream that moves it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class DeviceCarrier:
         return bool(self._read_here) or self._reads_edges
 
     def gather(self, batch: Batch) -> list[Array]:
-        """Have what the host reads in page-locked buffers."""
+        """Read what the host reads into page-locked buffers."""
         if not self.reads_on_host:
             return []
         if batch.ready is not None:
@@ -80,7 +80,9 @@ class DeviceCarrier:
             batch.ready = None if stream is None else stream.record_event()
 
     def arrive(self, batch: Batch) -> None:
-        """Let the stream that computes wait for the batch, and the batch's memory for the stream."""
+        """Make the computing stream wait for the batch, and keep the batch's memory until the
+        stream is done with it.
+        """
         if batch.ready is None:
             return
         computing = torch.cuda.current_stream(self._device)
@@ -89,7 +91,7 @@ class DeviceCarrier:
             tensor.record_stream(computing)
 
     def give_back(self, buffer: Array) -> None:
-        """Lend the buffer to another batch: the loss of its own was read, so the copy is over."""
+        """Return the buffer for reuse: the loss of its batch was read, so the copy is over."""
         self._pool.give(buffer)
 
     def _brought(self, rows: Array) -> Tensor:
@@ -104,7 +106,7 @@ class DeviceCarrier:
         return x if self._scale is None else self._scale(x)
 
     def _moved(self, values: Any) -> Any:
-        """Arrays, and mappings of them, on the device; what is no array stays."""
+        """Arrays, and mappings of them, on the device; other values stay unchanged."""
         if isinstance(values, dict):
             return {name: self._moved(each) for name, each in values.items()}
         if values is None:
@@ -115,7 +117,9 @@ class DeviceCarrier:
 def _tensors(batch: Batch) -> Iterator[Tensor]:
     """Every tensor of a batch that a kernel may read."""
     waiting: list[Any] = [batch.features, batch.labels, batch.seed_weights, batch.vertices, batch.merged]
-    waiting += [part for block in batch.blocks for part in block.parts]
+    for part in (part for block in batch.blocks for part in block.parts):
+        waiting += [part.indptr, part.indices, part.weights, part.totals, part.edges]
+        waiting += [part.edge_attr, part.edge_weight, part.ages]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
@@ -123,9 +127,6 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
                 yield value
         elif isinstance(value, dict):
             waiting += value.values()
-        elif isinstance(value, DeviceBlock):
-            waiting += [value.indptr, value.indices, value.weights, value.totals, value.edges]
-            waiting += [value.edge_attr, value.edge_weight, value.ages]
         elif is_dataclass(value):
-            # Inputs that the host has worked on.
+            # Inputs that the host has prepared.
             waiting += vars(value).values()

@@ -1,4 +1,4 @@
-"""Batches drawn in groups by all processors, or once for every epoch."""
+"""Batches drawn in groups by all processors, or once for all epochs."""
 
 import threading
 import time
@@ -16,14 +16,12 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.wire.coflows import batch_order, within_batch
 
-# How a group of batches is divided among the processors that draw it.
-#
-# At first nothing is known and every processor gets as many as the others. Later a batch's time is forecast by the
-# moving median of what it took before, and the batches are divided as jobs on uniform machines: a processor of speed s
-# takes 1 / s of a batch's time.
+# How a group of batches is divided among the processors that draw it. At first every processor gets equally many. Later
+# a batch's time is forecast by the moving median of its past times, and the batches are divided as jobs on uniform
+# machines: a processor of speed s takes 1 / s of a batch's time.
 
 WINDOW = 9
-"""Observations that a moving median is over."""
+"""Observations in a moving median."""
 
 
 class MovingMedian:
@@ -33,19 +31,19 @@ class MovingMedian:
         self._values: deque[float] = deque(maxlen=window)
 
     def add(self, value: float) -> None:
-        """One more observation; the oldest is forgotten."""
+        """Add an observation; the oldest is dropped."""
         self._values.append(value)
 
     def forecast(self) -> float | None:
-        """What the next one is expected to be; None before the first."""
+        """The expected next observation; None before the first."""
         return median(self._values) if self._values else None
 
 
 class DrawForecasts:
-    """Forecasts of how long batches take to draw, and of how fast each processor is beside the first.
+    """Forecasts of the drawing times of batches, and of each processor's speed relative to the first.
 
-    A batch is known by its number in its epoch: while seeds are not shuffled it takes about as long in every epoch. A
-    number that was not seen before is expected to take as long as others did lately.
+    A batch is identified by its number in its epoch: while seeds are not shuffled it takes about as long in every
+    epoch. A number that was not seen before is expected to take as long as others did lately.
     """
 
     def __init__(self, kinds: Sequence[str]) -> None:
@@ -55,33 +53,35 @@ class DrawForecasts:
         self._by_kind = {kind: MovingMedian() for kind in kinds}
 
     def observe(self, kind: str, number: int, seconds: float) -> None:
-        """A processor of some kind took so long for a batch; its time counts as the first kind's would."""
+        """Record that a processor of some kind took so long for a batch; the time is converted to that of the first
+        kind.
+        """
         self._by_kind[kind].add(seconds)
         usual = seconds * self.speed(kind)
         self._lately.add(usual)
         self._batches.setdefault(number, MovingMedian()).add(usual)
 
     def speed(self, kind: str) -> float:
-        """How fast a kind of processor is, as a multiple of the first kind's speed."""
+        """The speed of a kind of processor, as a multiple of the first kind's."""
         first, own = self._by_kind[self.kinds[0]].forecast(), self._by_kind[kind].forecast()
         return first / own if first and own else 1.0
 
     def seconds(self, number: int) -> float | None:
-        """What a batch is expected to take the first kind; None before anything was observed."""
+        """The expected seconds of a batch on the first kind of processor; None before any observation."""
         known = self._batches.get(number)
         return self._lately.forecast() if known is None else known.forecast()
 
 
 def divided_evenly(count: int, processors: int) -> list[list[int]]:
-    """Places 0 to `count` - 1 in turn: every processor has as many as the others, or one less."""
+    """Positions 0 to `count` - 1 in turn: numbers per processor differ by at most one."""
     return [list(range(first, count, processors)) for first in range(processors)]
 
 
 def divided(times: Sequence[float], speeds: Sequence[float]) -> list[list[int]]:
-    """Places of the batches of each processor, so that the last is done early: jobs on uniform machines.
+    """Positions of the batches of each processor, minimising the time of the last: jobs on uniform machines.
 
     The longest batch first, each where it is done first (at most 1.58 times the optimum, and close to it where batches
-    are many); then single batches move away from the processor that ends last, as long as that helps. Places are in
+    are many); then single batches move away from the processor that ends last, as long as that helps. Positions are in
     ascending order.
     """
     shares: list[list[int]] = [[] for _ in speeds]
@@ -96,7 +96,7 @@ def divided(times: Sequence[float], speeds: Sequence[float]) -> list[list[int]]:
 
 
 def _moved_one(shares: list[list[int]], loads: list[float], times: Sequence[float], speeds: Sequence[float]) -> bool:
-    """Move a batch from the processor that ends last to one that then ends earlier than that did, if there is any."""
+    """Move a batch from the processor that ends last to one that then ends earlier; returns whether there was one."""
     last = loads.index(max(loads))
     for place in shares[last]:
         for to in range(len(speeds)):
@@ -110,19 +110,19 @@ def _moved_one(shares: list[list[int]], loads: list[float], times: Sequence[floa
     return False
 
 
-# Batches drawn in groups: all processors draw the topology of a group, and then it is trained on.
-#
-# Only blocks and vertex numbers of a group are kept; features are gathered batch by batch as always. A group begins to
-# be drawn when the pipeline asks for its first batch, which is when the last ones of the group before are being trained
-# on. A batch is the same whoever draws it, so that nothing but time depends on the division.
+# Batches drawn in groups: all processors draw the topology of a group, and then it is trained on. Only blocks and
+# vertex numbers of a group are kept; features are gathered batch by batch as always. A group begins to be drawn when
+# the pipeline asks for its first batch, while the last ones of the group before are trained on. A batch is the same
+# whoever draws it, so only time depends on the division.
 
 PER_PROCESSOR = 8
-"""Batches of a group for each processor, where the job leaves the size open: an uneven division then costs at most
-about an eighth of the time."""
+"""Batches of a group per processor, where the job leaves the size open: an uneven division then costs at most about an
+eighth of the time.
+"""
 
 
 class DrawingProcessor(NamedTuple):
-    """Something that draws one batch at a time: a core of the host, or a device."""
+    """Draws one batch at a time: a core of the host, or a device."""
 
     kind: str
     draw: Callable[[Planned], Batch]
@@ -131,7 +131,7 @@ class DrawingProcessor(NamedTuple):
 class GroupedBatches:
     """Draws planned batches `size` at a time (0: as many as suit the processors), by all processors at once.
 
-    `planned` are the very batches that are asked for, in order. It may be called from several threads.
+    `planned` must be exactly the batches that will be asked for, in order. It may be called from several threads.
     """
 
     def __init__(self, planned: Iterator[Planned], processors: Sequence[DrawingProcessor], size: int) -> None:
@@ -144,14 +144,14 @@ class GroupedBatches:
         self._errors: list[float] = []
 
     def __call__(self, planned: Planned) -> Batch:
-        """A batch of the group under way, which is drawn first where it is a new one."""
+        """A batch of the current group; a new group is drawn first."""
         with self._lock:
             while planned.position not in self._drawn:
                 self._draw_group(list(islice(self._planned, self.size)))
             return self._drawn.pop(planned.position)
 
     def facts(self) -> dict[str, Any]:
-        """What a result says of the groups."""
+        """The groups as reported in the result."""
         return {
             "size": self.size,
             "drawn": self._groups,
@@ -160,7 +160,7 @@ class GroupedBatches:
         }
 
     def _draw_group(self, group: list[Planned]) -> None:
-        assert group, "a batch was asked for that was not planned"
+        assert group, "a requested batch was not planned"
         shares = self._divided(group)
         with ThreadPoolExecutor(len(shares), "sample-group") as pool:
             work = zip(self._processors, shares, strict=True)
@@ -186,7 +186,7 @@ class GroupedBatches:
 
 
 def group_size(asked: int, processors: int) -> int:
-    """Batches of a group: as many as are asked for, or where that is 0 as many as suit the processors."""
+    """The size of a group: the one asked for, or if that is 0 one that suits the processors."""
     return asked or PER_PROCESSOR * processors
 
 
@@ -200,13 +200,14 @@ def _drawn_by(processor: DrawingProcessor, share: list[Planned]) -> list[tuple[P
     return found
 
 
-# Batches that are drawn once and used again in every epoch that has the order of the first.
+# Batches that are drawn once and reused in every epoch that has the order of the first.
 
 Draw = Callable[[Planned], Batch]
 _MB = 1 << 20
 _DERIVED = 4
-"""A block that is kept keeps what layers derive of it (`nn.derived`): its transpose, or itself with self loops. Those
-are up to three times its size."""
+"""A kept block also keeps what layers derive from it (`nn.derived`): its transpose, or itself with self loops. These
+are up to three times its size.
+"""
 
 
 class ReusedBatches:
@@ -222,7 +223,7 @@ class ReusedBatches:
         self._lock = threading.Lock()
 
     def drawn_by(self, draw: Draw) -> Draw:
-        """What draws the batches that are not kept yet; several that draw share what is kept."""
+        """A function that draws batches that are not kept yet; several of them share what is kept."""
         return partial(self._batch, draw)
 
     def _batch(self, draw: Draw, planned: Planned) -> Batch:
@@ -236,8 +237,8 @@ class ReusedBatches:
         if batch is None:
             batch = draw(planned._replace(key=planned.key._replace(epoch=drawn_in)))
             self._keep(number, batch)
-        # Carriers put features, labels and blocks of a device into the batch that they are given.
-        return replace(batch, features={}, blocks=list(batch.blocks))  # type: ignore[arg-type]
+        # A copy, as carriers put features, labels and device blocks into the batch that they are given.
+        return replace(batch, features={}, blocks=list(batch.blocks))
 
     def _keep(self, number: int, batch: Batch) -> None:
         size = kept_bytes(batch)
@@ -248,7 +249,7 @@ class ReusedBatches:
 
 
 def kept_bytes(batch: Batch) -> int:
-    """Bytes that a batch takes for as long as it is kept, with what layers derive of its blocks."""
+    """Bytes of a kept batch, with what layers derive from its blocks."""
     return _DERIVED * sum(array.nbytes for array in _arrays(batch))
 
 

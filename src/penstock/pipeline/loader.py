@@ -12,15 +12,15 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
 from penstock.pipeline.stages import Recorder, Stage, StagePipeline, StageTime
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
+from penstock.sampling.block import MiniBatch
 from penstock.wire.coflows import batch_order, within_batch
 
-Batch = MiniBatch[Block] | MiniBatch[TypedBlock]
+Batch = MiniBatch
 
 
 @dataclass
 class Loaded:
-    """A batch on its way, with the buffers it occupies."""
+    """A batch in the pipeline, with the buffers it occupies."""
 
     planned: Planned
     batch: Batch
@@ -28,17 +28,17 @@ class Loaded:
 
     @property
     def position(self) -> Position:
-        """Where in the run the batch stands."""
+        """The batch's position in the run."""
         return self.planned.position
 
     @property
     def examples(self) -> int:
-        """What the loss is over: edges of a task on edges, else the batch's seeds."""
+        """The number of examples: edges of a task on edges, else the batch's seeds."""
         return self.batch.num_seeds if self.batch.links is None else len(self.planned.seeds)
 
     @property
     def whole(self) -> int | None:
-        """Examples of the batch of which this is one worker's share; one that was drawn whole knows them itself."""
+        """Examples of the batch of which this is one worker's share; None if it is not a share."""
         return self.planned.whole if self.batch.whole is None else self.batch.whole
 
 
@@ -49,20 +49,20 @@ class Carrier(Protocol):
         """Read the batch's stored features; returns the buffers they occupy."""
 
     def transfer(self, batch: Batch) -> None:
-        """Put everything that is computed with on the device."""
+        """Move everything that the computation needs to the device."""
 
     def arrive(self, batch: Batch) -> None:
-        """Called by the thread that computes, before it uses the batch."""
+        """Called by the computing thread before it uses the batch."""
 
     def give_back(self, buffer: Array) -> None:
-        """The batch of a buffer is done with."""
+        """Called when the batch of a buffer is no longer used."""
 
 
 class Loader:
-    """Iterates over batches whose features and labels are on the device; each is valid until the next is asked for.
+    """Iterates over batches whose features and labels are on the device; each is valid until the next is requested.
 
-    `sample` turns a planned batch into blocks, `carrier` brings it to the device, and `label` adds what the task
-    compares with. The caller is the fifth stage.
+    `sample` turns a planned batch into blocks, `carrier` moves it to the device, and `label` adds the task's labels.
+    The caller is the fifth stage.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Loader:
         self._sampler, self._carrier, self._label = sample, carrier, label
         stages = [
             Stage("sample", self._sample, options.drawing_threads, options.sample_depth),
-            Stage("gather", self._gather, options.gather_threads, options.gather_depth),
+            Stage("gather", self._gather, options.reading_threads, options.gather_depth),
             Stage("transfer", self._transfer, options.transfer_threads, options.transfer_depth),
         ]
         self._flow = StagePipeline(planned, stages, ("seeds", "compute"), options.seeds_depth, recorder)
@@ -87,7 +87,7 @@ class Loader:
         return self._flow.times()
 
     def aside(self) -> AbstractContextManager[None]:
-        """Around what is no part of computing a batch: validation, checkpoints."""
+        """A context for work that is not part of computing a batch: validation, checkpoints."""
         return self._flow.aside()
 
     def __enter__(self) -> Self:
@@ -100,7 +100,7 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """End all threads."""
+        """End all threads and wait for them."""
         self._flow.close()
 
     def __iter__(self) -> Iterator[Loaded]:
@@ -125,32 +125,31 @@ class Loader:
         return loaded
 
 
-# Batches that a device draws and gathers by itself, launched ahead by the thread that computes.
-#
-# Other threads that launch kernels share Python's global interpreter lock with the loop. Here they have nothing to do:
-# the device draws and gathers the next batches beside the kernels of the loop, and the loop's own thread launches both.
+# Batches that a device draws and gathers by itself, launched ahead by the computing thread. Other threads that launch
+# kernels would compete with the loop for Python's interpreter lock. Here none is needed: the device draws and gathers
+# the next batches beside the kernels of the loop, and the loop's own thread launches both.
 
 
 class AheadSampler(Protocol):
-    """Draws some batches at once, and gives them in the order in which they were begun."""
+    """Draws several batches concurrently, and returns them in the order in which they were begun."""
 
     slots: int
-    """Batches that may be begun and not finished."""
+    """The most batches that may be begun and not finished."""
 
     def begin(self, planned: Planned) -> None:
         """Launch the drawing of a batch, without waiting for it."""
 
     def finish(self) -> Batch:
-        """The batch that was begun first, when it is drawn."""
+        """The batch that was begun first; waits until it is drawn."""
 
     def abandon(self) -> None:
-        """Forget the batches that were begun: nobody wants them any more."""
+        """Discard the batches that were begun."""
 
 
 class AheadLoader:
     """Iterates over batches whose features and labels are on the device, as `Loader` does, without threads.
 
-    While the caller works on a batch, the next one is gathered and the one behind it is drawn. `carrier` reads nothing
+    While the caller works on a batch, the next one is gathered and the one after it is drawn. `carrier` reads nothing
     on the host.
     """
 
@@ -180,7 +179,7 @@ class AheadLoader:
                 yield self._arrived(brought)
         finally:
             for left in brought:
-                # The memory of a batch that nobody takes stays its own until it has been gathered.
+                # The memory of an abandoned batch must not be reused until it has been gathered.
                 self._carrier.arrive(left.batch)
             sampler.abandon()
 

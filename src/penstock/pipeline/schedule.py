@@ -1,4 +1,4 @@
-"""Which seeds form which batch: in an order that is hashed, shuffled or the same in every epoch, startable anywhere."""
+"""Which seeds form which batch: in an order that is hashed, shuffled or fixed, and that can be started anywhere."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
@@ -23,18 +23,18 @@ START = Position(0, 0)
 
 
 class Planned(NamedTuple):
-    """A batch before anything was sampled."""
+    """A batch before it is sampled."""
 
     key: BatchKey
     seeds: Array
     last: bool
-    """Whether its epoch ends with it."""
+    """Whether it is the last one of its epoch."""
     whole: int | None = None
-    """How many seeds the batch has where these are one worker's share of them."""
+    """The number of the batch's seeds where these are one worker's share of them."""
 
     @property
     def position(self) -> Position:
-        """Where in the run it stands."""
+        """The batch's position in the run."""
         return Position(self.key.epoch, self.key.batch)
 
 
@@ -51,8 +51,8 @@ class BatchPlan(Protocol):
 class Schedule:
     """Epoch after epoch over `items`, in an order hashed from (seed, epoch, original number), cut into batches.
 
-    The order belongs to the items' original numbers, so that it is the same however the graph is cut. Epochs before
-    `shuffled_from` (None: all epochs) have the order of the first one, which with `as_given` is that of `items`.
+    The order depends on the items' original numbers, so that it is the same however the graph is partitioned. Epochs
+    before `shuffled_from` (None: all epochs) have the order of the first one, which with `as_given` is that of `items`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Schedule:
 
     @property
     def batches(self) -> int:
-        """Batches of an epoch; the last may be smaller."""
+        """The number of batches in an epoch; the last may be smaller."""
         return -(-len(self.items) // self.batch_size)
 
     def from_position(self, start: Position = START) -> Iterator[Planned]:
@@ -97,7 +97,7 @@ class Schedule:
         return epoch if self.shuffled_from is not None and epoch >= self.shuffled_from else 0
 
     def order_key(self, epoch: int) -> np.uint64:
-        """What the original numbers are hashed with to order an epoch."""
+        """The key of the hash that orders an epoch."""
         return key_of(self.seed, "{}/order", self.ordered_as(epoch))
 
     def _order(self, epoch: int) -> Array:

@@ -13,10 +13,12 @@ from penstock.formatting import percent
 # How long each stage worked and waited.
 
 PASSES = ("forward", "exchange", "backward", "update")
-"""The stages of a step on the whole graph: they come one after the other, so that none of them holds the others up."""
+"""The stages of a step on the whole graph: one thread does them one after the other."""
 
 Recorder = Callable[[str, int, float, float, object], None]
-"""Told (stage, thread in the stage, start, end, item) of every piece of work; seconds of `time.perf_counter`."""
+"""Called with (stage, thread in the stage, start, end, item) for every piece of work; seconds of
+`time.perf_counter`.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,16 @@ class StageTime:
     depth: int
 
     def plus(self, other: "StageTime") -> "StageTime":
-        """Both together, of one stage."""
+        """The sum of both, for one stage."""
         return StageTime(self.busy + other.busy, self.wait + other.wait, self.threads, self.depth)
 
     def since(self, earlier: "StageTime") -> "StageTime":
-        """What was added after an earlier reading."""
+        """The difference from an earlier reading."""
         return StageTime(self.busy - earlier.busy, self.wait - earlier.wait, self.threads, self.depth)
 
 
 class StageClock:
-    """Adds up one stage's busy and waiting seconds over its threads."""
+    """Sums one stage's busy and waiting seconds over its threads."""
 
     def __init__(self, name: str, threads: int, depth: int, recorder: Recorder | None) -> None:
         self.name, self._threads, self._depth, self._recorder = name, threads, depth, recorder
@@ -47,7 +49,7 @@ class StageClock:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A time in which the stage could not work."""
+        """A context in which the stage waits."""
         start = time.perf_counter()
         try:
             yield
@@ -57,7 +59,7 @@ class StageClock:
                 self._wait += taken
 
     def worked(self, thread: int, start: float, item: object) -> None:
-        """A piece of work that began at `start` is done."""
+        """Record that a piece of work that began at `start` is done."""
         end = time.perf_counter() - self._rested
         with self._lock:
             self._busy += end - start
@@ -66,7 +68,7 @@ class StageClock:
             self._recorder(self.name, thread, start, end, item)
 
     def rest(self, seconds: float) -> None:
-        """Of the work under way, so many seconds were spent on something else."""
+        """Subtract so many seconds, spent on something else, from the current work."""
         self._rested += seconds
 
     def reading(self) -> StageTime:
@@ -83,7 +85,7 @@ def times_in_turn(clocks: Mapping[str, StageClock]) -> dict[str, StageTime]:
 
 
 def limit_words(times: Mapping[str, StageTime]) -> str:
-    """What a status line says of the stages: `compute limits`, or of passes in turn `backward 86 % of a step`."""
+    """The status line about the stages: `compute limits`, or for stages in turn `backward 86 % of a step`."""
     longest = limiting(times)
     if longest not in PASSES:
         return f"{longest or 'nothing'} limits"
@@ -92,7 +94,7 @@ def limit_words(times: Mapping[str, StageTime]) -> str:
 
 
 def limiting(times: Mapping[str, StageTime]) -> str:
-    """The stage whose threads were busy longest; in shares of time, validation would count as the others' waiting."""
+    """The stage whose threads were busy longest. Shares of time would count validation as waiting of the others."""
     return max(times, key=lambda name: times[name].busy / times[name].threads, default="")
 
 
@@ -100,14 +102,14 @@ Item = TypeVar("Item")
 
 
 class ClosedError(Exception):
-    """The queue was closed while someone waited at it, or has given its last item."""
+    """The queue was closed while a thread waited at it, or has given its last item."""
 
 
 class OrderedQueue(Generic[Item]):
-    """Items are put with their number and taken in order of it. At most `depth` are held or awaited ahead.
+    """Items are put with their number and taken in its order. At most `depth` are held or awaited ahead.
 
-    Whoever brings item n waits while n is `depth` or more ahead of the next to be taken; so the one who brings the
-    next never waits, and nobody can block the others.
+    The producer of item n waits while n is `depth` or more ahead of the next to be taken; so the producer of the next
+    item never waits, and no producer can block the others.
     """
 
     def __init__(self, depth: int) -> None:
@@ -118,12 +120,12 @@ class OrderedQueue(Generic[Item]):
         self._change = threading.Condition()
 
     def wait_for_room(self, number: int) -> None:
-        """Wait until item `number` may be brought."""
+        """Wait until item `number` may be put."""
         with self._change:
             self._wait_for_room(number)
 
     def put(self, number: int, item: Item) -> None:
-        """Bring item `number`; waits while there is no room."""
+        """Put item `number`; waits while there is no room."""
         with self._change:
             self._wait_for_room(number)
             self._items[number] = item
@@ -136,7 +138,7 @@ class OrderedQueue(Generic[Item]):
             raise ClosedError
 
     def take(self) -> tuple[int, Item]:
-        """The next item and its number; waits until it is there."""
+        """The next item and its number; waits until it is put."""
         with self._change:
             while not self._closed and self._next not in self._items and self._next != self._end:
                 self._change.wait()
@@ -149,12 +151,12 @@ class OrderedQueue(Generic[Item]):
 
     @property
     def ended(self) -> int | None:
-        """How many items there were, once all have been taken."""
+        """The number of items, once all have been taken; else None."""
         with self._change:
             return self._end if self._next == self._end else None
 
     def finish(self, count: int) -> None:
-        """No item from number `count` on will come."""
+        """Announce that there are no items from number `count` on."""
         with self._change:
             self._end = count
             self._change.notify_all()
@@ -169,15 +171,16 @@ class OrderedQueue(Generic[Item]):
 
 @dataclass(frozen=True)
 class Stage:
-    """Turns every item into the next one. `depth` items at most are finished or under way; order is kept."""
+    """Turns every item into the next one. At most `depth` items are finished or in progress; order is kept."""
 
     name: str
     work: Callable[[Any], Any]
     threads: int = 1
     depth: int = 2
     waits_for_room: bool = False
-    """Whether work on an item begins only when the queue behind has room for it, so that no thread waits with a
-    finished item."""
+    """Whether work on an item begins only when the next queue has room for it, so that no thread waits with a finished
+    item.
+    """
 
 
 class StageError(Exception):
@@ -191,8 +194,8 @@ class StageError(Exception):
 class StagePipeline:
     """A source, stages, and the caller as the last stage: iterate, and work on each item before asking for the next.
 
-    Use it as a context manager: leaving the block, for whatever reason, ends every thread. `source` and `consumer`
-    name the first and the last stage in the times.
+    Use it as a context manager: leaving the block, for whatever reason, ends every thread. `source` and `consumer` name
+    the first and the last stage in the times.
     """
 
     def __init__(
@@ -222,7 +225,7 @@ class StagePipeline:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What the consumer does in this block is not part of its work on an item: validation, say."""
+        """A context for work of the consumer that is not part of an item, such as validation."""
         start = time.perf_counter()
         try:
             yield
@@ -258,9 +261,9 @@ class StagePipeline:
             clock.worked(0, start, item)
 
     def close(self) -> None:
-        """End every thread and wait for it; a kernel under way is let finish.
+        """End every thread and wait for it; a kernel in progress is allowed to finish.
 
-        Python's collector may close a pipeline that nobody holds from one of its own threads, which ends by itself.
+        Python's garbage collector may close an unused pipeline from one of its own threads, which ends by itself.
         """
         for queue in self._queues:
             queue.close()
@@ -312,7 +315,7 @@ class StagePipeline:
                 with clock.waiting():
                     given.put(number, item)
         except ClosedError:
-            # Every thread of the stage ends here; the first to see the end says where it is.
+            # Every thread of the stage ends here; the first to see the end announces it.
             if taken.ended is not None:
                 given.finish(taken.ended)
         except BaseException as error:

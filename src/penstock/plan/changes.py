@@ -19,11 +19,11 @@ from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import Change
 from penstock.plan.workloads import WORKLOADS, PlannedRun
-from penstock.sampling import Block, MiniBatch, NeighbourSampler
+from penstock.sampling import MiniBatch, NeighbourSampler
 from penstock.sampling.explained import CutNumbers, UnscoredLists
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts.homogeneous import share_of
-from penstock.sampling.registry import ExplainedSamplingOptions, SamplerSettings, plain_fanouts
+from penstock.sampling.registry import ExplainedSamplingOptions, ExplainInternals, SamplerSettings, plain_fanouts
 from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SamplerOptions, layer_count
 
 # What batches read of other machines, counted in batches that are drawn before a run.
@@ -58,7 +58,7 @@ class RemoteReads:
     """Of every worker, the remote vertices that the lists of its machine's part name."""
 
 
-WorkerBatches = list[MiniBatch[Block] | None]
+WorkerBatches = list[MiniBatch | None]
 """The share of one batch that each worker has; None: no seed of it."""
 
 
@@ -75,7 +75,7 @@ class CountedBatches:
         self._sampler = self._entry.build(
             LocalSource(graph, train), SamplerSettings(self._options, layers, 0, totals=False)
         )
-        size = int(job.get("batch_size") or 1024)
+        size = self._options.batch_size
         if self._entry.items_per_batch is not None:
             train, size = self._sampler.items, self._entry.items_per_batch(self._options)
         elif self._entry.batches_per_epoch is not None:
@@ -143,7 +143,7 @@ class CountedBatches:
         rows, hits, lists, edges, readers = (found / _COUNTED).tolist()
         return RemoteReads(rows, hits, lists, edges, readers, self._halos)
 
-    def _lists(self, batch: MiniBatch[Block], seat: int) -> tuple[int, int, int]:
+    def _lists(self, batch: MiniBatch, seat: int) -> tuple[int, int, int]:
         """Lists of remote vertices, edges drawn from them, and those of the lists that the last hop draws from."""
         far = self._part_of[batch.vertices[batch.node_type]] != seat
         asked = [far[: block.num_dst] for block in batch.blocks]
@@ -341,8 +341,8 @@ def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
     An explanation reads some remote rows, others every time, unless they are all that there are. Lists come with a
     weight for every edge, and with the lengths of the whole lists of all rows that the last hop reads.
     """
-    options = ExplainedSamplingOptions()  # type: ignore[call-arg]
-    explaining = sum(options.explain_rows for halo in plain.halos if halo > options.explain_rows)
+    options, read = ExplainedSamplingOptions(), ExplainInternals().explain_rows  # type: ignore[call-arg]
+    explaining = sum(read for halo in plain.halos if halo > read)
     columns = math.ceil(options.feature_share * rows.width - 1e-9) / rows.width
     factor = (chosen.rows * columns + explaining / options.explain_every) / plain.rows
     before = _LENGTH_BYTES * plain.lists + _EDGE_BYTES * plain.edges

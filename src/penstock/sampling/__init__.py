@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
+    from penstock.sampling.block import BatchKey, Block, MiniBatch
     from penstock.sampling.neighbours import ALL, NeighbourSampler
     from penstock.sampling.typed import TypedNeighbourSampler
 
@@ -24,7 +24,6 @@ __all__ = [
     "Block",
     "MiniBatch",
     "NeighbourSampler",
-    "TypedBlock",
     "TypedNeighbourSampler",
 ]
 
@@ -35,7 +34,6 @@ __getattr__ = lazy_names(
         "penstock.sampling.block": (
             "Block",
             "MiniBatch",
-            "TypedBlock",
             "BatchKey",
         ),
         "penstock.sampling.neighbours": (

@@ -6,9 +6,9 @@ edges have weights). Without `weights` every drawn edge of a row counts the same
 list's mean. `totals` is the number (or weight) of each row's whole list: sum = mean * totals, mean = sum / totals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,16 +45,35 @@ class BatchKey(NamedTuple):
         return key_of(self.seed, BATCH, self.epoch, self.batch, what)
 
 
+ONLY: EdgeType = ("", "", "")
+"""What a block of one relation calls it: the graph of one relation knows its name, and `Block.named` gives it."""
+
+
+class _Relations(NamedTuple):
+    """What a block of several relations holds in the place of lists."""
+
+    blocks: dict[EdgeType, "Block"]
+    src_counts: dict[str, int]
+    dst_counts: dict[str, int]
+
+
 @dataclass(eq=False, repr=False)
 class Block:
-    """One layer of one batch. Destination rows are the first `num_dst` source rows.
+    """One layer of one batch: for every relation, the source rows that each destination row reads.
 
-    `indices[indptr[i]:indptr[i + 1]]` are the source rows that destination row i reads. `edges`, where asked for, are
-    the positions of the drawn edges in the graph's lists: the numbers by which sources have the rows of edge fields. Of
-    a graph that was cut they are the edges' numbers in the cut graph. `totals` covers the destination rows at
-    least, and the source rows where a layer normalises by both ends. `edge_attr` [edges, width] and `edge_weight`
-    [edges] are what the edges carry, as tensors of float32, where a model reads it; a block just drawn has neither.
-    `ages` [edges], float32, are how long before its seed's time each edge was, where a model reads it.
+    A block of one relation has its lists: `indices[indptr[i]:indptr[i + 1]]` are the source rows that destination row i
+    reads, and destination rows are the first `num_dst` source rows. `edges`, where asked for, are the positions of the
+    drawn edges in the graph's lists: the numbers by which sources have the rows of edge fields. Of a graph that was cut
+    they are the edges' numbers in the cut graph. `totals` covers the destination rows at least, and the source rows
+    where a layer normalises by both ends. `edge_attr` [edges, width] and `edge_weight` [edges] are what the edges
+    carry, as tensors of float32, where a model reads it; a block just drawn has neither. `ages` [edges], float32, are
+    how long before its seed's time each edge was, where a model reads it.
+
+    `relations` has a block of one relation for every relation with edges in the layer. A block of one relation is its
+    own only entry, so that it costs no more than its lists; a block of several (`of_relations`) has no lists of its
+    own. Of node type t the first `dst_counts[t]` of `src_counts[t]` rows are computed: in a relation's block, `indices`
+    are rows of its source type and destination rows are those of its destination type. `num_src`, `num_dst` and
+    `num_edges` count all types and relations.
     """
 
     indptr: Array
@@ -66,66 +85,107 @@ class Block:
     edge_attr: Any = None
     edge_weight: Any = None
     ages: Any = None
+    derived: dict[str, Any] = field(default_factory=dict, init=False)
+    """What was made of the block once, for as long as it lives, by name."""
+    mask: Any = field(default=None, init=False)
+    """A number for each edge, by which an explanation multiplies its message (`nn.masked`)."""
+    _several: _Relations | None = field(default=None, init=False)
+
+    @classmethod
+    def of_relations(
+        cls, relations: dict[EdgeType, "Block"], src_counts: dict[str, int], dst_counts: dict[str, int]
+    ) -> "Block":
+        """A block of several relations, each with a block of one relation, and its rows by node type."""
+        block = Block.__new__(Block)
+        block._several = _Relations(relations, src_counts, dst_counts)
+        block.num_src = sum(src_counts.values())
+        return block
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for what is missing, such as the lists of a block that has none."""
+            where = "" if self._several is None else " of its own: its relations have, see `relations`"
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{where}")
 
     def __repr__(self) -> str:
-        return f"Block({self.num_src:,} -> {self.num_dst:,} rows, {self.num_edges:,} edges)"
+        if self._several is None:
+            return f"Block({self.num_src:,} -> {self.num_dst:,} rows, {self.num_edges:,} edges)"
+        rows = ", ".join(f"{name}: {count:,} -> {self.dst_counts[name]:,}" for name, count in self.src_counts.items())
+        return f"Block({{{rows}}} rows, {self.num_edges:,} edges of {counted(len(self.relations), 'relations')})"
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether it is the block of one relation, with that relation's lists."""
+        return self._several is None
+
+    @property
+    def device(self) -> Any:
+        """The `torch.device` that holds the arrays."""
+        import torch
+
+        return torch.device("cpu") if self._several is None else self.parts[0].device
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the arrays are tensors on a device."""
+        return self._several is not None and any(part.on_device for part in self.parts)
 
     @property
     def num_dst(self) -> int:
-        """The number of rows that the layer computes."""
-        return len(self.indptr) - 1
+        """Rows that the layer computes."""
+        return len(self.indptr) - 1 if self._several is None else sum(self._several.dst_counts.values())
 
     @property
     def num_edges(self) -> int:
-        """The number of edges that the layer reads."""
-        return len(self.indices)
+        """Edges that the layer reads."""
+        return len(self.indices) if self._several is None else sum(part.num_edges for part in self.parts)
+
+    @property
+    def relations(self) -> dict[EdgeType, "Block"]:
+        """By relation, the block of each that has edges in the layer; a block of one relation calls it `ONLY`."""
+        return {ONLY: self} if self._several is None else self._several.blocks
 
     @property
     def parts(self) -> list["Block"]:
-        """The blocks of the layer's relations: here, the block itself."""
-        return [self]
+        """The blocks of the layer's relations: the only one's is this block."""
+        return list(self.relations.values())
+
+    @property
+    def src_counts(self) -> dict[str, int]:
+        """Rows that the layer reads, by node type."""
+        return {ONLY[0]: self.num_src} if self._several is None else self._several.src_counts
+
+    @property
+    def dst_counts(self) -> dict[str, int]:
+        """Rows that the layer computes, by node type."""
+        return {ONLY[2]: self.num_dst} if self._several is None else self._several.dst_counts
+
+    def named(self, edge_types: Iterable[EdgeType]) -> "Block":
+        """The block by the names of the graph's relations, which a block of its only relation does not know."""
+        if self._several is not None:
+            return self
+        (kind,) = edge_types
+        return Block.of_relations({kind: self}, {kind[0]: self.num_src}, {kind[2]: self.num_dst})
+
+    def changed(self, change: Callable[["Block"], "Block"]) -> "Block":
+        """The block with another in the place of each relation's, of the same rows."""
+        if self._several is None:
+            return change(self)
+        made = {kind: change(part) for kind, part in self._several.blocks.items()}
+        return Block.of_relations(made, self._several.src_counts, self._several.dst_counts)
 
     def destinations(self) -> Array:
         """The destination row of every edge."""
         return np.repeat(np.arange(self.num_dst, dtype=self.indices.dtype), np.diff(self.indptr))
 
 
-@dataclass(eq=False, repr=False)
-class TypedBlock:
-    """One layer of one batch of a heterogeneous graph: a block for every relation that has edges in it.
-
-    Of node type t the first `num_dst[t]` of `num_src[t]` rows are computed. In a relation's block, `indices` are rows
-    of its source type and destination rows are those of its destination type.
-    """
-
-    relations: dict[EdgeType, Block]
-    num_src: dict[str, int]
-    num_dst: dict[str, int]
-
-    def __repr__(self) -> str:
-        rows = ", ".join(f"{name}: {count:,} -> {self.num_dst[name]:,}" for name, count in self.num_src.items())
-        return f"TypedBlock({{{rows}}} rows, {self.num_edges:,} edges of {counted(len(self.relations), 'relations')})"
-
-    @property
-    def num_edges(self) -> int:
-        """The number of edges of all relations."""
-        return sum(block.num_edges for block in self.relations.values())
-
-    @property
-    def parts(self) -> list[Block]:
-        """The blocks of the layer's relations."""
-        return list(self.relations.values())
-
-
-Layer = TypeVar("Layer", Block, TypedBlock)
-
-
 @dataclass(eq=False)
-class MiniBatch(Generic[Layer]):
+class MiniBatch:
     """Seeds and the vertices whose features the batch needs, by node type, and its blocks, outermost first.
 
-    A graph of one node type and one edge type has a `Block` for each layer, any other a `TypedBlock`. A type's
-    `vertices` start with its seeds; block i reads the first `num_src` of them and writes the first `num_dst`.
+    A type's `vertices` start with its seeds; block i reads the first `src_counts` of them and writes the first
+    `dst_counts`. In a graph of one node type and one edge type blocks have their lists themselves.
     `seed_weights`, where the sampler draws seeds unevenly, multiply the seeds' losses. `links` is what a task on edges
     adds. `names` are the original numbers of `vertices` where the graph was partitioned; None: they are equal. `whole`,
     where the batch is one worker's share of a larger one, is the number of that one's seeds. `explanation` is the one
@@ -137,7 +197,7 @@ class MiniBatch(Generic[Layer]):
 
     seeds: dict[str, Array]
     vertices: dict[str, Array]
-    blocks: list[Layer]
+    blocks: list[Block]
     features: dict[str, Any] = field(default_factory=dict)
     labels: Any = None
     seed_weights: Array | None = None
@@ -190,8 +250,8 @@ class MiniBatch(Generic[Layer]):
             ) from None
         import torch
 
-        vertices, blocks = self.vertices[self.node_type], list[Any](self.blocks)
-        if any(isinstance(block, TypedBlock) for block in blocks):
+        vertices, blocks = self.vertices[self.node_type], self.blocks
+        if not all(block.has_lists for block in blocks):
             raise PenstockError(
                 "A batch of several relations has no PyG form: use its blocks, or a graph of one type.",
                 code="unsupported-combination",
@@ -242,12 +302,12 @@ def new_rows(blocks: Sequence[Block], known: Sequence[int] | None = None) -> lis
     return list(zip(reversed(blocks), known, strict=True))
 
 
-def by_relation(blocks: Sequence[TypedBlock]) -> dict[EdgeType, tuple[list[Block], list[int]]]:
-    """The blocks of every relation that has edges in some layer, outermost first, and the `known`
-    rows of `new_rows`.
-    """
+def by_relation(blocks: Sequence[Block]) -> dict[EdgeType, tuple[list[Block], list[int]]]:
+    """The blocks of every relation that has edges in some layer, outermost first, and what `new_rows` calls known."""
     kinds = dict.fromkeys(kind for block in blocks for kind in block.relations)
-    drawn = [dict.fromkeys(blocks[0].num_dst, 0), *(block.num_dst for block in reversed(blocks))] if blocks else []
+    drawn = (
+        [dict.fromkeys(blocks[0].dst_counts, 0), *(block.dst_counts for block in reversed(blocks))] if blocks else []
+    )
     found = {}
     for kind in kinds:
         known = [rows[kind[2]] for rows, block in zip(drawn, reversed(blocks), strict=False) if kind in block.relations]

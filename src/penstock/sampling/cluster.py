@@ -13,7 +13,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, Partition, assign
-from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.homogeneous import Homogeneous, homogeneous, whole_graph
 from penstock.sampling.induced import Inducer, blocks_on
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
@@ -44,7 +44,7 @@ class ClusterSampler:
         self.items, starts = np.unique(clusters[self._members], return_index=True)
         self._starts = np.append(starts, len(clusters))
 
-    def sample(self, items: Array, key: BatchKey) -> MiniBatch[Block]:
+    def sample(self, items: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different clusters. Nothing is drawn: the key only identifies the batch."""
         members = self._union(np.atleast_1d(np.asarray(items)))
         inside = self._is_train[members]
@@ -106,6 +106,6 @@ CLUSTER = SamplerEntry(
     "cluster",
     _build,
     joint=True,
-    items_per_batch=lambda options: options.clusters_per_batch,
+    items_per_batch=lambda options: options.batch_size,
     uses_clusters=True,
 )

@@ -24,7 +24,7 @@ from penstock.graph.hashing import draw, unit
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.owners import Book
-from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
+from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.explanation import SamplingExplanation, Scores, check_scores
 from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.neighbours import NeighbourSampler
@@ -549,8 +549,6 @@ class UnscoredLists:
 
 # The sampler `explained`: plain neighbour sampling until the first explanation, then draws by scores.
 
-Batch = MiniBatch[Block] | MiniBatch[TypedBlock]
-
 
 class ExplainedSampler:
     """Draws a batch by the explanation that applies to it; waits until that explanation is complete."""
@@ -559,12 +557,12 @@ class ExplainedSampler:
         self._plain, self._locality = plain, locality
         self._newest: tuple[SamplingExplanation, NeighbourSampler | TypedNeighbourSampler] | None = None
 
-    def sample(self, seeds: Any, key: BatchKey) -> Batch:
+    def sample(self, seeds: Any, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds; it holds its explanation, if there is one."""
         explanation = self._locality.explanation(key)
         if explanation is None:
             return self._plain.sample(seeds, key)
-        batch: Batch = self._sampler_by(explanation).sample(seeds, key)
+        batch = self._sampler_by(explanation).sample(seeds, key)
         batch.explanation = explanation
         return batch
 

@@ -63,7 +63,7 @@ class Labor:
         self._names = None if readable.names is None else readable.names[self.node_type]
         self._rows: PerThread[Rows] = PerThread(lambda: rows_for(count))
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds; the same for the same key on any thread."""
         seeds = check_seeds(seeds, self._count, self.node_type, index_dtype(self._count))
         rows, blocks = self._rows.get(), list[Block]()

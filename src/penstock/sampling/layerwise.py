@@ -20,7 +20,7 @@ from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.homogeneous import Distribution, Homogeneous, NeighbourLists, Reader, homogeneous, importance
-from penstock.sampling.registry import SamplerEntry
+from penstock.sampling.registry import SamplerEntry, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 
@@ -44,7 +44,7 @@ class LayerwiseSampler(ABC):
         self._rows: PerThread[Rows] = PerThread(lambda: rows_for(self._graph.count))
         self._scales: PerThread[Array] = PerThread(lambda: np.zeros(self._graph.count))
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds; the same for the same key on any thread."""
         seeds = self._graph.seeds(seeds)
         rows, reader, blocks = self._rows.get(), self._graph.reader(), list[Block]()
@@ -121,8 +121,10 @@ class FastGCN(LayerwiseSampler):
 
 FASTGCN = SamplerEntry(
     "fastgcn",
-    lambda source, settings: FastGCN(source.whole_lists("fastgcn"), settings.options.layer_sizes, edges=settings.edges),
-    per_layer="layer_sizes",
+    lambda source, settings: FastGCN(
+        source.whole_lists("fastgcn"), plain_fanouts(settings.options), edges=settings.edges
+    ),
+    per_layer="fanouts",
     joint=True,
 )
 
@@ -145,8 +147,10 @@ class Ladies(LayerwiseSampler):
 
 LADIES = SamplerEntry(
     "ladies",
-    lambda source, settings: Ladies(source.whole_lists("ladies"), settings.options.layer_sizes, edges=settings.edges),
-    per_layer="layer_sizes",
+    lambda source, settings: Ladies(
+        source.whole_lists("ladies"), plain_fanouts(settings.options), edges=settings.edges
+    ),
+    per_layer="fanouts",
     joint=True,
 )
 

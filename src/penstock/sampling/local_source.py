@@ -65,8 +65,8 @@ class LocalSource:
         from penstock.partition import open_partition
         from penstock.sampling.cluster import clusters_from, clusters_of
 
-        if options.partition is not None:
-            return clusters_from(open_partition(Path(options.partition), self._unchecked))
+        if isinstance(options.clusters, str):
+            return clusters_from(open_partition(Path(options.clusters), self._unchecked))
         return clusters_of(self._graph, options.clusters, self._seed)
 
     def locality(self, options: DrawOptions) -> Locality:

@@ -129,7 +129,7 @@ class NeighbourSampler:
         exclude: Array | Exclusion | None = None,
         times: Array | None = None,
         places: Array | None = None,
-    ) -> MiniBatch[Block]:
+    ) -> MiniBatch:
         """The batch of some different seeds; the same for the same key on any thread.
 
         `exclude` are edges [2, m], sources above destinations, that no hop of this batch may draw. `times` has one time

@@ -173,6 +173,14 @@ def plain_fanouts(options: "DrawOptions") -> list[int]:
 # The sampler's part of a job.
 
 
+def _number_or_folder(value: object) -> object:
+    """On the command line a number comes as text."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, int) and number < 2:
+        raise ValueError("clusters must be 2 or more, or a partition folder")
+    return number
+
+
 class DrawOptions(StrictDocument):
     """How the neighbourhoods of a batch are sampled. `sampler_table.SamplerOptions` knows which samplers there are."""
 
@@ -184,28 +192,30 @@ class DrawOptions(StrictDocument):
     sampler: str = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
     fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
         [15, 10, 5],
-        description="neighbours drawn for each vertex at each hop, from the seeds on; -1: all; a mapping: by relation",
+        description="neighbours drawn for each vertex at each hop, from the seeds on; -1: all; a mapping: by relation;"
+        " fastgcn, ladies: vertices of each layer (2048)",
     )
     replace: bool = Field(False, description="draw neighbours with repetition")
     weight: str | None = Field(None, description="edge field with weights: draw in proportion to it")
     edge_weight: str | None = Field(
         None,
         description="edge field with weights: neighbours are drawn uniformly, and the model weighs what they send by it"
-        " (a module of your own gets it as `edge_weight`); auto: the only field that can be meant (docs/models.md)",
+        " (a module of your own gets it as `edge_weight`); auto: the graph's only such field (docs/models.md)",
     )
     time: str | None = Field(None, description="field with times: draw nothing later than the seed (docs/sampling.md)")
     seed_time: str | None = Field(
         None, description="field with the time of each vertex or edge that is learned; by default the one of `time`"
     )
-    layer_sizes: Annotated[list[int], BeforeValidator(split_commas)] = Field(
-        [2048, 2048, 2048], description="fastgcn, ladies: vertices drawn for each layer, from the seeds on"
+    batch_size: int = Field(
+        1024,
+        ge=1,
+        description="seeds in a batch; saint: vertices, edges or roots (4000); cluster: parts (4)",
     )
-    saint_size: int = Field(4000, ge=1, description="saint: vertices, edges or roots drawn for each batch")
     walk_length: int = Field(2, ge=1, description="saint-walk: steps of every walk")
-    clusters: int = Field(100, ge=2, description="cluster: parts to cut the graph into, if `partition` is not given")
-    partition: str | None = Field(None, description="cluster: a partition folder whose parts are the clusters")
+    clusters: Annotated[int | str, BeforeValidator(_number_or_folder)] = Field(
+        100, description="cluster: parts to cut the graph into, or a partition folder whose parts are the clusters"
+    )
     steps_per_epoch: int = Field(1, ge=1, description="whole: steps that an epoch's training vertices are divided into")
-    clusters_per_batch: int = Field(4, ge=1, description="cluster: parts joined in a batch")
 
 
 # The job's fields for sampler explained.
@@ -219,17 +229,6 @@ class ExplainedSamplingOptions(StrictDocument):
         description="explained: steps between two explanations of the model; auto: 30, and more where explaining would"
         " take more than 3 % of a worker's processor time by arithmetic (docs/sampling.md)",
     )
-    explain_delay: int = Field(
-        10, ge=0, description="explained: steps from taking an explanation's weights until it is in force"
-    )
-    explain_steps: int = Field(50, ge=1, description="explained: steps that masks are optimised for at most")
-    explain_loss: float = Field(
-        0.01,
-        ge=0,
-        description="explained: masks are found when ten steps change their loss by less than this share of the first;"
-        " 0: only after all steps",
-    )
-    explain_rows: int = Field(256, ge=1, description="explained: remote rows that one explanation reads at most")
     remote_bias: float = Field(
         0.1,
         ge=0,
@@ -239,3 +238,17 @@ class ExplainedSamplingOptions(StrictDocument):
     feature_share: float = Field(
         0.85, gt=0, le=1, description="explained: share of the columns that remote rows are sent with"
     )
+
+
+class ExplainInternals(StrictDocument):
+    """How an explanation is made."""
+
+    explain_delay: int = Field(10, ge=0, description="steps from taking an explanation's weights until it is in force")
+    explain_steps: int = Field(50, ge=1, description="steps that masks are optimised for at most")
+    explain_loss: float = Field(
+        0.01,
+        ge=0,
+        description="masks are found when ten steps change their loss by less than this share of the first;"
+        " 0: only after all steps",
+    )
+    explain_rows: int = Field(256, ge=1, description="remote rows that one explanation reads at most")

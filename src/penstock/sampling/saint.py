@@ -15,7 +15,7 @@ from penstock.graph.csr import transpose_lists
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, key_of, unit
 from penstock.kernels import njit
-from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, homogeneous, importance
 from penstock.sampling.induced import Induced, Inducer, blocks_on
 from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
@@ -409,7 +409,7 @@ class Saint:
         self.items = np.arange(int(np.ceil(self._graph.count / self._inclusion.sum())))
         self._inducer = Inducer(self._graph)
 
-    def sample(self, items: Array, key: BatchKey) -> MiniBatch[Block]:
+    def sample(self, items: Array, key: BatchKey) -> MiniBatch:
         """The subgraph of one item. Its draws depend only on the key, and are the same on any thread."""
         if np.size(items) != 1:
             raise PenstockError(
@@ -475,7 +475,7 @@ def _entry(kind: str) -> SamplerEntry:
             source.whole_lists(name),
             source.training_vertices(),
             kind=kind,
-            size=options.saint_size,
+            size=options.batch_size,
             walk_length=options.walk_length,
             layers=settings.layers,
         )

@@ -1,8 +1,8 @@
 """The samplers by name, which jobs choose from. A new one is a `SamplerEntry` in its module, and one line here."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import name_in
@@ -31,6 +31,13 @@ DEFAULT_SAMPLER = "neighbour"
 SEEDS_ONLY = "seeds"
 """The sampler of models without layers."""
 
+SIZES: dict[str, dict[str, Any]] = {
+    **{key: {"fanouts": [2048, 2048, 2048]} for key in ("fastgcn", "ladies")},
+    **{key: {"batch_size": 4000} for key in ("saint-vertex", "saint-edge", "saint-walk")},
+    "cluster": {"batch_size": 4},
+}
+"""Defaults of samplers that count something else than others by these fields."""
+
 if TYPE_CHECKING:
     SamplerName = str
 else:
@@ -41,6 +48,14 @@ class SamplerOptions(DrawOptions):
     """How the neighbourhoods of a batch are sampled."""
 
     sampler: SamplerName = Field(DEFAULT_SAMPLER, description=DrawOptions.model_fields["sampler"].description)
+
+    @model_validator(mode="after")
+    def _sizes_of_sampler(self) -> Self:
+        """What is not said is as large as suits the sampler."""
+        for name, value in SIZES.get(self.sampler, {}).items():
+            if name not in self.model_fields_set:
+                setattr(self, name, value)
+        return self
 
 
 def layer_count(options: SamplerOptions, layers: int) -> int:

@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
+from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.lists import (
     NO_LIMITS,
@@ -132,7 +132,7 @@ class TypedNeighbourSampler:
         exclude: Mapping[Relation, Array | Exclusion] | None = None,
         times: Mapping[str, Array] | None = None,
         places: Mapping[str, Array] | None = None,
-    ) -> MiniBatch[TypedBlock]:
+    ) -> MiniBatch:
         """The batch of some different seeds of each type; the same for the same key on any thread.
 
         `exclude` has, by relation, edges [2, m], sources above destinations, that no hop of this batch may draw.
@@ -182,7 +182,7 @@ class TypedNeighbourSampler:
         every = np.concatenate([np.empty(0, np.int64), *(times[name] for name in seeds)])
         return {kind: clock.limits(every, len(every)) for kind, clock in self._clocks.items()}
 
-    def _hop(self, rows: dict[str, Rows], hop: int, key: BatchKey, conditions: "_Conditions") -> TypedBlock:
+    def _hop(self, rows: dict[str, Rows], hop: int, key: BatchKey, conditions: "_Conditions") -> Block:
         num_dst = {name: these.known for name, these in rows.items()}
         # All relations are started at once: lists held by other tasks are then drawn in parallel.
         drawing = {}
@@ -197,21 +197,21 @@ class TypedNeighbourSampler:
         num_src = {name: these.known for name, these in rows.items()}
         for (source, _, _), block in relations.items():
             block.num_src = num_src[source]
-        return TypedBlock(relations, num_src, num_dst)
+        return Block.of_relations(relations, num_src, num_dst)
 
-    def _fill_totals(self, rows: dict[str, Rows], blocks: list[TypedBlock], conditions: "_Conditions") -> None:
+    def _fill_totals(self, rows: dict[str, Rows], blocks: list[Block], conditions: "_Conditions") -> None:
         counting = {}
         for kind, lists in self._lists.items():
             there = [block for block in blocks if kind in block.relations]
             if there:
                 # Estimators of weighted lists need totals of destination rows only.
-                counted = there[-1].num_src if self._source_totals else there[-1].num_dst
+                counted = there[-1].src_counts if self._source_totals else there[-1].dst_counts
                 readers = conditions.readers(kind, rows[kind[2]], counted[kind[2]])
                 counting[kind] = there, lists.start_totals(readers)
         for kind, (there, finish) in counting.items():
             totals = finish()
             for block in there:
-                block.relations[kind].totals = totals[: block.num_src[kind[2]]]
+                block.relations[kind].totals = totals[: block.src_counts[kind[2]]]
 
     def _in_order(self, fanouts: Mapping[EdgeType, int]) -> list[tuple[EdgeType, int]]:
         return [(kind, fanouts[kind]) for kind in self._lists if kind in fanouts]

@@ -1,7 +1,6 @@
 """Samplers that draw nothing: `whole`, all neighbours of all training vertices, and `seeds`, seeds alone."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -45,7 +44,7 @@ class SeedSampler:
     def __init__(self, readable: Readable) -> None:
         self._counts, self._names = dict(readable.counts), readable.names
 
-    def sample(self, seeds: Mapping[str, Array] | Array, key: BatchKey, *, exclude: object = None) -> MiniBatch[Any]:
+    def sample(self, seeds: Mapping[str, Array] | Array, key: BatchKey, *, exclude: object = None) -> MiniBatch:
         """The batch of some different seeds; there are no edges that could be excluded."""
         given = seeds if isinstance(seeds, Mapping) else {next(iter(self._counts)): seeds}
         checked = check_typed_seeds(given, self._counts)

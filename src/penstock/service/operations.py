@@ -16,7 +16,7 @@ from penstock.graph.files import open_regular, read_document
 from penstock.service.database import Database
 from penstock.service.folder import ServiceFolder
 from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, JobFields, job_fields, make_job
 
 # What is submitted, checked before it is queued: a job's fields, the paths that it names, the code that it brings.
 
@@ -52,7 +52,7 @@ def swept(fields: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[tuple[Poin
     """The combinations of the sweeps' values, each with the job's fields that it gives; one where nothing is swept."""
     if not sweeps:
         return [({}, dict(fields))]
-    known = fields_of(Job)
+    known = fields_of(JobFields)
     try:
         return [(point, with_point(fields, point, known)) for point in points_of(sweeps)]
     except RecursionError:
@@ -77,7 +77,7 @@ def accepted_job(
     kind = _kind(job, rules)
     changes: dict[str, Any] = {
         "graph": _graph(job.graph, rules),
-        "partition": None if job.partition is None else str(allowed_path(job.partition, rules.allowed)),
+        "clusters": str(allowed_path(job.clusters, rules.allowed)) if isinstance(job.clusters, str) else job.clusters,
         "threads": job.threads or rules.threads,
         "device": kind,
     }
@@ -93,7 +93,7 @@ def accepted_job(
         run = str(_run(job.run, rules))
         if Path(run).exists():
             raise PenstockError(f"{run} exists already: name another run folder.", code="file-exists")
-    document = job.model_copy(update=changes).model_dump(mode="json")
+    document = job_fields(job.model_copy(update=changes))
     return {
         "name": _name(name or f"{_graph_name(job.graph)} {job.model_name}", differing),
         "document": document,

@@ -1,9 +1,9 @@
 """Features and embeddings by vertex number, fields of edges by position: sources of rows, wherever they lie.
 
 `source` is the interface of every source, with a graph's mapped fields and a source made of several; `embedding` keeps
-learnable rows with a sparse optimiser (`initial_rows` says what they begin with), `files` maps rows that are written,
-and `rows` has the kernels that all of them use. `parts/` are stores over a cut graph, `device/` tables that a GPU
-reads. Nothing here knows batches or models.
+learnable rows with a sparse optimiser (`initial_rows` are their initial values), `files` maps rows that are written,
+and `rows` has the kernels that all of them use. `parts/` are stores over a partitioned graph, `device/` tables that a
+GPU reads. Nothing here knows batches or models.
 """
 
 from typing import TYPE_CHECKING

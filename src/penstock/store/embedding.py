@@ -1,8 +1,8 @@
-"""Learnable rows, one a vertex, with an optimiser whose steps touch the rows of a batch and no others.
+"""Learnable rows, one per vertex, with an optimiser whose steps touch only the rows of a batch.
 
-With `dense-adam`, and with a decay, every row moves in every step, as under torch's Adam: a row that a batch does not
-read has the gradient zero, or decay * row. Those steps are done when the row is next read, one after the other, so that
-the numbers are the same as if they had been done at once.
+With `dense-adam`, and with a decay, every row changes in every step, as under torch's Adam: a row that a batch does not
+read has the gradient zero, or decay * row. Those steps are caught up when the row is next read, one after the other, so
+that the results are the same as if they had been done at once.
 """
 
 import threading
@@ -20,21 +20,22 @@ from penstock.store.rows import gather_rows
 
 Optimiser = Literal["adam", "dense-adam", "adagrad"]
 MOMENTS = {"adam": 2, "dense-adam": 2, "adagrad": 1}
-"""How many numbers an optimiser keeps beside each number it learns."""
+"""The number of moments that an optimiser keeps for each value."""
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 ADAGRAD_EPSILON = 1e-10
 _AT_REST = 1e-9
-"""A row that is not read comes to rest when its next step would be shorter than this share of the rate."""
+"""A row that is not read stops changing when its next step would be shorter than this share of the rate."""
 _STEPS_BETWEEN_READS = 256
-"""The most vertices for each seed of a batch for which `auto` is `dense-adam`: beyond it, steps of rows that are not
-read take longer than all the others."""
+"""The largest number of vertices per seed of a batch for which `auto` is `dense-adam`: beyond it, catching up takes
+longer than everything else.
+"""
 
 
 class EmbeddingTable:
-    """`count` rows of `width` float32, drawn as `initial` says, within 1/sqrt(width) of zero where it is left out.
+    """`count` rows of `width` float32, drawn as `initial` says; by default uniform within 1/sqrt(width) of zero.
 
-    `names` are the rows' numbers in the draws, where they are not 0, 1, 2...: in a cut graph the original ones, so that
-    a vertex begins with the same row however the graph is cut.
+    `names` are the rows' numbers in the draws, if not 0, 1, 2...: in a partitioned graph the original ones, so that a
+    vertex has the same initial row however the graph is partitioned.
 
     `push` takes gradients of different rows and applies one step: Adam with moments kept per row and the bias
     correction of the table's own step count (`adam`, which is torch's SparseAdam), or Adagrad. With `dense-adam` all
@@ -60,7 +61,7 @@ class EmbeddingTable:
         draw_rows(name, seed, names, initial or usual_rows(width), self.rows)
         self.moments = [np.zeros_like(self.rows) for _ in range(MOMENTS[optimiser])]
         self._last = [np.zeros((count, 1), np.int32)] if moves_every_row(optimiser, decay) else []
-        """Where every step moves every row, the step that each was last brought to."""
+        """Where every step changes every row, the step that each row is up to date with."""
 
     @property
     def size(self) -> int:
@@ -68,7 +69,7 @@ class EmbeddingTable:
         return self.rows.size
 
     def pull(self, ids: Array, out: Array | None = None) -> Array:
-        """A copy of some rows. Any thread may ask."""
+        """A copy of some rows. Any thread may call it."""
         self._catch_up(ids)
         return gather_rows(self.rows, ids, out)
 
@@ -84,12 +85,12 @@ class EmbeddingTable:
         learn_rows(self.optimiser, self.rate, self.steps, table, ids, gradients, self.decay)
 
     def state(self) -> dict[str, Array | int]:
-        """Everything a checkpoint must hold, not copied: all rows as they are after the last step."""
+        """Everything a checkpoint must hold, not copied: all rows as of the last step."""
         self._catch_up(np.arange(len(self.rows)))
         return {"steps": self.steps, "rows": self.rows, **{f"moment{i}": m for i, m in enumerate(self.moments)}}
 
     def restore(self, state: dict[str, Array | int]) -> None:
-        """Take the place of a stored state."""
+        """Load a stored state."""
         found = stored_arrays(self.name, state, len(self.moments), self.rows.shape)
         for own, stored in zip([self.rows, *self.moments], found, strict=True):
             own[...] = stored
@@ -98,13 +99,13 @@ class EmbeddingTable:
             last.fill(self.steps)
 
     def set_rate(self, rate: float) -> None:
-        """Take the next steps at another rate; those that rows have not been read in are done at the old one."""
+        """Set the learning rate of the next steps; pending steps of unread rows are done at the old one first."""
         if rate != self.rate:
             self._catch_up(np.arange(len(self.rows)))
             self.rate = rate
 
     def _catch_up(self, ids: Array) -> None:
-        """Do the steps that some rows have not been read in."""
+        """Do the pending steps of some rows."""
         if self._last:
             with self._lock:
                 table = [self.rows, *self.moments, *self._last]
@@ -112,7 +113,7 @@ class EmbeddingTable:
 
 
 def stored_arrays(name: str, state: dict[str, Array | int], moments: int, shape: tuple[int, ...]) -> list[Array]:
-    """Rows and moments of a checkpoint, which must be those of a table of that shape."""
+    """Rows and moments of a checkpoint, validated to be those of a table of that shape."""
     names = ["rows", *(f"moment{i}" for i in range(moments))]
     if missing := {"steps", *names} - set(state):
         raise PenstockError(
@@ -130,7 +131,7 @@ def stored_arrays(name: str, state: dict[str, Array | int], moments: int, shape:
 
 
 def check_optimiser(optimiser: str) -> None:
-    """Refuse one that embeddings are not trained with."""
+    """Refuse an optimiser that embeddings do not support."""
     if optimiser not in MOMENTS:
         raise PenstockError(
             f"Embeddings cannot be trained with {optimiser!r}: choose adam, dense-adam or adagrad.", code="unknown-name"
@@ -138,9 +139,9 @@ def check_optimiser(optimiser: str) -> None:
 
 
 def draw_rows(name: str, seed: int, names: Array | None, initial: InitialRows, out: Array) -> None:
-    """Fill `out` with the rows that the vertices `names` (None: 0, 1, 2...) of a table begin with.
+    """Fill `out` with the initial rows of the vertices `names` (None: 0, 1, 2...).
 
-    A draw is a hash of the seed, the table's name, the row's number and its column. So a vertex begins with the same
+    A draw is a hash of the seed, the table's name, the row's number and its column. So a vertex has the same initial
     row on one machine, on a device and at any owner of a part.
     """
     if names is None:
@@ -162,7 +163,7 @@ def _draw_uniform(key: np.uint64, names: Array, bound: float, out: Array) -> Non
 
 @njit(nogil=True, cache=True)
 def _draw_normal(key: np.uint64, names: Array, deviation: float, out: Array) -> None:
-    """By the transform of Box and Muller: one half of a draw is the angle, the other, which is never 0, the length."""
+    """The Box-Muller transform: one half of a draw is the angle, the other, which is never 0, the length."""
     width, half, part = out.shape[1], np.uint64(32), 1.0 / (1 << 32)
     low = np.uint64((1 << 32) - 1)
     for i in range(len(names)):
@@ -173,9 +174,10 @@ def _draw_normal(key: np.uint64, names: Array, deviation: float, out: Array) -> 
 
 
 def row_optimiser(asked: str, reads_layers: bool, count: int, batch_size: int) -> Optimiser:
-    """The optimiser of a table of `count` rows where a job asks for one, or for `auto`.
+    """The optimiser of a table of `count` rows: the one that a job names, or what `auto` means.
 
-    That is `adam` for rows that layers read, and for tables so large that a batch reads a small part of them.
+    That is `adam` for rows that layers read, and for tables so large that a batch reads a small part of them; else
+    `dense-adam`.
     """
     if asked != "auto":
         check_optimiser(asked)
@@ -184,7 +186,7 @@ def row_optimiser(asked: str, reads_layers: bool, count: int, batch_size: int) -
 
 
 def moves_every_row(optimiser: Optimiser, decay: float) -> bool:
-    """Whether a step moves rows that its batch has not read, too."""
+    """Whether a step also changes rows that its batch has not read."""
     return optimiser == "dense-adam" or decay > 0
 
 
@@ -199,7 +201,7 @@ def learn_rows(
 ) -> None:
     """The `steps`-th optimiser step of a table (rows, then moments) on the rows `ids`, all different.
 
-    Where every step moves every row, the table ends with the step ([rows, 1], int32) that each was last brought to.
+    Where every step changes every row, the table ends with the step ([rows, 1], int32) that each is up to date with.
     """
     gradients = np.ascontiguousarray(gradients, np.float32)
     if moves_every_row(optimiser, decay):
@@ -214,7 +216,7 @@ def learn_rows(
 
 
 def catch_up(optimiser: Optimiser, rate: float, steps: int, table: list[Array], ids: Array, decay: float) -> None:
-    """Bring the rows `ids` of a table to the end of its `steps`-th step: they were not read since."""
+    """Bring the rows `ids` of a table up to date with its `steps`-th step: they were not read since."""
     last = table[-1]
     if not len(ids) or (first := int(last[ids].min())) >= steps:
         return
@@ -230,13 +232,13 @@ def catch_up(optimiser: Optimiser, rate: float, steps: int, table: list[Array], 
 
 @cache
 def correction(steps: int) -> float:
-    """Adam's for the bias of its moments, of both together."""
+    """Adam's bias correction of both moments together."""
     return float(np.sqrt(1 - BETA_2**steps) / (1 - BETA_1**steps))
 
 
 @cache
 def _corrections(steps: int) -> Array:
-    """Those of the first `steps` steps, which is a power of two: few of them are ever made."""
+    """The corrections of the first `steps` steps, a power of two, so that few arrays are ever made."""
     return np.array([correction(step) for step in range(1, steps + 1)])
 
 
@@ -257,7 +259,7 @@ def _adam(rows: Array, first: Array, second: Array, ids: Array, gradients: Array
 def _adam_alone(
     rows: Array, first: Array, second: Array, last: Array, ids: Array, decay: np.float32, rates: Array, steps: int
 ) -> None:
-    """`_adam` with the gradient of the penalty alone, for every step behind a row's last; rates[-1] is the last's."""
+    """`_adam` with the gradient of the penalty only, for every step after a row's last; rates[-1] is the last's."""
     b1, b2, eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
     one = np.float32(1)
     for i in range(len(ids)):
@@ -274,10 +276,10 @@ def _adam_alone(
 
 @njit(nogil=True, cache=True)
 def _adam_coasting(rows: Array, first: Array, second: Array, last: Array, ids: Array, rates: Array, steps: int) -> None:
-    """`_adam` with gradients of zero, for every step behind a row's last; rates[-1] is the last's.
+    """`_adam` with zero gradients, for every step after a row's last; rates[-1] is the last's.
 
-    The first moment falls faster than the root of the second. Where it is too small to move a number it becomes zero,
-    after about 200 steps, and from then on only the second moment is left to shrink.
+    The first moment shrinks faster than the root of the second. Once it is too small to change a value it is set to
+    zero, after about 200 steps, and from then on only the second moment shrinks.
     """
     b1, b2, eps, rest = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON), np.float32(_AT_REST)
     zero, one = np.float32(0), np.float32(1)
@@ -305,7 +307,7 @@ def _adam_coasting(rows: Array, first: Array, second: Array, last: Array, ids: A
 def _adagrad_alone(
     rows: Array, total: Array, last: Array, ids: Array, decay: np.float32, rate: np.float32, steps: int
 ) -> None:
-    """`_adagrad` with the gradient of the penalty alone, for every step behind a row's last."""
+    """`_adagrad` with the gradient of the penalty only, for every step after a row's last."""
     eps = np.float32(ADAGRAD_EPSILON)
     for i in range(len(ids)):
         row = ids[i]

@@ -1,4 +1,4 @@
-"""Rows that are written to while they are mapped."""
+"""Rows that are written while they are mapped."""
 
 import math
 import os
@@ -16,7 +16,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 def rows_in_file(path: Path, shape: tuple[int, int]) -> Array:
-    """Map a file of float32 rows to be written to; made, of zeros, where it is not there in full."""
+    """Map a file of float32 rows for writing; it is made, of zeros, if it does not exist in full size."""
     size = math.prod(shape) * 4
     try:
         with open_bytes(path, "r+b" if os.path.lexists(path) else "x+b") as file:
@@ -33,7 +33,7 @@ def rows_in_file(path: Path, shape: tuple[int, int]) -> Array:
 
 
 def passing_rows(shape: tuple[int, ...], in_memory: int, folder: Path | None, dtype: np.dtype[Any] = _FLOAT32) -> Array:
-    """Rows that live as long as they are used: in memory up to so many bytes, else in a file that has no name."""
+    """Temporary rows: in memory up to so many bytes, else in an unlinked file."""
     size = math.prod(shape) * dtype.itemsize
     if size <= in_memory:
         return np.zeros(shape, dtype)
@@ -50,7 +50,7 @@ def passing_rows(shape: tuple[int, ...], in_memory: int, folder: Path | None, dt
 
 
 def take_blocks(descriptor: int, size: int) -> None:
-    """Have the disk's blocks now: a mapped file with holes ends the process where the disk is full."""
+    """Allocate the disk's blocks now: writing to a mapped file with holes kills the process where the disk is full."""
     if size and hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return

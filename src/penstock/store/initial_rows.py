@@ -1,4 +1,4 @@
-"""What learnable rows begin with: the choices of a job's `embedding_init`. `embedding.draw_rows` carries them out."""
+"""Initial values of learnable rows: the choices of a job's `embedding_init`, drawn by `embedding.draw_rows`."""
 
 import math
 from typing import Literal, NamedTuple
@@ -15,7 +15,7 @@ class InitialRows(NamedTuple):
 
 
 def usual_rows(width: int) -> InitialRows:
-    """Of rows that layers read: uniform within 1/sqrt(width) of zero."""
+    """For rows that layers read: uniform within 1/sqrt(width) of zero."""
     return InitialRows("uniform", 1 / math.sqrt(width))
 
 
@@ -38,7 +38,7 @@ def unit_rows(width: int) -> InitialRows:
 
 
 def chosen_rows(init: str, auto: InitialRows, count: int, width: int) -> InitialRows:
-    """What `embedding_init` says of a table of `count` rows; `auto` is what it means by that word."""
+    """The distribution that `embedding_init` names, for a table of `count` rows; `auto` is the one for that word."""
     if init == AUTO:
         return auto
     if init == XAVIER:
@@ -60,5 +60,5 @@ def _given(init: str) -> InitialRows:
     except ValueError:
         scale = math.nan
     if kind not in ("normal", "uniform") or not 0 < scale <= 100:
-        raise ValueError(f"{init!r} is not a way to begin rows: write {GRAMMAR}, such as normal:0.1 (up to 100)")
+        raise ValueError(f"{init!r} is not a way to initialise rows: write {GRAMMAR}, such as normal:0.1 (up to 100)")
     return InitialRows("normal" if kind == "normal" else "uniform", scale)

@@ -1,4 +1,4 @@
-"""Kernels that move rows: many short copies without the interpreter's lock."""
+"""Kernels that move rows: many short copies without the interpreter lock."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 
 LINE_BYTES = 64
-"""What memory hands over at a time."""
+"""Bytes of a cache line."""
 
 
 def _prefetch(typing: Any, table: Any, row: Any, column: Any) -> Any:
-    """Have `table[row, column]` on its way to the cache. A hint: it may be outside the table."""
+    """Prefetch `table[row, column]` to the cache. As a hint, it may be outside the table."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         made, kind = context.make_array(signature.args[0])(context, builder, args[0]), signature.args[0]
@@ -27,7 +27,7 @@ def _prefetch(typing: Any, table: Any, row: Any, column: Any) -> Any:
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         takes = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         function = cgutils.get_or_insert_function(builder.module, takes, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
-        # To be read, soon, as data.
+        # For reading, soon, as data.
         builder.call(function, [builder.bitcast(place, byte), *(ir.Constant(number, each) for each in (0, 3, 1))])
         return context.get_dummy_value()
 
@@ -39,7 +39,7 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 def _take_turn(typing: Any, turn: Any) -> Any:
-    """`turn[0]`, which is one more afterwards, as one step: threads that take turns get different numbers."""
+    """Atomically increment `turn[0]` and return its former value, so that threads get different numbers."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         made = context.make_array(signature.args[0])(context, builder, args[0])
@@ -53,7 +53,7 @@ take_turn: Any = intrinsic(_take_turn)
 
 
 def _store_once(typing: Any, out: Any, row: Any, column: Any, value: Any) -> Any:
-    """`out[row, column] = value`, past the processor's caches: the next to read it is not a processor."""
+    """`out[row, column] = value`, past the CPU's caches: a device reads it next."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         made, kind = context.make_array(signature.args[0])(context, builder, args[0]), signature.args[0]
@@ -74,7 +74,7 @@ Span = tuple[int, int]
 Columns = slice | Sequence[int] | Array | None
 """Which columns of rows: a slice, or their numbers in any order; None: all."""
 _AHEAD = 12
-"""Rows between the one that is copied and the one that is asked of memory: about what a miss lasts."""
+"""Rows between the one that is copied and the one that is prefetched: about the duration of a cache miss."""
 
 
 def gather_rows(table: Array, ids: Array, out: Array | None = None, span: Span | None = None) -> Array:
@@ -94,10 +94,10 @@ def gather_rows(table: Array, ids: Array, out: Array | None = None, span: Span |
 
 
 def shared_gather(table: Array, ids: Array, out: Array, step: int) -> Callable[[], None]:
-    """`gather_rows` as a function for several threads: each that calls it takes `step` rows in its turn.
+    """`gather_rows` as a function for several threads: each call takes `step` rows at a time.
 
-    A call returns when all rows were taken, some perhaps by threads that still copy. Rows are written past the caches:
-    `out` is what a device copies from.
+    A call returns when all rows are taken, while other threads may still copy. Rows are written past the caches: `out`
+    is what a device copies from.
     """
     if not out.size:
         return lambda: check_rows(table, ids)
@@ -111,13 +111,15 @@ def shared_gather(table: Array, ids: Array, out: Array, step: int) -> Callable[[
 
 
 def place_rows(table: Array, ids: Array, places: Array, out: Array, span: Span | None = None) -> None:
-    """`out[places] = table[ids]`, without anything between; `places` are trusted, ids outside the table refused."""
+    """`out[places] = table[ids]`, without an intermediate copy; `places` are not checked, ids outside the table are an
+    error.
+    """
     if out.size and len(ids) and not _place(*_words(table, out, span), ids, places):
         raise outside(table)
 
 
 def spread_rows(values: Array, places: Array, out: Array) -> None:
-    """`out[places] = values`, both of the same rows; `places` are trusted."""
+    """`out[places] = values`, both of the same row shape; `places` are not checked."""
     if values.size:
         words, _, rows = _words(values, out, None)
         _spread(words, rows, places)
@@ -130,7 +132,7 @@ def check_rows(table: Array, ids: Array) -> None:
 
 
 def span_of(columns: Columns, row_shape: tuple[int, ...]) -> tuple[Span | None, Array | None]:
-    """([first, last) around the columns, where the columns are in it) for rows of a shape; None: all there are."""
+    """([first, last) around the columns, and the columns' positions in it) for rows of a shape; None: all."""
     if columns is None:
         return None, None
     if len(row_shape) != 1:
@@ -155,13 +157,14 @@ def span_of(columns: Columns, row_shape: tuple[int, ...]) -> tuple[Span | None, 
 
 
 def outside(table: Array) -> PenstockError:
-    """What to say of a row number that is none."""
+    """The error for a row number outside the table."""
     return PenstockError(f"A requested row is outside 0..{len(table) - 1}.", code="id-out-of-range")
 
 
 def _words(table: Array, out: Array, span: Span | None) -> tuple[Array, int, Array]:
-    """Rows as whole machine words, and the word at which each begins: one compiled kernel for every type, and copies
-    that vectorise."""
+    """Rows as whole machine words, and the word at which each begins: one compiled kernel for every dtype, and copies
+    that vectorise.
+    """
     row = math.prod(table.shape[1:])
     first, last = (0, row) if span is None else span
     if not (table.flags.c_contiguous and out.flags.c_contiguous):
@@ -237,7 +240,7 @@ def by_counts(counts: Array, rows: int) -> Array:
     rows = max(0, min(rows, len(counts)))
     if not rows:
         return np.empty(0, np.int64)
-    # The lowest count that is taken is found without ordering the others.
+    # Find the lowest count that is taken, without sorting the others.
     lowest = np.partition(counts, len(counts) - rows)[len(counts) - rows]
     taken = counts > lowest
     taken[np.flatnonzero(counts == lowest)[: rows - np.count_nonzero(taken)]] = True

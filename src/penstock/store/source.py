@@ -22,30 +22,28 @@ if TYPE_CHECKING:
     Destination = Array | Tensor | torch.device | None
 
 
-# Rows of one table by number, wherever they lie: the interface of every source of rows.
-#
-# A source has `shape` and `dtype` and answers `read(ids, to, columns, dtype)`. To add a kind of source, derive from
-# `RowSource` and write `fill`; docs/extending.md shows how. Sources compose: `penstock.store.source` has a cache
-# over another source, replicas, and any other way to split ids among several.
+# Rows of one table by number, wherever they lie: the interface of every source of rows. A source has `shape` and
+# `dtype` and answers `read(ids, to, columns, dtype)`. To add a kind of source, derive from `RowSource` and write
+# `fill`; docs/extending.md shows how. Sources compose: below are a cache over another source, replicas, and any other
+# way to split ids among several.
 
 
 class RowSource(ABC):
-    """The rows of one table by number. They are numbered from 0; a row may be asked for any number of times."""
+    """The rows of one table by number, from 0; a row may be read any number of times."""
 
     shape: tuple[int, ...]
-    """Of the whole table: its rows, then the shape of one row."""
+    """The table's number of rows, then the shape of one row."""
     dtype: Any
-    """As stored: NumPy's for rows that the host reads, torch's for rows that a device reads."""
+    """As stored: NumPy's dtype for rows that the host reads, torch's for rows that a device reads."""
     on_device = False
-    """Whether a device reads some of the rows by itself: then they are best read where they are computed with."""
+    """Whether a device reads some of the rows by itself: they are then best read where they are used."""
 
     @abstractmethod
     def fill(self, ids: Array, out: Array, places: Array | None = None, span: Span | None = None) -> None:
-        """`out[places[i]]` becomes row `ids[i]`; `out[i]` where there are no places.
+        """Write row `ids[i]` to `out[places[i]]`, or to `out[i]` without places.
 
-        `out` has the source's type, rows that lie one after the other, and the shape of its rows, or of the columns
-        [first, last) in `span`. Places are trusted; ids outside the table are refused. May be called from several
-        threads at once.
+        `out` has the source's dtype, contiguous rows, and the shape of its rows, or of the columns [first, last) in
+        `span`. Places are not checked; ids outside the table are an error. May be called from several threads at once.
         """
 
     def read(self, ids: Any, to: "Destination" = None, columns: Columns = None, dtype: Any = None) -> Any:
@@ -53,14 +51,14 @@ class RowSource(ABC):
 
         `to`: an array or a tensor to fill, which is returned, or a device on which a tensor is made; None: a new array.
         `columns`: a slice or numbers of columns; None: all. `dtype`: the type of rows that are made; as stored by
-        default. Rows are converted to the type of an array or tensor that is given. Columns that do not lie side by
-        side are picked from the columns around them.
+        default. Rows are converted to the type of an array or tensor that is given. Columns that are not contiguous are
+        picked from the columns around them.
         """
         span, picked = span_of(columns, self.shape[1:])
         if to is not None and not isinstance(to, np.ndarray):
             return self._to_device(host_ids(ids), to, span, picked, dtype)
         if picked is None and isinstance(to, np.ndarray) and to.dtype == self.dtype:
-            # The way that training takes: one gather, into memory that is used again.
+            # The fast path of training: one gather, into reused memory.
             check_room(to, len(ids), self.dtype, self.row_shape(span))
             self.fill(host_ids(ids), to, None, span)
             return to
@@ -72,7 +70,7 @@ class RowSource(ABC):
         return to
 
     def put(self, ids: Array, out: Any, places: Array | None = None, span: Span | None = None) -> None:
-        """`fill`, whatever `out` is: also a tensor on a device, or of another type than the source's."""
+        """`fill` for any `out`: also a tensor on a device, or of another dtype than the source's."""
         if isinstance(out, np.ndarray) and out.dtype == self.dtype:
             self.fill(ids, out, places, span)
             return
@@ -103,7 +101,7 @@ class RowSource(ABC):
 
 
 class ArraySource(RowSource):
-    """Rows of an array in memory, or mapped from a file: then reading costs the rows read."""
+    """Rows of an array in memory, or mapped from a file: only the rows that are read are loaded."""
 
     def __init__(self, table: Array) -> None:
         self.table = table
@@ -117,7 +115,7 @@ class ArraySource(RowSource):
 
 
 def host_ids(ids: Any) -> Array:
-    """Row numbers where the host reads them, wherever they were drawn."""
+    """Row numbers on the host, wherever they were drawn."""
     return ids if isinstance(ids, np.ndarray) else ids.cpu().numpy()
 
 
@@ -137,14 +135,14 @@ def _on_device(array: Array, device: "torch.device", dtype: Any) -> "Tensor":
     return tensor if dtype is None else tensor.to(dtype)
 
 
-# The store of a graph's own fields, read where they are mapped.
+# The store of a graph's own fields, which are mapped.
 
 
 class LocalStore:
     """Fields, named `type/field` for node types and `source__relation__destination/field` for relations.
 
-    Reading costs the rows read; nothing is loaded ahead. Rows of a relation's fields are numbered as its edges are:
-    `block.edges` names those of a batch.
+    Only the rows that are read are loaded. Rows of a relation's fields are numbered as its edges are: `block.edges` has
+    those of a batch.
     """
 
     def __init__(self, fields: dict[str, Array]) -> None:
@@ -160,7 +158,7 @@ class LocalStore:
         return ArraySource(self.table(field))
 
     def push(self, field: str, ids: Array, values: Array) -> None:
-        """Replace rows. Fields of a graph folder are mapped read-only and refuse."""
+        """Replace rows. Fields of a graph folder are mapped read-only, so this is an error for them."""
         self.writable(field)[ids] = values
 
     def table(self, field: str) -> Array:
@@ -189,18 +187,18 @@ def graph_fields(graph: Graph) -> dict[str, Array]:
 
 
 def field_owners(graph: Graph) -> dict[str, NodeSet | EdgeSet]:
-    """What has fields, as stores name it: vertices by their type, edges by the relation's key."""
+    """The owners of fields by their names in stores: vertices by type, edges by relation key."""
     return {**graph.nodes, **{edge_key(kind): edges for kind, edges in graph.edges.items()}}
 
 
 # Rows from several sources at once: each id is read from one of them, all into one destination.
 
 Route = Callable[[Array], tuple[Array, Array]]
-"""For some ids, which source has each, by its place among the sources, and the row's number there."""
+"""For some ids, the number of the source that has each, and the row's number there."""
 
 
 class SplitSource(RowSource):
-    """Rows that several sources have between them; `rows` is how many there are."""
+    """A table whose rows are divided among several sources; `rows` is their total."""
 
     def __init__(self, rows: int, sources: Sequence[RowSource], route: Route) -> None:
         kinds = {(source.shape[1:], str(source.dtype).removeprefix("torch.")) for source in sources}
@@ -227,7 +225,7 @@ class SplitSource(RowSource):
                 source.put(numbers[chosen], out, chosen if places is None else places[chosen], span)
 
     def _to_device(self, ids: Array, to: Any, span: Span | None, picked: Array | None, dtype: Any) -> "Tensor":
-        """Straight into the tensor, so that rows of a device do not travel to the host and back."""
+        """Read directly into the tensor, so that rows on a device are not copied to the host and back."""
         import torch
 
         if picked is not None:
@@ -241,7 +239,7 @@ class SplitSource(RowSource):
 
 
 class CachedSource(SplitSource):
-    """A source, and another one that is nearer and has its rows `ids`, all different, in that order."""
+    """A source, and a nearer one that has its rows `ids`, all different, in that order."""
 
     def __init__(self, below: RowSource, ids: Array, near: RowSource) -> None:
         self._slots = np.full(below.shape[0], -1, np.int64)
@@ -264,7 +262,7 @@ class CachedSource(SplitSource):
 
 
 def cached_source(below: RowSource, ids: Array, near: RowSource | None = None) -> CachedSource:
-    """A source with the rows `ids`, all different, kept in `near`; in the host's memory if None: they are read here."""
+    """A source with the rows `ids`, all different, cached in `near`; if that is None, in the host's memory."""
     return CachedSource(below, ids, ArraySource(below.read(ids)) if near is None else near)
 
 
@@ -278,7 +276,7 @@ def replicated_source(replicas: Sequence[RowSource]) -> SplitSource:
 
 
 def _host_type(sources: Sequence[RowSource]) -> np.dtype[Any]:
-    """The type of a host's rows: bfloat16, which NumPy does not have, is float32 there."""
+    """The dtype of rows on the host: bfloat16, which NumPy lacks, becomes float32."""
     name = str(sources[0].dtype).removeprefix("torch.")
     own = next((source.dtype for source in sources if isinstance(source.dtype, np.dtype)), None)
     return own if own is not None else np.dtype("float32" if name == "bfloat16" else name)

@@ -136,6 +136,10 @@ def assembled(
     """
     given, job = job, with_epochs(job, graph, task)
     decided = {} if job is given else {"epochs": job.epochs}
+    if task.learned.classes > job.max_classes:
+        # The run folder's own number of classes is checked against it when the model is used.
+        decided["max_classes"] = task.learned.classes
+        job = job.model_copy(update={"max_classes": task.learned.classes})
     inputs.carry_edges(job, graph, task.messages, is_own_module(job, module))
     model = _make_model(job, graph, inputs, task, module)
     inputs.read_by(first_layer_reader(job, graph, model, inputs))

@@ -1,7 +1,10 @@
-"""Values of fields that a job leaves at `auto`: batches in a group, sampling threads, the order of products."""
+"""What is decided for a job: batches in a group, threads that sample and gather, the order of products."""
+
+import numpy as np
 
 from penstock.cost.model import CostModel, machine_order_costs, measured_model
 from penstock.graph.blocks import default_threads
+from penstock.memory import available_mb
 from penstock.nn.order_costs import shipped_order_costs
 from penstock.pipeline.grouped_batches import group_size
 from penstock.plan.execution import ExecutionChoice, PipelineDepths, predict
@@ -55,6 +58,28 @@ def predicted_groups(model: CostModel, session: Session) -> int:
         for size in sizes
     )
     return sizes[1] if _WORTH * grouped < alone else sizes[0]
+
+
+# The threads that gather features from a disk.
+
+_FROM_DISK = 8
+"""Each waits for a page of its own: rows of a mapped file come several times as fast as to one thread."""
+
+
+def decide_gather_threads(session: Session) -> None:
+    """Decide how many threads read features: one, unless they are mapped and larger than the memory that is free.
+
+    Batches are the same with any number of threads, so that nothing but time and memory depends on it.
+    """
+    job = session.job
+    if job.gather_threads or not needs_placement(job.sampler):
+        return
+    fields = [nodes.fields[job.features] for nodes in session.graph.nodes.values() if job.features in nodes.fields]
+    mapped = sum(rows.nbytes for rows in fields if isinstance(rows, np.memmap))
+    if mapped > available_mb() << 20:
+        session.job = job.model_copy(update={"gather_threads": _FROM_DISK})
+        session.decided["gather_threads"] = _FROM_DISK
+        session.decided_by["gather_threads"] = RULE
 
 
 # The threads of `sample_threads: auto`, where a GPU computes what the host draws.

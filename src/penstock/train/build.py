@@ -6,7 +6,7 @@ from penstock.graph.graph import Graph
 from penstock.plan.residence import NoRoomError
 from penstock.progress import SILENT, Progress
 from penstock.train.assembly import session_of, try_out
-from penstock.train.auto_values import decide_groups, decide_sample_threads
+from penstock.train.auto_values import decide_gather_threads, decide_groups, decide_sample_threads
 from penstock.train.compute_device import chosen_device, device_memory_of
 from penstock.train.execution_modes import choose_execution, needs_placement
 from penstock.train.job import Job
@@ -35,6 +35,7 @@ def make_session(
     session = session_of(job, device, graph, module, taught, given)
     if taught is None:
         decide_groups(session)
+        decide_gather_threads(session)
         if device.type == "cuda":
             decide_sample_threads(session)
             session.inputs.put_tables_on_device(device_memory_of(device)[0])

@@ -77,7 +77,7 @@ _assumed: ContextVar[tuple[int, Callable[[], int]] | None] = ContextVar("_assume
 # Out-of-memory errors of a device or the host in the middle of a run, as one sentence.
 
 STEPS = "lower batch_size, fanouts or hidden, or use a device with more memory"
-INFERENCE = "lower inference_mb or hidden, or use a device with more memory"
+INFERENCE = "lower hidden, or use a device with more memory"
 
 
 class DeviceFull(PenstockError):  # noqa: N818

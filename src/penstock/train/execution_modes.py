@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.registry import Registry
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import ExplainedExecution, SharedExecution, WorkerGroup
+from penstock.train.execution.shared import ExplainedExecution, SharedExecution
 from penstock.train.execution.support import (
     CAPTURED,
     EVERYTHING,
@@ -22,6 +22,7 @@ from penstock.train.execution.support import (
     reasons_against,
 )
 from penstock.train.session import Execution, Session
+from penstock.train.steps.group import WorkerGroup
 from penstock.train.whole.execution import WholeExecution
 from penstock.train.whole.shared.execution import SharedWholeExecution
 from penstock.train.whole.steps import WHOLE, WHOLE_SHARED
@@ -100,7 +101,7 @@ def _loaded(session: Session, placed: "Placed | None", group: WorkerGroup | None
 def _device(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
     # Triton is imported where there is a device for it.
     from penstock.train.device.execution import DeviceExecution, TripleExecution
-    from penstock.train.device.triple_steps import reasons_against_capture
+    from penstock.train.steps.triples import reasons_against_capture
 
     assert placed is not None
     # Triples need no graph on the device, so this does not depend on a placement.

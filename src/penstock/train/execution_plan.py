@@ -210,7 +210,7 @@ def plan_executions(
 
 
 def fields_of(choice: ExecutionChoice) -> dict[str, Any]:
-    """The job fields that select a choice; those for devices are left out on a CPU."""
+    """The job fields and internals that select a choice; those for devices are left out on a CPU."""
     found: dict[str, Any] = {
         "device": choice.device,
         "first_layer": choice.first_layer,
@@ -293,7 +293,9 @@ def _measured(model: CostModel, device: str, launched: bool = False) -> Iterator
         for name, scale in _SCALES.items():
             graphs[name] = make_graph(recipe_named("synthetic-arxiv").scaled(scale), Path(place) / name)
         for name, fields in _JOBS:
-            job = make_job({"graph": str(Path(place) / name), "device": device, "timed_choices": [], **fields})
+            job = make_job(
+                {"graph": str(Path(place) / name), "device": device, **fields}, internals={"timed_choices": []}
+            )
             planned = plan_execution(job, graphs[name], model)
             for each in _carried_out(planned.plan.alternatives, device):
                 simulated = each.predicted

@@ -11,6 +11,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import non_finite
+from penstock.graph.prepare import divide_by_sum
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.memory import require_memory
 from penstock.nn.layer_table import LAYERS, ModelOptions, model_options
@@ -417,11 +418,3 @@ def _summed_in_place(ids: Array, gradients: Array) -> tuple[Array, Array]:
     total = np.zeros((len(different), gradients.shape[1]), gradients.dtype)
     np.add.at(total, place, gradients)
     return first, total
-
-
-def divide_by_sum(x: torch.Tensor) -> torch.Tensor:
-    """Scale rows in place to sum 1: gathered rows are copies, and writing wide ones again would take longer than the
-    gather.
-    """
-    total = x.sum(1, keepdim=True)
-    return x.div_(total.masked_fill_(total == 0, 1.0))

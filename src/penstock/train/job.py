@@ -1,6 +1,7 @@
 """The job: all settings of a run in one flat document. Each part is defined beside the code that uses it."""
 
 import os
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,11 +11,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from penstock.errors import PenstockError
 from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml, yaml_text
 from penstock.graph.files import write_whole
-from penstock.nn.layer_table import WITHOUT_LAYERS, ModelOptions
-from penstock.pipeline.options import PipelineOptions
+from penstock.nn.layer_table import WITHOUT_LAYERS, ModelFields, ModelOptions
+from penstock.pipeline.options import PipelineFields, PipelineOptions
 from penstock.sampling.registry import ExplainedSamplingOptions
 from penstock.sampling.sampler_table import SEEDS_ONLY, SamplerOptions
 from penstock.store.initial_rows import checked_init
+from penstock.train.internals import BY_MACHINE, REMOVED, Internals, up_to_date
 from penstock.train.job_options import (
     BatchOptions,
     DataOptions,
@@ -69,7 +71,6 @@ class TrainOptions(StrictDocument):
     epochs: AutoCount = Field(
         0, description="passes over the training split; auto: 10, and more on small graphs until there are 150 steps"
     )
-    batch_size: int = Field(1024, ge=1, description="seeds in a batch")
     optimiser: str = Field("Adam", description="a class of torch.optim")
     lr: float = Field(0.003, gt=0, description="learning rate")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
@@ -99,7 +100,6 @@ class TrainOptions(StrictDocument):
     clip: float = Field(0.0, ge=0, description="largest norm of all gradients together; 0: no limit")
     metric: str = Field("auto", description="the metric that is validated and that chooses the best model")
     patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0: never stop early")
-    min_delta: float = Field(0.0, ge=0, description="what a validation must gain to count as improvement for patience")
     evaluate_every: int = Field(1, ge=-1, description="epochs between validations; 0: only at the end; -1: never")
     checkpoint_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: only by time")
     checkpoint_minutes: float = Field(
@@ -107,8 +107,6 @@ class TrainOptions(StrictDocument):
         ge=0,
         description="minutes between checkpoints; the first come after 10, 20, 40 ... seconds; 0: only by steps",
     )
-    keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept beside the best model")
-    inference_mb: int = Field(512, ge=1, description="working memory of exact inference, beyond its results")
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
     draws: int = Field(
         2,
@@ -122,23 +120,27 @@ class TrainOptions(StrictDocument):
     run: str | None = Field(None, description="the run folder to write; runs/<graph>-<model>-<n> by default")
 
 
-class Job(
+class JobFields(
     DataOptions,
     SamplerOptions,
     ExplainedSamplingOptions,
     WholeOptions,
-    ModelOptions,
+    ModelFields,
     LinkOptions,
     TripleOptions,
     TrainOptions,
     FunctionOptions,
     BatchOptions,
     DeviceOptions,
-    PipelineOptions,
+    PipelineFields,
 ):
-    """All fields of a training job."""
+    """All fields that a user may set of a training job."""
 
     layers: int = Field(0, ge=0, description="layers of the model; 0: one for each fan-out")
+
+
+class Job(JobFields, Internals, ModelOptions, PipelineOptions):
+    """A job as it is carried out: its fields, and what is decided without asking for it."""
 
     @model_validator(mode="after")
     def _models_without_layers(self) -> "Job":
@@ -214,41 +216,108 @@ PARTS: dict[str, type[StrictDocument]] = {
     "Sampling": SamplerOptions,
     "Explanations": ExplainedSamplingOptions,
     "Whole graph": WholeOptions,
-    "Model": ModelOptions,
+    "Model": ModelFields,
     "Links": LinkOptions,
     "Knowledge graphs": TripleOptions,
     "Training": TrainOptions,
     "Functions": FunctionOptions,
     "Batches": BatchOptions,
     "Device": DeviceOptions,
-    "Pipeline": PipelineOptions,
+    "Pipeline": PipelineFields,
 }
 """The job's fields by subject, in the order they are shown."""
 
 
-def make_job(fields: dict[str, Any], where: str = "the job") -> Job:
-    """A checked job; the first mistake is a sentence that names `where` it stands. Paths may be `os.PathLike`."""
-    fields = {name: os.fsdecode(each) if isinstance(each, os.PathLike) else each for name, each in fields.items()}
+JOB, DECIDED = "job.yaml", "decided.yaml"
+"""Of a run folder: the fields of its job, and what was decided beside them."""
+_RUN = "run.json"
+"""What makes a folder a run folder."""
+
+
+def make_job(fields: Mapping[str, Any], where: str = "the job", internals: Mapping[str, Any] | None = None) -> Job:
+    """A checked job; the first mistake is a sentence that names `where` it stands. Paths may be `os.PathLike`.
+
+    `internals` are values of `Internals`, which no user sets.
+    """
+    refuse_unknown(fields, where)
+    unknown = set(internals or {}) - Internals.model_fields.keys()
+    assert not unknown, f"{unknown} are no internals of a job"
+    return _checked({**(internals or {}), **fields}, where)
+
+
+def job_of(values: Mapping[str, Any], where: str = "the job") -> Job:
+    """A job of fields and internals that are written together, as benchmarks and tests compare them."""
+    own = {name: value for name, value in values.items() if name in Internals.model_fields}
+    return make_job({name: value for name, value in values.items() if name not in own}, where, own)
+
+
+def stored_job(document: Mapping[str, Any], where: str, changes: Mapping[str, Any] | None = None) -> Job:
+    """The job of a document that Penstock wrote, this release or an earlier one, with a user's changes of its fields.
+
+    Unlike a user's document it may have internals.
+    """
+    refuse_unknown(changes or {}, where)
+    found = up_to_date(document)
+    refuse_unknown({name: found[name] for name in found if name not in Internals.model_fields}, where)
+    return _checked({**found, **(changes or {})}, where)
+
+
+def changed_job(
+    job: Job | None,
+    changes: Mapping[str, Any],
+    where: str = "the job",
+    internals: Mapping[str, Any] | None = None,
+) -> Job:
+    """A job with other values of some fields, checked; what was decided for it stays, but for `internals`."""
+    if job is None:
+        return make_job(changes, where, internals)
+    return stored_job({**job.model_dump(), **(internals or {})}, where, changes)
+
+
+def refuse_unknown(fields: Iterable[str], where: str) -> None:
+    """Refuse a name that is no field of a job, with what to write instead."""
     for name in fields:
-        if name not in Job.model_fields:
+        if name in REMOVED:
+            raise PenstockError(
+                f"{where} has {name!r}, which is no field any more: {REMOVED[name]}.", code="unknown-name"
+            )
+        if name not in JobFields.model_fields:
             known = OTHER_NAMES.get(str(name))
-            close = [known] if known else get_close_matches(str(name), Job.model_fields, 1, 0.5)
+            close = [known] if known else get_close_matches(str(name), JobFields.model_fields, 1, 0.5)
             hint = f"did you mean {close[0]!r}?" if close else "docs/job.md lists them all."
             raise PenstockError(f"{where} has an unknown field {name!r}: {hint}", code="unknown-name")
+
+
+def _checked(fields: Mapping[str, Any], where: str) -> Job:
+    plain = {name: os.fsdecode(each) if isinstance(each, os.PathLike) else each for name, each in fields.items()}
     try:
-        return Job.model_validate(fields)
+        return Job.model_validate(plain)
     except ValidationError as error:
         raise PenstockError(f"{where}: {first_problem(error)}.", code="invalid-document") from None
 
 
 def job_defaults() -> dict[str, Any]:
     """The default of every field, for showing what a run changed."""
-    return Job.model_validate({}).model_dump(mode="json")
+    return job_fields(Job.model_validate({}))
 
 
-def read_job(path: Path, changes: dict[str, Any] | None = None) -> Job:
-    """The job in a YAML file, with some fields replaced."""
-    return make_job({**read_job_fields(path), **(changes or {})}, str(path))
+def job_fields(job: Job) -> dict[str, Any]:
+    """The fields of a job that its user may set, as they are written down."""
+    return job.model_dump(mode="json", include=set(JobFields.model_fields))
+
+
+def read_job(path: Path, changes: Mapping[str, Any] | None = None) -> Job:
+    """The job in a YAML file, with some fields replaced.
+
+    The file of a run folder brings along what that run decided, so that the same job does the same again; a changed one
+    decides again.
+    """
+    changes, fields = changes or {}, read_job_fields(path)
+    if not _is_of_run(path):
+        return make_job({**fields, **changes}, str(path))
+    found = {**fields, **read_decided(path.parent)}
+    again = BY_MACHINE if changes.keys() - {"run"} else frozenset()
+    return stored_job({name: found[name] for name in found if name not in again}, str(path), changes)
 
 
 def read_job_fields(path: Path) -> dict[str, Any]:
@@ -260,6 +329,16 @@ def read_job_fields(path: Path) -> dict[str, Any]:
     return read_yaml(path, "the job to run")
 
 
-def write_job(job: Job, path: Path) -> None:
-    """Every field, so that a later release with other defaults runs the same."""
-    write_whole(path, yaml_text(job.model_dump(mode="json")))
+def read_decided(folder: Path) -> dict[str, Any]:
+    """What was decided for a run; runs of earlier releases have it in their job."""
+    return read_yaml(folder / DECIDED, "what was decided for the run") if (folder / DECIDED).exists() else {}
+
+
+def write_job(job: Job, folder: Path) -> None:
+    """Every field and all that was decided, so that a later release with other defaults runs the same."""
+    write_whole(folder / JOB, yaml_text(job_fields(job)))
+    write_whole(folder / DECIDED, yaml_text(job.model_dump(mode="json", include=set(Internals.model_fields))))
+
+
+def _is_of_run(path: Path) -> bool:
+    return path.name == JOB and (path.parent / _RUN).exists()

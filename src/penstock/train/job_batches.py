@@ -17,7 +17,7 @@ from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.zoo.model import layer_widths
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, mean_blocks
-from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.block import MiniBatch
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.rows import by_counts
 from penstock.train.batch_source import layers_of
@@ -49,7 +49,7 @@ def kind_of_batches(session: Session) -> BatchKind:
 def _counted_kind(session: Session) -> BatchKind:
     job, task, graph = session.job, session.task, session.graph
     schedule = Schedule(task.items, task.batch_size, job.draw_seed)
-    drawn: list[MiniBatch[Any]] = []
+    drawn: list[MiniBatch] = []
     for planned in islice(schedule.from_position(), min(_DRAWN, schedule.batches)):
         # An epoch's last batch may be smaller than the others.
         if not planned.last or not drawn:
@@ -104,13 +104,13 @@ def _check_known(session: Session) -> None:
         )
 
 
-def sample_sizes(session: Session, batch: MiniBatch[Block], fanouts: tuple[int, ...]) -> dict[str, float]:
+def sample_sizes(session: Session, batch: MiniBatch, fanouts: tuple[int, ...]) -> dict[str, float]:
     """The sizes of operator `sample` for one batch."""
     rung = Rung(session.graph, batch.seeds[batch.node_type], fanouts, batch, batch.blocks[0], 1, 1)
     return OPERATORS["sample"].sizes(rung)
 
 
-def _hit_rates(graph: Graph, drawn: list[MiniBatch[Any]]) -> Any:
+def _hit_rates(graph: Graph, drawn: list[MiniBatch]) -> Any:
     """By the rows of a cache, the share of the drawn batches' reads that vertices in the most lists have."""
     (edges,), count = graph.edges.values(), graph.num_nodes
     read = np.concatenate([next(iter(batch.vertices.values())) for batch in drawn])

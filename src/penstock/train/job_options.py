@@ -34,30 +34,23 @@ class DataOptions(StrictDocument):
     edge_features: Annotated[list[str], BeforeValidator(split_commas)] = Field(
         [],
         description="edge fields that gatv2, gine, transformer or a module of your own reads (as `edge_attr`); auto:"
-        " the only one that can be meant (docs/models.md)",
+        " the graph's only such field (docs/models.md)",
     )
     label: str = Field("y", description="vertex or edge field with labels")
     split: Literal["auto", "graph", "ratio", "per-class"] = Field(
-        "auto", description="where training vertices come from; auto: the graph's splits, else by ratio"
+        "auto",
+        description="where train, val and test come from; auto: the graph's splits, else by ratio",
     )
-    split_number: int = Field(0, ge=0, description="which of several given splits an archive has")
+    split_number: int = Field(
+        0, ge=0, description="which of an archive's splits is used; drawn splits differ by it too"
+    )
     split_ratio: Annotated[list[float], BeforeValidator(split_commas)] = Field(
         [0.6, 0.2, 0.2], min_length=3, max_length=3, description="shares of train, val and test"
     )
     per_class: Annotated[list[int], BeforeValidator(split_commas)] = Field(
         [20, 30], min_length=2, max_length=2, description="training and validation vertices of each class; rest: test"
     )
-    scale_features: Literal["none", "rows"] = Field(
-        "none", description="rows: divide each vertex's features by their sum"
-    )
-    max_classes: int = Field(10_000, ge=2, description="largest number of classes, or of labels per vertex")
-    unchecked: bool = Field(
-        False, description="do not check the graph's arrays before they are used; a wrong number may crash the run"
-    )
     reverse_edges: bool = Field(False, description="add every relation's reverse as a relation of its own")
-    largest_component: bool = Field(
-        False, description="labels count in the largest connected component only (graphs with one type)"
-    )
     train_on_validation: bool = Field(
         False, description="train on the graph's validation vertices too: nothing is validated, the last epoch counts"
     )
@@ -112,13 +105,8 @@ else:
     ShuffleName = Literal[tuple(SHUFFLINGS)]
 
 
-def _listed(value: object) -> object:
-    """On the command line fields are written first_layer,groups, and no fields `none`."""
-    return [] if value == "none" else split_commas(value)
-
-
 class BatchOptions(StrictDocument):
-    """The order of batches, whether they are drawn in groups or used again, how old weights may be; what is timed."""
+    """The order of batches, and whether they are used again."""
 
     shuffle: ShuffleName = Field(
         "always",
@@ -129,22 +117,6 @@ class BatchOptions(StrictDocument):
         False,
         description="while seeds are not shuffled, use the neighbourhoods that the first epoch drew again; faster, and"
         " usually less accurate",
-    )
-    reuse_mb: int = Field(1024, ge=1, description="memory for batches that are used again; others are drawn again")
-    staleness: int = Field(
-        0, ge=0, le=64, description="compute the gradients of a batch on weights that are so many updates old"
-    )
-    groups: AutoCount = Field(
-        1,
-        description="batches that all processors draw together before they are trained on; 1: each beside the training"
-        " of others; auto: eight for each processor, or as predicted where this machine was measured",
-    )
-    timed_choices: Annotated[
-        list[Literal["feature_paths", "first_layer", "groups", "order"]], BeforeValidator(_listed)
-    ] = Field(
-        ["feature_paths", "first_layer", "groups"],
-        description="fields that, where they are auto, are decided by timing some batches before a long run begins:"
-        " feature_paths, first_layer, groups, order; none: predictions and rules decide (docs/execution.md)",
     )
 
 
@@ -157,12 +129,6 @@ if TYPE_CHECKING:
     FirstLayerName = str
 else:
     FirstLayerName = name_in(Registry("way", "penstock.first_layer_ways", dict.fromkeys(FIRST_LAYERS, "")))
-RowPath = Literal["cache", "pinned", "gathered"]
-_EVERY_PATH: frozenset[RowPath] = frozenset({"cache", "pinned", "gathered"})
-
-
-def _auto_or_list(value: object) -> object:
-    return value if value == "auto" else split_commas(value)
 
 
 class Placement(StrictDocument):
@@ -181,11 +147,6 @@ class DeviceOptions(StrictDocument):
     placement: str | dict[str, Any] = Field(
         "auto", description="auto, or any of {topology, features, cache_rows, cache_by} (docs/devices.md)"
     )
-    feature_paths: Annotated[Literal["auto"] | list[RowPath], BeforeValidator(_auto_or_list)] = Field(
-        "auto",
-        description="how rows of features in pinned memory reach the device: auto (every path, divided by what reads"
-        " take), or some of cache, pinned and gathered (docs/devices.md)",
-    )
     sample_on: Literal["auto", "device", "host", "hybrid"] = Field("auto", description="where batches are sampled")
     feature_type: Literal["stored", "float32", "float16", "bfloat16"] = Field(
         "stored", description="number type of the placed features"
@@ -200,13 +161,6 @@ class DeviceOptions(StrictDocument):
         "auto",
         description="what the host does of the first layer: read rows, aggregate or transform them, or aggregate a part"
         " while the device reads the rows of the other (docs/devices.md)",
-    )
-    host_share: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="first_layer divided: the host's share of a batch's edges; left out: as much as makes host and"
-        " device end together, by what batches took",
     )
     capture: Literal["auto"] | bool = Field(
         "auto",
@@ -232,19 +186,6 @@ class DeviceOptions(StrictDocument):
             except ValidationError as error:
                 raise ValueError(first_problem(error)) from None
         return value
-
-    @field_validator("feature_paths")
-    @classmethod
-    def _reaches_all(cls, value: "str | list[RowPath]") -> "str | list[RowPath]":
-        """A cache has some rows alone."""
-        if value != "auto" and not {"pinned", "gathered"} & set(value):
-            raise ValueError("name pinned, gathered or both: a cache does not have every row")
-        return value
-
-    @property
-    def row_paths(self) -> frozenset[RowPath]:
-        """The paths that rows of features in pinned memory may take."""
-        return _EVERY_PATH if isinstance(self.feature_paths, str) else frozenset(self.feature_paths)
 
     @property
     def placed(self) -> Placement:
@@ -295,7 +236,9 @@ class LinkOptions(StrictDocument):
     )
     negatives_per_edge: int = Field(1, ge=1, description="links: negatives for each positive, or shared by a batch")
     filtered: bool = Field(True, description="links: never use a true edge as a negative")
-    corrupt: Literal["destination", "source", "both"] = Field("destination", description="links: which end is replaced")
+    corrupt: Literal["destination", "source", "both"] = Field(
+        "destination", description="links: the end that negatives replace"
+    )
     scorer: ScorerName = Field(
         "auto", description="links: how two embeddings become a score; auto: dot, and complex for knowledge graphs"
     )
@@ -339,7 +282,10 @@ class TripleOptions(StrictDocument):
         0.0, ge=0, description="temperature of self-adversarial weights of negatives; 0: all weigh the same"
     )
     margin: float = Field(
-        9.0, ge=0, description="transe, rotate: a score is margin minus distance; and of link_loss margin"
+        9.0,
+        ge=0,
+        description="transe, rotate: a score is this minus the distance; link_loss margin: by how much a true triple is"
+        " to score above its negatives",
     )
     distance: int = Field(1, ge=1, le=2, description="transe: the norm that measures distances, 1 or 2")
     triple_weights: Literal["none", "frequency"] = Field(
@@ -348,9 +294,11 @@ class TripleOptions(StrictDocument):
         " often it is (Sun et al., 2019)",
     )
     regulariser: Literal["none", "l2", "n3"] = Field(
-        "none", description="sum of squares or cubes of the absolute values of a triple's embeddings"
+        "none",
+        description="penalty on the embeddings of a batch's triples: their squares (l2) or the cubes of their absolute"
+        " values (n3)",
     )
-    regularisation: float = Field(0.0, ge=0, description="weight of the regulariser in the loss")
+    regularisation: float = Field(0.0, ge=0, description="weight of the `regulariser` in the loss; set both or neither")
 
 
 # The fields of a job that trains on the whole graph at once.
@@ -359,9 +307,6 @@ class TripleOptions(StrictDocument):
 class WholeOptions(StrictDocument):
     """How sampler `whole` is executed. Other samplers ignore these fields."""
 
-    scope: Literal["reached", "all"] = Field(
-        "reached", description="whole: compute the vertices that the loss reaches, or all of them"
-    )
     bins: AutoCount = Field(
         0, description="whole: bins that each layer's vertices are divided into; auto: as few as fit memory"
     )
@@ -376,16 +321,6 @@ class WholeOptions(StrictDocument):
         "bins",
         description="whole, on a cluster: rows of remote vertices travel bin by bin, layer by layer, as a sampled share"
         " of them, or are computed again where that takes less time",
-    )
-    pipeline: Literal["none", "inter", "intra", "both"] = Field(
-        "both",
-        description="whole, exchange bins: intra: a bin's rows are sent while later bins of its layer are computed;"
-        " inter: a bin of the next layer starts as soon as its own inputs are there",
-    )
-    replicate_costs: Annotated[list[float], BeforeValidator(split_commas)] = Field(
-        [],
-        description="whole, exchange replicate: seconds of a row and of an edge for each layer, which a plan fills in;"
-        " none: stated rates of a core",
     )
     boundary_share: float = Field(
         1.0, gt=0, le=1, description="whole, exchange boundary: share of remote rows that each step draws"

@@ -12,8 +12,9 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, NodeSet, splits_by_ratio
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import document_key, unit_draws
+from penstock.graph.prepare import component_mask, within
 from penstock.graph.tasks import TASK_FACTS, TaskName
-from penstock.train.job_options import DataOptions
+from penstock.train.job import Job
 
 # The labels that a run learned, kept in its folder with their words, since codes alone have no meaning in another
 # graph.
@@ -49,32 +50,29 @@ def learned_labels(facts: Any, where: str) -> LearnedLabels | None:
         ) from None
 
 
-def check_classes(classes: int, labels: Array, options: DataOptions, owner: str) -> None:
-    """Refuse more classes than `max_classes`: a model has a row of weights for each, whether it occurs or not."""
-    if classes <= options.max_classes:
+_GAPS = 10
+"""Classes for each label that occurs, beyond which labels of many classes are taken for a mistake."""
+
+
+def check_classes(classes: int, labels: Array, options: Job, owner: str) -> None:
+    """Refuse many classes of which most never occur: a model has a row of weights for each, whether it does or not."""
+    if classes <= options.max_classes or labels.ndim == 2:
         return
-    way_past = f"or set max_classes to {classes} if a model of so many is meant"
-    if labels.ndim == 2:
+    different = len(np.unique(labels[labels >= 0]))
+    if classes > _GAPS * different:
         raise PenstockError(
-            f"Labels {options.label!r} of {owner} have {classes:,} columns, and max_classes is"
-            f" {options.max_classes:,}: learn fewer labels, {way_past}.",
+            f"Label {options.label!r} of {owner} is {int(labels.max())} in row {int(labels.argmax())}, which asks for"
+            f" {classes:,} classes where {different:,} different labels occur: number the labels from 0 without gaps.",
             code="too-large",
         )
-    different = len(np.unique(labels[labels >= 0]))
-    raise PenstockError(
-        f"Label {options.label!r} of {owner} is {int(labels.max())} in row {int(labels.argmax())}, which asks for"
-        f" {classes:,} classes where {different:,} different labels occur and max_classes is {options.max_classes:,}:"
-        f" number the labels from 0 without gaps, {way_past}.",
-        code="too-large",
-    )
 
 
-def check_learned(learned: LearnedLabels, options: DataOptions) -> None:
-    """Refuse more classes in a run folder than `max_classes`."""
+def check_learned(learned: LearnedLabels, options: Job) -> None:
+    """Refuse more classes than a run that was checked so can have learned, where run.json says that it did."""
     if not 0 <= learned.classes <= options.max_classes:
         raise PenstockError(
-            f"The run says that it learned {learned.classes:,} classes, and its max_classes is"
-            f" {options.max_classes:,}: copy the run again.",
+            f"The run says that it learned {learned.classes:,} classes, and at most {options.max_classes:,} were"
+            " decided for it: copy the run again.",
             code="damaged-file",
         )
 
@@ -145,7 +143,7 @@ class Labelled:
             )
 
 
-def labelled_vertices(graph: Graph, options: DataOptions, task: TaskName) -> Labelled:
+def labelled_vertices(graph: Graph, options: Job, task: TaskName) -> Labelled:
     """Labels and splits of a node task, checked against each other."""
     node_type = _type_with_labels(graph, options)
     nodes = graph.nodes[node_type]
@@ -172,7 +170,7 @@ def labelled_vertices(graph: Graph, options: DataOptions, task: TaskName) -> Lab
     return found
 
 
-def vertices_to_judge(graph: Graph, options: DataOptions, learned: LearnedLabels) -> Labelled:
+def vertices_to_judge(graph: Graph, options: Job, learned: LearnedLabels) -> Labelled:
     """The vertices that a trained model is used on, with the labels and splits that they have."""
     if learned.type not in graph.nodes:
         raise PenstockError(
@@ -204,7 +202,7 @@ def _column(labels: Array) -> Array:
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
 
-def _type_with_labels(graph: Graph, options: DataOptions) -> str:
+def _type_with_labels(graph: Graph, options: Job) -> str:
     having = [name for name, nodes in graph.nodes.items() if options.label in nodes.fields]
     if options.node_type is not None:
         if options.node_type not in graph.nodes:
@@ -253,7 +251,7 @@ def _count_classes(labels: Array, name: str) -> int:
     return classes
 
 
-def _splits(nodes: NodeSet, found: Labelled, options: DataOptions) -> dict[str, Array]:
+def _splits(nodes: NodeSet, found: Labelled, options: Job) -> dict[str, Array]:
     given = _given_splits(nodes)
     if options.split == "graph" and "train" not in given:
         raise PenstockError(
@@ -331,11 +329,11 @@ def _known(found: Labelled) -> Array:
 _CHANGES = ("largest_component", "train_on_validation")
 
 
-def changed_labels(graph: Graph, options: DataOptions) -> Graph:
+def changed_labels(graph: Graph, options: Job) -> Graph:
     """The graph with its labels and splits changed as the job asks."""
     nodes = dict(graph.nodes)
     if options.largest_component:
-        nodes = {name: _within(each, largest_component(graph), options.label) for name, each in nodes.items()}
+        nodes = {name: within(each, component_mask(graph), options.label) for name, each in nodes.items()}
     if options.train_on_validation:
         nodes = {name: _joined(each) for name, each in nodes.items()}
         if all(nodes[name] is graph.nodes[name] for name in nodes):
@@ -349,7 +347,7 @@ def changed_labels(graph: Graph, options: DataOptions) -> Graph:
     return Graph(nodes, graph.edges, graph.name, graph.path, graph.origin)
 
 
-def check_uncut(options: DataOptions, path: str) -> None:
+def check_uncut(options: Job, path: str) -> None:
     """Refuse such changes for a graph that was partitioned before: its parts have their labels and splits already."""
     for field in _CHANGES:
         if getattr(options, field):
@@ -358,40 +356,6 @@ def check_uncut(options: DataOptions, path: str) -> None:
                 " cluster file.",
                 code="unsupported-combination",
             )
-
-
-def largest_component(graph: Graph) -> Array:
-    """Whether each vertex of a graph with one type is in its largest connected component."""
-    if not graph.is_homogeneous:
-        raise PenstockError(
-            "largest_component is for graphs with one node type and one edge type: leave it out.",
-            code="unsupported-combination",
-        )
-    # SciPy takes a while to import, and few jobs need it.
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    shape = (graph.num_nodes, graph.num_nodes)
-    lists = csr_array((np.ones(len(graph.indices), np.int8), graph.indices, graph.indptr), shape=shape)
-    _, component = connected_components(lists, directed=False)
-    mask: Array = component == np.bincount(component).argmax()
-    return mask
-
-
-def _within(nodes: NodeSet, mask: Array, label: str) -> NodeSet:
-    """The nodes with vertices outside the mask unlabelled and in no split."""
-    fields = dict(nodes.fields)
-    if label in fields:
-        labels = np.asarray(fields[label])
-        if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise PenstockError(
-                f"largest_component needs one class for each vertex, and {label!r} is {labels.dtype}"
-                f" {labels.shape}: leave it out.",
-                code="unsupported-combination",
-            )
-        fields[label] = np.where(mask, labels.astype(np.int64), -1)
-    splits = {name: rows[mask[rows]] for name, rows in nodes.splits.items()}
-    return replace(nodes, fields=fields, splits=splits)
 
 
 def _joined(nodes: NodeSet) -> NodeSet:

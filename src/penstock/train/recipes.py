@@ -16,6 +16,8 @@ from penstock.graph.documents import StrictDocument, first_problem, read_yaml
 
 _SEEDS = 10
 """Seeds behind most results; a recipe with another number says so."""
+_DONE = {"scale_features": "scaled", "largest_component": "component"}
+"""What a folder's name says of each preparation."""
 _FOLDER = Path(__file__).parents[1] / "shipped" / "recipes"
 
 
@@ -41,12 +43,18 @@ class Recipe(StrictDocument):
     split_by_seed: bool = Field(False, description="whether seed k takes split k")
     needs_gpu: bool = Field(False, description="whether it takes hours without a GPU")
     note: str | None = None
+    prepare: dict[str, bool] = Field({}, description="what is done to the archive first: `penstock data prepare`")
     job: dict[str, Any]
 
     @property
     def name(self) -> str:
         """The recipe's name, as set:model."""
         return f"{self.set}:{self.model}"
+
+    @property
+    def prepared_name(self) -> str:
+        """The folder that the archive is prepared to: recipes of a set that need the same share it."""
+        return "-".join([self.set, *(_DONE[name] for name, wanted in self.prepare.items() if wanted)])
 
     @property
     def published_text(self) -> str:
@@ -63,8 +71,9 @@ class Recipe(StrictDocument):
         return f"{self.reached.mean:.2f}{spread}" + ("" if seeds == _SEEDS else f" (seeds: {seeds})")
 
     def fields(self, seed: int, folder: Path | None = None) -> dict[str, Any]:
-        """The job's fields for a seed, with the archive in `folder`."""
-        graph = self.job["graph"] if folder is None else str(folder / self.job["graph"])
+        """The job's fields for a seed, with the archive, or the folder that it is prepared to, in `folder`."""
+        name = self.prepared_name if self.prepare else self.job["graph"]
+        graph = name if folder is None else str(folder / name)
         return {**self.job, "graph": graph, "seed": seed, **({"split_number": seed} if self.split_by_seed else {})}
 
 
@@ -95,6 +104,19 @@ def recipe_for(data_set: str, model: str) -> Recipe:
     return of_set[model]
 
 
+def prepared_graph(recipe: Recipe, archive: Path, folder: Path) -> Path:
+    """The graph of a recipe's job: the archive itself, or what it is prepared to, which is made in `folder`."""
+    if not recipe.prepare:
+        return archive
+    # Kernels are imported by those who need a graph.
+    from penstock.graph.convert import load
+    from penstock.graph.prepare import prepare
+
+    out = folder / recipe.prepared_name
+    prepare(load(archive), out, **recipe.prepare)
+    return out
+
+
 def job_text(recipe: Recipe, seed: int = 0, folder: Path | None = None) -> str:
     """The recipe's job as a job file, headed by the figure that it is for."""
     about = [f"{recipe.set}, {recipe.model}: {recipe.metric}"]
@@ -105,6 +127,10 @@ def job_text(recipe: Recipe, seed: int = 0, folder: Path | None = None) -> str:
         about.append(f"{recipe.reached_text} reached, {recipe.reached.seeds} seeds")
     if recipe.split_by_seed:
         about.append("Another seed takes another split: change seed and split_number together.")
+    if recipe.prepare:
+        flags = " ".join(f"--{name.replace('_', '-')}" for name, wanted in recipe.prepare.items() if wanted)
+        archive, made = ((folder or Path()) / name for name in (recipe.job["graph"], recipe.prepared_name))
+        about.append(f"Prepare its graph first: penstock data prepare {archive} {flags} --out {made}")
     if recipe.note:
         about.append(recipe.note)
     lines = [f"{name}: {_in_yaml(value)}" for name, value in recipe.fields(seed, folder).items()]

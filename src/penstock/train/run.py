@@ -24,11 +24,11 @@ from penstock.train.checkpoints import TrainState, checked_train_state, read_bes
 from penstock.train.checks import check_job
 from penstock.train.data_notes import data_notes
 from penstock.train.finalists import settle
-from penstock.train.job import Job, make_job, write_job
+from penstock.train.job import Job, changed_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
 from penstock.train.run_context import run_context
-from penstock.train.run_folder import FUNCTIONS, JOB, RunFolder, check_code
+from penstock.train.run_folder import FUNCTIONS, RunFolder, check_code
 from penstock.train.session import Session, device_facts, run_facts
 from penstock.train.tasks import Task
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, check_given_again
@@ -101,7 +101,7 @@ def resume_run(
             train_state = checkpoint.train_state
             if epochs is not None:
                 change_epochs(train_state, job.epochs)
-                write_job(job, folder.path / JOB)
+                write_job(job, folder.path)
             if epochs is None and train_state.done and folder.facts["state"] in ("finished", "stopped-early"):
                 progress.note("The run has ended already: there is nothing left to train.")
                 return folder
@@ -251,7 +251,7 @@ def _check_same_graph(session: Session, folder: RunFolder) -> None:
 
 def with_more_epochs(job: Job, epochs: int | str) -> Job:
     """A run's job with another number of epochs, given as a flag or a field."""
-    job = make_job({**job.model_dump(), "epochs": epochs}, "The command")
+    job = changed_job(job, {"epochs": epochs}, "The command")
     if not job.epochs:
         raise PenstockError(
             "A resumed run needs a number of epochs: give --epochs a number, not auto.",

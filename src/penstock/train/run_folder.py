@@ -32,7 +32,7 @@ from penstock.graph.files import (
 )
 from penstock.nn.user_module import user_module_location
 from penstock.store.files import take_blocks
-from penstock.train.job import Job, make_job, write_job
+from penstock.train.job import JOB, Job, read_decided, stored_job, write_job
 from penstock.train.table_file import append_epoch, write_table_of
 
 # Code that a run folder or a plan names. It is run only with the user's consent, since both may come from others.
@@ -76,9 +76,8 @@ def check_code(
 
 
 FORMAT, VERSION = "penstock-run", 1
-RUN, JOB, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (
+RUN, CLUSTER, PLAN, METRICS, EVENTS, LOG, REPORT = (
     "run.json",
-    "job.yaml",
     "cluster.json",
     "plan.json",
     "metrics.jsonl",
@@ -127,7 +126,7 @@ class RunFolder:
             with claimed(folder.path):
                 folder._hold()
                 make_private_folder(folder.checkpoints)
-                write_job(job, folder.path / JOB)
+                write_job(job, folder.path)
                 for name, text in (documents or {}).items():
                     write_whole(folder.path / name, text)
                 with writing(folder.path / _RESERVE):
@@ -176,7 +175,8 @@ class RunFolder:
         """The job as it was run. Every field is recorded: a missing one did not exist in that release, and gets its
         behaviour.
         """
-        return make_job({**_BEFORE, **read_yaml(self.path / JOB, "the run's job")}, str(self.path / JOB))
+        fields = read_yaml(self.path / JOB, "the run's job")
+        return stored_job({**_BEFORE, **fields, **read_decided(self.path)}, str(self.path / JOB))
 
     @property
     def checkpoints(self) -> Path:

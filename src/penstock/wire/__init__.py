@@ -2,9 +2,9 @@
 
 `message` is the form of what is sent, large messages in slices; `endpoint` is a process's end of the wire, `channel`
 its calls to one peer, and `request_server` answers the calls of others. `egress` decides which message leaves next;
-`transport/` is the authenticated and encrypted connection that it leaves over, and has the keys that a launcher hands
-each task. `sockets` has the TCP sockets and the thread that owns them, `coflows` measures how long transfers that
-belong together took, and `options` are the cluster file's fields. What is sent, by whom and when, is not decided here.
+`transport/` is the authenticated and encrypted connection, with the keys that a launcher gives each task. `sockets` has
+the TCP sockets and the thread that owns them, `coflows` measures how long transfers that belong together took, and
+`options` are the cluster file's fields. What is sent, by whom and when, is decided elsewhere.
 """
 
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ __all__ = [
     "read_tallies",
 ]
 
-# Looked up on first use, so that reading a cluster file or a command's help waits for no sockets.
+# Imported on first use, so that reading a cluster file or a command's help does not load sockets.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -21,14 +21,14 @@ from penstock.wire.transport.frames import Frames
 
 
 class PeerLost(PenstockError):  # noqa: N818
-    """A peer gave no sign for as long as the call would wait."""
+    """A peer was silent for as long as the call would wait."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="peer-lost")
 
 
 class RemoteError(PenstockError):
-    """The peer's handler raised. `type` is the name of what it raised."""
+    """The peer's handler raised an error; `type` is the name of its class."""
 
     def __init__(self, sentence: str, type: str = "PenstockError", code: Code = "unexpected-failure") -> None:
         super().__init__(sentence, code=code)
@@ -36,7 +36,9 @@ class RemoteError(PenstockError):
 
 
 class PendingCall:
-    """Waited for by the caller's thread, filled by the wire's. Its time runs anew with every sign of the peer."""
+    """A call that the caller's thread waits for and the wire's fills. Its timeout begins anew with every message of the
+    peer.
+    """
 
     def __init__(
         self,
@@ -47,12 +49,12 @@ class PendingCall:
         explain: Callable[[], str],
         coflow: Coflow = NO_COFLOW,
     ) -> None:
-        """`timeout` in seconds; `explain` says how the connection stands, for the error."""
+        """`timeout` in seconds; `explain` describes the state of the connection, for the error."""
         self.message, self.call, self.timeout, self.loan = message, call, timeout, Loan(message.done)
         self.outgoing: Outgoing | None = None
         """The request while it waits to be sent."""
         self.coflow, self.meter = coflow, own_meter()
-        """Of whoever made the call."""
+        """The coflow and the meter of the caller."""
         self.last_sent = self.last_sign = time.monotonic()
         self._peer, self._explain = peer, explain
         self._parts: dict[int, Message] = {}
@@ -64,7 +66,7 @@ class PendingCall:
         self._changed = threading.Condition()
 
     def result(self) -> Message:
-        """Wait for the one answer. Raises PeerLost, or RemoteError if the handler raised."""
+        """Wait for the single answer. Raises PeerLost, or RemoteError if the handler raised."""
         if self._answer is None:
             self._answer = next(self.parts(), None)
         if self._answer is None or not self._single:
@@ -75,7 +77,9 @@ class PendingCall:
         return self._answer
 
     def parts(self) -> Iterator[Message]:
-        """The parts of the answer, in order, each as soon as it is there; an answer in one piece is its only part."""
+        """The parts of the answer, in order, each as soon as it has arrived; an answer in one piece
+        is its only part.
+        """
         number = 0
         while (part := self._part(number)) is not None:
             yield part
@@ -83,17 +87,17 @@ class PendingCall:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether the call has ended."""
         with self._changed:
             return self._over()
 
     @property
     def deadline(self) -> float:
-        """When the call has failed unless there is a sign before, in seconds of `time.monotonic`."""
+        """When the call fails unless the peer sends something before, in seconds of `time.monotonic`."""
         return self.last_sign + self.timeout
 
     def accept(self, received: Received) -> None:
-        """What the peer sent. A part that is there already is not taken twice."""
+        """Store what the peer sent. A repeated part is ignored."""
         with self._changed:
             if self._over():
                 return
@@ -117,11 +121,11 @@ class PendingCall:
             self._changed.notify_all()
 
     def lose(self) -> None:
-        """The call's time is over."""
+        """Fail the call because its time is over."""
         self.fail(self._lost())
 
     def fail(self, error: PenstockError) -> None:
-        """End the call, unless it has ended."""
+        """Fail the call, unless it has ended."""
         with self._changed:
             if not self._over():
                 self._error = error
@@ -144,7 +148,7 @@ class PendingCall:
                     return None
                 rest = self.deadline - time.monotonic()
                 if rest <= 0:
-                    # Also where a peer numbered its parts wrongly, so that this one will never come.
+                    # This includes a peer that numbered its parts wrongly, so that this one will never come.
                     self._error = self._lost()
                 else:
                     self._changed.wait(rest)
@@ -166,11 +170,11 @@ class Meter:
         self._bytes: dict[tuple[str, str], int] = {}
 
     def count(self, peer: str, flow: str, size: int) -> None:
-        """More has arrived from a peer, over a flow of that name."""
+        """Count bytes that arrived from a peer over a flow."""
         self._bytes[peer, flow] = self._bytes.get((peer, flow), 0) + size
 
     def take(self) -> dict[tuple[str, str], int]:
-        """What arrived since the last time, by (peer, flow)."""
+        """The bytes that arrived since the last call, by (peer, flow)."""
         found, self._bytes = self._bytes, {}
         return found
 
@@ -186,13 +190,13 @@ def own_meter() -> Meter:
 # A channel: calls from this task to another, over a connection of their own.
 
 _CALLS = itertools.count(1)
-"""Numbers of calls: no two of a process have the same."""
+"""Numbers of calls, unique in a process."""
 
 
 class Channel:
-    """Any thread may call, many at once. Answers come in any order.
+    """Calls to one peer. Any thread may call, many at once. Answers come in any order.
 
-    A call is sent again when the connection was made anew or nothing was heard for long: handlers may see it twice.
+    A call is sent again when the connection was reopened or the peer was silent for long: handlers may see it twice.
     """
 
     def __init__(
@@ -205,28 +209,30 @@ class Channel:
         timeout: float,
         wake: Callable[[], None],
     ) -> None:
-        """`timeout`: seconds, of calls that do not say; `wake` makes the wire look at its queues."""
+        """`timeout`: default seconds of calls; `wake` makes the wire look at its queues."""
         self.peer, self.label, self.flow = peer, label, flow
         self.state = "it is not known where it is"
-        """How the connection stands, in words."""
+        """The state of the connection, in words."""
         self._egress, self._coflows, self._timeout, self._wake = egress, coflows, timeout, wake
         self._calls: dict[int, PendingCall] = {}
         self._closed = False
         self._lock = threading.Lock()
 
     def call(self, message: Message, timeout: float | None = None) -> Message:
-        """Ask, and wait for the one answer. Raises PeerLost when there was no sign for `timeout` seconds."""
+        """Send a request and wait for the single answer. Raises PeerLost when the peer was silent for `timeout`
+        seconds.
+        """
         return self.start(message, timeout).result()
 
     def start(self, message: Message, timeout: float | None = None) -> PendingCall:
-        """Ask, and wait later. `message` and its arrays must stay as they are until the answer is there."""
+        """Send a request and wait later. `message` and its arrays must not change until the answer has arrived."""
         seconds = self._timeout if timeout is None else timeout
         pending = PendingCall(message, next(_CALLS), self.peer, seconds, lambda: self.state, self._coflows.own())
         out = self._outgoing(pending)
         with self._lock:
             if self._closed:
                 raise PenstockError(f"The channel to {self.peer} is closed: call before closing it.", code="closed")
-            # Before anybody can end the call: coflows count calls that are under way.
+            # Counted before the call can end: coflows count calls in progress.
             self._coflows.asked(pending.coflow, out.size, self.label)
             self._calls[pending.call] = pending
             pending.outgoing = out
@@ -235,7 +241,7 @@ class Channel:
         return pending
 
     def receive(self, received: Received, size: int) -> None:
-        """An answer of `size` bytes, or a part of one. Nobody may be waiting for it any more."""
+        """Handle an answer of `size` bytes, or a part of one. The call may have ended already."""
         self._egress.received(self.flow, size)
         pending = self._calls.get(received.call)
         if pending is not None:
@@ -251,7 +257,7 @@ class Channel:
             self._resend(pending)
 
     def tick(self, now: float) -> None:
-        """End calls whose time is over; ask again where nothing was heard for a quarter of it."""
+        """Fail calls whose time is over; repeat requests after a quarter of it without a message."""
         for pending in self._open_calls():
             if pending.over or now >= pending.deadline:
                 pending.lose()
@@ -260,7 +266,7 @@ class Channel:
                 self._resend(pending)
 
     def close(self) -> None:
-        """Nothing more is asked, and what has not been answered has failed."""
+        """Close the channel; unanswered calls fail."""
         with self._lock:
             self._closed = True
         for pending in self._open_calls():
@@ -307,7 +313,7 @@ class Channel:
 # The connection behind a channel; it is reopened when it was lost or the peer has moved.
 
 _SOONEST, _LATEST = 0.05, 1.0
-"""Seconds between two attempts to connect: at first, doubled every time up to the last."""
+"""Seconds between two attempts to connect: the first, doubled every time up to the last."""
 
 Call = Callable[[socket.socket, str, bytes, int, Owner], Connection]
 """Makes the connection of a socket that is being connected to a peer: one of a group, with its number there."""
@@ -317,10 +323,10 @@ class Answers(Protocol):
     """Receives the answers that arrive on a link, and its loss."""
 
     def connected(self, link: "Link") -> None:
-        """There is a connection to the peer, which has proven to be the peer."""
+        """Called when there is an authenticated connection to the peer."""
 
     def answered(self, link: "Link", frames: Frames) -> None:
-        """Something has come. May raise Malformed."""
+        """Called with an answer. May raise Malformed."""
 
 
 class Link:
@@ -332,23 +338,23 @@ class Link:
         """`more`: connections for large messages, beside the first."""
         self.channel = channel
         self.group: ConnectionGroup | None = None
-        """Its connections, when the peer has proven to be the peer."""
+        """Its connections, once the peer is authenticated."""
         self._loop, self._options, self._call, self._answers = loop, options, call, answers
         self._more, self._is_wide = more, False
         self._name, self._dialled = b"", set[Connection]()
-        """Of the group, and its connections that are not open yet."""
+        """The group's name, and its connections that are not open yet."""
         self._address, self._numeric = "", ("", 0)
         self._attempt = 0
-        """Counts addresses and attempts, so that what was looked up for an earlier one is not used."""
+        """Counts addresses and attempts, so that the result of an earlier lookup is not used."""
         self._wait, self._next = _SOONEST, float("inf")
 
     @property
     def connected(self) -> bool:
-        """Whether there is a peer at the other end that has proven to be one."""
+        """Whether there is an authenticated peer at the other end."""
         return self.group is not None
 
     def connect(self, address: str) -> None:
-        """To the peer, where it is now; what was asked where it was before is asked again."""
+        """Connect to the peer's current address; unanswered requests are sent again."""
         if address == self._address:
             return
         self.close()
@@ -358,7 +364,7 @@ class Link:
         self._try()
 
     def tick(self, now: float) -> None:
-        """Keep the connection to its time; try again when it is time to."""
+        """Check timeouts; reconnect when it is time to."""
         for connection in self._all():
             connection.tick(now)
         if self.group is not None:
@@ -378,7 +384,7 @@ class Link:
         self._drop()
 
     def widen(self) -> None:
-        """Large messages travel here: have connections for them, unless there are."""
+        """Open connections for large messages, unless there are some."""
         if not self._is_wide and self.group is not None:
             self._is_wide = True
             for stripe in range(1, self._more + 1):
@@ -398,9 +404,9 @@ class Link:
         self._answers.answered(self, frames)
 
     def lost(self, connection: Connection, reason: str) -> None:
-        """What was asked over it may not have left: it is asked again over the next one."""
+        """Repeat requests that were sent over a lost connection over the next one, as they may not have left."""
         if self.group is not None:
-            # One more that could not be had is not missed, and one that was replaced has done its work.
+            # A further connection that failed, or one that was replaced, is not needed.
             self._dialled.discard(connection)
             if not self.group.ends_with(connection, reason):
                 return
@@ -438,7 +444,7 @@ class Link:
         return self._options.class_of(self.channel.flow.priority)
 
     def _look_up(self, host: str, port: int, attempt: int) -> None:
-        """In a thread of its own: the system may take long to know a host's address."""
+        """Resolve a host's name in a thread, as the system may take long."""
         try:
             found = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
         except OSError:
@@ -450,7 +456,7 @@ class Link:
             if found:
                 self._begin(found, port)
             else:
-                self._failed(f"there is no connection to {self._address}, a host that nobody knows")
+                self._failed(f"there is no connection to {self._address}, whose host name cannot be resolved")
 
         self._loop.soon(dial)
 
@@ -459,7 +465,7 @@ class Link:
         self._dial(0)
 
     def _replace(self, stripe: int) -> None:
-        """Have a connection with fresh keys, unless one is being made."""
+        """Open a connection with fresh keys, unless one is being opened."""
         if all(each.stripe != stripe for each in self._dialled):
             self._dial(stripe)
 

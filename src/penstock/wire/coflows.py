@@ -1,4 +1,4 @@
-"""Coflows: the batch and coflow that a thread works for, and what the coflows of a process took."""
+"""Coflows: the batch and coflow that a thread works for, and figures of a process's coflows."""
 
 import math
 import threading
@@ -14,27 +14,26 @@ from pydantic import Field, TypeAdapter, ValidationError
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
 
-# The batch and coflow that a thread works for; its requests carry them, so that shared links can order them.
-#
-# A coflow is what belongs together and is done when its last message is there: all that one worker pulls for one batch,
-# one sum of gradients at all parameter servers, one push of embeddings to all their owners, the sums of a step's norms,
-# the rows between layers that workers send each other in a step, what a sampler reads before the first batch, what an
-# explanation of the model reads and tells to others.
+# The batch and coflow that a thread works for; its requests carry them, so that shared links can order them. A coflow
+# is a set of messages that is done when its last one has arrived: all that one worker pulls for one batch, one sum of
+# gradients at all parameter servers, one push of embeddings to all their owners, the sums of a step's norms, the rows
+# between layers that workers send each other in a step, what a sampler reads before the first batch, what an
+# explanation of the model reads and sends.
 
 BATCH, GRADIENTS, EMBEDDINGS, NORMS, ROWS = "batch", "gradients", "embeddings", "norms", "rows"
 PREPARATION, EXPLANATIONS = "preparation", "explanations"
 """Kinds of coflows."""
 _THREAD = threading.local()
 _BATCHES = 32
-"""Bits that hold a batch's number in its epoch."""
+"""Bits of a batch's number in its epoch."""
 
 
 class Coflow(NamedTuple):
-    """The name of a coflow. Without a kind it is none."""
+    """The identity of a coflow. Without a kind it is none."""
 
     kind: str = ""
     owner: str = ""
-    """The task that it is for; empty: whichever asks."""
+    """The task that it is for; empty: the one that asks."""
     turn: int = 0
     """The batch it is for; lower ones are needed sooner, 0 at once."""
 
@@ -44,7 +43,7 @@ NO_COFLOW = Coflow()
 
 @contextmanager
 def within_coflow(coflow: Coflow) -> Iterator[None]:
-    """What this thread asks for in the block belongs to a coflow."""
+    """Requests of this thread in the block belong to a coflow."""
     before = current_coflow()
     _THREAD.coflow = coflow
     try:
@@ -54,14 +53,14 @@ def within_coflow(coflow: Coflow) -> Iterator[None]:
 
 
 def within_batch(turn: int) -> AbstractContextManager[None]:
-    """What this thread asks for in the block belongs to a batch; 0: to none."""
+    """Requests of this thread in the block belong to a batch; 0: to none."""
     return within_coflow(Coflow(BATCH, "", turn) if turn else NO_COFLOW)
 
 
 def within_kind(kind: str) -> AbstractContextManager[None]:
-    """What this thread asks for in the block belongs to a coflow of that kind, and to the batch it belonged to.
+    """Requests of this thread in the block belong to a coflow of that kind, and to the current batch.
 
-    Without a batch it belongs to none: all that a run asks that way would look like one coflow that never ends.
+    Without a batch they belong to none: otherwise all such requests of a run would be one coflow that never ends.
     """
     turn = current_batch()
     return within_coflow(Coflow(kind, "", turn) if turn else NO_COFLOW)
@@ -74,19 +73,21 @@ def current_coflow() -> Coflow:
 
 
 def current_batch() -> int:
-    """The calling thread's; 0 if it works for no batch."""
+    """The batch of the calling thread; 0 if it works for none."""
     return current_coflow().turn
 
 
 def batch_order(epoch: int, batch: int) -> int:
-    """The turn of a batch."""
+    """The turn of a batch: a number that orders batches of all epochs."""
     return (epoch << _BATCHES) + batch + 1
 
 
-# What the coflows of a process's calls took: bytes, messages, and seconds from first request to last answer.
+# Figures of the coflows of a process's calls: bytes, messages, and seconds from first request to last answer.
 
 _REMEMBERED = 256
-"""Coflows that may still go on: a batch's calls come in several stages, with nothing under way between them."""
+"""Coflows that are remembered because they may continue: a batch's calls come in several stages, with pauses between
+them.
+"""
 _FINENESS = 8
 """Classes of the histogram for every doubling: 9 % apart."""
 _LEAST = 1e-6
@@ -97,21 +98,23 @@ _MOST = 1 << 62
 
 @dataclass
 class Tally:
-    """Coflows of one kind. Of their times there is a histogram, so that tallies of several processes can be added."""
+    """Figures of coflows of one kind. Their times are a histogram, so that tallies of several
+    processes can be added.
+    """
 
     count: int = 0
-    """Coflows of this process's own: those that it shares in for others are counted there."""
+    """Coflows of this process's own; those in which it takes part for others are counted there."""
     bytes: int = 0
     messages: int = 0
     seconds: float = 0.0
-    """Of all of them together."""
+    """The sum of all their times."""
     times: Counter[int] = field(default_factory=Counter)
-    """How many coflows by the logarithm of their seconds."""
+    """The number of coflows by the logarithm of their seconds."""
     flows: Counter[str] = field(default_factory=Counter)
-    """The bytes by the label of the channel that they went over."""
+    """The bytes by the label of their channel."""
 
     def add_time(self, seconds: float) -> None:
-        """One more coflow is done."""
+        """Count a completed coflow."""
         self.count += 1
         self.seconds += seconds
         self.times[round(_FINENESS * math.log2(max(seconds, _LEAST)))] += 1
@@ -132,11 +135,11 @@ class Tally:
         self.flows.update({str(label): int(size) for label, size in dict(told.get("flows", {})).items()})
 
     def copied(self) -> "Tally":
-        """A tally that goes on by itself."""
+        """An independent copy."""
         return replace(self, times=self.times.copy(), flows=self.flows.copy())
 
     def figures(self) -> dict[str, Any]:
-        """The tally as results show it; the 95th percentile is within 5 %."""
+        """The figures as results show them; the 95th percentile is within 5 %."""
         mean = self.seconds / self.count if self.count else 0.0
         seen, tail = 0, 0.0
         for each in sorted(self.times):
@@ -149,7 +152,7 @@ class Tally:
 
 
 class _TallyDocument(StrictDocument):
-    """A tally as it comes over the wire."""
+    """A tally in a message."""
 
     count: int = Field(ge=0, le=_MOST)
     bytes: int = Field(ge=0, le=_MOST)
@@ -167,7 +170,7 @@ _TOLD: TypeAdapter[dict[str, _TallyDocument]] = TypeAdapter(
 
 
 def read_tallies(told: object, who: str) -> dict[str, dict[str, Any]]:
-    """What task `who` has told of its coflows, as `Coflows.tallies` says it; refused if it cannot be that."""
+    """Validate the tallies that task `who` has sent (`Coflows.tallies`)."""
     try:
         found = _TOLD.validate_python(told, strict=True)
     except ValidationError as error:
@@ -190,7 +193,7 @@ def coflow_figures(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass
 class _UnderWay:
-    """A coflow of this process that has begun."""
+    """A coflow of this process that is in progress."""
 
     first: float
     last: float
@@ -199,7 +202,7 @@ class _UnderWay:
 
 
 class Coflows:
-    """Of the calls of one process. Any thread may tell. Times are seconds of `clock`."""
+    """The coflows of the calls of one process. Any thread may use it. Times are seconds of `clock`."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._clock = name, clock
@@ -213,7 +216,7 @@ class Coflows:
         return coflow if coflow.owner or not coflow.kind else coflow._replace(owner=self._name)
 
     def asked(self, coflow: Coflow, size: int, label: str) -> None:
-        """A call of `size` bytes begins, over the channel of this label."""
+        """Count the beginning of a call of `size` bytes over the channel of this label."""
         if not coflow.kind:
             return
         with self._lock:
@@ -225,7 +228,7 @@ class Coflows:
                 self._settle()
 
     def answered(self, coflow: Coflow, size: int, label: str) -> None:
-        """An answer, or a part of one."""
+        """Count an answer, or a part of one."""
         if not coflow.kind:
             return
         with self._lock:
@@ -235,14 +238,14 @@ class Coflows:
                 under_way.last, under_way.answered = self._clock(), True
 
     def ended(self, coflow: Coflow) -> None:
-        """A call is over, one way or the other."""
+        """Count the end of a call, whether it succeeded or not."""
         with self._lock:
             under_way = self._under_way.get(coflow)
             if under_way is not None:
                 under_way.calls -= 1
 
     def tallies(self) -> dict[str, dict[str, Any]]:
-        """By kind, as `coflow_figures` reads them; what has no call under way at the moment counts as done."""
+        """Tallies by kind, as `coflow_figures` reads them; coflows without a call in progress count as done."""
         with self._lock:
             found = {kind: tally.copied() for kind, tally in self._tallies.items()}
             for coflow, under_way in self._under_way.items():
@@ -263,11 +266,11 @@ class Coflows:
         return self._tallies[kind]
 
     def _known(self, kind: str) -> str:
-        """Peers may name what they like; here they are so many at most."""
+        """The kind, or a collective name if peers use too many different ones."""
         return kind if kind in self._tallies or len(self._tallies) < _KINDS else _OTHERS
 
     def _settle(self) -> None:
-        """Forget the oldest that has no call under way."""
+        """Drop the oldest coflow that has no call in progress."""
         if len(self._under_way) <= _REMEMBERED:
             return
         for coflow, under_way in self._under_way.items():

@@ -2,7 +2,7 @@
 
 Messages from one task to another that share a name and a priority are a `Flow`, with a queue and counters. An
 `EgressPolicy` says which flow is next, from what can be seen of the queues. `Egress` holds all flows of a process and
-lets only so many bytes be on a connection at a time, since what is there can be neither reordered nor withdrawn.
+bounds the bytes that are on a connection at a time, since these can be neither reordered nor withdrawn.
 """
 
 import threading
@@ -17,17 +17,19 @@ from penstock.graph.arrays import Array
 
 
 class Route(NamedTuple):
-    """The connections of a peer's channel that asks."""
+    """The connections of the channel that a request came over."""
 
     port_index: int
-    """At which of this process's sockets it came in."""
+    """The index of this process's port at which it arrived."""
     identity: int
-    """The group's number there."""
+    """The number of its connection group there."""
 
 
 @dataclass(frozen=True)
 class FlowCount:
-    """What a flow has carried, as this process saw it. Bytes of headers and arrays, without the network's own."""
+    """The traffic of a flow, as this process saw it: bytes of headers and arrays, without those of
+    network protocols.
+    """
 
     name: str
     """caller>server, or caller>server/flow."""
@@ -40,18 +42,18 @@ class FlowCount:
 
 @dataclass(eq=False)
 class Outgoing:
-    """A message on its way out."""
+    """A message to be sent."""
 
     flow: "Flow"
     route: Route | None
-    """The connection that asked; None for what this process asks."""
+    """The connection that the request came over; None for requests of this process."""
     frames: list[bytes | Array]
     size: int
-    """Bytes."""
+    """Its size in bytes."""
     sent: Callable[[bool], None]
-    """Told, when it leaves the queue, whether it was handed over (True) or dropped."""
+    """Called when it leaves the queue, with whether it was handed to a connection (True) or dropped."""
     left: Callable[[], None]
-    """Told when its memory is nobody's any more. Also of what was dropped."""
+    """Called when its memory is no longer read, also if it was dropped."""
     turn: int = 0
     """The batch it belongs to; lower ones are needed sooner."""
     arrival: int = 0
@@ -60,7 +62,7 @@ class Outgoing:
 
 @dataclass(eq=False)
 class Flow:
-    """The queue of a flow. It is a policy's `Head` as long as something is in it."""
+    """The queue of a flow. It is a policy's `Head` as long as it is not empty."""
 
     name: str
     priority: int
@@ -69,7 +71,7 @@ class Flow:
     in_flight: int = 0
     """Bytes on a connection."""
     moved: float = 0.0
-    """When bytes last left, in seconds of the clock that the queues are told."""
+    """When bytes last left, in seconds of the queues' clock."""
     blocked: bool = False
     """Whether there is no connection to send it over."""
     sent_bytes: int = 0
@@ -94,17 +96,16 @@ class Flow:
         )
 
 
-# Which flow may send next: what a policy is, and the policies by name.
-#
-# A policy ranks what waits at the heads of the queues, and the lowest rank goes first.
+# Which flow may send next: the policies by name. A policy ranks the heads of the queues, and the lowest rank goes
+# first.
 
 
 class Head(Protocol):
-    """What a policy sees of a flow: the message at the head of its queue, and what the flow has had."""
+    """What a policy sees of a flow: the message at the head of its queue, and the flow's share so far."""
 
     @property
     def arrival(self) -> int:
-        """The message's place in the order of arrival, over all flows."""
+        """The message's number in the order of arrival, over all flows."""
 
     @property
     def turn(self) -> int:
@@ -112,11 +113,11 @@ class Head(Protocol):
 
     @property
     def start(self) -> int:
-        """Bytes that had been sent, to a flow that always had its share, when this message's turn came."""
+        """The virtual start time: bytes that a flow with its full share would have sent when this message was due."""
 
     @property
     def priority(self) -> int:
-        """Lower is more urgent."""
+        """The priority; lower is more urgent."""
 
 
 class EgressPolicy(NamedTuple):
@@ -124,7 +125,7 @@ class EgressPolicy(NamedTuple):
 
     rank: Callable[[Head], tuple[int, ...]]
     level: Callable[[int], int]
-    """Which flows share with each other, by priority: shares (`start`) are counted among those of one level."""
+    """The group of flows that share bandwidth, by priority: `start` is counted within a group."""
     within: bool = False
     """Whether earlier turns also go first within a flow, and large answers are cut so that they can."""
 
@@ -138,14 +139,14 @@ def _equals(priority: int) -> int:
 
 
 URGENT = 0
-"""The last priority of what is not made ahead."""
+"""The last priority of what is not requested ahead."""
 
 
 def _coflow_rank(head: Head) -> tuple[int, ...]:
-    """Coflows in strict order: first what workers wait for with nothing else to do, then batches in their order.
+    """Coflows in strict order: first what workers wait for with nothing else to do, then batches in order.
 
-    Gradients, weights, embeddings and the controller's messages (priority 0 and below) pass before lists and features,
-    which are asked for ahead. Of those, all that an earlier batch needs goes before anything of a later one; of one
+    Gradients, weights, embeddings and the controller's messages (priority 0 and below) go before lists and features,
+    which are requested ahead. Of those, all that an earlier batch needs goes before anything of a later one; of one
     batch, draws before rows, since rows are known when the draws are there. Flows of one rank share by bytes: workers
     train in step, so that the batch of one is needed when the others' are. Nothing is starved for long: whatever is
     ahead belongs to a step that ends, and the next step needs what waited.
@@ -160,20 +161,20 @@ POLICIES = {
     # one message of each.
     "fair": EgressPolicy(lambda head: (head.start, head.arrival), _everybody),
     "priority": EgressPolicy(lambda head: (head.priority, head.start, head.arrival), _equals),
-    # Of one flow the head alone is seen: what was put behind it waits for it.
+    # Only the head of a flow is seen: what is behind it waits for it.
     "turns": EgressPolicy(lambda head: (head.turn, head.priority, head.start, head.arrival), _everybody),
     "coflow": EgressPolicy(_coflow_rank, _equals, within=True),
 }
 
 
-# The queues of a process: messages wait here until there is room on a connection and their flow's turn has come.
+# The queues of a process: messages wait here until there is room on a connection and their flow is next.
 
 _STALLED = 0.5
-"""Seconds without a byte leaving after which a flow no longer holds up the others."""
+"""Seconds without progress after which a flow no longer holds up the others."""
 
 
 class Egress:
-    """Any thread puts; one takes. Times are seconds of any one clock."""
+    """Any thread puts; one takes. Times are seconds of one clock."""
 
     def __init__(self, policy: EgressPolicy, window: int) -> None:
         """`window`: bytes that may be on a connection at once, or one message if that is larger."""
@@ -184,17 +185,17 @@ class Egress:
         self._lock = threading.Lock()
 
     def flow(self, name: str, priority: int, serving: bool = False) -> Flow:
-        """The flow of that name, on this process's asking or serving side; made when first asked for."""
+        """The flow of that name, on this process's requesting or serving side; made on first use."""
         with self._lock:
             return self._flows.setdefault((name, serving), Flow(name, priority))
 
     def flows(self) -> list[Flow]:
-        """All of them, in the order in which they were made."""
+        """All flows, in the order in which they were made."""
         with self._lock:
             return list(self._flows.values())
 
     def put(self, out: Outgoing) -> None:
-        """Let it wait for its turn."""
+        """Queue a message."""
         with self._lock:
             flow = out.flow
             self._arrivals += 1
@@ -204,7 +205,7 @@ class Egress:
             flow.queue.insert(self._place(flow, out), out)
 
     def take(self, now: float) -> Outgoing | None:
-        """The next message to be sent, from now on counted as on a connection; None when none may go yet."""
+        """The next message to be sent, which now counts as on a connection; None when none may go yet."""
         with self._lock:
             ready = [flow for flow in self._flows.values() if flow.queue and not flow.blocked]
             ready = [flow for flow in ready if not _stalled(flow, now)]
@@ -224,13 +225,13 @@ class Egress:
             return out
 
     def handed_over(self, out: Outgoing) -> None:
-        """A connection has taken it: count it."""
+        """Count a message that a connection has accepted."""
         with self._lock:
             out.flow.sent_bytes += out.size
             out.flow.sent_messages += 1
 
     def put_back(self, out: Outgoing) -> None:
-        """There is no connection: neither this nor anything else of its flow can be sent until `unblock`."""
+        """Return a message to its queue for lack of a connection: its flow is blocked until `unblock`."""
         with self._lock:
             flow = out.flow
             flow.queue.appendleft(out)
@@ -239,7 +240,7 @@ class Egress:
             flow.blocked = True
 
     def unblock(self, flow: Flow) -> None:
-        """There is a connection again."""
+        """Allow a flow to send again, as there is a connection."""
         with self._lock:
             flow.blocked = False
             self._catch_up(flow)
@@ -253,7 +254,7 @@ class Egress:
             out.flow.moved = now
 
     def withdraw(self, flow: Flow, everything: bool = False) -> list[Outgoing]:
-        """Take cancelled messages, or all, out of a flow's queue."""
+        """Remove cancelled messages, or all, from a flow's queue."""
         with self._lock:
             gone = [out for out in flow.queue if everything or out.cancelled]
             if gone:
@@ -277,14 +278,14 @@ class Egress:
             return sum(flow.in_flight for flow in self._flows.values())
 
     def _place(self, flow: Flow, out: Outgoing) -> int:
-        """Behind everything of its flow, or behind what is needed no later."""
+        """The position after everything of its flow, or after what is needed no later."""
         place = len(flow.queue)
         while self._policy.within and place and flow.queue[place - 1].turn > out.turn:
             place -= 1
         return place
 
     def _catch_up(self, flow: Flow) -> None:
-        """What a flow did not use while it had nothing to send, or could not, is not owed to it."""
+        """Advance a flow's share: bandwidth that it did not use while idle or blocked is not owed to it."""
         flow.start = max(flow.start, self._clocks[self._policy.level(flow.priority)])
 
 

@@ -32,13 +32,13 @@ from penstock.wire.transport.tls import Credentials
 # The work of the wire's thread: reads, sends, and timeouts of calls.
 
 _AT_ONCE = 64
-"""Messages sent before what has come is read."""
+"""Messages sent before received data is read."""
 _TICK, _IDLE = 0.1, 1.0
-"""Seconds between looks at the clock: with something under way, and without."""
+"""Seconds between checks of the clock: with calls in progress, and without."""
 _DRAIN = 0.5
-"""Seconds that answers on their way are given at the end."""
+"""Seconds that answers in flight are given at the end."""
 _LABELS = 256
-"""Flows that one peer may open."""
+"""The most flows that one peer may open."""
 
 
 class CallExchange:
@@ -56,7 +56,7 @@ class CallExchange:
         lanes: list[StreamThread],
         sockets: list[socket.socket],
     ) -> None:
-        """`lanes` are threads for large messages; `sockets` are where peers ask, one for each class of packets."""
+        """`lanes` are threads for large messages; `sockets` are where peers connect, one for each class of packets."""
         self.malformed = 0
         self._name, self._egress, self._serving = tls.credentials.name, egress, serving
         self.loop = EventLoop(self._name, self._turn, self._close)
@@ -66,7 +66,7 @@ class CallExchange:
         self._labels: dict[str, set[str]] = {}
         self._next_tick, self._end = 0.0, float("inf")
         self._hears, self._leaving = True, 0
-        # Signs of life must be given, and missed, in time.
+        # Heartbeats must be sent, and missed, in time.
         self._tick, self._idle = (min(each, options.heartbeat / 8) for each in (_TICK, _IDLE))
         self.listeners = [
             Listener(self.loop, each, port_index, self._accepted, self) for port_index, each in enumerate(sockets)
@@ -74,16 +74,16 @@ class CallExchange:
 
     @property
     def refused(self) -> int:
-        """Connections that did not prove to be a peer's."""
+        """The number of connections that failed to authenticate."""
         return sum(listener.refused for listener in self.listeners)
 
     def stop(self) -> None:
-        """End soon, when what is on its way has left."""
+        """End soon, when messages in flight have left."""
         self._end = time.monotonic() + _DRAIN
         self.loop.soon()
 
     def add(self, link: Link) -> None:
-        """Keep its calls to their time, also while nobody knows where the peer is."""
+        """Add a link, whose calls are timed even while the peer's address is unknown."""
         self._links[id(link.channel.flow)] = link
         self._egress.unblock(link.channel.flow)
 
@@ -115,7 +115,7 @@ class CallExchange:
         self._mind_inbox()
 
     def _accepted(self, own: socket.socket, port_index: int, owner: Owner) -> Connection:
-        # Answers leave with the mark of the port that they were asked at.
+        # Answers have the DSCP mark of the port at which the request arrived.
         set_options(own, self._options.marks[port_index], self._options.send_buffer_bytes)
         return self._connection(own, ServerSide(self._tls), owner, False)
 
@@ -140,13 +140,13 @@ class CallExchange:
         if more:
             return 0.0
         busy = leaving or not self._hears or any(link.channel.busy for link in self._links.values())
-        # A lost connection is tried again in its time, not at the next tick.
+        # A lost connection is retried at its own time, not at the next tick.
         soonest = min((link.soonest() for link in self._links.values()), default=float("inf"))
         self._next_tick = min(self._next_tick, soonest)
         return min(self._tick if busy else self._idle, max(0.0, soonest - now))
 
     def _send(self) -> bool:
-        """Send what may go; whether there is more."""
+        """Send what may go; returns whether there is more."""
         for _ in range(_AT_ONCE):
             out = self._egress.take(time.monotonic())
             if out is None:
@@ -158,7 +158,7 @@ class CallExchange:
         if out.route is None:
             link = self._links.get(id(out.flow))
             if link is None or link.group is None:
-                # Nobody has met the peer, or it is not there; or the channel was faster than its link, on its way here.
+                # The peer's address is unknown, or it does not run; or the channel was faster than its link.
                 self._egress.put_back(out)
             else:
                 if out.size >= LARGE_BYTES:
@@ -167,7 +167,7 @@ class CallExchange:
             return
         group = self.listeners[out.route.port_index].groups.get(out.route.identity)
         if group is None:
-            # Who asked is gone.
+            # The caller is gone.
             out.frames.clear()
             out.sent(False)
             self._left(out)
@@ -192,7 +192,7 @@ class CallExchange:
 
     def _request(self, port_index: int, connection: Connection, frames: Frames) -> None:
         route = Route(port_index, self.listeners[port_index].number_of(connection))
-        # The name that was proven by the handshake; what a message says of its sender is worth nothing.
+        # The sender is the name that the handshake authenticated, not what the message says.
         sender = connection.peer
         received = decode(frames)
         if received.sign != "ask":
@@ -208,7 +208,7 @@ class CallExchange:
         self._serving.request(ReceivedRequest(received, sender, route, flow, size))
 
     def _mind_inbox(self) -> None:
-        """Read requests only while they can be held."""
+        """Read requests only while there is room for them."""
         hears = not self._serving.full()
         if hears != self._hears:
             self._hears = hears
@@ -228,15 +228,15 @@ class CallExchange:
 
 
 def flow_name(caller: str, server: str, label: str) -> str:
-    """How a flow is called everywhere."""
+    """The full name of a flow."""
     return f"{caller}>{server}/{label}" if label else f"{caller}>{server}"
 
 
 class Endpoint(ClosedOnExit):
-    """Serves requests of peers, and opens channels to them. Close it, or use it as a context."""
+    """Serves requests of peers, and opens channels to them. Close it, or use it as a context manager."""
 
     address: str
-    """tcp://HOST:PORT, where peers find it; with a port for each of the options' `dscp_classes`."""
+    """tcp://HOST:PORT, where peers connect; with a port for each of the options' `dscp_classes`."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Endpoint(ClosedOnExit):
         options: WireOptions | None = None,
         handler_threads: int = 2,
     ) -> None:
-        """Listens on `interface` alone (an address, or a device's name), at a port of the system's choice."""
+        """Listens on `interface` only (an address, or a device's name), at a port that the system chooses."""
         self.name, self._credentials, self._options = credentials.name, credentials, options or WireOptions()
         tls = Tls(credentials, self._options)
         sockets, addresses = self._listen(interface)
@@ -268,14 +268,14 @@ class Endpoint(ClosedOnExit):
     def serve(self, kind: str, handler: Handler, at_once: bool = False) -> None:
         """Have requests of a kind answered by `handler(request, sender)`: by a message, or by parts one by one.
 
-        Handlers run in the post's threads, may be called twice for one call, and may raise: the caller is told. One
-        that only puts away what came, and never waits, may run `at_once` in the thread that owns the sockets: waking
-        another one takes longer than such a handler does.
+        Handlers run in the endpoint's threads, may be called twice for one call, and may raise: the caller gets the
+        error. One that never waits may run `at_once` in the thread that owns the sockets: waking another one takes
+        longer than such a handler does.
         """
         self._serving.register(kind, handler, at_once)
 
     def meet(self, name: str, address: str) -> None:
-        """Say where a peer is now. Its channels connect there, and what it has not answered is asked again."""
+        """Set a peer's address. Its channels connect there, and unanswered requests are sent again."""
         self._check(name)
         if not ADDRESS.fullmatch(address):
             raise PenstockError(
@@ -307,15 +307,15 @@ class Endpoint(ClosedOnExit):
         return link.channel
 
     def flows(self) -> list[FlowCount]:
-        """What every flow to or from this process has carried."""
+        """The traffic of every flow to or from this process."""
         return [flow.count() for flow in self._egress.flows()]
 
     def coflows(self) -> dict[str, dict[str, Any]]:
-        """What the coflows of this process's calls took, by kind, as `coflow_figures` reads it."""
+        """Figures of the coflows of this process's calls, by kind, as `coflow_figures` reads them."""
         return self._coflows.tallies()
 
     def served(self) -> dict[str, float]:
-        """Processor seconds spent on answers, by the peer that asked."""
+        """CPU seconds spent on answers, by the peer that asked."""
         return self._serving.seconds()
 
     @property
@@ -329,7 +329,7 @@ class Endpoint(ClosedOnExit):
         return self._exchange.malformed
 
     def close(self) -> None:
-        """End calls and handlers, let answers leave, join every thread. Again is no harm."""
+        """End calls and handlers, let answers leave, join every thread; may be called again."""
         with self._lock:
             if self._closed:
                 return

@@ -1,7 +1,7 @@
 """Messages and their form on the wire: a msgpack header, then every array's bytes in a frame of its own.
 
-Nothing that arrives is believed: sizes, types and shapes are checked before an array is made, and an array is a
-read-only view of the frame it came in. What is sent is the array's own memory.
+Everything that arrives is validated: sizes, types and shapes are checked before an array is made, and an array is a
+read-only view of its frame. What is sent is the array's own memory.
 """
 
 import logging
@@ -21,15 +21,16 @@ from penstock.wire.coflows import NO_COFLOW, Coflow
 
 VERSION = 2
 FORMER = 1
-"""The version before there were coflows: journals of runs that were begun then are in it."""
+"""The version before there were coflows, in which journals of older runs are."""
 SIGNS = ("ask", "answer", "part", "end", "error", "slice")
-"""A request; a whole answer; a part of an answer; how many parts there were; what went wrong; a piece of an answer, or
-of a part, that was cut (see `cut`)."""
+"""A request; a whole answer; a part of an answer; the number of parts; an error; a slice of an answer, or of a part,
+that was cut (see `cut`).
+"""
 _DTYPES = {
     code: np.dtype("<" + code)
     for code in ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 }  # fmt: skip
-"""By their code in a header. bfloat16 travels as u2."""
+"""By their code in a header. bfloat16 is sent as u2."""
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _LARGEST = (1 << 63) - 1
 _DEPTH = 16
@@ -37,18 +38,18 @@ _DEPTH = 16
 
 @dataclass
 class Message:
-    """What one process tells another: a kind, a few plain values, and arrays."""
+    """A kind, a few plain values, and arrays."""
 
     kind: str
     body: dict[str, Any] = field(default_factory=dict)
-    """Anything msgpack knows, with strings as keys: numbers, strings, bytes, lists, mappings."""
+    """Anything msgpack supports, with strings as keys: numbers, strings, bytes, lists, mappings."""
     arrays: tuple[Array, ...] = ()
     done: Callable[[], None] | None = field(default=None, repr=False, compare=False)
-    """Called once when the arrays' memory may be used again: until then the wire reads from it."""
+    """Called once when the arrays' memory may be reused: until then the wire reads from it."""
 
 
 class Malformed(PenstockError):  # noqa: N818
-    """Bytes that are no message."""
+    """Bytes that are not a valid message."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="malformed-message")
@@ -56,34 +57,34 @@ class Malformed(PenstockError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Limits:
-    """What a message may hold at most, sent or received."""
+    """Upper bounds of a message, sent or received."""
 
     header_bytes: int = 1 << 20
     arrays: int = 64
     array_bytes: int = 1 << 30
     dims: int = 8
     name_chars: int = 128
-    """Of a kind, of a flow's name, and of a coflow's kind and owner."""
+    """Characters of a kind, of a flow's name, and of a coflow's kind and owner."""
 
 
 LIMITS = Limits()
 
 
 class Received(NamedTuple):
-    """A message and what was written on its envelope."""
+    """A message and the fields of its header."""
 
     message: Message
     call: int
-    """Which call it belongs to, by the caller's count."""
+    """The call that it belongs to, by the caller's count."""
     sign: str
     """One of SIGNS."""
     number: int
-    """Of a part, its place; of an end, how many parts there were."""
+    """Of a part, its number; of an end, the number of parts."""
     flow: str
     priority: int
     """Lower is more urgent. Answers have that of the request."""
     coflow: Coflow
-    """What it belongs to. Answers have that of the request."""
+    """The coflow that it belongs to. Answers have that of the request."""
 
 
 def encode(
@@ -102,7 +103,7 @@ def encode(
     fields = [VERSION, sign, call, number, flow, priority, list(coflow), message.kind, message.body, specs]
     try:
         header = msgpack.packb(fields, use_bin_type=True)
-        # What the other side would refuse is refused here, where there is somebody to tell.
+        # What the receiver would refuse is refused here, where the caller can be told.
         _checked(header, [array.nbytes for array in arrays], limits)
     except (TypeError, ValueError, OverflowError, Malformed) as error:
         raise PenstockError(f"A message of kind {message.kind!r} cannot be sent: {error}", code="wrong-type") from None
@@ -110,9 +111,9 @@ def encode(
 
 
 def decode(frames: Sequence[bytes | Array], limits: Limits = LIMITS, former: bool = False) -> Received:
-    """The message that these frames are, or Malformed. Its arrays are read-only views of the frames.
+    """The message in these frames, or Malformed. Its arrays are read-only views of the frames.
 
-    With `former` also one of the version before this.
+    With `former` also one of the previous version.
     """
     views = [_bytes_of(frame) for frame in frames]
     if not views:
@@ -124,7 +125,7 @@ def decode(frames: Sequence[bytes | Array], limits: Limits = LIMITS, former: boo
 
 
 def frame_bytes(frames: Sequence[bytes | Array]) -> int:
-    """What frames weigh together, in bytes."""
+    """The bytes of all frames."""
     return sum(frame.nbytes if isinstance(frame, np.ndarray) else len(frame) for frame in frames)
 
 
@@ -134,7 +135,7 @@ Shape = tuple[np.dtype[Any], tuple[int, ...]]
 def _checked(
     header: bytes | memoryview, sizes: list[int], limits: Limits, former: bool = False
 ) -> tuple[list[Any], list[Shape]]:
-    """A header's fields and its arrays' types and shapes, which agree with the frames' sizes in bytes."""
+    """A header's fields and its arrays' types and shapes, which must agree with the frames' sizes in bytes."""
     if len(header) > limits.header_bytes:
         raise Malformed(f"its header of {len(header):,} bytes is over {limits.header_bytes:,}.")
     if len(sizes) > limits.arrays:
@@ -197,7 +198,7 @@ def _plain(value: Any, depth: int) -> bool:
 
 
 def _shape(spec: Any, size: int, limits: Limits) -> Shape:
-    """An array's type and shape by its line in the header, if a frame of `size` bytes can be it."""
+    """An array's type and shape by its entry in the header, if a frame of `size` bytes fits it."""
     if not isinstance(spec, list) or not spec or not isinstance(spec[0], str) or spec[0] not in _DTYPES:
         raise Malformed("an array's type is not one of booleans, integers and floats.")
     dtype, shape = _DTYPES[spec[0]], spec[1:]
@@ -214,7 +215,7 @@ def _shape(spec: Any, size: int, limits: Limits) -> Shape:
 
 
 def _sendable(array: Array) -> Array:
-    """The array itself, or where its memory is not as it must be on the wire, a copy of it."""
+    """The array itself, or a contiguous copy in the wire's byte order."""
     dtype = array.dtype.newbyteorder("<")
     if dtype not in _CODES:
         raise PenstockError(
@@ -231,7 +232,7 @@ def _bytes_of(frame: Any) -> memoryview:
 def _view(frame: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     array = np.frombuffer(frame, dtype).reshape(shape) if frame.nbytes else np.empty(shape, dtype)
     if not array.flags.aligned:
-        # Small frames lie anywhere in the buffer that they were received in; kernels want whole words.
+        # Small frames may be unaligned in their receive buffer, and kernels need aligned words.
         array = array.copy()
     array.flags.writeable = False
     return array
@@ -240,15 +241,16 @@ def _view(frame: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ar
 # Large messages in slices, so that a later and more urgent message can pass between them.
 
 SLICE_BYTES = 1 << 18
-"""Of a slice: 20 ms at 100 Mbit/s."""
+"""Bytes of a slice: 20 ms at 100 Mbit/s."""
 _KIND = "slice"
 _KEPT = 4
-"""Messages of one call that may be in pieces at once. What is left of older ones came over connections that were lost:
-a peer sends one after the other."""
+"""Messages of one call that may be incomplete at once. Older ones came over connections that were lost: a peer sends
+one after the other.
+"""
 
 
 def cut(frames: Sequence[bytes | Array], size: int = SLICE_BYTES, limits: Limits = LIMITS) -> list[Message]:
-    """A message's frames as messages of up to `size` bytes of them each, which are views of the frames' own memory."""
+    """A message's frames as messages of up to `size` bytes each, which are views of the frames' own memory."""
     runs: list[list[Array]] = [[]]
     room = size
     for frame in frames:
@@ -260,14 +262,14 @@ def cut(frames: Sequence[bytes | Array], size: int = SLICE_BYTES, limits: Limits
             runs[-1].append(rest[:room])
             taken = len(runs[-1][-1])
             rest, room = rest[taken:], room - taken
-    # A call that is repeated may be answered twice, and slices of two answers must not be mixed.
+    # A repeated call may be answered twice, and slices of two answers must not be mixed.
     body = {"of": token_hex(8), "slices": len(runs), "sizes": [frame_bytes([frame]) for frame in frames]}
     return [Message(_KIND, body, tuple(run)) for run in runs]
 
 
 @dataclass
 class _Pieces:
-    """What is there of one message."""
+    """The slices of one message that have arrived."""
 
     count: int
     sizes: list[int]
@@ -276,7 +278,7 @@ class _Pieces:
     bytes: int = 0
 
     def add(self, number: int, piece: Message) -> None:
-        """One more slice; again is no harm."""
+        """Add a slice; a repeated one is ignored."""
         if number not in self.found:
             self.found[number] = piece
             self.bytes += frame_bytes(piece.arrays)
@@ -289,7 +291,9 @@ class Joining:
         self._found: dict[str, _Pieces] = {}
 
     def take(self, received: Received) -> Received | None:
-        """One more slice; the message, if it was the last one. Malformed if slices do not make the message they say."""
+        """Add a slice; returns the message if it was the last one. Malformed if slices do not form the announced
+        message.
+        """
         name, count, sizes = _said(received.message)
         pieces = self._found.setdefault(name, _Pieces(count, sizes))
         if len(self._found) > _KEPT:
@@ -301,7 +305,7 @@ class Joining:
             raise
 
     def clear(self) -> None:
-        """Nothing more is to come."""
+        """Drop incomplete messages."""
         self._found.clear()
 
     def _joined(self, name: str, pieces: _Pieces, received: Received, count: int, sizes: list[int]) -> Received | None:
@@ -320,7 +324,7 @@ class Joining:
 
 
 def _said(message: Message, limits: Limits = LIMITS) -> tuple[str, int, list[int]]:
-    """What a slice says of the message it is of: its name, how many slices it has, and its frames' sizes in bytes."""
+    """What a slice announces about its message: its name, the number of slices, and its frames' sizes in bytes."""
     name, count, sizes = (message.body.get(key) for key in ("of", "slices", "sizes"))
     if not isinstance(name, str) or type(count) is not int or not isinstance(sizes, list):
         raise Malformed("it is a slice of an empty message.")
@@ -351,19 +355,19 @@ def _frames(slices: list[Message], sizes: list[int]) -> list[Any]:
     return frames
 
 
-# Memory that a message is sent from, and the callback when it may be used again.
+# Memory that a message is sent from, and the callback when it may be reused.
 
 log = logging.getLogger("penstock.wire")
 
 
 class Loan:
-    """Memory that somebody may still read from: `done` is called once, when nobody does any more."""
+    """Memory with several readers: `done` is called once, when the last one releases it."""
 
     def __init__(self, done: Callable[[], None] | None) -> None:
         self._done, self._holders, self._lock = done, 1, threading.Lock()
 
     def hold(self) -> None:
-        """One more reads from it."""
+        """Add a reader."""
         with self._lock:
             self._holders += 1
 

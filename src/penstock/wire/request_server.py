@@ -19,9 +19,11 @@ from penstock.wire.message import SLICE_BYTES, Loan, Message, Received, cut, enc
 log = logging.getLogger("penstock.wire")
 
 _AHEAD, _RESUMED = 8, 2
-"""Parts that wait in the egress queue at most, and so few that more are made: several for one waking of a thread."""
+"""The most parts that wait in the egress queue, and the number at which more are produced: several for one waking of a
+thread.
+"""
 _SENTENCE = 4096
-"""Characters of an error that travel."""
+"""Characters of an error that are sent."""
 
 Step = Callable[[], None]
 
@@ -38,7 +40,7 @@ class ReceivedRequest(NamedTuple):
 
 
 class StreamedAnswer:
-    """Between two parts it holds no thread: `again` gets the next step when there is room for one."""
+    """An answer that holds no thread between two parts: `again` gets the next step when there is room for one."""
 
     def __init__(
         self,
@@ -50,8 +52,9 @@ class StreamedAnswer:
         ended: Callable[[ReceivedRequest], None],
         cuts: bool = False,
     ) -> None:
-        """`put` lets a message leave, `wanted` says whether others wait for the thread, `ended` is told when nothing
-        more will leave. With `cuts` what is large leaves in slices."""
+        """`put` queues a message, `wanted` says whether others wait for the thread, `ended` is called when nothing more
+        will leave. With `cuts` large messages leave in slices.
+        """
         self._cuts = cuts
         self._asked, self._name, self._put, self._ended = asked, name, put, ended
         self._again, self._wanted = again, wanted
@@ -70,25 +73,25 @@ class StreamedAnswer:
         self._steps()
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller: of a PenstockError its sentence; anything else is a fault, and its traceback logged."""
+        """Send an error: for a PenstockError its sentence; anything else is a fault, and its traceback is logged."""
         kind, sentence = self._asked.received.message.kind, str(error)
         if not isinstance(error, PenstockError):
             log.error("%s failed at %r.", self._name, kind, exc_info=error)
             sentence = f"{self._name} failed at {kind!r} ({type(error).__name__}: {error}): its log has the traceback."
-        # A sentence may quote what the caller sent, or a file's name: what is no text cannot be sent.
+        # An error may quote what the caller sent, or a file's name: characters that are not text cannot be sent.
         said = sentence[:_SENTENCE].encode(errors="backslashreplace").decode()
         code = error.code if isinstance(error, PenstockError) else "unexpected-failure"
         self._send(Message("error", {"sentence": said, "type": type(error).__name__, "code": code}), "error", 0)
 
     def _steps(self) -> None:
-        """Make and send parts for as long as there is room for them and nobody else needs the thread."""
+        """Make and send parts as long as there is room for them and no other request needs the thread."""
         while self._step():
             if self._wanted():
                 self._again(self._steps)
                 return
 
     def _step(self) -> bool:
-        """Make and send the next part; whether there is room for another."""
+        """Make and send the next part; returns whether there is room for another."""
         try:
             part = None if self._gone else next(self._parts, None)
             if part is None:
@@ -114,7 +117,7 @@ class StreamedAnswer:
             self._send(Message("end"), "end", self._number)
 
     def _close(self) -> None:
-        """Let a generator clean up after itself."""
+        """Close a generator, so that it can clean up."""
         close = getattr(self._parts, "close", None)
         if close is not None:
             close()
@@ -140,7 +143,7 @@ class StreamedAnswer:
             self._put(Outgoing(asked.flow, asked.route, piece, frame_bytes(piece), told, loan.release, turn))
 
     def _frames(self, message: Message, sign: str, number: int) -> list[bytes | Array]:
-        """Answers have the priority of what they answer, and belong to what it belongs to."""
+        """Answers have the priority and the coflow of their request."""
         asked = self._asked.received
         return encode(message, asked.call, sign, number, "", asked.priority, asked.coflow)
 
@@ -162,19 +165,19 @@ def _nothing(handed_over: bool) -> None:
 
 
 Handler = Callable[[Message, str], Message | Iterable[Message]]
-"""(the request, the sender's proven name) -> the answer, or its parts one by one."""
+"""(the request, the sender's authenticated name) -> the answer, or its parts one by one."""
 
 _INBOX_BYTES = 256 << 20
-"""Bytes of requests that wait for a thread; beyond, peers' requests stay with them."""
+"""Bytes of requests that wait for a thread; beyond that no more are read from peers."""
 _PATIENCE = 5.0
-"""Seconds that closing waits for handlers that do not end."""
+"""Seconds that closing waits for handlers."""
 
 
 class RequestServer:
     """Runs handlers in threads of its own. Answers that wait for the network hold no thread."""
 
     def __init__(self, name: str, threads: int, put: Callable[[Outgoing], None], cuts: bool = False) -> None:
-        """`put` lets a message leave; with `cuts` what is large leaves in slices."""
+        """`put` queues a message; with `cuts` large messages leave in slices."""
         self._name, self._put, self._cuts = name, put, cuts
         self._handlers: dict[str, Handler] = {}
         self._at_once: set[str] = set()
@@ -191,12 +194,12 @@ class RequestServer:
             thread.start()
 
     def register(self, kind: str, handler: Handler, at_once: bool = False) -> None:
-        """From now on requests of that kind are the handler's; `at_once`: who calls `request` runs it."""
+        """Set the handler of a kind of request; `at_once`: the caller of `request` runs it."""
         self._handlers[kind] = handler
         (self._at_once.add if at_once else self._at_once.discard)(kind)
 
     def request(self, asked: ReceivedRequest) -> None:
-        """Have it answered, unless the same request came over the same connection and is being answered."""
+        """Have a request answered, unless the same one came over the same connection and is being answered."""
         key = (asked.route, asked.received.call)
         with self._lock:
             if key in self._under_way:
@@ -210,16 +213,16 @@ class RequestServer:
             self._work.put(step)
 
     def full(self) -> bool:
-        """Whether so much waits that no more should be read."""
+        """Whether so many requests wait that no more should be read."""
         return self._inbox > _INBOX_BYTES
 
     def seconds(self) -> dict[str, float]:
-        """Processor seconds that answers have taken so far, by the caller's name."""
+        """CPU seconds that answers have taken so far, by the caller's name."""
         with self._lock:
             return dict(self._seconds)
 
     def close(self) -> None:
-        """Let the threads end what they are at, and nothing more."""
+        """Let the threads finish their current requests, and no others."""
         self._closing = True
         for _ in self._threads:
             self._work.put(None)
@@ -257,7 +260,7 @@ class RequestServer:
         self._work.put(self._counted(asked, step))
 
     def _counted(self, asked: ReceivedRequest, step: Callable[[], None]) -> Callable[[], None]:
-        """The step, its time counted."""
+        """The step, with its time counted."""
 
         def counted() -> None:
             began = time.thread_time()

@@ -1,4 +1,4 @@
-"""TCP sockets that never wait, and the one thread that owns every socket of a process."""
+"""Non-blocking TCP sockets, and the one thread that owns every socket of a process."""
 
 import errno
 import fcntl
@@ -14,22 +14,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-# One thread that owns every socket of a process and waits for whatever happens first.
+# One thread that owns every socket of a process and waits for events.
 
 log = logging.getLogger("penstock.wire")
 
 _REST = 0.1
-"""Seconds that the thread rests after a turn that failed, so that one that always fails does not keep a core busy."""
+"""Seconds that the thread sleeps after a turn that failed, so that one that always fails does not occupy a core."""
 
 Happened = Callable[[], None]
 
 
 class EventLoop:
-    """Only `soon`, `start` and `join` may be called from other threads."""
+    """An event loop. Only `soon`, `start` and `join` may be called from other threads."""
 
     def __init__(self, name: str, turn: Callable[[], float | None], ended: Callable[[], None]) -> None:
-        """`turn` is called whenever something happened, and says how many seconds it can be left alone, or None to
-        end; `ended` is called last."""
+        """`turn` is called after every event, and returns the seconds until it must be called again, or None to end;
+        `ended` is called last.
+        """
         self._turn, self._ended = turn, ended
         self._selector = selectors.DefaultSelector()
         self._commands: deque[Callable[[], None]] = deque()
@@ -49,19 +50,19 @@ class EventLoop:
         self._thread.join()
 
     def soon(self, command: Callable[[], None] | None = None) -> None:
-        """Have something done by the thread; without a command, just have it look again."""
+        """Have the loop's thread run a command; without one, just wake it."""
         if command is not None:
             self._commands.append(command)
         if self._finished:
             self._obey()
         elif not self._awake:
             self._awake = True
-            # Full, or closed by the end: either way nobody needs waking.
+            # The pipe is full or closed: either way the thread need not be woken.
             with suppress(OSError):
                 self._far.send(b".")
 
     def watch(self, own: socket.socket, reads: Happened | None, writes: Happened | None) -> None:
-        """Call `reads` when something has come or the peer has hung up, `writes` when more can be written."""
+        """Call `reads` when data has arrived or the peer has hung up, `writes` when more can be written."""
         events = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if writes else 0)
         if not events:
             self.unwatch(own)
@@ -80,7 +81,7 @@ class EventLoop:
         try:
             while rest is not None:
                 found = self._selector.select(rest)
-                # Who asks for a look meanwhile has it below, and need not wake anybody.
+                # Wake-ups that are requested from here on are handled below without the pipe.
                 self._awake = True
                 for key, events in found:
                     self._happened(key, events)
@@ -96,7 +97,7 @@ class EventLoop:
             self._obey()
 
     def _next_rest(self) -> float | None:
-        """The turn's answer. No message that came may end this thread, whatever was made of it."""
+        """The result of the turn. No received message may end this thread."""
         try:
             return self._turn()
         except Exception:
@@ -107,7 +108,7 @@ class EventLoop:
     def _happened(self, key: selectors.SelectorKey, events: int) -> None:
         reads, writes = key.data
         for event, call in ((selectors.EVENT_READ, reads), (selectors.EVENT_WRITE, writes)):
-            # What was called first may have ended the connection.
+            # The first callback may have closed the connection.
             if events & event and call is not None and self._watches(key):
                 try:
                     call()
@@ -115,24 +116,24 @@ class EventLoop:
                     self._log("what came over a connection failed")
 
     def _watches(self, key: selectors.SelectorKey) -> bool:
-        # By descriptor: a socket that has been closed since has none, and would be looked for in vain with an error.
+        # By descriptor: a socket that has been closed since has none, and looking it up would raise.
         found = self._selector.get_map().get(key.fd)
         return found is not None and found.data is key.data
 
     def _knows(self, own: socket.socket) -> bool:
-        """Whether a socket is watched; one that was closed after it was no longer watched is not."""
+        """Whether a socket is watched."""
         try:
             return own in self._selector.get_map()
         except ValueError:
             return False
 
     def _woken(self) -> None:
-        # Heard before commands are obeyed: one that comes in between wakes again.
+        # Drain the pipe before commands are run: one that comes in between wakes the thread again.
         with suppress(BlockingIOError):
             self._near.recv(64)
 
     def _log(self, what: str) -> None:
-        log.exception("%s: %s; the wire goes on.", self._thread.name, what)
+        log.exception("%s: %s; the wire continues.", self._thread.name, what)
 
     def _obey(self) -> None:
         with suppress(IndexError):
@@ -144,9 +145,8 @@ class EventLoop:
                     log.exception("%s: a command failed.", self._thread.name)
 
 
-# TCP sockets as the wire wants them: never waiting, without delay, with the marks and buffers that were asked for.
-#
-# An endpoint's address is tcp://HOST:PORT, with one port for each class of packets, most urgent first.
+# TCP sockets with the wire's options: non-blocking, without delay, with DSCP marks and buffer sizes. An endpoint's
+# address is tcp://HOST:PORT, with one port for each class of packets, most urgent first.
 
 _BACKLOG = 256
 _INTERFACE_ADDRESS = 0x8915
@@ -181,7 +181,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_numeric(host: str) -> bool:
-    """Whether a host is an address already, so that nobody must be asked for it."""
+    """Whether a host is a numeric address, which needs no lookup."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -190,7 +190,7 @@ def is_numeric(host: str) -> bool:
 
 
 def connecting_socket(host: str, port: int, mark: int | None, send_buffer: int | None) -> socket.socket:
-    """A socket that is being connected to a numeric address: it becomes writable when that is decided."""
+    """A socket that is being connected to a numeric address: it becomes writable when that has succeeded or failed."""
     family, kind, protocol, _, target = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
     )[0]
@@ -208,13 +208,13 @@ def connecting_socket(host: str, port: int, mark: int | None, send_buffer: int |
 
 
 def set_options(own: socket.socket, mark: int | None, send_buffer: int | None) -> None:
-    """No delay; DSCP mark and send buffer where there are any."""
+    """Set no delay, and the DSCP mark and send buffer if given."""
     own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if send_buffer is not None:
         # Linux reserves twice what is asked for, half of it for its own bookkeeping.
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     if mark is not None:
-        # DSCP is the upper six bits of what used to be the type of service.
+        # DSCP is the upper six bits of the former type of service.
         if own.family == socket.AF_INET6:
             own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, mark << 2)
         else:

@@ -91,7 +91,7 @@ def test_one_that_is_prepared_answers_and_one_that_cannot_start_is_no_error(clie
 
 
 def test_after_several_losses_the_run_hears_of_it(client):
-    with refused("external-failure explain_rows"):
+    with refused("external-failure memory"):
         client("dies", 99).ask({"seed": 1}, {})
 
 

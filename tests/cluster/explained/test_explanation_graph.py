@@ -23,7 +23,7 @@ def test_blocks_join_the_pooled_vertex_with_all_others():
     assert last.indptr.tolist() == [0, 4] and last.num_src == 4
     first, last = star_blocks({"a": 2, "b": 1}, TYPED, "a", 2)
     assert first.relations["b", "s", "a"].indices.tolist() == [0, 1, 0, 0]
-    assert last.num_dst == {"a": 1, "b": 0} and list(last.relations) == TYPED[:2]
+    assert last.dst_counts == {"a": 1, "b": 0} and list(last.relations) == TYPED[:2]
 
 
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat"])

@@ -11,7 +11,6 @@ from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.schema import edge_key
 from penstock.partition import open_partition
 from penstock.sampling import NeighbourSampler
-from penstock.sampling.block import TypedBlock
 from penstock.sampling.cluster import ClusterSampler
 from penstock.sampling.labor import Labor
 from penstock.sampling.layerwise import FastGCN
@@ -47,11 +46,7 @@ def with_rows(graph):
 def blocks_by_relation(batch, graph):
     """(relation's key, block) of every layer and relation."""
     for layer in batch.blocks:
-        if isinstance(layer, TypedBlock):
-            yield from ((edge_key(kind), block) for kind, block in layer.relations.items())
-        else:
-            (kind,) = graph.edges
-            yield edge_key(kind), layer
+        yield from ((edge_key(kind), block) for kind, block in layer.named(graph.edges).relations.items())
 
 
 def assert_same_edge_rows(graph, store, parted, whole):

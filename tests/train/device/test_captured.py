@@ -129,9 +129,11 @@ def test_graphs_of_several_types(model, tmp_path):
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
 
 
-@pytest.mark.parametrize("sampler", ["labor", "ladies", "saint-walk"])
-def test_samplers_of_the_host(sampler, tmp_path):
-    job = {**FEW, "sampler": sampler, "layer_sizes": [64, 64], "saint_size": 40}
+@pytest.mark.parametrize(
+    ("sampler", "sizes"), [("labor", {}), ("ladies", {"fanouts": [64, 64]}), ("saint-walk", {"batch_size": 40})]
+)
+def test_samplers_of_the_host(sampler, sizes, tmp_path):
+    job = {**FEW, "sampler": sampler, **sizes}
     trained(community_graph(400), tmp_path / "cpu", **job, device="cpu")
     trained(community_graph(400), tmp_path / "gpu", **job, device="cuda")
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)

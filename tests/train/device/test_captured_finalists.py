@@ -152,7 +152,7 @@ def test_what_the_host_fills_is_not_predicted_by_what_one_thread_prepares():
 
 def test_a_trial_of_captured_steps_times_bursts(monkeypatch):
     # Otherwise bursts become shorter where kernels are interpreted slowly.
-    monkeypatch.setattr("penstock.train.device.captured.BURST_SECONDS", 1e9)
+    monkeypatch.setattr("penstock.train.steps.update.BURST_SECONDS", 1e9)
     session = session_of(community_graph(100), placement=ON_HOST, batch_size=1)
     batches = Schedule(session.task.items, session.task.batch_size, session.job.seed).batches
     monkeypatch.setattr(trial, "BURST", burst := 4)

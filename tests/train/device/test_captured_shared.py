@@ -13,8 +13,8 @@ from device_steps import bursts, schedule_of, weights
 from interpreted_kernels import one_launch_at_a_time
 from penstock.cluster.worker.batch_source import SeedSplit
 from penstock.pipeline.schedule import START
-from penstock.train.execution.shared import RegroupError
 from penstock.train.execution_modes import choose_execution
+from penstock.train.steps.group import RegroupError
 from training_graphs import assert_same_state, community_graph
 
 pytestmark = [

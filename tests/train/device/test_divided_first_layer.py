@@ -13,7 +13,7 @@ from penstock.store.device.moments import Moment
 from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
 from penstock.train.first_layer.aggregated import DividedReading, HostShare
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from refusals import refused
 from training_graphs import carrying_graph, community_graph
 
@@ -37,7 +37,7 @@ def placed_session(graph, **fields):
     """A session of the host's whose graph is placed as if the host were a device."""
     from penstock.train.device.placement import place
 
-    session = make_session(make_job({**FEW, "first_layer": "divided", **fields}), graph)
+    session = make_session(job_of({**FEW, "first_layer": "divided", **fields}), graph)
     session.execution = choose_execution(session, place(session, True))
     return session
 
@@ -55,7 +55,7 @@ def assert_learns_what_the_host_does(graph, **fields):
     facts = session.execution.placed.facts()
     assert facts["features"] == "pinned" and any("capture is off" in sentence for sentence in facts["why"])
     left_out = {"first_layer": "gather", "host_share": None, "placement": "auto", "order": "aggregate"}
-    found, expected = trained(session), trained(make_session(make_job({**FEW, **fields, **left_out}), graph))
+    found, expected = trained(session), trained(make_session(job_of({**FEW, **fields, **left_out}), graph))
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
     for name, values in found[1].items():
         torch.testing.assert_close(values, expected[1][name], rtol=1e-3, atol=1e-4)

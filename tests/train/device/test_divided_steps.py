@@ -9,7 +9,7 @@ import torch
 from device_steps import learned, placed_session, schedule_of
 from interpreted_kernels import device_with_free_memory
 from penstock.pipeline.schedule import START, Position
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from refusals import refused
 from training_graphs import community_graph
 
@@ -135,9 +135,9 @@ def test_stages_know_the_time_of_the_paths(graph):
 
 def test_what_cannot_be_is_refused(graph):
     with refused("invalid-document feature_paths pinned"):
-        make_job({"feature_paths": ["cache"]})
+        job_of({"feature_paths": ["cache"]})
     with refused("invalid-document feature_paths"):
-        make_job({"feature_paths": ["pigeon"]})
+        job_of({"feature_paths": ["pigeon"]})
     with refused("unsupported-combination cache_rows feature_paths"):
         session_of(graph, feature_paths=["pinned"], placement={**PINNED, "cache_rows": 5})
-    assert make_job({"feature_paths": "pinned,gathered"}).row_paths == {"pinned", "gathered"}
+    assert job_of({"feature_paths": "pinned,gathered"}).row_paths == {"pinned", "gathered"}

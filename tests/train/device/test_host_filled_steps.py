@@ -10,7 +10,7 @@ from device_steps import learned, placed_session
 from interpreted_kernels import device_with_free_memory
 from penstock.pipeline.schedule import Position
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from training_graphs import community_graph, stored_as
 
 pytestmark = [
@@ -136,12 +136,12 @@ def test_steps_go_on_from_the_middle_of_an_epoch():
 def test_the_reason_is_said_where_steps_are_not_captured(fields, reason):
     from penstock.train.device.placement import place
 
-    placed = place(make_session(make_job({**FEW, **fields}), community_graph(100)), True)
+    placed = place(make_session(job_of({**FEW, **fields}), community_graph(100)), True)
     assert not placed.is_captured and any(reason in sentence for sentence in placed.why)
 
 
 def test_features_that_must_be_converted_are_gathered_by_the_pipeline():
     from penstock.train.device.placement import place
 
-    placed = place(make_session(make_job({**FEW, "first_layer": "gather"}), stored_as(np.float64, 100)), True)
+    placed = place(make_session(job_of({**FEW, "first_layer": "gather"}), stored_as(np.float64, 100)), True)
     assert not placed.is_captured and any("float64" in sentence for sentence in placed.why)

@@ -50,10 +50,11 @@ def session_of(graph=None, **fields):
 
 
 def captured(session, start=START, until=None, pause=3):
-    from penstock.train.device.triple_steps import TripleSteps
+    from penstock.train.steps.engine import Course
+    from penstock.train.steps.triples import triple_steps
 
     schedule, done = schedule_of(session), []
-    with TripleSteps(session, HOST, schedule, start, bursts(schedule, pause), lambda *_: None) as steps:
+    with triple_steps(session, Course(schedule, start, bursts(schedule, pause), lambda *_: None)) as steps:
         for some in steps:
             done += some
             if until is not None and len(done) >= until:
@@ -111,12 +112,13 @@ def test_a_run_that_was_interrupted_has_the_same_bits(name):
 
 def test_rates_of_an_epoch_are_those_at_its_beginning():
     """Embeddings whose rate follows the schedule learn nothing more once it is zero."""
-    from penstock.train.device.triple_steps import TripleSteps
+    from penstock.train.steps.engine import Course
+    from penstock.train.steps.triples import triple_steps
 
     fields = {"schedule": "StepLR", "schedule_options": {"step_size": 1, "gamma": 0.0}, "schedule_of": "all"}
     session = session_of(**fields, batch_size=64)
     schedule, seen = schedule_of(session), []
-    with TripleSteps(session, HOST, schedule, START, bursts(schedule, 100), lambda *_: None) as steps:
+    with triple_steps(session, Course(schedule, START, bursts(schedule, 100), lambda *_: None)) as steps:
         for some in steps:
             if not some[-1].last:
                 continue
@@ -136,7 +138,7 @@ def test_rates_of_an_epoch_are_those_at_its_beginning():
     ],
 )
 def test_what_cannot_be_captured_is_said(fields, word):
-    from penstock.train.device.triple_steps import reasons_against_capture
+    from penstock.train.steps.triples import reasons_against_capture
 
     assert reasons_against_capture(session_of()) == []
     (reason,) = reasons_against_capture(session_of(**fields))

@@ -18,7 +18,7 @@ from penstock.train.auto_values import decide_groups
 from penstock.train.compute_device import assumed_memory
 from penstock.train.device.decision import decide, presampled_room
 from penstock.train.device.memory import NOTHING, loaded_working
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.job_batches import kind_of_batches
 from penstock.train.session import OPERATOR_PROFILE, RULE
 from training_graphs import community_graph, facts_of, trained
@@ -30,7 +30,7 @@ SLOW_DRAWING = operator_profile(rate=1e-15, sample=1e-6)
 
 @pytest.fixture
 def session():
-    return session_of(make_job({**FIELDS, "groups": "auto"}), torch.device("cpu"), community_graph())
+    return session_of(job_of({**FIELDS, "groups": "auto"}), torch.device("cpu"), community_graph())
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def decision_of(session):
 def on_gpu():
     """A session whose features are most of what it would place."""
     graph = community_graph(count=3000, classes=64)
-    return session_of(make_job({**FIELDS, "device": "auto", "capture": True}), torch.device("cpu"), graph)
+    return session_of(job_of({**FIELDS, "device": "auto", "capture": True}), torch.device("cpu"), graph)
 
 
 def test_rows_that_come_along_every_path_stay_pinned(on_gpu, measured):

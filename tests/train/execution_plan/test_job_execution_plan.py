@@ -9,7 +9,7 @@ from penstock.cost.profile import FittedOperator, write_profile
 from penstock.graph.folder import write_graph
 from penstock.train import execution_plan
 from penstock.train.execution_plan import fields_of, fit_batches, plan_execution, seconds_of_batch
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, job_of
 from refusals import check_refusal, refused
 from training_graphs import community_graph, trained, typed_graph
 
@@ -17,7 +17,7 @@ FIELDS = {"batch_size": 16, "fanouts": [4, 3], "hidden": 8, "device": "cpu", "th
 
 
 def planned(costs=None, **more):
-    return plan_execution(make_job({**FIELDS, **more}), community_graph(), costs or CostModel(operator_profile()))
+    return plan_execution(job_of({**FIELDS, **more}), community_graph(), costs or CostModel(operator_profile()))
 
 
 def test_batches_are_counted():
@@ -46,7 +46,7 @@ def test_models_whose_steps_are_known():
     on_gpu = planned(CostModel(gpu_profile()), model="gin", device="cuda").plan
     divided = [each.choice for each in on_gpu.alternatives if each.choice.first_layer == "divided"]
     assert divided and {each.features for each in divided} == {"pinned"}
-    assert make_job({**FIELDS, **fields_of(divided[0])}).first_layer == "divided"
+    assert job_of({**FIELDS, **fields_of(divided[0])}).first_layer == "divided"
 
 
 def test_a_job_that_asks_for_a_division_is_planned_for_a_gpu():
@@ -77,7 +77,7 @@ def test_jobs_that_the_model_does_not_know_are_refused():
     with refused("unsupported-combination transformer sage"):
         planned(model="transformer")
     with refused("unsupported-combination types"):
-        plan_execution(make_job({**FIELDS, "fanouts": [2, 2]}), typed_graph(), CostModel(operator_profile()))
+        plan_execution(job_of({**FIELDS, "fanouts": [2, 2]}), typed_graph(), CostModel(operator_profile()))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_the_command_prints_the_plan(given, monkeypatch, capsys):
     assert found["chosen"] == found["alternatives"][0]
     assert found["chosen"]["epoch_s"] == pytest.approx(found["chosen"]["batch_s"] * found["batches"])
     assert found["chosen"]["limit"] in found["chosen"]["use"]
-    assert make_job(found["chosen"]["fields"]).first_layer == found["chosen"]["first_layer"]
+    assert job_of(found["chosen"]["fields"]).first_layer == found["chosen"]["first_layer"]
     assert found["machine"]["gpu"] == "a made GPU"
     code, said, _ = command(monkeypatch, capsys, *given, "--device-memory", "1GB")
     assert code == 0
@@ -207,5 +207,5 @@ def test_batches_of_runs_are_fitted(monkeypatch):
 
 
 def test_a_batch_of_a_run_is_timed():
-    job = make_job({**FIELDS, "timed_choices": []})
+    job = job_of({**FIELDS, "timed_choices": []})
     assert 0 < seconds_of_batch(job, community_graph(), 8) < 10

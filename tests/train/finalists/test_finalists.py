@@ -14,7 +14,7 @@ from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
 from penstock.train.finalists import OPEN_FIELDS, Finalist, closest, seconds_of_batches, settle, turns_of
 from penstock.train.first_layer.aggregated import AggregatedReading
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.run_context import run_context
 from penstock.train.session import OPERATOR_PROFILE, RULE, TIMED, state_kept
 from refusals import refused
@@ -51,8 +51,11 @@ def clock(monkeypatch):
     return let
 
 
-def job_of(run):
-    return yaml.safe_load((run.path / "job.yaml").read_text())
+def written_job(run):
+    return {
+        **yaml.safe_load((run.path / "job.yaml").read_text()),
+        **yaml.safe_load((run.path / "decided.yaml").read_text()),
+    }
 
 
 def test_a_trial_changes_nothing_that_is_learned(long_runs, tmp_path):
@@ -74,14 +77,14 @@ def test_a_trial_changes_nothing_that_is_learned(long_runs, tmp_path):
 def test_the_fastest_finalist_is_in_the_job(faster, chosen, long_runs, clock, tmp_path):
     clock(lambda job: 0.9 if job.first_layer == faster else 1.0)
     run = trained(community_graph(), tmp_path / "run", **FIELDS, epochs=2)
-    assert job_of(run)["first_layer"] == chosen
+    assert written_job(run)["first_layer"] == chosen
     assert facts_of(run.path)["decided"] == {"first_layer": chosen}
 
 
 def test_what_is_hardly_faster_is_not_taken(long_runs, clock, tmp_path):
     clock(lambda job: 0.99 if job.first_layer == "gather" else 1.0)
     run = trained(community_graph(), tmp_path / "run", **FIELDS, epochs=2)
-    assert job_of(run)["first_layer"] == "auto" and facts_of(run.path)["decided_by"]["first_layer"] == TIMED
+    assert written_job(run)["first_layer"] == "auto" and facts_of(run.path)["decided_by"]["first_layer"] == TIMED
 
 
 def test_a_resumed_run_does_not_decide_again(long_runs, clock, tmp_path):
@@ -106,7 +109,7 @@ def test_short_runs_are_not_timed_and_say_so(clock, tmp_path):
 
 def test_trials_take_one_batch_in_a_hundred(clock, tmp_path):
     clock(lambda job: 1.0)
-    job = make_job({**FIELDS, "batch_size": 1, "epochs": 30})
+    job = job_of({**FIELDS, "batch_size": 1, "epochs": 30})
     session = make_session(job, community_graph())
     settle(session)
     steps = len(session.task.items) * 30
@@ -117,7 +120,7 @@ def test_trials_take_one_batch_in_a_hundred(clock, tmp_path):
 @pytest.mark.parametrize("fields", [{"model": "gat", "order": "auto"}, {"order": "transform"}, {"input_dropout": 0.1}])
 def test_nothing_is_timed_where_nothing_is_open(fields, long_runs, clock):
     tried = clock(lambda job: 1.0)
-    session = make_session(make_job({**FIELDS, "epochs": 2, **fields}), community_graph())
+    session = make_session(job_of({**FIELDS, "epochs": 2, **fields}), community_graph())
     settle(session)
     assert not tried and session.job.first_layer == "auto"
 
@@ -126,17 +129,17 @@ def test_groups_are_timed_against_none(long_runs, clock, tmp_path):
     fields = {**FIELDS, "epochs": 8, "groups": "auto", "first_layer": "gather"}
     clock(lambda job: 1.0 if job.groups == 1 else 2.0)
     alone = trained(community_graph(), tmp_path / "alone", **fields)
-    assert job_of(alone)["groups"] == 1 and facts_of(alone.path)["decided_by"] == {"groups": TIMED}
+    assert written_job(alone)["groups"] == 1 and facts_of(alone.path)["decided_by"] == {"groups": TIMED}
     clock(lambda job: 2.0 if job.groups == 1 else 1.0)
     grouped = trained(community_graph(), tmp_path / "grouped", **fields)
-    assert grouped.result["groups"]["size"] == job_of(grouped)["groups"] == 8
+    assert grouped.result["groups"]["size"] == written_job(grouped)["groups"] == 8
     assert_same_state(*(newest_checkpoint(run.path)["learned"] for run in (alone, grouped)))
 
 
 def test_a_profile_decides_groups_that_are_not_timed(monkeypatch, tmp_path):
     write_profile(operator_profile(), tmp_path / "operators.json")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "operators.json"))
-    session = make_session(make_job({**FIELDS, "epochs": 2, "groups": "auto"}), community_graph())
+    session = make_session(job_of({**FIELDS, "epochs": 2, "groups": "auto"}), community_graph())
     settle(session)
     assert session.decided_by["groups"] == session.settled["groups"]["decided_by"] == OPERATOR_PROFILE
 
@@ -147,12 +150,12 @@ def test_the_order_of_products_is_timed_if_asked_for(long_runs, clock, tmp_path)
     run = trained(community_graph(), tmp_path / "run", **fields, timed_choices=["order"])
     assert len({str(job.order) for job in tried}) > 1
     given = trained(community_graph(), tmp_path / "given", **{**fields, "order": "transform"}, timed_choices=[])
-    assert job_of(run)["order"] == "transform"
+    assert written_job(run)["order"] == "transform"
     assert_same_state(*(newest_checkpoint(each.path)["learned"] for each in (run, given)))
 
 
 def test_a_trial_that_fails_leaves_the_failure_to_the_run(long_runs, monkeypatch):
-    session = make_session(make_job({**FIELDS, "epochs": 2}), community_graph())
+    session = make_session(job_of({**FIELDS, "epochs": 2}), community_graph())
 
     def fail(self, arrays):
         raise OSError("the disk is gone")
@@ -164,7 +167,7 @@ def test_a_trial_that_fails_leaves_the_failure_to_the_run(long_runs, monkeypatch
 
 
 def test_steps_that_are_timed_are_steps():
-    job = with_order_costs(make_job({**FIELDS, "optimiser": "SGD", "optimiser_options": {"momentum": 0.9}}))
+    job = with_order_costs(job_of({**FIELDS, "optimiser": "SGD", "optimiser_options": {"momentum": 0.9}}))
     with run_context(job):
         session = make_session(job, community_graph())
         before = {name: values.clone() for name, values in session.learned.state_dict().items()}
@@ -191,11 +194,11 @@ def test_long_trials_take_turns():
 
 
 def test_fields_that_can_be_timed_are_known_to_the_job():
-    assert make_job({"timed_choices": "none"}).timed_choices == []
-    assert set(make_job({"timed_choices": "order,groups,first_layer,feature_paths"}).timed_choices) == set(OPEN_FIELDS)
+    assert job_of({"timed_choices": "none"}).timed_choices == []
+    assert set(job_of({"timed_choices": "order,groups,first_layer,feature_paths"}).timed_choices) == set(OPEN_FIELDS)
     with refused("invalid-document timed_choices hidden first_layer"):
-        make_job({"timed_choices": "hidden"})
+        job_of({"timed_choices": "hidden"})
 
 
 def test_a_session_that_was_not_placed_has_no_device():
-    assert session_of(make_job(FIELDS), torch.device("cpu"), community_graph()).placed is None
+    assert session_of(job_of(FIELDS), torch.device("cpu"), community_graph()).placed is None

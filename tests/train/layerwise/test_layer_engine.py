@@ -8,7 +8,7 @@ import torch
 
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.layerwise import host
 from penstock.train.layerwise.host import frontiers
 from penstock.train.layerwise.inference import LayerEngine
@@ -75,7 +75,7 @@ CASES = [
 @pytest.mark.parametrize(("graph", "target", "fields"), CASES, ids=["sage", "gat", "gcn", "typed"])
 def test_a_backward_pass_through_recorded_chunks_is_that_of_the_whole_graph(graph, target, fields, monkeypatch):
     monkeypatch.setattr(host, "SHARE", 1 << 13)
-    session = make_session(make_job({**SMALL, **fields}), graph())
+    session = make_session(job_of({**SMALL, **fields}), graph())
     count = session.graph.nodes[target].count
     slope = torch.randn(count, session.task.out, generator=torch.Generator().manual_seed(3))
 
@@ -99,7 +99,7 @@ def test_a_backward_pass_through_recorded_chunks_is_that_of_the_whole_graph(grap
 @pytest.mark.parametrize(("graph", "target"), [(community_graph, "node"), (typed_graph, "paper")])
 def test_chunks_of_a_layer_hold_every_vertex_once(graph, target, monkeypatch):
     monkeypatch.setattr(host, "SHARE", 1 << 13)
-    session = make_session(make_job(SMALL | {"model": "sage"}), graph())
+    session = make_session(job_of(SMALL | {"model": "sage"}), graph())
     wanted = {target: np.arange(session.graph.nodes[target].count)}
     tape = Tape(session, wanted)
     tape.forward()
@@ -112,7 +112,7 @@ def test_chunks_of_a_layer_hold_every_vertex_once(graph, target, monkeypatch):
 
 
 def test_without_gradients_nothing_is_recorded():
-    session = make_session(make_job(SMALL | {"model": "sage"}), community_graph())
+    session = make_session(job_of(SMALL | {"model": "sage"}), community_graph())
     tape = Tape(session, {"node": np.arange(200)})
     with torch.no_grad():
         tape.forward()
@@ -121,7 +121,7 @@ def test_without_gradients_nothing_is_recorded():
 
 def test_rows_of_two_chunks_are_there_at_once_and_outputs_of_one(monkeypatch):
     monkeypatch.setattr(host, "SHARE", 1 << 13)
-    session = make_session(make_job(SMALL | {"model": "sage"}), community_graph())
+    session = make_session(job_of(SMALL | {"model": "sage"}), community_graph())
     wanted = {"node": np.arange(session.graph.nodes["node"].count)}
     plan, alive, most = session.inference().plan, list[weakref.ref](), list[int]()
 
@@ -151,7 +151,7 @@ def test_rows_of_two_chunks_are_there_at_once_and_outputs_of_one(monkeypatch):
 
 def test_rows_of_a_chunk_are_gone_when_the_next_one_comes(monkeypatch):
     monkeypatch.setattr(host, "SHARE", 1 << 13)
-    session = make_session(make_job(SMALL | {"model": "sage"}), community_graph())
+    session = make_session(job_of(SMALL | {"model": "sage"}), community_graph())
     plan = session.inference().plan
     plan.start({"node": np.arange(session.graph.nodes["node"].count)}, 2, 2)
     engine = LayerEngine(session.model, torch.device("cpu"), False)

@@ -356,7 +356,7 @@ def test_assigning_cloning_and_pickling():
 def test_given_as_pygs_own():
     data = plain()
     for threads in (1, 2):
-        fields = {"as_pyg": True, "sample_threads": threads, "gather_threads": threads, **FEW}
+        fields = {"as_pyg": True, "sample_threads": threads, **FEW}
         for made in ps.loader(data, data.train_mask, **fields):
             assert type(made) is Data
             assert made.validate() and made.num_nodes == len(made.n_id)

@@ -48,7 +48,7 @@ def assert_same(a, b):
 def test_batches_are_those_of_training():
     graph = community_graph()
     for sampler in ("neighbour", "labor", "saint-walk", "cluster"):
-        fields = {"sampler": sampler, "saint_size": 20, "clusters": 6, **FEW}
+        fields = {"sampler": sampler, "clusters": 6, **FEW, **({"batch_size": 4} if sampler == "cluster" else {})}
         session = make_session(make_job({**fields, "layers": 2, "seed": 3}), graph)
         batches = ps.loader(graph, seed=3, layers=2, **fields)
         schedule = ps.pipeline.Schedule(session.task.items, session.task.batch_size, 3, epochs=2)
@@ -216,7 +216,8 @@ def test_every_sampler():
     graph = community_graph()
     # These make no batches, are for models without layers, and for clusters.
     for sampler in sorted(set(SAMPLERS) - {"whole", "seeds", "explained"}):
-        batches = ps.loader(graph, sampler=sampler, layers=2, layer_sizes=[30, 30], saint_size=20, clusters=6, **FEW)
+        sizes = {"fanouts": [30, 30] if sampler in ("fastgcn", "ladies") else [4, 3], "batch_size": 4}
+        batches = ps.loader(graph, sampler=sampler, layers=2, clusters=6, **sizes)
         for batch in batches:
             assert len(batch.y) == batch.num_nodes
             assert batch.edge_index.shape[0] == 2

@@ -23,7 +23,7 @@ from refusals import refused
 from training_graphs import carrying_graph, community_graph, labelled_edges, typed_graph
 
 MB = 1 << 20
-SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "clusters": 10, "saint_size": 50}
+SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "clusters": 10}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,8 @@ def forecast_of(graph, device="cuda", **fields):
 # The others are for models without layers, and for clusters.
 @pytest.mark.parametrize("sampler", sorted(set(SAMPLERS) - {"seeds", "explained"}))
 def test_every_sampler_is_traced(sampler, device):
-    more = {"layer_sizes": [40, 20]} if sampler in ("fastgcn", "ladies") else {"layers": 2}
+    more = {"fanouts": [40, 20]} if sampler in ("fastgcn", "ladies") else {"layers": 2}
+    more |= {"batch_size": 4} if sampler == "cluster" else {}
     found = forecast_of(community_graph(600), device, sampler=sampler, **more)
     assert found.method == "traced", found.reason
     assert (found.device_allocated > 0) == (device == "cuda")
@@ -202,9 +203,9 @@ def test_weights_and_optimiser_state_are_counted_exactly():
 def test_a_step_on_the_host_takes_what_torch_allocates():
     """The traced tensors of a step are those of a real one, batch for batch."""
     from penstock.pipeline.loader import Loaded
-    from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
     from penstock.train.memory.device_forecast import _Noted
     from penstock.train.memory.host_forecast import _carried
+    from penstock.train.steps.loaded import LearnAlone, StaleWeights
     from penstock.train.trace.allocations import peak_of
     from penstock.train.trace.batches import LargestBatch
     from penstock.train.trace.fake_session import traced_session
@@ -218,17 +219,15 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
             before = len(allocations.events)
             loaded = _carried(session, LargestBatch(planned, batch, 1.0, 1, 1))
             first = {event.storage for event in allocations.events[:]}
-            x = prepared_batch(session, loaded)
-            learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
-            del loaded, x
+            LearnAlone(session, StaleWeights(session.learned, 0))(loaded)
+            del loaded
             peaks.append(peak_of([each for each in allocations.events[before:] if each.storage not in first]).bytes)
         loaded = Loaded(planned, session.task.sample(planned))
         session.inputs.carrier.gather(loaded.batch)
         session.task.label(loaded.batch)
         session.inputs.carrier.transfer(loaded.batch)
-        x = prepared_batch(session, loaded)
         with _Noted() as noted:
-            learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
+            LearnAlone(session, StaleWeights(session.learned, 0))(loaded)
         peaks.append(peak_of(noted.events).bytes)
         # The names of rows for dropout are an array of the host, which only the real step shows as a tensor.
         assert peaks[0] == pytest.approx(peaks[1], rel=0.08), fields

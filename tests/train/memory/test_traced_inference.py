@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.layerwise import host
 from penstock.train.memory.forecast import forecast
 from penstock.train.trace import inference
@@ -22,7 +22,7 @@ def loads(session, plan, rows):
 @pytest.mark.parametrize("share", [1 << 6, 1 << 13], ids=["many at a time", "one at a time"])
 def test_the_largest_chunk_is_about_the_largest_of_all(share, monkeypatch):
     monkeypatch.setattr(host, "SHARE", share)
-    session = make_session(make_job(SMALL), community_graph(4_000))
+    session = make_session(job_of(SMALL), community_graph(4_000))
     rows, plan = np.arange(4_000), session.inference().plan
     found = loads(session, plan, rows)
     assert len(found) > 50
@@ -40,7 +40,7 @@ def test_single_vertices_with_many_neighbours_are_among_the_largest(monkeypatch)
     graph = community_graph(count)
     ((kind, _),) = graph.edges.items()
     graph.edges[kind] = lists_of(rng.integers(0, count, len(targets)), targets, count, count)
-    session = make_session(make_job(SMALL), graph)
+    session = make_session(job_of(SMALL), graph)
     rows, plan = np.arange(count), session.inference().plan
     found = loads(session, plan, rows)
     sampled = list[int]()
@@ -59,7 +59,7 @@ def _noted(sampled, plan, found):
 def test_vertices_of_drawn_splits_are_evaluated():
     graph = community_graph()
     graph.nodes["node"].splits.clear()
-    session = make_session(make_job(SMALL | {"split": "ratio", "split_ratio": [0.5, 0.3, 0.2]}), graph)
+    session = make_session(job_of(SMALL | {"split": "ratio", "split_ratio": [0.5, 0.3, 0.2]}), graph)
     (val,) = _wanted(session, ["val"]).values()
     (both,) = _wanted(session, ["val", "test"]).values()
     assert (len(val), len(both)) == (60, 100)
@@ -68,10 +68,10 @@ def test_vertices_of_drawn_splits_are_evaluated():
 def test_what_is_evaluated_of_a_large_graph_is_not_looked_for(monkeypatch):
     """Its chunks fill the working memory, whatever is evaluated."""
     graph, fields = community_graph(20_000), SMALL | {"hidden": 64, "epochs": 1, "device": "cpu", "graph": "in memory"}
-    exact = forecast(make_job(fields), graph, device="cpu").host
+    exact = forecast(job_of(fields), graph, device="cpu").host
     monkeypatch.setattr(inference, "_FEW_EDGES", 1_000)
     monkeypatch.setattr(host.HostPlan, "start", None)
-    assert forecast(make_job(fields), graph, device="cpu").host == pytest.approx(exact, rel=0.02)
+    assert forecast(job_of(fields), graph, device="cpu").host == pytest.approx(exact, rel=0.02)
 
 
 @pytest.mark.parametrize("sampler", ["neighbour", "whole"])
@@ -83,13 +83,13 @@ def test_a_large_test_split_is_counted(sampler):
         rows = np.arange(20_000)
         graph.nodes["node"].splits = {"train": rows[:100], "val": rows[100:110], "test": rows[110 : 110 + test]}
         fields = SMALL | {"hidden": 64, "inference_mb": 32, "sampler": sampler, "epochs": 1, "device": "cpu"}
-        return forecast(make_job({**fields, "graph": "in memory"}), graph, device="cpu").host
+        return forecast(job_of({**fields, "graph": "in memory"}), graph, device="cpu").host
 
     assert host_bytes(19_000) > host_bytes(10) + 19_000 * 64 * 4
 
 
 def test_an_evaluation_at_the_end_reads_more_than_validations_do():
-    session = make_session(make_job(SMALL), community_graph())
+    session = make_session(job_of(SMALL), community_graph())
     splits = session.graph.nodes["node"].splits
     (val,) = _wanted(session, ["val"]).values()
     (both,) = _wanted(session, ["val", "test"]).values()

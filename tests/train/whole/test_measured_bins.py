@@ -1,7 +1,7 @@
 """Bins as a profile measures them."""
 
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.run_context import run_context
 from penstock.train.whole.measured import measure_bins
 from training_graphs import typed_graph
@@ -10,7 +10,7 @@ JOB = {"sampler": "whole", "scope": "all", "model": "rgcn", "layers": 2, "hidden
 
 
 def test_a_type_with_fewer_vertices_than_bins_is_measured():
-    job = make_job(JOB)
+    job = job_of(JOB)
     with run_context(job):
         found = list(measure_bins(make_session(job, typed_graph(150)), 1))
     assert {each.layer for each in found} == {0, 1}

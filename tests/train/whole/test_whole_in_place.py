@@ -9,7 +9,7 @@ import torch
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.sampling.device.block import device_block
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.layerwise.host import Reach
 from penstock.train.whole import in_place, plan
 from penstock.train.whole import plan as neighbour_lists
@@ -23,7 +23,7 @@ WHOLE = {"sampler": "whole", "layers": 3, "hidden": 8, "threads": 1, "dropout": 
 
 
 def session_of(graph=None, bins=4, in_place=True, **fields):
-    job = make_job({"graph": "g", "run": "r", **WHOLE, "bins": bins, **fields})
+    job = job_of({"graph": "g", "run": "r", **WHOLE, "bins": bins, **fields})
     session = make_session(job, graph or community_graph(120))
     if in_place:
         decision = Decision([bins] * job.layers, "host", False, False, 0, in_place=True)

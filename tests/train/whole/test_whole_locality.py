@@ -5,7 +5,7 @@ import pytest
 
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.whole import execution
 from training_graphs import scattered_ring, typed_graph
 
@@ -14,7 +14,7 @@ WHOLE = {"sampler": "whole", "layers": 3, "hidden": 8, "threads": 1, "dropout": 
 
 
 def losses_of(graph, **fields):
-    job = make_job({"graph": "g", "run": "r", "epochs": 5, **WHOLE, **fields})
+    job = job_of({"graph": "g", "run": "r", "epochs": 5, **WHOLE, **fields})
     session = make_session(job, graph)
     schedule = Schedule(session.task.items, session.task.batch_size, job.seed, 5)
     with session.execution.steps(schedule, START, lambda _: 1, lambda *_: None) as steps:

@@ -10,7 +10,7 @@ from forks import ForkedProgram, forked_command
 from penstock.api import train
 from penstock.progress import Progress
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from penstock.train.trace.allocations import PeakMemory
 from penstock.train.whole import execution
 from refusals import refused
@@ -98,7 +98,7 @@ def test_bins_stay_when_the_free_memory_changes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("state", [{}, [{}], [{"bins": [3]}], "x", [1]], ids=str)
 def test_a_damaged_division_is_a_sentence(tmp_path, state):
-    session = make_session(make_job({**WHOLE, "graph": "", "device": "cpu"}), community_graph())
+    session = make_session(job_of({**WHOLE, "graph": "", "device": "cpu"}), community_graph())
     with refused("damaged-file bins"):
         session.execution.restore(state)
 

@@ -7,7 +7,7 @@ from test_whole_exact import EPOCHS, graph_for, in_float64
 
 from penstock.pipeline.schedule import START, Schedule
 from penstock.train.build import make_session
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 from training_graphs import carrying_graph, community_graph, labelled_edges
 from whole_threads import train_in_threads
 
@@ -39,7 +39,7 @@ def all_in_float64(session):
 
 
 def one_machine(graph, fields):
-    session = make_session(make_job({"graph": "g", "run": "r", "epochs": EPOCHS, **WHOLE, **fields}), graph)
+    session = make_session(job_of({"graph": "g", "run": "r", "epochs": EPOCHS, **WHOLE, **fields}), graph)
     all_in_float64(session)
     schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, EPOCHS)
     with session.execution.steps(schedule, START, lambda _: 1, lambda *_: None) as steps:

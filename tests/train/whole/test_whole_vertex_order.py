@@ -17,7 +17,7 @@ class OneCut:
     rank, world = 0, 1
 
     def __init__(self, graph):
-        self._graph, self.types = graph, list(graph.nodes)
+        self._graph, self.types, self.relations = graph, list(graph.nodes), list(graph.edges)
         self._sample = Reach(graph, [list(graph.edges)]).batches([list(graph.edges)])
 
     def own(self, node_type):

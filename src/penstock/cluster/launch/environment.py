@@ -1,9 +1,9 @@
 """Tasks on the nodes of a job that torchrun or srun has started: every process of it runs the same command.
 
 Process 0 becomes the controller and starts its own node's tasks. On every other node the first process becomes an
-*agent*, which starts what the controller hands it; further processes of a node end at once, as tasks are processes of
-their own. `job_processes` reads a process's place from the environment, and says how processes find and authenticate
-each other.
+*agent*, which starts the tasks that the controller sends it; further processes of a node end at once, as tasks are
+processes of their own. `job_processes` reads a process's place from the environment, and says how processes find and
+authenticate each other.
 """
 
 import atexit
@@ -45,7 +45,7 @@ _BEAT = 0.2
 
 
 class Agent:
-    """Talks to the launcher alone."""
+    """Starts tasks for the launcher, and exchanges messages only with it."""
 
     def __init__(
         self, place: Place, secret: str, address: str, patience: float, start_patience: float | None = None
@@ -64,12 +64,12 @@ class Agent:
             self._endpoint.serve(kind, handler)
 
     def run(self) -> None:
-        """Until the run is over; raises when the launcher is gone."""
+        """Serve until the run is over; raises when the launcher is gone."""
         try:
             self._endpoint.meet(LAUNCHER, find_launcher(self._place, self._start_patience))
             channel = self._endpoint.channel(LAUNCHER)
             with polite_interrupt():
-                # A first Ctrl-C is the controller's to answer: it has it as well.
+                # The controller gets Ctrl-C as well and handles the first one.
                 while not self._over.wait(_BEAT):
                     channel.call(self._report(), self._patience)
         except PenstockError:
@@ -91,7 +91,7 @@ class Agent:
         setup = read_setup(message.arrays[0].tobytes().decode())
         key = key_of(setup.task.id, setup.incarnation)
         with self._lock:
-            # A call may come twice.
+            # The call may be a repeated one.
             if key not in self._processes and not self._over.is_set():
                 self._processes[key] = started_here(setup)
         return Message("started")
@@ -110,7 +110,7 @@ class Agent:
 
 
 def key_of(task: str, incarnation: int) -> str:
-    """What a process is called between launcher and agent."""
+    """The key of a task's process in messages between launcher and agent."""
     return f"{task}:{incarnation}"
 
 
@@ -120,24 +120,24 @@ def _check(sender: str) -> None:
 
 
 _LEAVING = 5.0
-"""Seconds for agents to hear that the run is over."""
+"""Seconds for agents to receive the message that the run is over."""
 
 
 @dataclass
 class AgentRecord:
-    """An agent as the launcher knows it."""
+    """An agent as the launcher sees it."""
 
     endpoint: str
     address: str
     """Where tasks of its node listen."""
     heard: float = 0.0
-    """When it last reported, by the monotonic clock."""
+    """The time of its last report, by the monotonic clock."""
     statuses: dict[str, int | None] = field(default_factory=dict)
-    """Exit statuses of what it started; None: it runs."""
+    """Exit statuses of the tasks that it started; None: still running."""
 
 
 class AgentRegistry:
-    """Hears agents from the moment it is made. Close it, or they wait for their patience to end."""
+    """Accepts agents from the moment it is made. It must be closed, or they wait until their patience ends."""
 
     def __init__(self, place: Place, secret: str, address: str, patience: float) -> None:
         self.place, self.address = place, address
@@ -152,15 +152,15 @@ class AgentRegistry:
             raise
 
     def agent(self, name: str) -> AgentRecord | None:
-        """An agent, if it has come."""
+        """An agent; None if it has not connected yet."""
         return self._agents.get(name)
 
     def channel(self, name: str) -> Channel:
-        """For orders to an agent."""
+        """The channel for requests to an agent."""
         return self._endpoint.channel(name)
 
     def close(self) -> None:
-        """Let every agent go. Again is no harm."""
+        """Tell every agent that the run is over; may be called again."""
         if self.closed:
             return
         self.closed = True
@@ -186,17 +186,17 @@ class AgentRegistry:
 # Launches tasks on the nodes of a job: on process 0's node as its own processes, on others through agents.
 
 _LOST = -signal.SIGKILL
-"""The status of a task that was ended, or went with its agent."""
+"""The status of a task that was killed, or was lost with its agent."""
 _REFUSED = 2
-"""The status of a task that its machine could not start, as of one that refuses itself."""
+"""The status of a task that its machine could not start: the same as of one that refuses its setup."""
 _QUIET = 2.0
-"""Seconds after which an agent that has not reported is in trouble."""
+"""Seconds without a report after which an agent counts as in trouble."""
 _ENDING = 10.0
 """Seconds for an agent to end a task."""
 
 
 class EnvironmentLauncher:
-    """The n-th machine of the cluster file is the n-th node of the job."""
+    """Launches tasks through agents: the n-th machine of the cluster file is the n-th node of the job."""
 
     def __init__(self, cluster: ClusterDocument, run: Path) -> None:
         log_folder(run)
@@ -205,14 +205,14 @@ class EnvironmentLauncher:
         self.interface: str | None = self._gathering.address
 
     def start(self, setup: Setup) -> Handle:
-        """Start a task, as soon as its node's agent has come."""
+        """Start a task as soon as its node's agent has connected."""
         node = self._nodes[setup.task.machine]
         if node:
             return AgentTask(setup, agent_name(node), self._gathering)
         return started_here(listening_at(setup, self._gathering.address))
 
     def close(self) -> None:
-        """Let the agents go; they end what they still have."""
+        """Release the agents; they end their remaining tasks."""
         self._gathering.close()
 
 
@@ -234,7 +234,7 @@ class AgentTask:
 
     @property
     def trouble(self) -> str:
-        """Why it does not run, or cannot be asked."""
+        """Why it does not run, or cannot be reached."""
         agent = self._gathering.agent(self._agent)
         if self._refusal or self._status is not None:
             return self._refusal
@@ -244,7 +244,7 @@ class AgentTask:
         return f"the agent of machine {self._setup.task.machine} is gone" if quiet else ""
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs, or its agent has not come."""
+        """Its exit status; None while it runs, or its agent has not connected."""
         if self._status is None:
             self._ask()
             agent = self._gathering.agent(self._agent)
@@ -264,7 +264,7 @@ class AgentTask:
                     self._gathering.channel(self._agent).call(Message("end", {"task": self._key}), _ENDING)
 
     def _ask(self) -> None:
-        """Hand the setup to the agent, once."""
+        """Send the setup to the agent, once."""
         agent = self._gathering.agent(self._agent)
         if self._asked is None and agent is not None:
             text = listening_at(self._setup, agent.address).model_dump_json().encode()
@@ -273,32 +273,32 @@ class AgentTask:
             self._endpoint = agent.endpoint
 
     def _look_at_start(self) -> None:
-        """Whether the agent could start it."""
+        """Check whether the agent could start it."""
         if self._asked is None or not self._asked.over:
             return
         try:
             self._asked.result()
         except PeerLost:
-            # The controller sees that the task is silent.
+            # The controller will notice that the task is silent.
             return
         except PenstockError as error:
             self._status, self._refusal = _REFUSED, str(error)
 
 
 def listening_at(setup: Setup, address: str) -> Setup:
-    """The setup of a task that listens elsewhere than its machine's entry says."""
+    """The setup of a task that listens at another address than its machine's entry says."""
     return setup.model_copy(update={"task": setup.task.model_copy(update={"address": address})})
 
 
 _open: dict[Place, AgentRegistry] = {}
-"""The gathering of this process, if it is its job's first: the environment is the whole process's."""
+"""The agent registry of this process, if it is its job's first; global, as the environment is the whole process's."""
 
 
 def become(cluster: ClusterDocument) -> bool:
     """Call it first in every process. True: this one controls the run. False: its part, if it had one, is over."""
     place = _checked_place(cluster)
     if place.first:
-        # Agents are heard from now on: they know that this process lives while it reads and cuts the graph.
+        # Agents are answered from now on, so that they know this process lives while it reads and partitions the graph.
         gathered(cluster)
         return True
     if place.local == 0:
@@ -308,7 +308,9 @@ def become(cluster: ClusterDocument) -> bool:
 
 
 def gathered(cluster: ClusterDocument) -> AgentRegistry:
-    """The gathering of this process's job, made at the first call and closed at the latest when the process ends."""
+    """The agent registry of this process's job, made at the first call and closed when the process
+    ends at the latest.
+    """
     place = _checked_place(cluster)
     if not place.first:
         raise PenstockError(
@@ -333,7 +335,7 @@ def _checked_place(cluster: ClusterDocument) -> Place:
 
 
 def _address(cluster: ClusterDocument, place: Place) -> str:
-    """A machine's own entry, or else what the system says."""
+    """The address in a machine's entry, or else the one that the system reports."""
     said = cluster.machines[place.node].address
     return place.address() if said in LOOPBACK else said
 

@@ -27,7 +27,7 @@ _REPEATED = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 _FIRST_HOST = re.compile(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?")
 _PORTS = range(20_000, 30_000)
 _ELSEWHERE = "192.0.2.1"
-"""An address kept for documentation: nothing is sent there, but the system says which way it would go."""
+"""An address reserved for documentation: nothing is sent there, but it shows which interface would be used."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Place:
     master: str
     """The host of process 0."""
     port: int
-    """Where the job's processes meet, on that host."""
+    """The port on that host where the job's processes meet."""
     job: str
-    """The job's name, which no other job at this time and place has."""
+    """The job's name, unique among jobs at this time and host."""
     met: bool
-    """Whether someone listens at the port already, as torchrun does."""
+    """Whether another process listens at the port already, as torchrun does."""
 
     @property
     def nodes(self) -> int:
@@ -60,16 +60,16 @@ class Place:
         return self.node == 0 and self.local == 0
 
     def address(self) -> str:
-        """Where other nodes reach this one."""
+        """The address at which other nodes reach this one."""
         if self.nodes == 1 or self.master in LOOPBACK:
             return "127.0.0.1"
         found = _way_to(self.master)
-        # Many hosts know themselves by a loopback address.
+        # Many hosts resolve their own name to a loopback address.
         return _way_to(_ELSEWHERE) if found.startswith("127.") else found
 
 
 def read_place(variables: Mapping[str, str] = os.environ) -> Place:
-    """From the environment of this process."""
+    """The place of this process, from its environment."""
     if "RANK" in variables:
         return _of_ranks(variables)
     if "SLURM_PROCID" in variables:
@@ -113,7 +113,7 @@ def _of_slurm(variables: Mapping[str, str]) -> Place:
 
 
 def _first_host(hosts: str) -> str:
-    """The first of a list in Slurm's form, say gpu[01-04,07],big3."""
+    """The first host of a list in Slurm's form, such as gpu[01-04,07],big3."""
     found = _FIRST_HOST.match(hosts)
     if found is None:
         raise PenstockError(
@@ -142,7 +142,7 @@ def _number(variables: Mapping[str, str], name: str, default: int | None = None)
 
 
 def _way_to(host: str) -> str:
-    """This host's address on the way to another."""
+    """This host's address on the route to another."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
             asked.connect((host, 9))
@@ -163,17 +163,15 @@ def machines_of_job(place: Place) -> list[Machine]:
     return [Machine(name=f"node{number}", workers=workers) for number, workers in enumerate(place.workers)]
 
 
-# How the processes of a job find process 0, and how both sides prove who they are.
-#
-# The launcher's address is in torchrun's store, or in one of its own. Anybody may write there, so nothing but that
-# address is: whoever answers at it must prove to be the launcher. Keys are derived from a random key that all processes
-# of a job share.
+# How the processes of a job find process 0, and how both sides authenticate. The launcher's address is in torchrun's
+# store, or in one of its own. Any process may write there, so nothing else is read from it: the process that answers at
+# the address must prove that it is the launcher. Keys are derived from a random key that all processes of a job share.
 
 _KEY = "penstock/launcher"
 
 
 def publish(place: Place, address: str, patience: float) -> Any:
-    """Tell where the launcher listens, for as long as what is returned is kept."""
+    """Publish the launcher's address for as long as the returned object is kept."""
     store = _store(place, not place.met, patience)
     store.set(_KEY, address)
     return store
@@ -218,7 +216,7 @@ def agent_name(node: int) -> str:
 
 
 def read_secret(variables: Mapping[str, str] = os.environ) -> str:
-    """From the environment, or the file it names."""
+    """The secret from the environment, or from the file that it names."""
     secret = variables.get(SECRET, "")
     if not secret and (path := variables.get(SECRET_FILE)):
         try:
@@ -235,7 +233,7 @@ def read_secret(variables: Mapping[str, str] = os.environ) -> str:
     if not secret:
         raise PenstockError(f"The job's processes have no shared secret: {_MEND}.", code="option-missing")
     if not _SECRET.fullmatch(secret):
-        # Of a phrase the keys could be guessed, by anybody who has seen a certificate that was made of it.
+        # Keys derived from a phrase could be guessed by anyone who has seen a certificate derived from it.
         raise PenstockError(
             f"The job's secret is not a random key of 64 hexadecimal digits: {_MEND}.", code="value-out-of-range"
         )
@@ -243,7 +241,7 @@ def read_secret(variables: Mapping[str, str] = os.environ) -> str:
 
 
 def derived_credentials(name: str, nodes: int, secret: str, job: str) -> Credentials:
-    """What a process of a job needs to be believed. Another job's, of the same secret, are different."""
+    """The credentials of a process of a job. Those of another job with the same secret are different."""
     names = [LAUNCHER, *map(agent_name, range(1, nodes))]
     seed = hmac.digest(bytes.fromhex(secret), f"penstock launcher 2 {job}".encode(), "sha256")
     return make_credentials(names, seed)[name]

@@ -13,14 +13,14 @@ from penstock.hardware.cluster import LAUNCHER_FACTS
 from penstock.processes import start_python
 
 _ENDING = 10.0
-"""Seconds for a killed process to be gone."""
+"""Seconds for a killed process to end."""
 
 
 class LocalProcess:
     """A process with its setup on its standard input, which stays open: when it closes, the starter is gone."""
 
     arguments: Sequence[str] = ("-m", "penstock.cluster.tasks")
-    """What Python is started with."""
+    """Python's arguments."""
 
     def __init__(self, setup: Setup, log: Path, folder: Path | None = None) -> None:
         """Start the process in `folder`, or in this process's own folder where that is None."""
@@ -40,7 +40,7 @@ class LocalProcess:
 
     @property
     def pid(self) -> int | None:
-        """The number of the process."""
+        """The id of the process."""
         return self._process.pid
 
     @property
@@ -56,7 +56,7 @@ class LocalProcess:
         return status
 
     def wait(self) -> int:
-        """Its exit status, when it has ended."""
+        """Wait until it has ended; returns its exit status."""
         status = self._process.wait()
         self._close_input()
         return status
@@ -90,7 +90,7 @@ class LocalLauncher:
 
 
 def started_here(setup: Setup, folder: Path | None = None) -> LocalProcess:
-    """A task started by someone on its machine who was told of the run by its controller."""
+    """Start a task on this machine on behalf of the controller."""
     log = log_of(setup)
     if not log.parent.is_dir():
         raise PenstockError(
@@ -102,7 +102,7 @@ def started_here(setup: Setup, folder: Path | None = None) -> LocalProcess:
 
 
 def log_folder(run: Path) -> Path:
-    """Where tasks write what happens to them."""
+    """The folder of the tasks' logs."""
     return make_private_folder(run / "logs")
 
 

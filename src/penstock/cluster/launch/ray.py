@@ -1,8 +1,8 @@
 """Tasks on the nodes of a Ray cluster.
 
-Ray places and watches; it runs none of our code but one actor for each task, which starts the task's process on its
-node, as everywhere else, and tells how it ended. `ray_cluster` has all that is asked of Ray: which node is which
-machine, what of it a task asks for, and the actor.
+Ray runs none of our code but one actor for each task, which starts the task's process on its node, as everywhere else,
+and reports how it ended. `ray_cluster` has all use of Ray: which node is which machine, the resources that a task
+requests, and the actor.
 """
 
 import math
@@ -37,26 +37,28 @@ from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument, Machine, 
 _LOST = -signal.SIGKILL
 """The status of a task whose node is gone."""
 _REFUSED = 2
-"""The status of a task that its machine could not start, as of one that refuses itself."""
+"""The status of a task that its machine could not start: the same as of one that refuses its setup."""
 _AGAIN = 0.25
-"""Seconds between two looks for a node."""
+"""Seconds between two searches for a node."""
 
 
 class ActorHandle(Protocol):
-    """The actor that started a task, as far as ending it is concerned."""
+    """The actor that started a task."""
 
     def pid(self) -> int | None:
         """The task's process, once it runs."""
 
     def look(self) -> TaskEnd | None:
-        """What became of the task, if something did."""
+        """How the task ended; None while it has not."""
 
     def end(self) -> None:
-        """End the task."""
+        """End the task and its actor."""
 
 
 class RayTask:
-    """A handle. `place` asks Ray to keep the task on its machine's node, and says where that is; None: nowhere now."""
+    """A handle on a task. `place` starts it on its machine's node and returns the node's address; None: there is no
+    node now.
+    """
 
     def __init__(
         self, setup: Setup, place: Callable[[Setup], tuple[ActorHandle, str] | None], host: str | None
@@ -71,7 +73,7 @@ class RayTask:
 
     @property
     def pid(self) -> int | None:
-        """Its process, if it is on this host and runs already."""
+        """Its process id, if it is on this host and runs already."""
         return self._actor.pid() if self._actor is not None and self._address == self._host else None
 
     @property
@@ -86,7 +88,7 @@ class RayTask:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended and somebody knows."""
+        """Whether it has ended and its status was read."""
         return self._status is not None
 
     def poll(self) -> int | None:
@@ -101,7 +103,7 @@ class RayTask:
     def kill(self) -> None:
         """End it, wherever it is."""
         if self._status is None:
-            # What kept it from running is still to be asked for.
+            # The reason why it did not run can still be asked for.
             self._refusal = self.trouble
             self._status = _LOST
             if self._actor is not None:
@@ -124,7 +126,7 @@ class RayTask:
         elif self._running:
             self._status = _LOST
         else:
-            # Its node went before it was there. It is not the task that failed: another node is looked for.
+            # Its node was lost before the actor started. The task has not failed: another node is searched.
             self._actor = None
 
 
@@ -136,7 +138,7 @@ class RayTask:
 def with_ray_machines(fields: dict[Any, Any]) -> dict[Any, Any]:
     """The fields of a cluster file, with the machines that Ray has."""
     try:
-        # A machine that was found is whichever node can be it, also when the run goes on another day.
+        # A machine that was found may be any fitting node, also when the run is resumed on another day.
         options = RayOptions.model_validate({"address": "auto", "spares": True, **(fields.get("ray") or {})})
     except (ValidationError, TypeError) as error:
         said = first_problem(error) if isinstance(error, ValidationError) else str(error)
@@ -173,7 +175,7 @@ def machines_of_nodes(nodes: Sequence[Node]) -> list[Machine]:
 
 
 def _names(nodes: Sequence[Node]) -> Iterator[str]:
-    """As the node was labelled, or is called; a number behind those that would be the same."""
+    """The node's label or its name, with a number appended to repeated ones."""
     used: set[str] = set()
     for node in nodes:
         plain = re.sub(r"[^A-Za-z0-9_.-]", "-", min(node.machines, default=node.name)).lstrip("_.-")[:30] or "node"
@@ -183,7 +185,7 @@ def _names(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 class RayLauncher:
-    """Pins every task to the node that is its machine. The controller starts lost tasks again; Ray does not."""
+    """Pins every task to the node of its machine. Lost tasks are restarted by the controller, not by Ray."""
 
     def __init__(self, cluster: ClusterDocument, run: Path) -> None:
         log_folder(run)
@@ -199,7 +201,7 @@ class RayLauncher:
             raise
 
     def start(self, setup: Setup) -> RayTask:
-        """Start a task, when its machine has a node."""
+        """Start a task as soon as its machine has a node."""
         self._tasks = [task for task in self._tasks if not task.over]
         task = RayTask(setup, self._place, self.interface)
         self._tasks.append(task)
@@ -213,7 +215,7 @@ class RayLauncher:
         self._ray.close()
 
     def _place(self, setup: Setup) -> tuple[RayActorHandle, str] | None:
-        """Have a task started on its machine's node, if there is one; the actor and the node's address."""
+        """Start a task's actor on its machine's node, if there is one; returns the actor and the node's address."""
         task = setup.task
         node = self._assignment.node_of(task.machine, self._ray.nodes())
         if node is None:

@@ -19,16 +19,16 @@ from penstock.cluster.layout import Layout, TaskSpec, read_setup
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import LOOPBACK, ClusterDocument, Machine, RayOptions
 
-# Which node of a Ray cluster is which machine, and what of the machine a task asks Ray for.
+# Which node of a Ray cluster is which machine, and the resources that a task requests.
 
 MACHINE = "machine:"
-"""A node that was started with the resource machine:NAME is that machine."""
+"""The prefix of a resource, machine:NAME, that makes a node that machine."""
 _SLACK = 1e-6
 
 
 @dataclass(frozen=True)
 class Node:
-    """A living node, as Ray knows it. Memory in bytes."""
+    """A live node, as Ray describes it. Memory in bytes."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class Node:
 class NodeAssignment:
     """Assigns machines to Ray nodes: by the machine's name or address, or to a spare node where that is allowed.
 
-    A machine stays on its node while that lives.
+    A machine stays on its node as long as that lives.
     """
 
     def __init__(self, machines: Sequence[Machine], spares: bool) -> None:
@@ -81,7 +81,7 @@ class NodeAssignment:
         return node
 
     def address_on(self, name: str, node: Node) -> str:
-        """Where the machine's tasks listen on a node: at its own address, unless that is another host's or none."""
+        """The address on a node where the machine's tasks listen: its own, unless that is missing or another host's."""
         machine = self._machines[name]
         ours = machine.address not in LOOPBACK and (name in node.machines or name in (node.name, node.host))
         return machine.address if ours else node.address
@@ -116,7 +116,7 @@ class NodeAssignment:
 
 
 def lacking(machines: Sequence[Machine], node: Node) -> str:
-    """What a node has too little of to be these machines; empty: nothing."""
+    """The resources that a node lacks to be these machines, as a phrase; empty if it has enough."""
     asked = {
         "cores": (sum(machine.cores or 0 for machine in machines), node.cores),
         "GPUs": (sum(machine.gpus for machine in machines), node.gpus),
@@ -128,12 +128,12 @@ def lacking(machines: Sequence[Machine], node: Node) -> str:
 
 _COMPUTING = ("worker", "sampler")
 _FINEST = 10_000
-"""Ray counts in ten-thousandths."""
+"""Ray's resolution of resources: ten-thousandths."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The resources of a machine that one task asks of Ray. Memory is in bytes."""
+    """The resources that one task requests from Ray. Memory is in bytes."""
 
     cores: float = 0.0
     gpus: float = 0.0
@@ -141,9 +141,9 @@ class Share:
 
 
 def share_of(task: TaskSpec, layout: Layout, machine: Machine) -> Share:
-    """Those that compute divide the cores and the memory among them, and workers the GPUs.
+    """Tasks that compute divide the cores and the memory among them, and workers the GPUs.
 
-    Stores and servers mostly wait for the network and ask for nothing, unless the machine has nobody else.
+    Stores and servers mostly wait for the network and request nothing, unless there are no other tasks on the machine.
     """
     here = [each for each in layout.tasks if each.machine == machine.name]
     sharing = [each for each in here if each.kind in _COMPUTING] or here
@@ -158,27 +158,28 @@ def share_of(task: TaskSpec, layout: Layout, machine: Machine) -> Share:
 
 
 def _part(amount: float, among: int) -> float:
-    """Rounded down, so that all parts together are no more than there is."""
+    """An equal part, rounded down, so that all parts together fit."""
     return math.floor(amount / among * _FINEST) / _FINEST
 
 
 def _whole_gpus(gpus: int, workers: int) -> float:
-    """Ray gives parts of one GPU, but not of several: of workers that share, so many must fit each."""
+    """GPUs per worker. Ray gives parts of one GPU, but not of several, so workers that share must
+    divide a GPU evenly.
+    """
     if gpus >= workers:
         return float(gpus // workers)
     return _part(1, math.ceil(workers / gpus)) if gpus else 0.0
 
 
-# The Ray actor of one task: starts its process on the actor's node and reports how it ended.
-#
-# The task runs in a process of its own, as everywhere else: its memory, its log and how it dies are not Ray's.
+# The Ray actor of one task: starts its process on the actor's node and reports how it ended. The task runs in a process
+# of its own, as everywhere else, so its memory, log and exit are independent of Ray's.
 
 
 class TaskActor:
-    """Lives while its task does. If it is killed, the task's standard input closes, and the task ends."""
+    """Lives as long as its task. If it is killed, the task's standard input closes, and the task ends."""
 
     def __init__(self, setup: str, folder: str) -> None:
-        """`folder`: where the run was started, and where the task runs if there is such a folder here."""
+        """`folder`: where the run was started; the task runs there too if the folder exists here."""
         self._process: LocalProcess | None = None
         self._refusal = ""
         try:
@@ -192,7 +193,7 @@ class TaskActor:
         return self._process.pid if self._process else None
 
     def wait(self) -> tuple[int, str]:
-        """How it ended: the exit status, or why there was no process."""
+        """Wait for the end: the exit status, or the reason why there was no process."""
         return (self._process.wait(), "") if self._process else (0, self._refusal)
 
     def end(self) -> None:
@@ -212,7 +213,7 @@ class TimeLimit(Exception):  # noqa: N818
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeLimit in the block after so many seconds. Only the main thread can be interrupted; others are not.
 
-    An alarm that was set before is set again afterwards, for what is left of its time.
+    An alarm that was set before is set again afterwards, for the rest of its time.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -236,15 +237,15 @@ def time_limit(seconds: float) -> Iterator[None]:
 ADDRESS = "RAY_ADDRESS"
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""What makes Ray listen on the loopback address alone, on any system."""
+"""Makes Ray listen on the loopback address only, on any system."""
 _OBJECTS = 80 << 20
-"""Bytes of Ray's object store, the least it takes: no array of ours goes through it."""
+"""Bytes of Ray's object store, the least it accepts: no array of ours goes through it."""
 _ENDING = 5.0
 """Seconds for an actor to end its task before the actor itself is ended."""
 
 
 class RayCluster:
-    """A connection to Ray. What it started or joined it leaves when closed; a connection that was there stays."""
+    """A connection to Ray. Closing it leaves what it started or joined; a connection that existed before stays."""
 
     def __init__(self, ray: Any, ours: bool) -> None:
         self._ray, self._ours = ray, ours
@@ -256,12 +257,12 @@ class RayCluster:
         return str(self._ray.util.get_node_ip_address())
 
     def nodes(self) -> list[Node]:
-        """Those that live, in a fixed order."""
+        """The live nodes, in a fixed order."""
         living = [Node.of(said) for said in self._ray.nodes() if said["Alive"]]
         return sorted(living, key=lambda node: (node.address, node.name, node.id))
 
     def start_actor(self, name: str, setup: str, node: Node, share: Share) -> "RayActorHandle":
-        """Have a task started on a node; it may be that it never is."""
+        """Start a task's actor on a node; Ray may never schedule it."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._actors += 1
@@ -272,7 +273,7 @@ class RayCluster:
             memory=share.memory or None,
             max_restarts=0,
             max_task_retries=0,
-            # One call waits for the task's end, meanwhile others are answered.
+            # One call waits for the task's end while others are answered.
             max_concurrency=4,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
         )
@@ -287,7 +288,7 @@ class RayCluster:
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """What became of a task: it ended with a status, could not be started, or was lost with its actor."""
+    """How a task ended: with a status, without having been started, or lost with its actor."""
 
     how: Literal["ended", "refused", "lost"]
     status: int = 0
@@ -295,7 +296,7 @@ class TaskEnd:
 
 
 class RayActorHandle:
-    """An actor as its starter sees it. Nothing here waits but `end`."""
+    """An actor as its starter sees it. Only `end` waits."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
@@ -316,14 +317,14 @@ class RayActorHandle:
         try:
             status, refusal = self._ray.get(self._end)
         except self._ray.exceptions.RayError as error:
-            # An actor that only cannot be reached must not go on.
+            # An actor that cannot be reached must not continue.
             self._kill()
             return TaskEnd("lost", why=str(error).strip().splitlines()[0])
         self._kill()
         return TaskEnd("refused", why=refusal) if refusal else TaskEnd("ended", status)
 
     def end(self) -> None:
-        """End the task, then the actor. A task that was only just started ends when its actor does."""
+        """End the task, then the actor. A task that has only just been started ends with its actor."""
         if self._ready(self._pid):
             with suppress(self._ray.exceptions.RayError):
                 self._ray.wait([self._actor.end.remote()], timeout=_ENDING)
@@ -338,7 +339,7 @@ class RayActorHandle:
 
 
 def connect(cluster: ClusterDocument) -> RayCluster:
-    """Join the Ray cluster that the options or RAY_ADDRESS name; if neither does, start one of this host alone."""
+    """Join the Ray cluster that the options or RAY_ADDRESS name; if neither does, start one on this host."""
     address = _address(cluster.ray)
     if address is not None:
         return join(cluster.ray)
@@ -346,7 +347,7 @@ def connect(cluster: ClusterDocument) -> RayCluster:
         ray = imported_ray()
         if ray.is_initialized():
             return RayCluster(ray, ours=False)
-        # Every machine of the file is this one node, and it has all that they say.
+        # Every machine of the file is this one node, which has all their resources.
         cores = sum(machine.cores or 0 for machine in cluster.machines)
         memory = int(sum(machine.memory_gb or 0 for machine in cluster.machines) * 1e9)
         _init(
@@ -364,7 +365,7 @@ def connect(cluster: ClusterDocument) -> RayCluster:
 
 
 def join(options: RayOptions) -> RayCluster:
-    """Join a Ray cluster that runs: the one that is named, or the one that has a node on this host."""
+    """Join a running Ray cluster: the one that is named, or the one that has a node on this host."""
     ray = imported_ray()
     if ray.is_initialized():
         return RayCluster(ray, ours=False)
@@ -381,7 +382,7 @@ def join(options: RayOptions) -> RayCluster:
 
 
 def imported_ray() -> Any:
-    """Ray, or a sentence how to have it."""
+    """Ray; if it is not installed, an error that says how to install it."""
     try:
         import ray
         import ray.exceptions
@@ -412,21 +413,21 @@ def _init(ray: Any, limit: float, address: str, **more: Any) -> None:
 
 
 def _job_config() -> Any:
-    """Without the working folder, which Ray would put before all others on the search path of its workers."""
+    """A configuration without the working folder, which Ray would put first on the search path of its workers."""
     from ray.job_config import JobConfig
 
     class InstalledModules(JobConfig):
         def _runtime_env_has_working_dir(self) -> bool:
-            # Ray leaves the folders of the script and of the process alone where a job brings its own.
+            # Ray does not add the folders of the script and of the process if a job has its own configuration.
             return True
 
     return InstalledModules()
 
 
 def _own_token() -> dict[str, str]:
-    """Who is no part of the run is refused, and no token is left in the user's home.
+    """Settings by which other processes are refused, without leaving a token in the user's home.
 
-    Ray reads these when it is imported first; later it would mix them with what it read before.
+    Ray reads these when it is first imported; later it would mix them with what it read before.
     """
     if "ray" in sys.modules or "RAY_AUTH_MODE" in os.environ:
         return {}
@@ -435,7 +436,7 @@ def _own_token() -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """For Ray's own start alone. What the user has set stays."""
+    """Environment variables for Ray's own start only. Those that the user has set are kept."""
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
     try:

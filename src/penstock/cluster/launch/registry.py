@@ -14,14 +14,14 @@ class Handle(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process, where it is on this host and runs already."""
+        """Its process id, if it is on this host and runs already."""
 
     def poll(self) -> int | None:
         """Its exit status; None while it runs or waits for its machine. A signal's number is negative."""
 
     @property
     def trouble(self) -> str:
-        """Why it does not run, as far as the launcher knows more than its status says; else empty."""
+        """Why it does not run, if the launcher knows more than its status says; else empty."""
 
     def kill(self) -> None:
         """End it at once, and wait until it has ended."""
@@ -31,13 +31,15 @@ class Launcher(Protocol):
     """A way to start tasks."""
 
     interface: str | None
-    """Where the controller listens for tasks that this launcher starts; None: where the first machine's tasks do."""
+    """The interface on which the controller listens for tasks of this launcher; None: that of the first machine's
+    tasks.
+    """
 
     def start(self, setup: Setup) -> Handle:
-        """Start a task, without waiting for it; it ends by itself when whoever started it is gone."""
+        """Start a task without waiting for it; it ends by itself when its starter is gone."""
 
     def close(self) -> None:
-        """End what is left. Nothing more will be started; again is no harm."""
+        """End all remaining tasks. Nothing can be started afterwards; may be called again."""
 
 
 def _controls(cluster: ClusterDocument) -> bool:
@@ -46,12 +48,12 @@ def _controls(cluster: ClusterDocument) -> bool:
 
 @dataclass(frozen=True)
 class LauncherEntry:
-    """One launcher."""
+    """A launcher by name: how it is made, and what it does in each process."""
 
     make: Callable[[ClusterDocument, Path], Launcher]
-    """For a cluster and a run folder."""
+    """Makes the launcher for a cluster and a run folder."""
     take_part: Callable[[ClusterDocument], bool] = _controls
-    """Called before anything else of a run. False: this process was not to control it, and its part is over."""
+    """Called before anything else of a run. False: this process does not control the run, and its part is over."""
     discover: Callable[[dict[Any, Any]], dict[Any, Any]] | None = None
     """Completes the fields of a cluster file with the machines that it finds."""
     facts: LauncherFacts = NO_FACTS

@@ -8,7 +8,7 @@ from penstock.cluster.layout import Setup
 
 def run_task(setup: Setup) -> int:
     """Take part in a run until it is over; returns the exit status."""
-    # A store needs none of what a worker imports.
+    # Imported here, since a store needs none of what a worker imports.
     kind = setup.task.kind
     run: Callable[[Setup], int] = getattr(import_module(f"penstock.cluster.tasks.{kind}"), f"run_{kind}")
     return run(setup)

@@ -15,7 +15,7 @@ _ORPHANED, _REFUSED = 75, 2
 
 
 def main() -> int:
-    """The exit status: 0, 2 with a sentence for what the user must correct, 1 for what nobody expected."""
+    """Run the task; the exit status is 0, 2 for an error that the user must correct, 1 for an unexpected one."""
     # A terminal's Ctrl-C is for the controller, which asks its tasks to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()
@@ -41,5 +41,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     status = main()
     sys.stderr.flush()
-    # Threads of libraries may still wait for peers that are gone.
+    # Threads of libraries may still wait for peers that are gone, so exit without joining them.
     os._exit(status)

@@ -1,6 +1,7 @@
 """The sampler: draws whole batches for a worker, asking the owners of the lists.
 
-It answers from its start: what a sampler needs of the whole graph may take minutes, and who asks hears that it lives.
+It answers from its start: preparing a sampler from the whole graph may take minutes, and workers must see that it
+lives.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from penstock.cluster.worker.batch_source import SAMPLER, job_sampler
 from penstock.cluster.worker.cut_graph import Parts
 from penstock.sampling.parts import serve_batches
 from penstock.train.inputs import with_edge_fields
-from penstock.train.job import make_job
+from penstock.train.job import stored_job
 
 _THREADS = 2
 
@@ -23,7 +24,7 @@ def run_sampler(setup: Setup) -> int:
         serve_batches(member.endpoint, samplers)
         member.announce()
         member.await_tasks("store")
-        parts, job = Parts(member), make_job(setup.job, "The run's job")
+        parts, job = Parts(member), stored_job(setup.job, "The run's job")
         samplers[SAMPLER] = job_sampler(parts, with_edge_fields(job, parts.edge_fields()))
         member.stopped.wait()
     return 0

@@ -11,11 +11,11 @@ from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
 from penstock.store.parts.requests import checked
 from penstock.train.checkpoints import DamagedState
-from penstock.train.job import make_job
+from penstock.train.job import stored_job
 from penstock.wire import Endpoint, Message
 
 _PATIENCE = 0.25
-"""Seconds that a worker is kept waiting for weights before it is told to ask again."""
+"""Seconds that a request for weights waits before the worker is told to ask again."""
 
 
 def run_server(setup: Setup) -> int:
@@ -31,8 +31,8 @@ def run_server(setup: Setup) -> int:
 
 
 def _opened(member: Member, file: Path) -> Shard:
-    """The shard as its file says, or an empty one, which the first worker will fill."""
-    given = make_job(member.setup.job), member.setup.layout.world, file
+    """The shard from its file, or an empty one, which the first worker will fill."""
+    given = stored_job(member.setup.job, "The run's job"), member.setup.layout.world, file
     try:
         return Shard(*given)
     except DamagedState as error:
@@ -42,7 +42,7 @@ def _opened(member: Member, file: Path) -> Shard:
 
 
 def serve_shard(endpoint: Endpoint, shard: Shard, world: int) -> None:
-    """Answer the workers of a run, of whom there are `world`."""
+    """Serve the `world` workers of a run."""
 
     def begin(message: Message, sender: str) -> Message:
         asked = checked(message, Begin)

@@ -1,4 +1,4 @@
-"""The store: holds a machine's parts and answers requests for their rows and lists."""
+"""The store: holds a machine's parts and serves their rows and lists."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -46,8 +46,8 @@ def held_rows(
 ) -> Iterator[tuple[tuple[int, str], HeldRows]]:
     """What this machine's replicas hold, by part and field; `graphs` are its own parts.
 
-    Where a part's folder is on this machine, as on a shared disk, its rows are mapped and no copy is made; else they
-    are copied from the owner, into memory or, where they are large, into a file without a name.
+    If a part's folder is accessible on this machine, as on a shared disk, its rows are mapped and not copied; else they
+    are copied from the owner, into memory or, if large, into an unlinked file.
     """
     features, taken = str(member.setup.job["features"]), 0
     for replica in replicas_on(member):
@@ -99,7 +99,7 @@ def _fields_of(member: Member, part: int) -> dict[str, object]:
 
 
 def _check_memory(member: Member, replica: Replica, taken: int) -> None:
-    """Refuse copies that a machine has no memory for, as far as its `memory_gb` says."""
+    """Refuse copies that exceed a machine's `memory_gb`, if that is given."""
     machine = next(each for each in member.setup.cluster.machines if each.name == replica.machine)
     if machine.memory_gb is not None and taken > machine.memory_gb * 1e9:
         raise PenstockError(
@@ -126,7 +126,8 @@ def run_store(setup: Setup) -> int:
         copies = ReplicaService(member.endpoint)
         member.announce()
         if replicas_on(member):
-            # Rows may have to come from other stores, which wait for nobody once they have announced themselves.
+            # Rows may have to be copied from other stores, which need no other task once they have announced
+            # themselves.
             member.await_tasks("store")
             copies.hold(dict(held_rows(member, partition, graphs)))
         member.stopped.wait()
@@ -137,7 +138,7 @@ def _embeddings(
     member: Member, partition: Partition, graphs: dict[int, Graph]
 ) -> dict[tuple[str, int], OwnedEmbedding]:
     """Learnable rows of the types without features, kept in the run folder."""
-    # The controller has checked the job. What checks it imports torch, which a store does without.
+    # The controller has checked the job. The check imports torch, which a store does without.
     job, folder = member.setup.job, make_private_folder(Path(member.setup.run) / "embeddings")
     seed = seed_of(job["seed"], job["draws"])
     width, how = job["embedding"], (job["embedding_lr"], seed, job["embedding_decay"])
@@ -182,7 +183,7 @@ def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
             raise PenstockError(
                 f"There are no vertices of type {message.body.get('node_type')!r}.", code="unknown-name"
             )
-        # Inside a part rows count from its first.
+        # Rows of a part are numbered from its first.
         rows = tuple(np.asarray(rows, np.int64) + nodes.first for rows in nodes.splits.values())
         return Message("splits", {"names": list(nodes.splits)}, rows)
 
@@ -191,7 +192,7 @@ def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:
 
 
 def described(graph: Graph, label: str) -> dict[str, Any]:
-    """What a part holds, in plain values; of the fields' words only those of the labels, as others may be many."""
+    """A part's description in plain values; only the labels' words are included, as other fields may have many."""
     nodes = {
         name: {"count": nodes.count, "fields": list(nodes.fields), "words": nodes.categories.get(label)}
         for name, nodes in graph.nodes.items()

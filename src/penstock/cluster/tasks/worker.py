@@ -34,27 +34,27 @@ from penstock.store.parts import PushMissing, StepPast
 from penstock.train.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
 from penstock.train.compute_device import DeviceFull, is_host_full
 from penstock.train.events import KeptEvents
-from penstock.train.execution.shared import RegroupError
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, stored_job
 from penstock.train.loop import Loop
 from penstock.train.records import Events, FolderRecords, NoRecords, Records
 from penstock.train.run import finish, result_of, take_state
 from penstock.train.run_context import run_context
 from penstock.train.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
+from penstock.train.steps.group import RegroupError
 from penstock.wire import Message, PeerLost
 
 # Progress of a worker, shown by the controller.
 
 _OFTEN = 0.2
-"""Seconds between two messages about how far a piece of work is."""
+"""Seconds between two progress messages."""
 
 
 class ForwardedProgress(Progress):
-    """Sends everything on in order, many small advances as one.
+    """Forwards progress to the controller in order, with many small advances in one message.
 
     Training does not wait for the controller, which may be behind a slow link; only the end of a piece of work and
-    notes return when all that was said has been heard.
+    notes return when everything before them has been received.
     """
 
     def __init__(self, member: Member) -> None:
@@ -65,7 +65,7 @@ class ForwardedProgress(Progress):
         self._advanced, self._told = 0, 0.0
 
     def start(self, what: str, total: int, unit: str) -> None:
-        """A piece of work begins."""
+        """Forward that a piece of work begins."""
         self._tell(what="start", text=what, amount=total, unit=unit)
 
     def advance(self, amount: int) -> None:
@@ -91,7 +91,7 @@ class ForwardedProgress(Progress):
         self._tell(what="status", text=line)
 
     def note(self, sentence: str) -> None:
-        """Something the user should know."""
+        """Forward a note to the user."""
         self.notes.append(sentence)
         self._tell(what="note", text=sentence)
         self._wait()
@@ -104,7 +104,7 @@ class ForwardedProgress(Progress):
                 threading.Thread(target=self._tell_all, name="progress", daemon=True).start()
 
     def _tell_all(self) -> None:
-        """One message after the other: the controller's threads would change the order of several."""
+        """Send one message after the other: the controller's threads would change the order of several."""
         while True:
             with self._changed:
                 if not self._untold:
@@ -112,7 +112,7 @@ class ForwardedProgress(Progress):
                     self._changed.notify_all()
                     return
                 body = self._untold.popleft()
-            # What is shown is not worth a failure.
+            # Failing to show progress must not fail the run.
             with suppress(PenstockError):
                 self._member.ask("progress", **body)
 
@@ -121,33 +121,37 @@ class ForwardedProgress(Progress):
             self._changed.wait_for(lambda: not self._telling)
 
 
-# What a worker without records remembers of the last step, in case the worker that writes them is lost.
+# What a worker without records keeps of the last step, in case the worker that writes them is lost.
 
 
 class LastRecords(NoRecords):
-    """The first worker takes part in a step when it has written what the one before gave: that one is enough."""
+    """Keeps the records of the last step. The first worker writes a step's records before it takes part in the next
+    one, so no more are needed.
+    """
 
     def __init__(self, traced: int = 0) -> None:
-        """Keep the stages' work on so many batches, as far as there is room."""
+        """Keep spans of so many batches, as far as there is room."""
         self.metrics: list[dict[str, Any]] = []
         self._traced, self._events = traced, KeptEvents(traced, 0.0)
 
     def events(self, batches: int, began: float) -> Events:
-        """What the stages do in the first batches of this round; a new round begins anew."""
+        """A recorder of the first batches of this round; a new round starts anew."""
         self._events = KeptEvents(self._traced, began)
         return self._events
 
     def spans(self) -> list[list[int]]:
-        """What was kept of the stages' work; see `KeptEvents.spans`."""
+        """The spans that were kept; see `KeptEvents.spans`."""
         return self._events.spans
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Instead of those of earlier steps."""
+        """Keep the record, replacing those of earlier steps."""
         self.metrics = [*(each for each in self.metrics if each["step"] == record["step"]), record]
 
 
 def mend_metrics(records: Records, folder: RunFolder, train_state: TrainState, last: list[dict[str, Any]]) -> None:
-    """Let the folder have what belongs to a train state: not what will happen again, but what another remembers."""
+    """Make the folder's records match a train state: drop those of steps that will be repeated, add those that another
+    worker kept.
+    """
     folder.forget_metrics_after(train_state.step)
     path = folder.path / METRICS
     lines = list[str]()
@@ -165,7 +169,7 @@ def mend_metrics(records: Records, folder: RunFolder, train_state: TrainState, l
 
 
 def stands_at_best(train_state: TrainState) -> bool:
-    """Whether no step was done since the best model: the lost worker may not have kept it yet."""
+    """Whether no step was done since the best model: the lost worker may not have written it yet."""
     return train_state.best_epoch == train_state.epoch and train_state.batch == 0 and not train_state.ending
 
 
@@ -175,7 +179,7 @@ _PIECE = 16 << 20
 
 
 def serve_state(member: Member, kind: str, state: Callable[[], dict[str, Any]]) -> None:
-    """Answer requests of a kind with what `state` gives at that moment."""
+    """Serve requests of a kind with the current result of `state`."""
 
     def answer(message: Message, sender: str) -> Iterator[Message]:
         file = io.BytesIO()
@@ -202,23 +206,25 @@ def name_of(rank: int) -> Path:
 
 
 WARMING = 3
-"""Iterations before those that are measured: kernels are compiled, buffers made."""
+"""Iterations before those that are measured: kernels are compiled, buffers allocated."""
 _LAST = "last_records"
 _HOST_FULL = "The machine ran out of memory: lower batch_size, fanouts or its workers, or use one with more memory."
 _PASSING = (RegroupError.__name__, PeerLost.__name__, PushMissing.__name__, StepPast.__name__)
-"""What a task that was lost, or workers that have left a round, may cause: tried again, it may pass."""
+"""Errors that a lost task, or workers that have left a round, may cause: the step may succeed when repeated."""
 _TRIES = 2
-"""As many times the controller's patience a step is tried again while a task gives no sign."""
+"""The time during which a failing step is repeated while a task is silent, as a multiple of the
+controller's patience.
+"""
 _REST = 0.2
-"""Seconds before a step that has failed again is tried once more."""
+"""Seconds before a failed step is repeated."""
 _LOOK = 0.02
-"""Seconds between two looks at whether the run is over."""
+"""Seconds between two checks whether the run is over."""
 
 
 def run_worker(setup: Setup) -> int:
     """Train until the run is over."""
     with Member(setup) as member:
-        job = _with_samplers(make_job(setup.job, "The run's job"), setup.cluster.samplers)
+        job = _with_samplers(stored_job(setup.job, "The run's job"), setup.cluster.samplers)
         try:
             if job.device == "cuda":
                 claim_gpu(setup)
@@ -229,7 +235,7 @@ def run_worker(setup: Setup) -> int:
             cause = error.__cause__ if isinstance(error, StageError) and error.__cause__ else error
             logging.error("The worker failed.", exc_info=error)
             if isinstance(cause, DeviceFull) or is_host_full(cause):
-                # It would be so again: whoever started the run hears whose memory it is.
+                # It would happen again, so the run ends with an error that names the machine.
                 said = str(cause) if isinstance(cause, DeviceFull) else _HOST_FULL
                 cause = PenstockError(f"{setup.task.id} on {setup.task.machine}: {said}", code="out-of-memory")
             if isinstance(cause, PenstockError):
@@ -240,7 +246,7 @@ def run_worker(setup: Setup) -> int:
 
 
 def _with_samplers(job: Job, samplers: int) -> Job:
-    """Every sampler has a batch to draw: as many are asked for at once."""
+    """The job with as many batches requested at once as there are samplers."""
     threads = max(job.drawing_threads, samplers)
     return job.model_copy(update={"sample_threads": threads, "sample_depth": max(job.sample_depth, samplers + 1)})
 
@@ -258,9 +264,9 @@ class Worker:
         self._first = self._group.rank == 0
         self._train_state, self._from_file = TrainState(), True
         self._stuck: tuple[tuple[int, int], float] | None = None
-        """How far worker and rounds had come when a step first failed without a known loss, and when that was."""
+        """(step, round) at which a step first failed without a known loss, and the time."""
         self._saved: tuple[int, bool] | None = None
-        """The step, and whether it was the last, of which there is a checkpoint."""
+        """The step, and whether it was the last, of the newest checkpoint."""
         self._folder = RunFolder(Path(self._setup.run))
         self._remembered = LastRecords(job.trace_batches)
         member.spans = self._spans
@@ -276,7 +282,7 @@ class Worker:
         self._session.peak = HOST_PEAK.measure()
 
     def run(self) -> None:
-        """Rounds, until one ends with the run."""
+        """Train in rounds, until one ends with the run."""
         while True:
             try:
                 if self._catch_up():
@@ -301,14 +307,16 @@ class Worker:
                     self._group.reduction.close()
 
     def _round_is_over(self, cause: BaseException | None) -> bool:
-        """Whether what went wrong may be due to a task that was lost: in the next round it is tried again."""
+        """Whether an error may be due to a lost task: the step is repeated in the next round."""
         over = 0 < self._group.generation <= self._member.round and not self._member.stopped.is_set()
         return over and isinstance(cause, PenstockError | RegroupError)
 
     def _may_come_back(self, cause: BaseException | None) -> bool:
-        """Whether what went wrong is due to a task that the controller may not miss yet: the step is tried again then.
+        """Whether an error may be due to a task whose loss the controller has not noticed yet: the step is repeated
+        then.
 
-        Until it is missed, which begins the time anew, or a step is done, for so long and no longer.
+        The step is repeated for a limited time, which begins anew when the controller notices the loss or a step
+        succeeds.
         """
         if not raised_by(cause, *_PASSING) or self._member.stopped.is_set():
             return False
@@ -321,9 +329,9 @@ class Worker:
 
     @property
     def _longest(self) -> float:
-        """Seconds that a step is tried again without a word from the controller.
+        """Seconds during which a step is repeated without news from the controller.
 
-        A task that the controller has started again needs time to start before it can answer.
+        A task that the controller has restarted needs time to start before it can answer.
         """
         failure = self._setup.cluster.failure
         return _TRIES * failure.patience + (failure.start_patience if self._member.round else 0.0)
@@ -353,25 +361,27 @@ class Worker:
         return self._session.inputs
 
     def _state(self) -> dict[str, Any]:
-        """For a worker that is behind."""
+        """The state for a worker that is behind."""
         return {**self._session.state(self._train_state, tables=False), _LAST: self._remembered.metrics}
 
     def _go_on_from_file(self) -> None:
-        """The newest checkpoint, if there is one: a survivor that is further is preferred to it."""
+        """Load the newest checkpoint, if there is one; a surviving worker that is further ahead takes precedence."""
         if any(self._folder.checkpoints.glob("step-*.ckpt")):
             take = partial(take_state, self._session)
             self._train_state = take_newest(self._folder.checkpoints, self._progress, take).train_state
             self._saved = self._train_state.step, self._train_state.done
 
     def _catch_up(self) -> bool:
-        """Meet the others; whoever is behind the furthest takes its state. Whether it was for the last time."""
+        """Join the next round; a worker that is behind loads the state of the furthest. Returns whether it was the last
+        round.
+        """
         own = progress_of(self._train_state)
         formed = self._group.meet(own)
         last: list[dict[str, Any]] = []
         if own < formed.step:
             state = state_of(self._member, formed.source)
             self._train_state, last = take_state(self._session, state, name_of(formed.source)), state[_LAST]
-            # Were the first worker lost before it has written them, this one may be asked next.
+            # If the first worker is lost before it has written them, this one may be asked for them next.
             self._remembered.metrics = list(last)
             self._from_file = False
         self._inputs.step = self._train_state.step
@@ -389,18 +399,18 @@ class Worker:
         if self._setup.cluster.reduce == "all-reduce":
             self._group.reduction = AllReduce(self._member, self._session, formed.generation, self._group.collective)
         else:
-            # Servers know the last step, unless all workers have gone back to a checkpoint or begin.
+            # Servers have the last step, unless all workers have returned to a checkpoint or begin.
             again = formed.source == 0 and self._from_file
             step = self._train_state.step
             way = self._member, self._session, formed.generation, step, again, self._group.collective
             self._group.reduction = ParameterServers(*way)
-        # Gradients come when the servers have weights; and a warm-up moves what others may still be reading.
+        # Wait: gradients need the servers' weights, and a warm-up changes weights that others may still be reading.
         self._group.barrier("begun")
         self._from_file = False
         return False
 
     def _leave_checkpoint(self) -> None:
-        """A machine stays away: what was done until then is kept."""
+        """A machine stays away: write a checkpoint of what was done until then."""
         loop = Loop(self._session, self._folder, self._train_state, self._progress, self._records)
         if self._group.reduction is not None:
             loop.save()
@@ -425,16 +435,16 @@ class Worker:
         self._end_callbacks("stopped-early" if early else "finished", result)
 
     def _end_callbacks(self, state: str, result: dict[str, Any]) -> None:
-        """Tell how the run has ended: first whoever started it, then its callbacks."""
+        """Report how the run has ended: first to the controller, then to callbacks."""
         self._tell_result(state, result)
         if self._first:
             self._session.callbacks.end(result)
 
     def _observe(self, observer: Observer) -> None:
-        """Train for as many iterations as are measured, and tell what they cost."""
+        """Train for as many iterations as are measured, and report what they cost."""
         assert self._group.reduction is not None
         self._group.reduction = observer.timed(self._group.reduction)
-        # Of the last step the loop does not hear how long it took.
+        # The loop does not learn how long the last step took.
         enough = WARMING + self._setup.measured + 1
         loop = Loop(self._session, self._folder, self._train_state, self._progress, observer)
         served: dict[int, dict[str, float]] = {}
@@ -455,22 +465,22 @@ class Worker:
         self._tell_result("measured" if whole else "interrupted", {})
 
     def _served(self) -> dict[str, float]:
-        """Processor seconds that stores and servers have spent on answers."""
+        """CPU seconds that stores and servers have spent on answers."""
         asked = [task.id for task in self._setup.layout.tasks if task.kind in ("store", "server")]
         channels = {name: self._member.endpoint.channel(name, "measuring") for name in asked}
         return {name: channel.call(Message("served")).body["seconds"] for name, channel in channels.items()}
 
     def _wait_for_the_end(self) -> None:
-        """Until the first worker's result is known: were it lost before, the others must meet it again."""
+        """Wait until the first worker's result is known: if it is lost before, the others must join it again."""
         while not self._first and not self._member.stopped.wait(_LOOK):
             if self._member.round >= self._group.generation:
                 raise RegroupError("at the end of the run")
 
     def _best(self) -> dict[str, Any] | None:
-        """The best model's weights: the first worker has them in its folder, the others ask it."""
+        """The best model's weights: the first worker reads them from its folder, the others ask it."""
         if self._train_state.best_epoch < 0:
             return None
-        # The first worker has written its last checkpoint when it comes here.
+        # The first worker has written its last checkpoint when it gets here.
         self._group.barrier("best")
         if self._first:
             return read_best(self._folder.checkpoints, self._progress)
@@ -483,7 +493,7 @@ class Worker:
 
 @contextmanager
 def _last_weights_kept(session: Session) -> Iterator[None]:
-    """Afterwards the weights are again those of the last step: should a worker be lost, the end is done again."""
+    """Restore the weights of the last step afterwards: if a worker is lost, the end of the run is repeated."""
     weights = copy.deepcopy(session.learned.state_dict())
     try:
         yield

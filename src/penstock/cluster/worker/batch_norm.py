@@ -1,7 +1,7 @@
 """Batch normalisation of a batch that several workers share: which rows of a layer others compute too.
 
-Before a batch is computed the workers tell each other the vertices of its layers. That is 8 bytes a row of the largest
-normalised layer, little beside the features of the neighbours that the layer reads.
+Before a batch is computed the workers exchange the vertices of its layers. That is 8 bytes per row of the largest
+normalised layer, little compared with the features of the neighbours that the layer reads.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ Sizes = list[tuple[str, int]]
 
 
 def shared_batch(session: Session, batch: Batch, group: CollectiveGroup, rank: int) -> SharedBatch | None:
-    """What the normalisations of a batch must know of the other workers; None: the model has none."""
+    """What the normalisations of a batch need to know about the other workers; None: the model has none."""
     find_sizes: Any = getattr(session.model, "normalised_rows", None)
     sizes: Sizes = [] if find_sizes is None else find_sizes(batch.blocks)
     if not sizes:
         return None
-    # By time every seed has a tree of its own, whose rows nobody else computes.
+    # With sampling by time every seed has its own tree, whose rows no other worker computes.
     apart = session.job.time is not None
     told = [np.array([rows for _, rows in sizes], np.int64), *([] if apart else _vertices(batch, sizes))]
     own = torch.from_numpy(np.concatenate(told)).to(group.device)
@@ -37,7 +37,7 @@ def shared_batch(session: Session, batch: Batch, group: CollectiveGroup, rank: i
 
 
 def summing(group: CollectiveGroup) -> Callable[[torch.Tensor], None]:
-    """The group's sums, of numbers wherever they are."""
+    """The group's sum, for tensors on any device."""
 
     def add(numbers: torch.Tensor) -> None:
         near = numbers.to(group.device)
@@ -49,10 +49,10 @@ def summing(group: CollectiveGroup) -> Callable[[torch.Tensor], None]:
 
 
 def _vertices(batch: Batch, sizes: Sizes) -> list[Array]:
-    """Of every normalised type, those of its largest layer, whose first rows are those of the others."""
+    """The vertices of the largest layer of every normalised type; rows of the other layers are prefixes of it."""
     inputs: dict[str, Any] = dict(batch.vertices)
     if len(inputs) == 1:
-        # A model of one type need not know its name.
+        # A model of one type need not know the type's name.
         inputs = dict.fromkeys((name for name, _ in sizes), next(iter(inputs.values())))
     largest = _largest([name for name, _ in sizes], [rows for _, rows in sizes])
     return [np.asarray(inputs[name][:rows], np.int64) if rows else np.empty(0, np.int64) for name, rows in largest]
@@ -64,7 +64,7 @@ def _apart(parts: Sequence[Array], sizes: Sizes) -> list[tuple[Array, int]]:
 
 
 def _by_vertex(parts: Sequence[Array], names: Sequence[str], rank: int) -> list[tuple[Array, int]]:
-    """For every normalisation the weights of this worker's rows, and how many different ones all have."""
+    """For every normalisation the weights of this worker's rows, and the number of different rows of all workers."""
     sizes = [part[: len(names)] for part in parts]
     numbered = _numbered(parts, names)
     found = []
@@ -92,7 +92,7 @@ def _numbered(parts: Sequence[Array], names: Sequence[str]) -> dict[str, tuple[l
 
 
 def _largest(names: Sequence[str], rows: Sequence[int]) -> list[tuple[str, int]]:
-    """Of every type in its first place's order, the rows of its largest layer."""
+    """The types in order of first appearance, with the rows of the largest layer of each."""
     largest = dict.fromkeys(names, 0)
     for name, amount in zip(names, rows, strict=True):
         largest[name] = max(largest[name], amount)

@@ -1,4 +1,4 @@
-"""Batches of a cut graph: drawn by this process or by sampler tasks, for seeds by their original numbers."""
+"""Batches of a partitioned graph: drawn by this process or by sampler tasks, for seeds by their original numbers."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -44,33 +44,31 @@ from penstock.train.session import Session
 from penstock.wire import Message
 from penstock.wire.coflows import PREPARATION, Coflow, within_coflow
 
-# Cluster-GCN's clusters on several machines: the first worker computes them and sends them to the others.
-#
-# METIS wants the graph in one place: for the time that it takes, the first worker has all lists in the numbers before
-# the cut (4 bytes an edge, 8 a vertex) and what METIS makes of them, as a single machine has. It keeps the result in
-# the run's folder, so that a worker started again need not find it anew, and all tasks have the same whatever library
-# each has.
+# Cluster-GCN's clusters on several machines: the first worker computes them and sends them to the others. METIS needs
+# the graph in one place: meanwhile the first worker has all lists in the original numbers (4 bytes per edge, 8 per
+# vertex) and METIS's own memory, as a single machine has. It keeps the result in the run's folder, so that a restarted
+# worker need not compute it again, and all tasks have the same clusters whatever library each has.
 
 _FILE = "clusters.npy"
 _PIECE = 1 << 20
-"""Vertices whose clusters are given at a time: 8 MiB."""
+"""Vertices whose clusters are sent at a time: 8 MiB."""
 _AGAIN = 0.1
 """Seconds before the first worker is asked again."""
 
 
 def clusters_for(parts: Parts, job: Job) -> Array:
-    """The cluster (int64) of every vertex, by its number before the cut."""
+    """The cluster (int64) of every vertex, by its original number."""
     return offer_clusters(parts, job) if is_first_worker(parts) else _ask(parts)
 
 
 def is_first_worker(parts: Parts) -> bool:
-    """Whether this task finds the clusters for all."""
+    """Whether this task computes the clusters for all."""
     task = parts.member.setup.task
     return task.kind == "worker" and task.rank == 0
 
 
 def offer_clusters(parts: Parts, job: Job) -> Array:
-    """Compute the clusters, and from then on send them to workers that ask."""
+    """Compute the clusters, and serve them to other workers from then on."""
     found: list[Array] = []
 
     def give(message: Message, sender: str) -> Message:
@@ -79,7 +77,7 @@ def offer_clusters(parts: Parts, job: Job) -> Array:
             raise PenstockError(
                 f"Clusters were asked for from vertex {first!r} on: ask from 0 or more.", code="value-out-of-range"
             )
-        # Without an array: not yet.
+        # An answer without an array means: not yet.
         return Message("clusters", {}, tuple(clusters[first : first + _PIECE] for clusters in found))
 
     parts.member.endpoint.serve("clusters", give)
@@ -88,7 +86,7 @@ def offer_clusters(parts: Parts, job: Job) -> Array:
 
 
 def _kept(parts: Parts, job: Job) -> Array:
-    """From the run's folder, or found and put there."""
+    """The clusters from the run's folder, or computed and written there."""
     path, count = Path(parts.member.setup.run) / _FILE, parts.partition.book.count()
     if path.exists():
         try:
@@ -105,8 +103,8 @@ def _kept(parts: Parts, job: Job) -> Array:
 
 def _found(parts: Parts, job: Job) -> Array:
     """Compute the clusters as a run on one machine does."""
-    if job.partition is not None:
-        clusters = clusters_from(open_partition(Path(job.partition), job.unchecked))
+    if isinstance(job.clusters, str):
+        clusters = clusters_from(open_partition(Path(job.clusters), job.unchecked))
         count = parts.partition.book.count()
         if len(clusters) != count:
             raise PenstockError(
@@ -123,14 +121,16 @@ def _found(parts: Parts, job: Job) -> Array:
 
 
 def _ask(parts: Parts) -> Array:
-    """Of the first worker, for as long as the run goes on: the controller brings it back, or ends the run."""
+    """Request the clusters from the first worker for as long as the run lasts: the controller restarts it, or ends the
+    run.
+    """
     channel = parts.member.endpoint.channel("worker-0", "state")
     clusters, known = np.empty(parts.partition.book.count(), np.int64), 0
     while known < len(clusters):
         try:
             arrays = channel.call(Message("clusters", {"first": known})).arrays
         except PenstockError:
-            # It is not there, or has not come to where it answers.
+            # It does not run, or does not serve requests yet.
             arrays = ()
         if arrays:
             (piece,) = arrays
@@ -146,21 +146,22 @@ def _ask(parts: Parts) -> Array:
     return clusters
 
 
-# A cut graph as the source of samplers (see `sampling.registry.GraphSource`): lists are asked of the parts' owners.
+# A partitioned graph as the source of samplers (see `sampling.registry.GraphSource`): lists are requested from the
+# parts' owners. Samplers that read whole lists (`whole_lists`) keep, in every process that draws, the offsets of all
+# lists (8 bytes for each vertex), and what they compute beforehand:
 #
-# Samplers that read whole lists (`whole_lists`) keep, in every process that draws, the offsets of all lists (8 bytes
-# for each vertex), and what they compute beforehand:
+# - fastgcn, saint-vertex, saint-edge, saint-walk of one step: probabilities of all vertices (16 to 32 bytes each), for
+# which all lists are read once, 16 MiB at a time. They are summed in the order in which one machine sums, because sums
+# at the owners would round differently; a draw is a search in them.
 #
-# - fastgcn, saint-vertex, saint-edge, saint-walk of one step: chances of all vertices (16 to 32 bytes each), for
-#   which all lists pass through once, 16 MiB at a time. They are summed in the order in which one machine sums,
-#   because sums at the owners would round differently; a draw is a search in them.
-# - saint-walk of more steps: all lists and a count of walks for each edge, 8 bytes each. Counting walk by walk over
-#   the wire would move more than the lists.
+# - saint-walk of more steps: all lists and a count of walks for each edge, 8 bytes each. Counting walk by walk over the
+# wire would move more than the lists.
+#
 # - cluster: the vertices cluster by cluster (5 bytes each); the first worker computes the clusters.
 
 
 class PartedSource:
-    """The parts of a run's graph. `train` are the training vertices in the cut graph's numbers.
+    """The parts of a run's graph. `train` are the training vertices in the partitioned graph's numbers.
 
     A sampler task, which does not know them, leaves them out: they are then read from the graph when needed.
     """
@@ -176,7 +177,7 @@ class PartedSource:
         return len(self._parts.partition.book.node_types) > 1 or len(self._parts.edge_types) > 1
 
     def lists(self, options: DrawOptions, *, shared: bool = False) -> ReadableLists:
-        """Lists at their owners, who draw from them; those of local parts are read through their mappings."""
+        """Lists drawn by their owners; those of local parts are read directly."""
         parts = self._parts
         return parted_lists(
             parts.partition,
@@ -200,7 +201,7 @@ class PartedSource:
         return self._graph
 
     def training_vertices(self) -> Array:
-        """In the cut graph's numbers."""
+        """The training vertices in the partitioned graph's numbers."""
         if self._train is None:
             graph = open_cut_graph(self._parts, self._job.label)
             data = labelled_vertices(graph, self._job, choose_task(graph, self._job))
@@ -213,7 +214,7 @@ class PartedSource:
         return clusters
 
     def locality(self, options: DrawOptions) -> "PartedLocality":
-        """What is in this machine's parts is local."""
+        """The vertices of this machine's parts are local."""
         return PartedLocality(self._parts, self._job, self.lists(options))
 
     def without(self, absent: Mapping[EdgeType, HeldOutRule]) -> Self:
@@ -230,11 +231,11 @@ class PartedLocality:
         self._parts, self._job, self._plain = parts, job, plain
 
     def explanation(self, key: BatchKey) -> SamplingExplanation | None:
-        """What is in force for a batch."""
+        """The explanation that applies to a batch."""
         return self._parts.explanation_at(key)
 
     def lists(self, explanation: SamplingExplanation) -> dict[EdgeType, ListSource]:
-        """Lists by relation that are drawn from as an explanation says."""
+        """Lists by relation that draw according to an explanation."""
         parts, bias = self._parts, self._job.remote_bias
         reached = ReachedParts(parts.partition.book, parts.owned, parts.lists, self._count)
         plain = self._plain.readable.relations
@@ -248,10 +249,10 @@ class PartedLocality:
 
 
 class SeedSplit:
-    """Splits batches of `items` (ascending). `new` are their numbers in the cut graph, where parts are ranges.
+    """Splits batches of `items` (ascending). `new` are their numbers in the partitioned graph, where parts are ranges.
 
-    The seeds of a batch, ordered by these, are cut into ranges of the workers' shares, in the order of their ranks,
-    which is that of their machines' parts. Every worker can tell its share without asking another.
+    The seeds of a batch, ordered by these, are cut into ranges of the workers' shares, in the order of ranks, which is
+    that of their machines' parts. Every worker computes its share without communication.
     """
 
     def __init__(self, items: Array, new: Array, shares: Sequence[float], rank: int) -> None:
@@ -260,7 +261,7 @@ class SeedSplit:
 
     @property
     def part(self) -> float:
-        """How much of a batch `share` leaves."""
+        """The part of a batch that `share` returns."""
         return 1.0 if self._alone else self._range[1] - self._range[0]
 
     def share(self, planned: Planned) -> Planned:
@@ -271,45 +272,49 @@ class SeedSplit:
         return planned._replace(seeds=planned.seeds[self.places(planned)], whole=count)
 
     def places(self, planned: Planned) -> Array:
-        """Where one worker's seeds stand in a batch, in the order of its share."""
+        """The positions of one worker's seeds in a batch, in the order of its share."""
         if self._alone:
             return np.arange(len(planned.seeds))
         return _within(self._new[np.searchsorted(self._items, planned.seeds)], self._range)
 
 
 def whole_batches(items: Array) -> SeedSplit:
-    """Leaves batches as they are, for those who take their share when they draw: on edges, with the negatives; by time,
-    with the seeds' places, by which they draw apart; and those who draw a batch as a whole."""
+    """Leaves batches whole, for sources that take their share when they draw: on edges, with the negatives; by time,
+    where draws depend on the seeds' positions; and those that draw a batch as a whole.
+    """
     return SeedSplit(items, items, [1.0], 0)
 
 
 def vertex_share(shares: Sequence[float], rank: int) -> Callable[[Array], Array] | None:
-    """Of vertices by their numbers in the cut graph, the places of one worker's, as `SeedSplit` has it; None: of all.
+    """A function from vertices, by number in the partitioned graph, to the positions of one worker's, as in
+    `SeedSplit`; None: all are.
 
-    For batches that are drawn as a whole, and are known to have these vertices only then.
+    It is for batches that are drawn as a whole, whose vertices are known only then.
     """
     return None if len(shares) == 1 else partial(_within, share=_range_of(shares, rank))
 
 
 class EdgeSplit:
-    """Splits batches of edges by their destinations, whose numbers in the cut graph are `new`, as `SeedSplit` does."""
+    """Splits batches of edges by their destinations, whose numbers in the partitioned graph are `new`, as `SeedSplit`
+    does.
+    """
 
     def __init__(self, new: Array, shares: Sequence[float], rank: int) -> None:
         self._new, self._range = new, _range_of(shares, rank)
 
     def __call__(self, links: EdgeBatch | TripleBatch) -> Array:
-        """The places of one worker's positives, ascending."""
+        """The positions of one worker's positives, ascending."""
         return np.sort(_within(self._new[links.destination], self._range))
 
 
 def _range_of(shares: Sequence[float], rank: int) -> tuple[float, float]:
-    """From where to where a worker's share goes, where all shares are 1."""
+    """The range of a worker's share, where all shares together are 1."""
     ends = np.cumsum([0.0, *shares])
     return float(ends[rank]), 1.0 if rank == len(shares) - 1 else float(ends[rank + 1])
 
 
 def _within(new: Array, share: tuple[float, float]) -> Array:
-    """The places of what lies within a share, in ascending order of the numbers."""
+    """The positions of what lies within a share, in ascending order of the numbers."""
     order = np.argsort(new, kind="stable")
     return order[round(share[0] * len(new)) : round(share[1] * len(new))]
 
@@ -334,14 +339,16 @@ def _job_sampler(parts: Parts, job: Job, train: Array | None) -> Any:
 
 
 def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, train: Array, new: Array) -> BatchSource:
-    """`train` are the training vertices, ascending, and `new` their numbers in the cut graph, which may be `typed`."""
+    """`train` are the training vertices, ascending, and `new` their numbers in the partitioned graph, which may be
+    `typed`.
+    """
     sampler = _sampler_for(parts, job)
 
     def sample(seeds: Mapping[str, Array], planned: Planned, **more: Any) -> Batch:
         (given,) = seeds.values()
         numbers = new[np.searchsorted(train, given)]
         batch: Batch = sampler.sample({node_type: numbers} if typed else numbers, planned.key, **more)
-        # Labels are found by the numbers that the task knows.
+        # Labels are found by the task's own numbers.
         batch.seeds = {node_type: given}
         return batch
 
@@ -351,8 +358,9 @@ def make_parted_batches(parts: Parts, job: Job, node_type: str, typed: bool, tra
 def make_timed_batches(
     parts: Parts, job: Job, node_type: str, times: Array, typed: bool, train: Array, split: SeedSplit
 ) -> BatchSource:
-    """By time; `times` are those of all vertices of the type as seeds, and `split` takes this worker's seeds of a
-    whole batch, because a seed's draws depend on its place in it."""
+    """Batches by time; `times` are those of all vertices of the type as seeds, and `split` takes this worker's seeds of
+    a whole batch, because a seed's draws depend on its position in it.
+    """
     sampler, partition = _sampler_for(parts, job), parts.partition
     new = partition.new_ids(train, node_type)
 
@@ -370,9 +378,9 @@ def make_timed_batches(
 
 
 def make_joint_batches(parts: Parts, job: Job, train: Array, new: Array) -> BatchSource:
-    """For samplers that draw a batch as a whole: `sample` keeps this worker's share, whose seeds it may have to find.
+    """For samplers that draw a batch as a whole: `sample` keeps this worker's share, and finds the seeds if need be.
 
-    `train` are the training vertices, ascending, and `new` their numbers in the cut graph.
+    `train` are the training vertices, ascending, and `new` their numbers in the partitioned graph.
     """
     entry, remote = SAMPLERS[job.sampler], _sampling_tasks(parts)
     if remote is not None and entry.uses_clusters and is_first_worker(parts):
@@ -433,7 +441,7 @@ def make_parted_edge_batches(parts: Parts, job: Job, new: Mapping[str, Array], i
 
 
 def _places_of(seeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The places of all seeds of a batch that is nobody's share, types one behind the other."""
+    """The positions of all seeds of a whole batch, concatenated over types."""
     ends = np.cumsum([0, *map(len, seeds.values())])
     return {name: np.arange(first, last) for name, first, last in zip(seeds, ends[:-1], ends[1:], strict=True)}
 
@@ -442,15 +450,15 @@ def _shared(parts: Parts, job: Job, source: PartedSource, sampler: Any, edges: b
     """A sampler that draws a batch for all workers, of which this one keeps its share."""
     setup, graph = parts.member.setup, source.whole_lists(job.sampler)
     share = vertex_share(setup.layout.shares, setup.task.rank)
-    # One machine normalises rows that no loss vertex needs too: then every worker has them all. And optimisers with
-    # moments move learnable rows of a batch without any gradient.
+    # One machine also normalises rows that no seed needs, so every worker must have all of them. And optimisers with
+    # moments change learnable rows of a batch even without a gradient.
     finds_seeds = SAMPLERS[job.sampler].items_per_batch is not None
     every_input = finds_seeds and _learns_rows(parts, job, graph.node_type)
     return SharedSampler(graph, sampler, share, job.norm == "batch", every_input, edges)
 
 
 def _learns_rows(parts: Parts, job: Job, node_type: str) -> bool:
-    """Whether vertices have embeddings in the place of features."""
+    """Whether vertices have embeddings instead of features."""
     return job.features not in parts.describe(job.label)[0]["nodes"][node_type]["fields"]
 
 

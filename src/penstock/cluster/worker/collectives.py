@@ -1,4 +1,4 @@
-"""Sums and gathers among workers, by torch's process groups or over the run's own wire; which of them by name."""
+"""Sums and gathers among workers, by torch's process groups or over the run's own wire."""
 
 import itertools
 import os
@@ -18,7 +18,7 @@ from penstock.cluster.gpus import own_gpus
 from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.train.execution.shared import RegroupError
+from penstock.train.steps.group import RegroupError
 from penstock.wire import Message
 from penstock.wire.coflows import GRADIENTS, NORMS, current_coflow, within_kind
 
@@ -26,25 +26,25 @@ from penstock.wire.coflows import GRADIENTS, NORMS, current_coflow, within_kind
 
 
 class CollectiveGroup(Protocol):
-    """Sums are made in an order that depends on the number of workers alone."""
+    """Sums and gathers numbers of one round's workers. The order of sums depends only on the number of workers."""
 
     device: torch.device
-    """Where the numbers must be."""
+    """The device on which the numbers must be."""
 
     def sum(self, numbers: Tensor) -> None:
-        """In place, of all workers'. Raises RegroupError when the round is over."""
+        """Sum over all workers in place. Raises RegroupError when the round is over."""
 
     def launch_sum(self, numbers: Tensor) -> None:
-        """Sum numbers in a GPU's memory, in place: what is launched behind it on the stream finds the sums."""
+        """Sum numbers in a GPU's memory, in place: later launches on the stream see the sums."""
 
     def finish_sums(self, is_done: Callable[[], bool]) -> None:
-        """Wait until launched sums, and what else `is_done` asks about, are done; raises RegroupError as `sum` does."""
+        """Wait until launched sums, and whatever else `is_done` checks, are done; raises RegroupError as `sum` does."""
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
-        """All workers' rows of numbers, however long each, by rank."""
+        """All workers' rows of numbers, of any length each, by rank."""
 
     def close(self) -> None:
-        """Let go of the other workers: those that still wait for this one hear of it."""
+        """Leave the group: workers that still wait for this one get an error."""
 
 
 class StagedSums:
@@ -53,17 +53,17 @@ class StagedSums:
     _staged: Tensor | None = None
 
     def sum(self, numbers: Tensor) -> None:
-        """In place, of arrays in host memory."""
+        """Sum arrays in host memory in place."""
         self.start_sum(numbers)()
 
     def start_sum(self, numbers: Tensor) -> Callable[[], None]:
-        """Begin a sum of arrays in host memory, in place, which nobody may touch until what is returned has been called
-        and has waited for it. All workers begin the same sums in the same order, other sums among them.
+        """Begin a sum of arrays in host memory, in place. They must not be touched until the returned function, which
+        waits, has been called. All workers begin the same sums in the same order, other sums among them.
         """
         raise NotImplementedError
 
     def launch_sum(self, numbers: Tensor) -> None:
-        """The host waits for the numbers and sums; the copy back is launched."""
+        """Wait for the numbers on the host and sum them; the copy back is launched."""
         if numbers.device.type == "cpu":
             self.sum(numbers)
             return
@@ -75,15 +75,14 @@ class StagedSums:
         numbers.copy_(self._staged, non_blocking=True)
 
     def finish_sums(self, is_done: Callable[[], bool]) -> None:
-        """Sums are done when they were launched."""
+        """Do nothing but check: sums are done when they were launched."""
 
 
-# Sums and gathers among workers over the run's own authenticated and encrypted connections.
-#
-# With parameter servers and `reduction: wire` nothing of a run leaves the wire. What is short every worker sends to all
-# others, and adds up what came in the order of ranks. Of what is long every worker sums a share (a reduce-scatter),
-# again in the order of ranks, and sends the sums to all others (an all-gather): each worker sends and receives twice
-# the numbers, however many workers there are. Either way all have the same bits, and in every run.
+# Sums and gathers among workers over the run's own authenticated and encrypted connections. With parameter servers and
+# `reduction: wire` nothing of a run leaves the wire. Short arrays are sent by every worker to all others, and summed in
+# the order of ranks. Of long ones every worker sums a share (a reduce-scatter), again in the order of ranks, and sends
+# the sums to all others (an all-gather): each worker sends and receives twice the numbers, however many workers there
+# are. Either way all have the same bits, in every run.
 
 _LOOK = 0.5
 """Seconds between two checks whether the round is still valid."""
@@ -101,7 +100,7 @@ class WireCollective:
         self._world, self._changed = member.setup.layout.world, threading.Condition()
         self._generation, self._taken = 0, -1
         self._taken_early: set[int] = set()
-        """Exchanges behind one that was begun before them and is not taken yet."""
+        """Exchanges that were taken before an earlier one that is still pending."""
         self._arrays: dict[int, dict[int, Array]] = {}
         member.endpoint.serve("numbers", self._receive)
 
@@ -139,7 +138,7 @@ class WireCollective:
             self._turn_to(generation)
             is_new = self._taken < number <= self._taken + _AHEAD and number not in self._taken_early
             if generation == self._generation and is_new:
-                # What came over the wire is a view of the message.
+                # Copied: an array from the wire is a view of the message.
                 self._arrays.setdefault(number, {})[int(rank)] = np.array(message.arrays[0])
                 self._changed.notify_all()
         return Message("heard")
@@ -180,15 +179,15 @@ class WireGroup(StagedSums):
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
         """The arrays of all workers, by rank."""
-        # Sent as it is now, whatever becomes of the numbers.
+        # A copy is sent, as the numbers may change meanwhile.
         own = numbers.numpy().copy()
         return [torch.from_numpy(part) for part in self._start([own] * self._world)()]
 
     def _start(self, arrays: Sequence[Array]) -> Callable[[], list[Array]]:
-        """Send each worker its array, by rank; returns what waits for those that all workers sent to this one."""
+        """Send each worker its array, by rank; returns a function that waits for what all workers sent to this one."""
         number, self._number = self._number, self._number + 1
         body = {"generation": self._generation, "number": number}
-        # Sums are those of norms unless the caller says that they are gradients.
+        # Sums are labelled as those of norms unless the caller says that they are gradients.
         with within_kind(GRADIENTS if current_coflow().kind == GRADIENTS else NORMS):
             sent = [
                 self._member.endpoint.channel(f"worker-{rank}", "sums", 0).start(
@@ -223,7 +222,7 @@ class WireGroup(StagedSums):
 
 
 def _added(parts: Sequence[Array], own: Array) -> Array:
-    """The sum of all workers' numbers, which must be like this worker's own."""
+    """The sum of all workers' numbers, which must have the shape of this worker's own."""
     if any(part.shape != own.shape or part.dtype != own.dtype for part in parts):
         raise PenstockError(
             "Workers sent arrays of different sizes to be summed: run the same release on all machines.",
@@ -241,7 +240,7 @@ _AGAIN = 0.01
 
 
 class RendezvousStore(Store):
-    """The values of one round. What torch's process groups do not ask for is not there."""
+    """The values of one round. Only the methods that torch's process groups use are implemented."""
 
     def __init__(self, member: Member, generation: int, patience: float) -> None:
         super().__init__()
@@ -258,7 +257,7 @@ class RendezvousStore(Store):
         self._channel.call(Message("write", body, (np.frombuffer(raw, np.uint8),)), self._patience)
 
     def get(self, key: str) -> bytes:
-        """A value, once it is there."""
+        """The value of a key; waits until it is set."""
         end = time.monotonic() + self._patience
         while time.monotonic() < end:
             found = self._read(key)
@@ -286,7 +285,7 @@ class RendezvousStore(Store):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether several can be asked for at once."""
+        """Whether several keys can be read at once."""
         return True
 
     def clone(self) -> "RendezvousStore":
@@ -294,7 +293,7 @@ class RendezvousStore(Store):
         return self
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The run's own patience counts."""
+        """Do nothing: the run's own patience applies."""
 
     def _read(self, key: str) -> bytes | None:
         answer = self._channel.call(Message("read", {"generation": self._generation, "key": key}), self._patience)
@@ -303,26 +302,25 @@ class RendezvousStore(Store):
         return answer.arrays[0].tobytes() if answer.kind == "found" else None
 
 
-# torch's process groups for one round: all-reduce and all-gather on the hosts or on the GPUs.
-#
-# When a worker is lost, sums under way are given up, and all meet again.
+# torch's process groups for one round: all-reduce and all-gather on the hosts or on the GPUs. When a worker is lost,
+# sums in progress are abandoned, and all join the next round.
 
 _SETTINGS = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
-"""Errors are told to whoever waits. By default torch ends the process when a sum takes too long."""
+"""Errors are raised to the waiting thread. By default torch ends the process when a sum takes too long."""
 _LOOK_AT_WORK = 2e-5
-"""Seconds between two looks at whether a sum is done,"""
+"""Seconds between two checks whether a sum is done."""
 _LOOK_AT_JOINING = 0.005
-"""or the group is made,"""
+"""Seconds between two checks whether the group is made."""
 _ASK = 0.25
-"""and between two questions whether the round still holds."""
+"""Seconds between two checks whether the round is still current."""
 
 
 class HostCollectiveGroup(StagedSums):
-    """By torch's group for hosts (gloo), which notices by itself when another worker is gone."""
+    """Uses torch's process group for hosts (gloo), which notices by itself when another worker is gone."""
 
     def __init__(self, member: Member, generation: int) -> None:
         setup = member.setup
@@ -370,7 +368,9 @@ class HostCollectiveGroup(StagedSums):
 
 
 class DeviceCollectiveGroup:
-    """By NCCL, a GPU a worker. It would wait for a lost worker for ever: while it works, the round is watched."""
+    """Uses NCCL, with a GPU for each worker. NCCL would wait for a lost worker for ever, so the round is checked
+    meanwhile.
+    """
 
     def __init__(self, member: Member, generation: int, device: torch.device) -> None:
         self._member, self._generation, self.device = member, generation, device
@@ -386,7 +386,7 @@ class DeviceCollectiveGroup:
         self._finish(lambda group: group.allreduce([numbers]))
 
     def launch_sum(self, numbers: Tensor) -> None:
-        """On the stream that computes: the host does not wait, and several sums may be on their way."""
+        """The sum runs on the stream that computes: the host does not wait, and several sums may be in flight."""
         options: Any = distributed.AllreduceOptions()
         if hasattr(options, "asyncOp"):
             options.asyncOp = False
@@ -399,7 +399,7 @@ class DeviceCollectiveGroup:
             self._finish(lambda _: work)
 
     def finish_sums(self, is_done: Callable[[], bool]) -> None:
-        """A sum that a lost worker does not come to is called off, and so are those behind it."""
+        """Abort a sum that a lost worker does not join, and those after it."""
         self._watch(is_done, _LOOK_AT_WORK)
 
     def gather(self, numbers: Tensor) -> list[Tensor]:
@@ -411,13 +411,13 @@ class DeviceCollectiveGroup:
         try:
             work = start(self._group)
             self._watch(work.is_completed, _LOOK_AT_WORK)
-            # It is done: what went wrong is said now, and the stream that computes comes behind.
+            # It is done: errors are raised now, and the computing stream continues after it.
             work.wait()
         except RuntimeError as error:
             raise RegroupError(str(error)) from error
 
     def close(self) -> None:
-        """Give up what is under way. NCCL waits until the GPU is done with what is not NCCL's: not for ever."""
+        """Abort what is in progress. NCCL waits until the GPU has finished other work, which is bounded."""
         with self._lock:
             self._closed = True
             group, self._group = self._group, None
@@ -427,7 +427,9 @@ class DeviceCollectiveGroup:
             ending.join(self._patience)
 
     def _join(self, one: Tensor) -> None:
-        """Find the others. NCCL cannot be called off meanwhile: a thread of its own would be left waiting."""
+        """Connect to the other workers. NCCL cannot be aborted meanwhile, so a thread does it, which would be left
+        waiting.
+        """
         setup, errors = self._member.setup, list[Exception]()
 
         def join() -> None:
@@ -436,7 +438,7 @@ class DeviceCollectiveGroup:
                 options = nccl.Options()
                 options._timeout = timedelta(seconds=self._patience)
                 group = nccl(self._store, setup.task.rank, setup.layout.world, options)
-                # Connections are made by the first sum.
+                # NCCL connects in the first sum.
                 group.allreduce([one]).wait()
                 with self._lock:
                     late = self._closed
@@ -458,7 +460,9 @@ class DeviceCollectiveGroup:
             )
 
     def _explain(self, error: BaseException) -> None:
-        """Others may have failed because one was lost, which the controller knows in time; else it was NCCL itself."""
+        """Raise RegroupError if the controller has reported a loss, which makes others fail; else
+        an error about NCCL.
+        """
         end = time.monotonic() + self._patience
         while time.monotonic() < end:
             if self._is_over():
@@ -490,7 +494,7 @@ class DeviceCollectiveGroup:
 
 
 def _padded(numbers: Tensor, world: int, gather: Callable[[list[Tensor], Tensor], None]) -> list[Tensor]:
-    """Rows of different lengths, by a group that gathers such as are equally long."""
+    """Gather rows of different lengths with a group that gathers equal ones, by padding."""
     own = torch.tensor([len(numbers)], device=numbers.device)
     sizes = [torch.zeros_like(own) for _ in range(world)]
     gather(sizes, own)
@@ -505,13 +509,15 @@ def _padded(numbers: Tensor, world: int, gather: Callable[[list[Tensor], Tensor]
 # The ways to sum gradients in a round, by name: torch's collectives, or the run's own wire.
 
 MakeGroup = Callable[[Member, int, WireCollective, torch.device], CollectiveGroup | None]
-"""(the worker, the round's number, its mailbox, the device of its gradients) -> the group; None: it is alone."""
+"""(the worker, the round's number, its wire collective, the device of its gradients) -> the group;
+None: it is alone.
+"""
 
 
 def _torch_group(
     member: Member, generation: int, collective: WireCollective, device: torch.device
 ) -> CollectiveGroup | None:
-    """GPUs sum where each worker has its own (NCCL); workers that share one leave it to their hosts (gloo)."""
+    """GPUs sum where each worker has its own (NCCL); workers that share one sum on their hosts (gloo)."""
     setup = member.setup
     if setup.layout.world == 1:
         return None
@@ -523,7 +529,7 @@ def _torch_group(
 def _wire_group(
     member: Member, generation: int, collective: WireCollective, device: torch.device
 ) -> CollectiveGroup | None:
-    """Hosts sum, over connections that are authenticated and encrypted as the rest of the run's."""
+    """Hosts sum over the run's own authenticated and encrypted connections."""
     return WireGroup(member, generation, collective) if member.setup.layout.world > 1 else None
 
 
@@ -532,7 +538,7 @@ class Reduction(NamedTuple):
 
     make_group: MakeGroup
     on_the_wire: bool
-    """Whether what is summed is protected as the rest of the run's messages are."""
+    """Whether what is summed is protected like the run's other messages."""
 
 
 REDUCTIONS = {"torch": Reduction(_torch_group, False), "wire": Reduction(_wire_group, True)}

@@ -1,4 +1,4 @@
-"""A cut graph as a worker sees it: vertices in the original numbering, lists and features in the stores."""
+"""A partitioned graph as a worker sees it: vertices in the original numbering, lists and features in the stores."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,11 +30,13 @@ from penstock.store.parts import PartedStore, StochasticRounding
 from penstock.store.source import LocalStore, RowSource
 from penstock.wire import Channel, Message, PendingCall
 
-# The parts that the tasks of a run map, checked before kernels read them.
+# The parts that the tasks of a run map, validated before kernels read them.
 
 
 def checked_part(partition: Partition, index: int, features: str) -> Graph:
-    """A part, mapped, with lists that kernels may follow and features that are numbers. Remembered on this machine."""
+    """A mapped part, with validated lists and finite features. The result of the check is
+    remembered on this machine.
+    """
     graph = partition.part(index)
     check_graph(graph)
     for name, nodes in graph.nodes.items():
@@ -44,7 +46,7 @@ def checked_part(partition: Partition, index: int, features: str) -> Graph:
 
 
 def check_parts(partition: Partition, features: str) -> None:
-    """All parts, before anything is started for them: the tasks of this machine then find them checked."""
+    """Validate all parts before tasks are started: those of this machine then find them checked."""
     for index in range(partition.parts):
         checked_part(partition, index, features)
     for name in partition.book.node_types:
@@ -66,7 +68,7 @@ class RowExchange:
         member.endpoint.serve("part-of", self._give)
 
     def keep(self, name: str, part: Array) -> None:
-        """From now on others may ask for it."""
+        """Keep a part, for other workers to request."""
         self._kept[name] = np.ascontiguousarray(part)
 
     def joined(self, name: str, rows: Sequence[int]) -> Array:
@@ -94,7 +96,7 @@ class RowExchange:
         self._kept.pop(name, None)
 
     def forget_all(self) -> None:
-        """Nobody will ask for what was kept in a round that is over."""
+        """Drop everything that was kept in a round that is over."""
         self._kept.clear()
 
     def _give(self, message: Message, sender: str) -> Iterator[Message]:
@@ -113,7 +115,7 @@ def _pieces(part: Array) -> Iterator[Message]:
 
 
 def _receive(call: PendingCall, place: Array, who: str) -> None:
-    """Put the rows where they belong as they arrive; what differs from one's own part is refused."""
+    """Copy the rows to their positions as they arrive; an error where they do not match this worker's own part."""
     start = 0
     for message in call.parts():
         for piece in message.arrays:
@@ -141,7 +143,7 @@ class RemoteEdges(EdgeSet):
     total: int = 0
 
     def __post_init__(self) -> None:
-        # There is nothing here to check: the owners of the lists do.
+        # There is nothing to check here: the owners of the lists validate them.
         self.facts.trusted = True
 
     @property
@@ -151,7 +153,7 @@ class RemoteEdges(EdgeSet):
 
 
 class CutGraph(Graph):
-    """What a session asks of a graph. Labels are read when it is opened; nothing else is."""
+    """What a session needs of a graph. Only labels are read when it is opened."""
 
     def __init__(
         self,
@@ -161,10 +163,10 @@ class CutGraph(Graph):
         name: str,
         size: int,
     ) -> None:
-        # Not the parent's: its checks read the lists, which are not here.
+        # The parent's constructor would check lists, which are not here.
         self.nodes, self.edges = dict(nodes), dict(edges)
         self.field_names = field_names
-        """What the vertices of every type have, at their owners."""
+        """The names of the vertices' fields by type; their values are at the owners."""
         self.name, self.path, self.origin, self._size = name, None, {}, size
 
     @property
@@ -177,12 +179,12 @@ class SupervisedEdges(NamedTuple):
     """Edges of a cut graph that carry no messages in training, and how many others do."""
 
     pairs: dict[EdgeType, Exclusion]
-    """By relation, in the numbers of the cut graph."""
+    """By relation, in the numbers of the partitioned graph."""
     message_edges: int
 
 
 class Parts:
-    """The parts of a run's graph as one of its tasks reaches them: mapped where they are here, else asked for."""
+    """The parts of a run's graph as one of its tasks reaches them: mapped if they are local, else requested."""
 
     def __init__(self, member: Member, mapped: bool = True) -> None:
         setup = member.setup
@@ -194,28 +196,28 @@ class Parts:
         self.owned = {part: OwnedPart.of(self.partition, part) for part in here}
         local = {part: LocalStore.of_graph(graph) for part, graph in self.graphs.items()}
         book = self.partition.book
-        # Times and labels are read over the same store, and say something else when they are rounded.
+        # Times and labels are read through the same store, and must not be rounded.
         self.narrowed = {f"{name}/{setup.job['features']}" for name in book.node_types}
-        """Fields whose rows may be rounded when they travel."""
+        """Fields whose rows may be rounded when they are sent."""
         cluster = setup.cluster
         self.rounding = None
-        """How rows are rounded at random when they travel; None: to the nearest."""
+        """The stochastic rounding of rows that are sent; None: to the nearest."""
         if cluster.wire_rounding == "stochastic":
             self.rounding = StochasticRounding(
                 seed_of(setup.job["seed"], setup.job["draws"]), rows_are_kept=cluster.remote_cache_mb > 0
             )
         how = self.channels("features", 2), cluster.wire_type, self.narrowed, self.rounding
         self.new_store: Callable[[], PartedStore] = partial(PartedStore, book, local, *how)
-        """Makes another store over the same parts, which counts apart what it brings."""
+        """Makes another store over the same parts, with traffic counters of its own."""
         self.store = self.new_store()
         self.lists = self.channels("lists", 1)
-        """The way to a part's lists: draws go first, as rows cannot be asked for before they are known."""
+        """The channels to parts' lists: draws have priority, as rows cannot be requested before they are known."""
         self.absent: dict[EdgeType, HeldOutRule] = {}
-        """Edges that the task holds out, by relation: they are in the parts' files, and nobody draws them."""
+        """Edges that the task holds out, by relation: they are in the parts' files, but are not drawn."""
         self.supervised: SupervisedEdges | None = None
         """Where the whole graph is one batch: edges that are predicted, and so carry no messages."""
         self.explanation_at: Callable[[BatchKey], SamplingExplanation | None] = lambda key: None
-        """Which explanation of the model a batch is drawn by, where the run makes any."""
+        """The explanation that a batch is drawn by, if the run makes any."""
         self.score_bytes = 0
         """Bytes of explanations' scores that were sent to the owners of lists."""
         self.exchange = RowExchange(member)
@@ -232,11 +234,11 @@ class Parts:
 
     @property
     def reader(self) -> RelationReader:
-        """For relations that are read whole."""
+        """A reader of whole relations."""
         return RelationReader(self.partition, self.owned, self.lists)
 
     def vertex_times(self, time: str | None) -> Array | None:
-        """Where a job draws by the times of vertices: those of all, by new number; read once."""
+        """The times of all vertices, by new number, if a job draws by the times of vertices; read once."""
         if time is None or not time.startswith(OF_NODES):
             return None
         if self._times is None:
@@ -256,7 +258,7 @@ class Parts:
         return self._times
 
     def edge_times(self, time: str | None) -> Callable[[str, Array], Array] | None:
-        """What reads the times of edges by their numbers, where `time` names an edge field."""
+        """A function that reads the times of edges by number, if `time` names an edge field; else None."""
         if time is None or time.startswith(OF_NODES):
             return None
 
@@ -275,7 +277,7 @@ class Parts:
         return channel
 
     def describe(self, label: str) -> list[dict[str, Any]]:
-        """What every part holds, in order."""
+        """The description of every part, in order."""
         calls = [
             self.member.endpoint.channel(owner, "lists", 1).start(Message("part", {"part": part, "label": label}))
             for part, owner in enumerate(self.member.setup.layout.owners)
@@ -284,7 +286,7 @@ class Parts:
 
 
 def open_cut_graph(parts: Parts, label: str, times: str | None = None) -> CutGraph:
-    """The graph with the labels named `label`, the field `times`, and its splits, in the order before the cut."""
+    """The graph with the labels named `label`, the field `times`, and its splits, in the original order."""
     said = parts.describe(label)
     book = parts.partition.book
     nodes: dict[str, NodeSet] = {}
@@ -320,7 +322,7 @@ def _column(store: PartedStore, partition: Partition, node_type: str, name: str)
 
 
 def edge_column(parts: Parts, kind: EdgeType, name: str, indptr: Array) -> Array:
-    """A whole field of a relation's edges, in the original order of its lists, which begin and end at `indptr`."""
+    """A whole field of a relation's edges, in the original order of its lists, which have the offsets `indptr`."""
     book, targets = parts.partition.book, parts.partition.original(kind[2])
     source = parts.store.source(f"{edge_key(kind)}/{name}")
     column = np.empty(source.shape, source.dtype)
@@ -349,14 +351,12 @@ def _splits(parts: Parts, node_type: str) -> dict[str, Array]:
     return {name: np.sort(np.concatenate(rows)) for name, rows in found.items()}
 
 
-# A whole cut graph for one worker's GPU, in the original numbering.
-#
-# Lists are read at once, rows while they are copied. A worker that has the graph there draws and learns as a machine
-# with one GPU does, batch for batch.
+# A whole partitioned graph for one worker's GPU, in the original numbering. Lists are read at once, rows while they are
+# copied. A worker that has the graph there draws and learns like a machine with one GPU, batch for batch.
 
 
 class PartedColumn:
-    """A field of the vertices in the order before the cut, pulled from the parts a slice at a time.
+    """A field of the vertices in the original order, fetched from the parts a slice at a time.
 
     It has as much of an array's interface as copying it to a device needs.
     """
@@ -377,12 +377,12 @@ class PartedColumn:
 
     @property
     def size(self) -> int:
-        """Numbers in all rows."""
+        """The number of values in all rows."""
         return int(np.prod(self.shape))
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number."""
+        """Bytes of a value."""
         return int(self.dtype.itemsize)
 
     @property
@@ -407,7 +407,7 @@ def gathered_graph(parts: Parts, graph: CutGraph, fields: dict[str, str]) -> Gra
     columns = {name: PartedColumn(parts.store.source(f"{node_type}/{name}"), new_ids) for name in fields.values()}
     lists = parts.reader.lists(kind)
     whole = Graph({node_type: NodeSet(count)}, {kind: lists}, graph.name)
-    # After the checks of a graph in memory, which would read every row.
+    # Added after the checks of a graph in memory, which would read every row.
     fields_of: dict[str, Any] = whole.nodes[node_type].fields
     fields_of.update(columns)
     return whole

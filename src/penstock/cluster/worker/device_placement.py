@@ -1,4 +1,4 @@
-"""A worker's session on its GPU: with the whole graph there where it may be, else with the model alone."""
+"""A worker's session on its GPU: with the whole graph there if possible, else with the model only."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,28 +35,27 @@ from penstock.train.device.memory import (
 )
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
-from penstock.train.device.supply import Share, ShareOfSchedule
 from penstock.train.device.traced import TracedMemory
 from penstock.train.execution.support import SHARED_DEVICE_SAMPLING, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
+from penstock.train.steps.sources import Share, ShareOfSchedule
 from penstock.train.trace.allocations import UntraceableError
 
-# What a worker's steps take of its GPU, before anything is there: traced, or tried where that is not possible.
-#
-# A worker that has the whole graph computes as a GPU alone does whose batches are the worker's shares, so that is what
-# is traced. One whose graph stays with the stores launches steps on batches that the host draws and gathers.
+# The GPU memory that a worker's steps take, predicted by a trace, or by trial steps where that is not possible. A
+# worker that has the whole graph computes like a single GPU whose batches are the worker's shares, so that is traced.
+# One whose graph stays with the stores launches steps on batches that the host draws and gathers.
 
 _SUMMED_BYTES = 16
-"""For each parameter: its place in the row that workers sum, and copies of it and of two moments."""
-_EMBEDDINGS = "embeddings are at their owners, who answer real steps only"
+"""Bytes for each parameter: its place in the row that workers sum, and copies of it and of two moments."""
+_EMBEDDINGS = "embeddings are at their owners, which serve only real steps"
 
 
 class WorkerPrediction:
     """Predicts the memory of one worker.
 
-    `part` is how much of the batches that its task samples the worker gets, and `fresh` whether the run has not begun.
+    `part` is the worker's share of the batches that its task samples, and `fresh` whether the run has not begun.
     """
 
     def __init__(self, session: Session, shares: ShareOfSchedule, part: float, fresh: bool) -> None:
@@ -72,7 +71,7 @@ class WorkerPrediction:
             return decide(TrialMemory(whole, self._tried(), str(error)))
 
     def at_the_stores(self) -> tuple[Working, str, str]:
-        """What steps take where the graph is elsewhere, by what that was found, and why not by a trace."""
+        """The memory of steps without the graph, the method, and why it was not traced."""
         job, as_rows = self._session.job, row_type(self._session.job)
         nowhere = Residence("host", "host", 0, 0, 0, [])
         try:
@@ -87,17 +86,17 @@ class WorkerPrediction:
         if self._session.inputs.tables:
             raise UntraceableError(_EMBEDDINGS)
         alone = Schedule(session.task.items, self._shares.batch_size, session.job.draw_seed)
-        # Without the graph a worker has a chunk of a validation at a time, which is less than a step.
+        # Without the graph a validation has one chunk at a time, which is less than a step.
         return _SharedTrace(session, alone, self._shares, self._summed, validated=session is not self._session)
 
     def _tried(self) -> StepMemory:
-        """A worker's share of a step that is tried."""
+        """The memory of a worker's share of a step, from trial steps."""
         session, step = self._session, NOTHING
         if self._fresh:
             step = tried_steps(session, row_type(session.job))
         # Once a run has begun, learnable rows are past the step that a trial would read.
         elif not session.inputs.tables:
-            # Whoever comes back does not wait for a store that is lost too: it only predicts less.
+            # A restarted worker does not wait for a store that may be lost too: its prediction is only less exact.
             with suppress(PenstockError):
                 step = tried_steps(session, row_type(session.job))
         whole = Load(*(round(self._part * amount) for amount in step.whole))
@@ -105,7 +104,7 @@ class WorkerPrediction:
 
 
 class _SharedTrace(TracedMemory):
-    """A trace of a GPU alone, with the row that workers sum and the copies that a failed burst goes back to."""
+    """A trace of a single GPU, plus the row that workers sum and the copies to which a failed burst returns."""
 
     def __init__(
         self, session: Session, alone: Schedule, shares: ShareOfSchedule, summed: int, validated: bool
@@ -123,11 +122,12 @@ class _SharedTrace(TracedMemory):
         return super().predicted(decision) + self._summed
 
 
-# The rows of a cut graph that a worker reads most, on its GPU; all others are asked of their owners.
+# The rows of a partitioned graph that a worker reads most, cached on its GPU; all others are requested from their
+# owners.
 
 
 def cache_bytes(session: Session) -> int:
-    """What the job's `cache_rows` take on the GPU; refused where the graph has no such rows."""
+    """Bytes of the job's `cache_rows` on the GPU; an error where the graph has no such rows."""
     rows, source = session.job.placed.cache_rows or 0, _only_source(session)
     if rows > source.shape[0]:
         raise PenstockError(
@@ -138,7 +138,7 @@ def cache_bytes(session: Session) -> int:
 
 
 def row_bytes(session: Session) -> int:
-    """What one cached row takes."""
+    """Bytes of one cached row."""
     source = _only_source(session)
     return int(np.prod(source.row_shape())) * int(np.dtype(source.dtype).itemsize)
 
@@ -175,7 +175,7 @@ _ONE_BY_ONE = "Steps are launched one by one: between two the workers sum their 
 
 
 def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
-    """Refuse what a GPU does only for a machine of its own; `learnable`: embeddings are at their owners."""
+    """Refuse options that a GPU supports only on a single machine; `learnable`: embeddings are at their owners."""
     wish = job.placed
     if job.sample_on == "hybrid":
         raise PenstockError(
@@ -203,10 +203,10 @@ def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
 
 
 def place_on_worker(session: Session, parts: Parts, share: Share, part: float, fresh: bool) -> Placed:
-    """Put the graph on the worker's GPU where it fits, and let batches find it.
+    """Place the graph on the worker's GPU if it fits, and connect its batches to it.
 
-    `share` takes the worker's seeds of a batch, and `part` is how much of the batches that its task samples it gets:
-    one that takes its share when it samples has done so in the trial too. Once a run has begun (it is not `fresh`),
+    `share` takes the worker's seeds of a batch, and `part` is its share of the batches that its task samples: a task
+    that takes its share while sampling has done so in the trial too. Once a run has begun (it is not `fresh`),
     learnable rows are past the step that a trial would read.
     """
     session.device_peak = device_peak(session.inputs.device)
@@ -224,7 +224,7 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
             " feature_type.",
             code="unsupported-combination",
         )
-    why = [f"The graph stays with the stores, and the host draws batches and asks for rows: {', '.join(reasons)}."]
+    why = [f"The graph stays with the stores, and the host draws batches and requests rows: {', '.join(reasons)}."]
     placed = Placed.of(session.job, session.inputs.device, _at_the_stores(session, prediction, why))
     if placed.decision.residence.cache_rows:
         placed.cached = {name: with_cached_rows(session, share) for name in session.inputs.sources}
@@ -232,13 +232,13 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
 
 
 def _is_asked_for(job: Job) -> bool:
-    """Whether a job wants what only a graph on the GPU gives."""
+    """Whether a job asks for something that needs the graph on the GPU."""
     wish = job.placed
     return "device" in (wish.topology, wish.features, job.sample_on) or job.feature_type != "stored"
 
 
 def against_whole_graph(session: Session, parts: Parts) -> list[str]:
-    """Why the graph is not brought to the worker's GPU; empty where it may be."""
+    """The reasons why the graph is not copied to the worker's GPU; empty where it may be."""
     job = session.job
     wish = job.placed
     reasons = reasons_against(SHARED_DEVICE_SAMPLING, demands_of(session))
@@ -251,7 +251,7 @@ def against_whole_graph(session: Session, parts: Parts) -> list[str]:
     far = len(parts.owned) < parts.partition.parts
     if far and not (wish.topology == wish.features == "device"):
         reasons.append("parts of it are on other machines (placement device brings them here)")
-    # Before the lists are read into this process's memory, which they would fill in vain.
+    # Checked before the lists are read into this process's memory in vain.
     if not reasons and list_bytes(_cut_graph(session)) > torch.cuda.mem_get_info(session.inputs.device)[0]:
         reasons.append("its neighbour lists alone exceed the GPU's free memory")
     return reasons
@@ -265,7 +265,7 @@ def _cut_graph(session: Session) -> CutGraph:
 def _with_whole_graph(
     session: Session, parts: Parts, shares: ShareOfSchedule, prediction: WorkerPrediction
 ) -> Placed | None:
-    """The lists and features on the GPU; None where they have no room."""
+    """Place the lists and features on the GPU; None where they do not fit."""
     whole = replace(session, graph=gathered_graph(parts, _cut_graph(session), session.inputs.fields))
     decision = prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
     if (decision.residence.topology, decision.residence.features) != ("device", "device"):
@@ -285,12 +285,13 @@ def _with_whole_graph(
         return sampler.sample(planned.seeds, planned.key)
 
     placed.sample = sample
-    # Inference among workers goes by the numbers of the cut graph, which these tables do not: it keeps its own sources.
+    # Inference among workers uses the partitioned graph's numbers, which these tables do not have: it keeps its own
+    # sources.
     return bring_batches(session, placed)
 
 
 def _at_the_stores(session: Session, prediction: WorkerPrediction, why: list[str]) -> PlacementDecision:
-    """Nothing of the graph is on the GPU but a cache that was asked for; it and training must fit."""
+    """The decision with nothing of the graph on the GPU but a requested cache; both must fit beside training."""
     job, device, rows = session.job, session.inputs.device, session.job.placed.cache_rows or 0
     working, method, untraced = prediction.at_the_stores()
     free, total = device_memory_of(device)

@@ -1,4 +1,4 @@
-"""Tasks on the edges and triples of a cut graph, whose lists a worker reads in the original numbering."""
+"""Tasks on the edges and triples of a partitioned graph, whose lists a worker reads in the original numbering."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,11 +28,11 @@ from penstock.train.tasks.links import TimedLinkTask, check_no_held_out, time_sp
 from penstock.train.tasks.triples import check_triple_job
 from penstock.train.user_functions import UserFunctions
 
-# Refuses jobs by time that parts of a cut graph cannot be sampled for.
+# Refuses jobs by time for which parts of a partitioned graph cannot be sampled.
 
 
 def check_parted_times(job: Job, graph: Graph, on_edges: bool = False) -> None:
-    """`on_edges`: whether the job learns edges."""
+    """`on_edges`: whether the task is on edges."""
     if job.time is None:
         return
     if not graph.is_homogeneous and job.time.startswith(OF_NODES):
@@ -49,10 +49,9 @@ def check_parted_times(job: Job, graph: Graph, on_edges: bool = False) -> None:
         )
 
 
-# Tasks on the edges of a cut graph. A worker reads the lists of one relation, in the original numbering.
-#
-# They take 4 bytes an edge (8 where vertices are many), a quarter of what the order of an epoch over them takes; with
-# them positives, negatives and ranks are found by the code of one machine. Neighbourhoods are drawn by the owners.
+# Tasks on the edges of a partitioned graph. A worker reads the lists of one relation, in the original numbering. They
+# take 4 bytes per edge (8 in very large graphs), a quarter of what the order of an epoch over them takes; with them
+# positives, negatives and ranks are found by the code of one machine. Neighbourhoods are drawn by the owners.
 
 
 def make_parted_edge_task(
@@ -66,7 +65,7 @@ def make_parted_edge_task(
     columns = [] if job.time is None else [job.time, seed_field(job)]
     whole = _relations_around(parts, graph, kind, None if links else job.label, columns)
     if not links and job.task == "auto" and job.label in whole.edges[kind].fields:
-        # Of a cut graph only the names of edges' fields are known until one of them is read.
+        # Only the names of edge fields are known until one of them is read.
         name = task_of_edges(whole.edges[kind].fields[job.label])
     times = _times(parts, graph, job, edge_times(job, whole, kind))
     if links and times is not None:
@@ -96,7 +95,7 @@ def make_parted_edge_task(
 
 
 def _times(parts: Parts, graph: CutGraph, job: Job, own: EdgeTimes | None) -> EdgeTimes | None:
-    """The times of a relation's edges as one machine has them, which knows those of all relations."""
+    """The times of a relation's edges, comparable with those of all relations as on one machine."""
     if own is None or job.time is None:
         return own
     bound = [kind for kind, edges in graph.edges.items() if job.time in edges.fields]
@@ -106,7 +105,7 @@ def _times(parts: Parts, graph: CutGraph, job: Job, own: EdgeTimes | None) -> Ed
 
 
 def _training_edges(job: Job, count: int, times: EdgeTimes | None) -> Array:
-    """Positions of the edges that links are learned from: all that are left, or the earliest."""
+    """Positions of the edges that links are learned from: all that remain, or the earliest."""
     return np.arange(count, dtype=index_dtype(count)) if times is None else time_splits(job, times)["train"]
 
 
@@ -120,7 +119,7 @@ def _supervised(
     job: Job,
     new: Mapping[str, Array],
 ) -> Array:
-    """Positions of the edges that are predicted, which as many as the job says are; they carry no messages."""
+    """Positions of the edges that are predicted, a share that the job gives; they carry no messages."""
     found = supervise(whole, kind, training, job.supervision, job.draw_seed, reverse)
     left_out = whole.num_edges - found.messages.num_edges
     pairs = EdgeBatcher(whole, kind, reverse=reverse).batch(found.positions, BatchKey(0, 0, 0)).exclude
@@ -140,7 +139,7 @@ def _supervised(
 
 
 def learn_held_out_names(parts: Parts, graph: CutGraph) -> None:
-    """Which relations have edges held out, as far as names go."""
+    """Find which relations have held-out edges, by name."""
     for kind, edges in graph.edges.items():
         _, held_out, _ = parts.reader.names(kind, "")
         edges.held_out = dict.fromkeys(held_out, np.empty((0, 2), np.int64))
@@ -149,10 +148,10 @@ def learn_held_out_names(parts: Parts, graph: CutGraph) -> None:
 def _relations_around(
     parts: Parts, graph: CutGraph, kind: EdgeType, label: str | None, columns: Sequence[str] = ()
 ) -> Graph:
-    """The relation of a task and, for the moment, its reverse if there is one, as one machine has them.
+    """The relation of a task and, temporarily, its reverse if there is one, as one machine has them.
 
-    Of its fields it has the label and `columns`, as far as there are such fields.
-    Those that may be it are read one after the other, and let go where they are not.
+    Its fields are the label and `columns`, if they exist. Candidates for the reverse are read one after the other, and
+    dropped if they are not.
     """
     edges = parts.reader.lists(kind)
     for name in dict.fromkeys([label, *columns]):
@@ -173,7 +172,7 @@ def _relations_around(
 
 
 def _with_lists(graph: CutGraph, whole: Graph, kind: EdgeType, reverse: Reverse) -> CutGraph:
-    """The cut graph with one relation's lists, and its reverse as large as it is without what is held out."""
+    """The partitioned graph with one relation's lists; its reverse gets its size without held-out edges."""
     edges = {**graph.edges, kind: whole.edges[kind]}
     if isinstance(reverse, tuple):
         before = edges[reverse]
@@ -183,17 +182,16 @@ def _with_lists(graph: CutGraph, whole: Graph, kind: EdgeType, reverse: Reverse)
 
 
 def new_numbers(parts: Parts, node_type: str) -> Array:
-    """The number in the cut graph of every vertex of a type, by its number before."""
+    """The number in the partitioned graph of every vertex of a type, by its original number."""
     original = parts.partition.original(node_type)
     new = np.empty(len(original), index_dtype(len(original)))
     new[original] = np.arange(len(original))
     return new
 
 
-# Knowledge graph completion on a cut graph. A worker reads the triples of all relations, in the original numbering.
-#
-# They take 24 bytes a triple. Relations' vectors are parameters like any others, which all workers have; entities' rows
-# are at their owners, and each worker's share of a batch are the triples whose tails it is close to.
+# Knowledge graph completion on a partitioned graph. A worker reads the triples of all relations, in the original
+# numbering, 24 bytes per triple. Relations' vectors are parameters like any others, which all workers have; entities'
+# rows are at their owners, and each worker's share of a batch are the triples whose tails are close to it.
 
 
 def make_parted_triple_task(

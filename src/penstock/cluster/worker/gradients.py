@@ -14,24 +14,23 @@ from penstock.cluster.member import Member
 from penstock.cluster.server import State, cut_state, join_state, shape_of, shard_pieces
 from penstock.cluster.worker.collectives import REDUCTIONS, CollectiveGroup, StagedSums, WireCollective, WireGroup
 from penstock.cluster.worker.inputs import PartedInputs
-from penstock.train.execution.shared import RegroupError
 from penstock.train.session import Session
+from penstock.train.steps.group import RegroupError
+from penstock.train.steps.update import make_step
 from penstock.wire import Message
 from penstock.wire.coflows import GRADIENTS, within_kind
 
-# `clip` where several workers train: the norm is that of all workers' gradients together.
-#
-# Gradients of the model are summed by the workers or by servers, those of learnable rows by their owners. Everybody who
-# sums tells the squares to whoever asks, also of the step before, since some workers go on while others still ask. So
-# every worker comes to the same factor without a further meeting, and tells it to all who wait for it before it goes
-# on.
+# `clip` where several workers train: the norm is that of all workers' gradients together. Gradients of the model are
+# summed by the workers or by servers, those of learnable rows by their owners. Each of these answers with the squares
+# of its sums, also for the step before, since some workers continue while others still ask. So every worker computes
+# the same factor without a further barrier, and sends it to all who wait for it before it continues.
 
 _TINY = 1e-6
-"""As torch has it."""
+"""The same as in torch."""
 
 
 def clip_with_owners(session: Session) -> None:
-    """Shrink the model's gradients, which are summed already, together with those of learnable rows."""
+    """Clip the model's gradients, which are summed already, together with those of learnable rows."""
     if not session.inputs.tables:
         torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip)
         return
@@ -42,11 +41,11 @@ def clip_with_owners(session: Session) -> None:
 
 
 def clip_factor(session: Session, squares: float) -> float:
-    """What all gradients are multiplied by, the model's having these squares; the rows' owners are told."""
+    """The factor of all gradients, where the model's have these squares; it is sent to the rows' owners."""
     inputs = session.inputs
     assert isinstance(inputs, PartedInputs)
     norm = math.sqrt(squares + inputs.squares())
-    # As torch has it: what is no number makes all gradients none, which is heard of with the next loss.
+    # As in torch: a non-finite norm makes all gradients NaN, which is reported with the next loss.
     factor = norm if math.isnan(norm) else min(1.0, session.job.clip / (norm + _TINY))
     inputs.shrink(factor)
     return factor
@@ -67,10 +66,10 @@ def are_finite(parameters: Sequence[Parameter]) -> bool:
 
 
 class FlatGradients:
-    """Some parameters, one behind the other, and room for a few numbers more.
+    """Some parameters, concatenated, and room for a few numbers more.
 
-    `numbers` are on the host, where whoever sums them reads them, or `on_device`: where the parameters are. Between a
-    GPU and the host they are copied at once, not parameter by parameter.
+    `numbers` are on the host, where they are summed, or `on_device`: where the parameters are. Between a GPU and the
+    host they are copied at once, not parameter by parameter.
     """
 
     def __init__(self, parameters: Sequence[Parameter], more: int, on_device: bool = False) -> None:
@@ -82,19 +81,19 @@ class FlatGradients:
         self._copied = device.type != "cpu" and not on_device
         self.numbers = torch.zeros(self._near.shape, pin_memory=True) if self._copied else self._near
         self.present = [False] * len(self.sizes)
-        """Whether a parameter had a gradient when they were taken; some have none in a batch without their edges."""
+        """Whether each parameter had a gradient when they were taken; some have none in a batch without their edges."""
 
     @property
     def more(self) -> Tensor:
-        """The numbers behind the gradients."""
+        """The numbers after the gradients."""
         return self.numbers[self.count :]
 
     def set_more(self, values: Sequence[float]) -> None:
-        """Write the numbers behind the gradients."""
+        """Write the numbers after the gradients."""
         self.more.copy_(torch.tensor(values, dtype=torch.float32))
 
     def take_gradients(self) -> None:
-        """From the parameters; zeros where one has none."""
+        """Copy the gradients from the parameters; zeros where one has none."""
         self.present = [parameter.grad is not None for parameter in self.parameters]
         for part, parameter in zip(self._parts(), self.parameters, strict=True):
             if parameter.grad is None:
@@ -104,7 +103,7 @@ class FlatGradients:
         self._fetch()
 
     def give_gradients(self, present: list[bool]) -> None:
-        """To the parameters that any worker has one for: an optimiser passes over the others."""
+        """Copy the gradients to the parameters for which any worker has one: an optimiser skips the others."""
         self._bring()
         for part, parameter, there in zip(self._parts(), self.parameters, present, strict=True):
             if not there:
@@ -142,11 +141,13 @@ class FlatGradients:
 # Gradients summed among the workers, and the same step made by each.
 
 _MORE = 2
-"""Behind the gradients: the loss, how many workers were asked to stop; then, by parameter, how many have a gradient."""
+"""Numbers after the gradients: the loss, how many workers were asked to stop; then, by parameter, how many have a
+gradient.
+"""
 
 
 class AllReduce:
-    """The sums of one round, by what the cluster's `reduction` names."""
+    """The sums of one round, by the cluster's `reduction`."""
 
     def __init__(self, member: Member, session: Session, generation: int, collective: WireCollective) -> None:
         device = session.inputs.device
@@ -155,13 +156,13 @@ class AllReduce:
         self._parameters = learned_parameters(session)
         self._known: dict[tuple[int, ...], FlatGradients] = {}
         self._begun: list[tuple[FlatGradients, Callable[[], None]]] = []
-        """Gradients of the step under way that are being summed."""
+        """Gradients of the current step that are being summed."""
         self._may_overflow = device.type == "cuda" and session.job.compute_type == "float16"
 
     def start_sum(self, parameters: Sequence[Parameter]) -> None:
-        """Begin to sum the gradients of some parameters, which have none afterwards; `step` ends it.
+        """Begin to sum the gradients of some parameters, which have none afterwards; `step` completes it.
 
-        Only hosts do: GPUs would compute nothing meanwhile, and leave all gradients to the step.
+        Only hosts do this: GPUs would compute nothing meanwhile, and leave all gradients to the step.
         """
         if self.group is None or self.group.device.type != "cpu":
             return
@@ -174,18 +175,18 @@ class AllReduce:
             parameter.grad = None
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
-        """One optimiser step with the sum of all workers' gradients; the batch's loss, and whether to stop."""
+        """Make one optimiser step with the sum of all workers' gradients; returns the batch's loss, and whether to
+        stop.
+        """
         total, stopping = (loss, asked) if self.group is None else self._summed(self.group, loss, asked)
         if self._may_overflow and not are_finite(self._parameters):
-            # On some worker: all leave the step out, as one that trains alone does.
+            # A gradient overflowed on some worker: all skip the step, as one that trains alone does.
             return total, stopping
-        if session.job.clip:
-            clip_with_owners(session)
-        session.optimiser.step()
+        make_step(session, clip=clip_with_owners)
         return total, stopping
 
     def _summed(self, group: CollectiveGroup, loss: float, asked: bool) -> tuple[float, bool]:
-        """Put the sum of all workers' gradients into the parameters; the batch's loss, and whether to stop."""
+        """Put the sum of all workers' gradients into the parameters; returns the batch's loss, and whether to stop."""
         begun, self._begun = self._begun, []
         known = {id(each) for flat, _ in begun for each in flat.parameters}
         left = [each for each in self._parameters if id(each) not in known]
@@ -228,21 +229,21 @@ class AllReduce:
         """Do nothing: every worker holds the whole optimiser."""
 
     def close(self) -> None:
-        """Let go of the other workers: those that still wait for this one hear of it."""
+        """Leave the group: workers that still wait for this one get an error."""
         if self.group is not None:
             self.group.close()
 
 
-# Gradients summed by parameter servers, which give the new weights back.
+# Gradients summed by parameter servers, which send back the new weights.
 
 
 class ParameterServers:
-    """The way to the servers in one round."""
+    """The connection to the servers in one round."""
 
     def __init__(
         self, member: Member, session: Session, generation: int, step: int, again: bool, collective: WireCollective
     ) -> None:
-        """`step`: how many are done; `again`: the servers must take this worker's weights whatever they have."""
+        """`step`: how many are done; `again`: the servers must load this worker's weights whatever they have."""
         self._member, self._generation, self._step = member, generation, step
         self._flat = FlatGradients(learned_parameters(session), _MORE)
         self.group: CollectiveGroup | None = (
@@ -257,7 +258,7 @@ class ParameterServers:
             self._begin(session, again)
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
-        """One step of the servers with all workers' gradients; the batch's loss, and whether to stop."""
+        """Make one step of the servers with all workers' gradients; returns the batch's loss, and whether to stop."""
         with within_kind(GRADIENTS):
             return self._reduced(session, loss, asked)
 
@@ -295,7 +296,7 @@ class ParameterServers:
         """None: the servers make the step."""
 
     def gather_optimiser(self, session: Session) -> None:
-        """The servers' states, as those of the model's parameters."""
+        """Fetch the servers' states into the optimiser of the model's parameters."""
         states: list[State] = []
         for channel in self._channels:
             answer = channel.call(Message("optimiser"), self._patience)
@@ -326,7 +327,7 @@ class ParameterServers:
             channel.call(Message("begin", body, tuple(a.contiguous().cpu().numpy() for a in arrays)), self._patience)
 
     def _clip(self, session: Session) -> None:
-        """Every worker comes to the same factor, and tells it to all: whoever has it already is told in vain."""
+        """Every worker computes the same factor and sends it to all servers; repeated ones have no effect."""
         servers = range(len(self._channels))
         squares = sum(float(self._answer(number, "squares").body["squares"]) for number in servers)
         factor = clip_factor(session, squares)
@@ -338,7 +339,7 @@ class ParameterServers:
         return torch.from_numpy(weights.copy()), torch.from_numpy(more.copy())
 
     def _answer(self, number: int, kind: str, **more: Any) -> Message:
-        """What a server says of the step under way, once it can; all gradients must be there for that."""
+        """A server's answer about the current step, once all gradients have arrived."""
         while True:
             answer = self._channels[number].call(Message(kind, {"step": self._step, **more}), self._patience)
             if answer.kind != "wait":

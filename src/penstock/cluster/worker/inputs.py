@@ -10,12 +10,13 @@ from penstock.cluster.worker.cut_graph import CutGraph, Parts
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
+from penstock.graph.prepare import divide_by_sum
 from penstock.graph.schema import edge_key
 from penstock.pipeline.batch_rows import PLAIN_ROWS
 from penstock.pipeline.loader import Batch
 from penstock.store.embedding import row_optimiser
 from penstock.store.parts import RemoteEmbedding
-from penstock.train.inputs import CPU, Inputs, divide_by_sum, edge_rows, types_with
+from penstock.train.inputs import CPU, Inputs, edge_rows, types_with
 from penstock.train.job import Job
 from penstock.wire import Message
 from penstock.wire.coflows import EMBEDDINGS, within_kind
@@ -48,12 +49,12 @@ class AgreedTable:
         return state
 
     def restore(self, state: dict[str, Array | int]) -> None:
-        """Have the owners take the place of a stored state."""
+        """Have the owners load a stored state."""
         self.remote.restore(state, self._inputs.step)
 
 
 class PartedInputs(Inputs):
-    """Features by new number, pulled from whoever holds them; gradients of embeddings are handed to their owners."""
+    """Features by new number, fetched from their holders; gradients of embeddings are sent to their owners."""
 
     def __init__(self, graph: CutGraph, parts: Parts, job: Job, device: torch.device = CPU) -> None:
         if job.schedule_of == "all":
@@ -63,7 +64,7 @@ class PartedInputs(Inputs):
             )
         setup = parts.member.setup
         self.step = 0
-        """Steps of the run that are done."""
+        """The number of steps of the run that are done."""
         self._waiting: dict[str, Any] = {}
         self._clipped = job.clip > 0
         self._rank, self._world = setup.task.rank, setup.layout.world
@@ -78,14 +79,16 @@ class PartedInputs(Inputs):
         self._parts, self._graph = parts, graph
 
     def carry_edges(self, job: Job, graph: Graph, messages: Graph | None, own_module: bool) -> None:
-        """Let edges carry what the job names: rows at the parts' owners, by the edges' numbers in the cut graph."""
+        """Set the edge fields that are read, as the job names them: rows at the parts' owners, by edge numbers in the
+        partitioned graph.
+        """
         relations = {kind: edges.fields for kind, edges in self._graph.edges.items()}
         names = {*job.edge_features, job.edge_weight} - {None}
         self._parts.narrowed.update(f"{edge_key(kind)}/{name}" for kind in relations for name in names)
         self.edges = self.exact_edges = edge_rows(job, relations, self._parts.store.source, own_module)
 
     def non_finite(self) -> str | None:
-        """As the owners of the parts find; who does not answer has nothing to say."""
+        """A phrase on non-finite features from the owners of the parts; owners that do not answer are ignored."""
         for part in range(self._parts.partition.parts):
             for name, field in self.fields.items():
                 with suppress(PenstockError):
@@ -96,11 +99,11 @@ class PartedInputs(Inputs):
         return None
 
     def is_finite(self) -> bool:
-        """Looked at when a state is taken: the rows are elsewhere."""
+        """True: checked when a state is taken, as the rows are elsewhere."""
         return True
 
     def learn(self, batch: Batch, x: dict[str, torch.Tensor]) -> None:
-        """Hand in the gradients of the learnable rows: every worker to every owner, in every step."""
+        """Send the gradients of the learnable rows: every worker to every owner, in every step."""
         with within_kind(EMBEDDINGS):
             for name, table in self.tables.items():
                 gradients = x[name].grad if name in x else None
@@ -109,7 +112,7 @@ class PartedInputs(Inputs):
                 table.remote.push(ids, pushed, self.step, self._rank, self._world, self._clipped)
 
     def squares(self) -> float:
-        """The sum of the squares of the learnable rows' gradients in this step, once all workers have handed in."""
+        """The sum of the squares of the learnable rows' gradients in this step, once all workers have pushed."""
         return float(sum(table.remote.squares(self.step) for table in self.tables.values()))
 
     def shrink(self, factor: float) -> None:
@@ -118,26 +121,26 @@ class PartedInputs(Inputs):
             table.remote.shrink(self.step, factor)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember a checkpoint's tables until `settle`; another worker's state has none, as owners keep theirs."""
+        """Keep a checkpoint's tables until `settle`; another worker's state has none, as owners keep theirs."""
         self._waiting = state
 
     def settle(self) -> None:
-        """Have the owners take what was restored last."""
+        """Have the owners load what was restored last."""
         state, self._waiting = self._waiting, {}
         if state:
             super().restore(state)
 
     def stay(self) -> None:
-        """Forget what was restored last: the owners have come further."""
+        """Drop what was restored last: the owners are further ahead."""
         self._waiting = {}
 
     def begin_round(self, number: int) -> None:
-        """Tell the owners where the run stands after the workers have met for the round of this number."""
+        """Tell the owners the run's step after the workers have met for the round of this number."""
         for table in self.tables.values():
             table.remote.begin_round(self.step, number)
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes of embeddings received, and the least that had to be."""
+        """Bytes of embeddings received, and the least possible."""
         found = [table.remote.traffic() for table in self.tables.values()]
         return sum(each.bytes for each in found), sum(each.minimum for each in found)
 

@@ -1,4 +1,4 @@
-"""Exact outputs of a model over a cut graph: every worker computes vertices of its own parts, layer after layer.
+"""Exact outputs of a model over a partitioned graph: every worker computes vertices of its own parts, layer by layer.
 
 Outputs of a layer are kept at their vertices' owners, where the next layer reads them. Between two layers the workers
 wait for each other.
@@ -22,12 +22,12 @@ from penstock.sampling import ALL, BatchKey
 from penstock.sampling.parts import parted_sampler
 from penstock.store.parts import PartedStore
 from penstock.train.batch_source import clock_for, layers_of
-from penstock.train.execution.shared import RegroupError
 from penstock.train.layerwise.host import SHARE, followed_relations
 from penstock.train.layerwise.plan import Chunk, GrowingChunks, Level, Sampled
 from penstock.train.session import Session
+from penstock.train.steps.group import RegroupError
 
-# Which vertices each worker computes where rows of all vertices are computed: its share of its machine's parts.
+# The vertices that each worker computes where rows of all vertices are computed: its share of its machine's parts.
 
 
 def worker_ranges(layout: Layout, book: Book, node_type: str) -> Iterator[tuple[int, int, int]]:
@@ -56,17 +56,19 @@ class InferenceGroup(Protocol):
     world: int
 
     def barrier(self, name: str) -> None:
-        """Wait until all workers have come to a place."""
+        """Wait until all workers have arrived."""
 
     def holds(self) -> bool:
-        """Whether all workers are still there, and all that they share is as it was."""
+        """Whether all workers are still there, and nothing that they share was lost."""
 
 
 class PartedPlan:
-    """This worker's share of its machine's parts. Vertices are wanted by original number, and computed by new one."""
+    """The `LayerPlan` of a worker: its share of its machine's parts. Vertices are requested by original number, and
+    computed by new one.
+    """
 
     def __init__(self, session: Session, parts: Parts, workers: InferenceGroup, name: str) -> None:
-        """`name` tells the fields of this inference from those of others."""
+        """`name` distinguishes the fields of this inference from those of others."""
         self._session, self._parts, self._workers, self._name = session, parts, workers, name
         self._inputs, self._graph, self._job = session.inputs, session.graph, session.job
         self.first, self._budget = session.inputs.pull, (session.job.inference_mb << 20) // SHARE
@@ -76,12 +78,12 @@ class PartedPlan:
 
     @property
     def by_layers(self) -> bool:
-        """As on one machine: with times, no vertex has one value that all its readers could share."""
+        """As on one machine: False with times, where a vertex has another value for each seed."""
         return self._clock is None
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A task that was started again has lost what others read of it: then the round is over, and all done anew."""
+        """A restarted task has lost rows that others read: then the round is over, and everything is repeated."""
         try:
             yield
         except PenstockError as error:
@@ -90,7 +92,7 @@ class PartedPlan:
             raise RegroupError(str(error)) from error
 
     def start(self, wanted: dict[str, Array], computed: int, layers: int) -> int:
-        """If the weights were restored, the owners' embeddings are too before anybody reads them."""
+        """If the weights were restored, the owners' embeddings are restored too before any worker reads them."""
         assert isinstance(self._inputs, PartedInputs)
         if self._inputs.tables:
             self._inputs.settle()
@@ -108,11 +110,11 @@ class PartedPlan:
                 yield from self._grower().over(Chunk(name, np.arange(first, last), first), sample)
 
     def level(self, number: int) -> Level:
-        """At the owners of the vertices."""
+        """Storage at the owners of the vertices."""
         return PartedLevel(self._parts.store, f"level-{self._name}-{number}", self._inputs.device)
 
     def finish_layer(self, number: int) -> None:
-        """The next layer reads what others write."""
+        """A barrier: the next layer reads what others write."""
         self._workers.barrier(f"level-{self._name}-{number}")
 
     def finish(self) -> None:
@@ -128,14 +130,16 @@ class PartedPlan:
         return self._parts.partition.new_ids(rows, node_type)
 
     def neighbourhoods(self, node_type: str, rows: Array, times: Array | None = None) -> Iterator[Sampled]:
-        """Of this worker's share of the wanted vertices; times of seeds go by original number."""
+        """The neighbourhoods of this worker's share of the requested vertices; times of seeds are
+        by original number.
+        """
         if times is None and self._clock is not None:
             times = self._clock.of(node_type)[rows]
         whole = Chunk(node_type, self.ids(node_type, rows), 0, times)
         return self._grower(_FIRST if times is None else 1).over(whole, self._sampler(self._followed))
 
     def joined(self, count: int, compute: Callable[[slice], list[torch.Tensor]]) -> torch.Tensor:
-        """Rows are exchanged as float32; a worker without any gives none, as wide as the task has them."""
+        """Rows are exchanged as float32; a worker without any sends an empty array of the task's width."""
 
         def own(some: slice) -> Array:
             found = [rows.float().cpu().numpy() for rows in compute(some)]
@@ -144,7 +148,7 @@ class PartedPlan:
         return torch.from_numpy(self.in_parts(count, own)).to(self._inputs.device)
 
     def in_parts(self, count: int, compute: Callable[[slice], Array]) -> Array:
-        """What `compute` gives for a range of `count` items, one row each: every worker computes some, and has all."""
+        """`compute` over ranges of `count` items, one row each: every worker computes some, and gets all."""
         self._shared += 1
         name, rank, world = f"{self._name}-{self._shared}", self._workers.rank, self._workers.world
         with self.running():
@@ -178,7 +182,7 @@ class PartedPlan:
         return GrowingChunks(size, self._budget, load)
 
     def _sampler(self, hops: list[list[EdgeType]]) -> Callable[[Chunk], Sampled]:
-        """Whole lists, over some hops."""
+        """A sampler of whole lists, over some hops."""
         homogeneous = self._graph.is_homogeneous
         fanouts: list[Any] = [ALL if homogeneous else dict.fromkeys(hop, ALL) for hop in hops]
         sampler: Any = parted_sampler(
@@ -207,7 +211,7 @@ class PartedPlan:
         return sample
 
     def _ranges(self, name: str) -> Iterator[tuple[int, int]]:
-        """New numbers of this worker's vertices."""
+        """New numbers of this worker's vertices, as ranges."""
         for first, last, rank in worker_ranges(self._parts.member.setup.layout, self._parts.partition.book, name):
             if rank == self._workers.rank:
                 yield first, last
@@ -221,7 +225,7 @@ class PartedLevel:
         self._made: set[str] = set()
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
-        """Hand the outputs of a chunk to their owners."""
+        """Send the outputs of a chunk to their owners."""
         field = f"{chunk.node_type}/{self._name}"
         if field not in self._made:
             self._store.make(field, out.shape[1])

@@ -1,4 +1,4 @@
-"""What a worker's iterations cost: processor seconds by stage, bytes by peer. Nothing is written to the run folder."""
+"""Measures a worker's iterations: CPU seconds by stage, bytes by peer. Nothing is written to the run folder."""
 
 import threading
 import time
@@ -12,20 +12,20 @@ from torch.nn import Parameter
 from penstock.cluster.worker.worker_group import ReductionMethod
 from penstock.pipeline.loader import Loaded
 from penstock.sampling.parts.requests import batch_messages
-from penstock.train.execution.shared import DeviceSums
 from penstock.train.records import Events, NoRecords
 from penstock.train.session import Session
+from penstock.train.steps.group import DeviceSums
 from penstock.wire import own_meter
 
 _STAGES = ("sample", "gather", "transfer", "compute")
 _LARGE = 1 << 18
-"""Bytes of a pull that tell how fast a link is: smaller ones tell how long a call takes."""
+"""Pulls of at least so many bytes measure the speed of a link: smaller ones measure latency."""
 
 
 class Observer(NoRecords):
-    """Records for a loop that is measured. Processor time is taken, as processes of one host share its cores.
+    """Records for a loop that is measured. CPU time is taken, as processes of one host share its cores.
 
-    A GPU's steps are taken by the clock, from a batch that is ready to gradients that are computed.
+    A GPU's steps are timed by the clock, from a batch that is ready to computed gradients.
     """
 
     def __init__(self, skipped: int, device: torch.device) -> None:
@@ -48,7 +48,7 @@ class Observer(NoRecords):
         return self
 
     def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
-        """A stage's work on one batch, which this thread has done."""
+        """Record a stage's work on one batch, which this thread has done."""
         if stage not in _STAGES:
             return
         me, now, came = threading.get_ident(), time.thread_time(), own_meter().take()
@@ -68,21 +68,21 @@ class Observer(NoRecords):
         self._spent[me] = time.thread_time()
 
     def timed(self, reduction: ReductionMethod) -> ReductionMethod:
-        """The same reduction, whose seconds do not count as a GPU's: in them workers wait for each other."""
+        """The same reduction, whose seconds do not count as a GPU's: workers wait for each other in it."""
         return _TimedReduction(reduction, self)
 
     def reduced(self, seconds: float) -> None:
-        """The step under way spent so long on the reduction."""
+        """Record the seconds that the current step spent on the reduction."""
         self._reducing = seconds
 
     def memory(self, resident_mb: float) -> None:
-        """Told with the signs of life."""
+        """Do nothing: memory is reported with heartbeats."""
 
     def close(self) -> None:
         """Do nothing: there is no file to close."""
 
     def found(self) -> dict[str, Any]:
-        """Everything, in plain values: of every iteration that went through all stages."""
+        """The measurements in plain values, of every iteration that went through all stages."""
         steps = sorted(set.intersection(*(set(times) for times in self._seconds.values())))
         return {
             "batches": self._batches,
@@ -103,32 +103,28 @@ class Observer(NoRecords):
 
 
 class _TimedReduction:
-    """A reduction that tells an observer how long it took."""
+    """A reduction that reports its time to an observer."""
 
     def __init__(self, inner: ReductionMethod, observer: Observer) -> None:
         self._inner, self._observer, self.group = inner, observer, inner.group
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
-        """As the reduction does. The loss is known already, so that the GPU has computed all gradients."""
+        """As the reduction does. The loss is known already, so the GPU has computed all gradients."""
         began = time.perf_counter()
         found = self._inner.step(session, loss, asked)
         self._observer.reduced(time.perf_counter() - began)
         return found
 
     def start_sum(self, parameters: Sequence[Parameter]) -> None:
-        """As the reduction does."""
         self._inner.start_sum(parameters)
 
     def device_sums(self) -> DeviceSums | None:
-        """As the reduction does."""
         return self._inner.device_sums()
 
     def gather_optimiser(self, session: Session) -> None:
-        """As the reduction does."""
         self._inner.gather_optimiser(session)
 
     def close(self) -> None:
-        """As the reduction does."""
         self._inner.close()
 
 

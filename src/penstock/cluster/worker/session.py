@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +58,7 @@ _LOOK = 0.05
 
 
 def use_replicas(parts: Parts, features: str, types: Iterable[str]) -> None:
-    """Let the worker's store pull rows of these node types' features along all paths that the cluster file allows."""
+    """Have the worker's store fetch rows of these node types' features along all paths that the cluster file allows."""
     setup = parts.member.setup
     allowed = ("owner", "replica") if setup.cluster.feature_paths == "auto" else setup.cluster.feature_paths
     if not setup.cluster.replicas or "replica" not in allowed:
@@ -80,7 +79,7 @@ def use_replicas(parts: Parts, features: str, types: Iterable[str]) -> None:
 
 
 def _copy(parts: Parts, name: str, features: str, replica: Replica) -> ReplicaCopy:
-    """What a replica holds, as soon as it does; its rows, where this worker can map them."""
+    """What a replica holds, once it is ready; with its rows, if this worker can map them."""
     member, store = parts.member, f"store-{replica.machine}"
     request = {"part": replica.part, "field": f"{name}/{features}"}
     channel = member.endpoint.channel(store, "features", 2)
@@ -102,14 +101,14 @@ class RowsOfEpoch:
     def __init__(self, reader: RowReader) -> None:
         self._reader = reader
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         if batch.key is not None and isinstance(source, PartedRowSource):
             source = source.in_epoch(batch.key.epoch)
         return self._reader.reading(batch, node_type, source)
 
 
 def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerGroup]:
-    """Everything the job names, over a cut graph; and the workers that share it."""
+    """The session of a job over a partitioned graph; and the workers that share it."""
     setup = parts.member.setup
     device = torch.device(chosen_for_all(job.device, setup.cluster, setup.layout)[0])
     _check(job, setup.cluster.reduce)
@@ -121,7 +120,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
         use_replicas(parts, job.features, inputs.fields)
         functions = functions_of(job)
         task, graph, split = _task(parts, graph, job, functions)
-        # Before a batch is tried: a sampler that cannot do what is asked would only say so in its own words.
+        # Before a batch is tried: a sampler's own error would explain it less well.
         check_job(job, task, has_validation(task))
         session = assembled(job, graph, inputs, task, functions=functions)
         if parts.rounding is not None:
@@ -145,7 +144,7 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
 
 
 def _cache_remote_rows(session: Session, parts: Parts, group: ClusterWorkerGroup, room: int) -> None:
-    """Let the store keep the remote rows that this worker's batches read most."""
+    """Have the store cache the remote rows that this worker's batches read most."""
     if not reads_rows_again(session.job.sampler):
         raise PenstockError(
             f"remote_cache_mb keeps rows for later batches, and sampler {session.job.sampler} reads each remote row"
@@ -161,7 +160,7 @@ def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> 
     """The job's task, the graph it trains on, and how its batches are split."""
     name = choose_task(graph, job)
     if not is_about(name, "vertices"):
-        # Which relations hold edges out decides between tasks on one relation and on all.
+        # Whether relations have held-out edges decides between tasks on one relation and on all.
         learn_held_out_names(parts, graph)
         name = choose_task(graph, job)
     facts = TASK_FACTS[name]
@@ -194,6 +193,6 @@ def _task(parts: Parts, graph: CutGraph, job: Job, functions: UserFunctions) -> 
 
 
 def _check(job: Job, reduce: str) -> None:
-    """What is not done on several machines is said before anything starts."""
+    """Refuse what is not supported on several machines, before anything starts."""
     if reduce == "servers":
         check_served(job)

@@ -1,7 +1,7 @@
-"""What training on the whole graph needs of a cluster (`train.whole.shared.interfaces`), over the run's own wire.
+"""What training on the whole graph requires of a cluster (`train.whole.shared.interfaces`), over the run's own wire.
 
-`PartedCutLists` reads the cut graph, `WireListExchange` exchanges lists while a plan is made, `WireRowMail` carries
-rows and their gradients from worker to worker, and `ClusterWholeWorkers` joins them.
+`PartedCutLists` reads the partitioned graph, `WireListExchange` exchanges lists while a plan is made, `WireRowMail`
+sends rows and their gradients from worker to worker, and `ClusterWholeWorkers` joins them.
 """
 
 import threading
@@ -24,19 +24,19 @@ from penstock.pipeline.schedule import Position
 from penstock.sampling import ALL, BatchKey
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.parts import parted_sampler
-from penstock.train.execution.shared import RegroupError
 from penstock.train.session import Session
+from penstock.train.steps.group import RegroupError
 from penstock.train.whole.shared.interfaces import Tag
 from penstock.wire import Message, PendingCall
 from penstock.wire.coflows import ROWS, within_kind
 
-# The cut graph as training on the whole graph reads it.
+# The partitioned graph as training on the whole graph reads it.
 
 _ANY = BatchKey(0, 0, 0)
 
 
 class PartedCutLists:
-    """See `train.whole.shared.interfaces.CutLists`. Lists of parts that are not here are asked of their owners."""
+    """Implements `CutLists`. Lists of parts that are not local are requested from their owners."""
 
     def __init__(self, session: Session, parts: Parts) -> None:
         self._partition, book = parts.partition, parts.partition.book
@@ -61,7 +61,7 @@ class PartedCutLists:
         )
 
     def own(self, node_type: str) -> Array:
-        """This worker's vertices, ascending."""
+        """This worker's vertices, ascending, read once."""
         parts = [np.arange(first, last) for first, last, rank in self._ranges[node_type] if rank == self._rank]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
@@ -79,21 +79,21 @@ class PartedCutLists:
         """Original numbers of some vertices."""
         return np.asarray(self._partition.original(node_type)[vertices], np.int64)
 
-    def sample(self, number: int, rows: dict[str, Array]) -> MiniBatch[Any]:
+    def sample(self, number: int, rows: dict[str, Array]) -> MiniBatch:
         """Whole lists: every layer follows all relations."""
         seeds: Any = rows if self._typed else next(iter(rows.values()))
-        batch: MiniBatch[Any] = self._sampler.sample(seeds, _ANY, exclude=self._exclude)
+        batch: MiniBatch = self._sampler.sample(seeds, _ANY, exclude=self._exclude)
         return batch
 
 
-# An all-to-all of lists that every worker keeps for those that are started again.
+# An all-to-all of lists that every worker keeps for restarted ones.
 
 _AGAIN = 0.01
-"""Seconds before a worker that has not come so far is asked again."""
+"""Seconds before a worker that is not ready yet is asked again."""
 
 
 class WireListExchange:
-    """An all-to-all of lists over the wire. What a worker offers under a name is the same whenever it is asked."""
+    """Implements `Lists` over the wire. What a worker offers under a name is the same whenever it is asked."""
 
     def __init__(self, member: Member, check: Callable[[], None]) -> None:
         """`check` raises RegroupError where the round is over."""
@@ -143,7 +143,7 @@ _LOOK = 0.5
 _PIECE = 16 << 20
 """Bytes of rows that are sent at a time: large arrays are sent in pieces, small ones together."""
 _TOGETHER = 32
-"""Pieces in a message, at most."""
+"""The most pieces in a message."""
 
 
 class _Key(NamedTuple):
@@ -153,13 +153,13 @@ class _Key(NamedTuple):
 
 
 class _Arriving:
-    """The pieces of one group that are here, by array and first row. A piece that comes twice is kept once."""
+    """The pieces of one group that have arrived, by array and first row. A repeated piece is kept once."""
 
     def __init__(self, pieces: int) -> None:
         self.pieces, self.found = pieces, dict[tuple[int, int], Array]()
 
     def arrays(self) -> list[Array] | None:
-        """All arrays, if every piece is here."""
+        """All arrays, if every piece has arrived."""
         if len(self.found) < self.pieces:
             return None
         numbers = sorted({number for number, _ in self.found})
@@ -175,15 +175,15 @@ class RowInbox:
         self._generation, self._position, self._arrived = 0, (0, 0), 0
         self._groups: dict[_Key, _Arriving] = {}
         self.received = 0
-        """Bytes of rows received,"""
+        """Bytes of rows received."""
         self.minimum = 0
-        """and of those that had not been received before."""
+        """Bytes of rows received for the first time."""
         self.waited_s = 0.0
-        """Seconds that this worker has had nothing to do but wait for rows."""
+        """Seconds that this worker only waited for rows."""
         member.endpoint.serve("rows", self._receive, at_once=True)
 
     def begin_round(self, generation: int) -> None:
-        """Drop what came in earlier rounds; some of this one may be here already."""
+        """Drop what came in earlier rounds; some rows of this one may have arrived already."""
         with self.changed:
             self._turn_to(generation)
 
@@ -194,7 +194,7 @@ class RowInbox:
             self._groups = {key: each for key, each in self._groups.items() if key.position >= self._position}
 
     def take(self, position: Position, rank: int, tag: Tag) -> list[Array] | None:
-        """A group that has arrived whole."""
+        """A group that has arrived completely; else None."""
         key = _Key((position.epoch, position.batch), rank, tag)
         with self.changed:
             found = self._groups.get(key)
@@ -204,12 +204,12 @@ class RowInbox:
             return arrays
 
     def count(self) -> int:
-        """How many messages have come so far."""
+        """The number of messages that have come so far."""
         with self.changed:
             return self._arrived
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Until more than `seen` messages have come; whether they have."""
+        """Wait until more than `seen` messages have come; returns whether they have."""
         with self.changed:
             return self.changed.wait_for(lambda: self._arrived > seen, seconds)
 
@@ -234,7 +234,7 @@ class RowInbox:
                     self.received += rows.nbytes
                     if (number, first) not in arriving.found:
                         self.minimum += rows.nbytes
-                    # What came over the wire is a view of the message.
+                    # Copied: an array from the wire is a view of the message.
                     arriving.found[int(number), int(first)] = np.array(rows)
                 self._arrived += 1
                 self.changed.notify_all()
@@ -246,7 +246,7 @@ class RowInbox:
 
 
 class WireRowMail:
-    """See `train.whole.shared.interfaces.RowMail`."""
+    """Implements `RowMail` over the wire."""
 
     def __init__(
         self, member: Member, inbox: RowInbox, generation: Callable[[], int], check: Callable[[], None]
@@ -258,12 +258,12 @@ class WireRowMail:
         self._seen = -1
 
     def begin(self, position: Position) -> None:
-        """Begin a step."""
+        """Begin a step: later messages belong to it."""
         self._position, self._sent, self._seen = position, [], -1
         self._inbox.begin_step(position)
 
     def post(self, rank: int, tag: Tag, rows: Sequence[Array]) -> None:
-        """Send rows in as few messages as they fit; the wire's own thread encrypts and sends them."""
+        """Send rows in as few messages as possible; the wire's own thread encrypts and sends them."""
         messages = _messages([piece for number, array in enumerate(rows) for piece in _pieces(number, array)])
         body = {"generation": self._generation(), "epoch": self._position.epoch, "batch": self._position.batch}
         body |= {**tag._asdict(), "pieces": sum(map(len, messages))}
@@ -279,7 +279,7 @@ class WireRowMail:
         return self._inbox.take(self._position, rank, tag)
 
     def wait(self) -> None:
-        """Until a message comes; what came between `take` and this call was seen by nobody, so look once more."""
+        """Wait for a message; one that came since the last `take` counts, so check again then."""
         began = time.monotonic()
         while not self._inbox.wait(self._seen, _LOOK):
             self._check()
@@ -289,7 +289,7 @@ class WireRowMail:
         self._inbox.waited_s += time.monotonic() - began
 
     def end(self) -> None:
-        """Wait until all that was sent is received."""
+        """Wait until everything that was sent is received."""
         sent, self._sent = self._sent, []
         for call in sent:
             call.result()
@@ -325,11 +325,11 @@ def _pieces(number: int, array: Array) -> list[_Piece]:
 # The workers of a cluster run that train on one whole graph.
 
 _GBPS = 10.0
-"""Of a machine's network where the cluster file does not say."""
+"""The assumed bandwidth of a machine's network where the cluster file does not give it."""
 
 
 class ClusterWholeWorkers:
-    """See `train.whole.shared.interfaces.WholeWorkers`."""
+    """Implements `WholeWorkers` for the workers of a cluster run."""
 
     def __init__(
         self,
@@ -355,12 +355,12 @@ class ClusterWholeWorkers:
 
     @property
     def add(self) -> Sum | None:
-        """The sums of the round."""
+        """Sums over the workers of the round; None: there is one worker."""
         group = self._collective()
         return None if group is None else summing(group)
 
     def begin_round(self) -> None:
-        """All workers have met."""
+        """Drop rows of earlier rounds: all workers have met."""
         self._inbox.begin_round(self._generation())
 
     def _check(self) -> None:

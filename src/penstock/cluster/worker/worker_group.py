@@ -23,39 +23,39 @@ from penstock.nn.norm import SharedBatch, normalising
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.train.checkpoints import TrainState
-from penstock.train.execution.shared import DeviceSums, PlaceWhole, RegroupError
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
+from penstock.train.steps.group import DeviceSums, PlaceWhole, RegroupError
 
 _AGAIN = 0.01
 """Seconds before the controller is asked again."""
 
 
 class ReductionMethod(Protocol):
-    """How the workers of one round come to the same weights."""
+    """How the workers of one round agree on the weights after a step."""
 
     group: CollectiveGroup | None
-    """By which they sum what else they share; None: there is one worker."""
+    """The group by which they sum everything else; None: there is one worker."""
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
-        """A step with all workers' gradients: the batch's loss, and whether any worker was asked to stop."""
+        """A step with all workers' gradients: returns the batch's loss, and whether any worker was asked to stop."""
 
     def start_sum(self, parameters: Sequence[Parameter]) -> None:
-        """Begin to sum some gradients before the step, where that can be done beside other work."""
+        """Begin to sum some gradients before the step, if that can overlap with other work."""
 
     def device_sums(self) -> DeviceSums | None:
-        """How captured steps sum their gradients; None where others than the workers make the step."""
+        """How captured steps sum their gradients; None where servers make the step."""
 
     def gather_optimiser(self, session: Session) -> None:
-        """Bring the optimiser's state here if it is kept elsewhere."""
+        """Fetch the optimiser's state if it is kept elsewhere."""
 
     def close(self) -> None:
         """Release what was held for a round."""
 
 
 class ClusterWorkerGroup:
-    """The workers of a cluster run, see `train.execution.shared.WorkerGroup`."""
+    """The `train.execution.shared.WorkerGroup` of a cluster run."""
 
     def __init__(self, member: Member, parts: Parts, split: SeedSplit) -> None:
         self._member, self._parts, self._split = member, parts, split
@@ -65,7 +65,7 @@ class ClusterWorkerGroup:
         self.collective = WireCollective(member)
         self.rows = RowInbox(member)
         self.explained: WorkerExplanations | None = None
-        """This worker's explanations, where the run makes any."""
+        """This worker's explanations, if the run makes any."""
         self._stopping = False
         self._evaluated = 0
 
@@ -74,7 +74,7 @@ class ClusterWorkerGroup:
         return self._split.share(planned)
 
     def reduce_and_step(self, session: Session, loss: float) -> float:
-        """A step of all workers."""
+        """Make a step of all workers."""
         assert self.reduction is not None
         self._share_figures(session)
         total, stopping = self.reduction.step(session, loss, self.was_asked_to_stop())
@@ -82,22 +82,22 @@ class ClusterWorkerGroup:
         return total
 
     def device_sums(self) -> DeviceSums | None:
-        """By the round's reduction."""
+        """How captured steps sum their gradients, by the round's reduction."""
         assert self.reduction is not None
         return self.reduction.device_sums()
 
     def count_steps(self, session: Session, steps: int, stopping: bool) -> None:
-        """Owners of embeddings hear with the next pull how many steps were done."""
+        """Count steps; owners of embeddings learn with the next pull how many were done."""
         assert isinstance(session.inputs, PartedInputs)
         session.inputs.step += steps
         self._stopping = stopping
 
     def was_asked_to_stop(self) -> bool:
-        """As the controller says."""
+        """Whether the controller has asked this worker to stop."""
         return self._member.asked.is_set()
 
     def all_agree(self, own: bool) -> bool:
-        """By a sum; a worker that is alone has nobody to ask."""
+        """Whether all workers have `own` set, by a sum; a single worker decides alone."""
         assert self.reduction is not None
         group = self.reduction.group
         if group is None:
@@ -107,19 +107,19 @@ class ClusterWorkerGroup:
         return round(float(saying)) == self.world
 
     def normalising(self, session: Session, batch: Batch) -> AbstractContextManager[SharedBatch | None]:
-        """Around a batch's forward pass: it is normalised with all workers' rows."""
+        """A context for a batch's forward pass, in which it is normalised with all workers' rows."""
         assert self.reduction is not None
         group = self.reduction.group if self.world > 1 else None
         return normalising(None if group is None else shared_batch(session, batch, group, self.rank))
 
     def stopping(self) -> bool:
-        """Whether any worker had been asked to stop when the last step was agreed on."""
+        """Whether any worker had been asked to stop at the last step."""
         return self._stopping
 
     def inference(self, session: Session, place: PlaceWhole | None = None) -> Inference:
-        """Exact outputs, each worker computing some vertices; or, where each has the graph on its GPU, all of them.
+        """Exact inference, each worker computing some vertices; or, where each has the graph on its GPU, all of them.
 
-        To compute a layer's rows again takes a GPU less time than to hand them around would.
+        Computing a layer's rows again takes a GPU less time than exchanging them would.
         """
         self._evaluated += 1
         plan: LayerPlan = PartedPlan(session, self._parts, self, f"{self.generation}-{self._evaluated}")
@@ -145,7 +145,7 @@ class ClusterWorkerGroup:
         return ClusterWholeWorkers(session, *way)
 
     def explanations(self, session: Session) -> WorkerExplanations:
-        """Of this worker's parts; workers draw such batches themselves."""
+        """Explanations for this worker's parts; workers draw such batches themselves."""
         if self._member.setup.layout.samplers_of(self.rank):
             raise PenstockError(
                 f"Batches of sampler {session.job.sampler} are drawn by workers: set `samplers` of the cluster file to"
@@ -156,12 +156,12 @@ class ClusterWorkerGroup:
         return self.explained
 
     def gather_optimiser(self, session: Session) -> None:
-        """Before its state is written."""
+        """Fetch the optimiser's state before it is written."""
         assert self.reduction is not None
         self.reduction.gather_optimiser(session)
 
     def meet(self, progress: int) -> Round:
-        """Wait for all workers, `progress` being how far this one has come."""
+        """Wait for all workers; `progress` is how far this one has come."""
         own = self._member.setup.incarnation
         while True:
             answer = self._member.ask("join", step=progress, after=self.generation, incarnation=own)
@@ -174,7 +174,7 @@ class ClusterWorkerGroup:
             self._pause()
 
     def barrier(self, name: str) -> None:
-        """Wait until all workers of the round have come to a place."""
+        """Wait until all workers of the round have arrived."""
         while True:
             kind = self._member.ask("barrier", generation=self.generation, name=name).kind
             if kind == "go":
@@ -184,11 +184,13 @@ class ClusterWorkerGroup:
             self._pause()
 
     def holds(self) -> bool:
-        """Whether the round is still that of all workers, and all that they share is as it was."""
+        """Whether the round is still current, and nothing that the workers share was lost."""
         return bool(self._member.ask("holds", generation=self.generation).body["holds"])
 
     def _share_figures(self, session: Session) -> None:
-        """Running figures of a module of the user's, which each worker has moved by its own rows: take their mean."""
+        """Average the buffers of a user's module (running statistics), which each worker has
+        updated by its own rows.
+        """
         assert self.reduction is not None
         own = [each for each in session.learned.buffers() if each.is_floating_point()]
         if self.world == 1 or self.reduction.group is None or not own or hasattr(session.model, "normalised_rows"):
@@ -205,5 +207,5 @@ class ClusterWorkerGroup:
 
 
 def progress_of(train_state: TrainState) -> int:
-    """How far a run has come: its steps, and whether the end of an epoch behind the last was carried out."""
+    """A run's progress as one number: its steps, and whether the end of the last epoch was completed."""
     return 2 * train_state.step + (0 if train_state.ending else 1)

@@ -29,7 +29,7 @@ class Rung:
     graph: Graph
     seeds: Array
     fanouts: tuple[int, ...]
-    batch: MiniBatch[Block]
+    batch: MiniBatch
     block: Block
     width: int
     out: int

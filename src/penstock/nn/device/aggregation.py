@@ -22,11 +22,11 @@ from penstock.nn.device.gather import (
 from penstock.sampling.device.block import DeviceBlock
 
 BEHIND = 8
-"""Columns behind the joined rows, the first of ones: as many as keep rows of any type aligned to 16 bytes."""
+"""Columns after the joined rows, the first of them ones: as many as keep rows of any type aligned to 16 bytes."""
 
 
 def aggregate(block: DeviceBlock, x: Tensor, reduce: str) -> Tensor:
-    """[num_dst, width]: the estimate of each whole list's mean or sum, or the largest numbers drawn."""
+    """[num_dst, width]: the estimate of each whole list's mean or sum, or the maximum of the drawn edges."""
     if reduce == "max":
         return cast(Tensor, cast(Any, _Largest).apply(x, block))
     return scaled(block, x, None, _scale(block, reduce), None)
@@ -45,7 +45,7 @@ def aggregate_joined(
 ) -> Tensor:
     """[num_dst, 2 * width + BEHIND]: `aggregate` (mean or sum), the own rows, a one and zeros side by side.
 
-    One product then takes both and adds the bias, whose gradient comes with the weights' own.
+    One product then takes both and adds the bias, whose gradient is part of that of the weights.
     """
     scale = _scale(block, reduce)
     if isinstance(x, TableRows):
@@ -56,7 +56,7 @@ def aggregate_joined(
 
 
 def normalised_sum(block: DeviceBlock, x: Tensor) -> Tensor:
-    """GCN's: the sum over the list and the vertex itself, divided by the root of both ends' degrees + 1."""
+    """GCN's sum over the list and the vertex itself, divided by the root of both ends' degrees + 1."""
     if "roots" not in block.derived:
         totals = known_totals(block, block.num_src)
         roots = torch.rsqrt(totals + 1)
@@ -85,7 +85,7 @@ def known_totals(block: DeviceBlock, rows: int) -> Tensor:
 
 
 def _scale(block: DeviceBlock, reduce: str) -> Scale | None:
-    """What turns each row's sum of weights[e] * x into the estimate of its list's mean or sum; None: nothing to do."""
+    """The factor that turns each row's sum of weights[e] * x into the estimate of its list's mean or sum; None: one."""
     if reduce == "mean":
         return Scale(mean=True) if block.weights is None else Scale(known_totals(block, block.num_dst), divides=True)
     if block.weights is not None or block.totals is None:
@@ -154,7 +154,7 @@ class _Largest(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
-        """Every source looks through its edges for the numbers that came by them."""
+        """Every source collects the gradients of the maxima that it provided."""
         if not ctx.needs_input_grad[0]:
             return None, None
         (winner,) = ctx.saved_tensors
@@ -170,7 +170,7 @@ def _return_rows(
     grad: Tensor,
     kept: KeptRows | None = None,
 ) -> Tensor:
-    """The gradient of `rows` source rows: a gather along their lists, with the scales' parts exchanged."""
+    """The gradient of `rows` source rows: a gather along their lists, with the scales swapped."""
     if read is not None and read.values is not None and len(read.values) < rows:
         read = Scale(functional.pad(read.values, (0, rows - len(read.values))), read.divides, read.mean)
     lists = listed_by_source(block, rows)

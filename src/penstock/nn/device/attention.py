@@ -65,7 +65,7 @@ class _Joint(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         right, direction, shares = ctx.saved_tensors
         out_right, grad = torch.empty_like(right), grad.contiguous()
-        # A row's part of the direction's gradient each, then added up in one order.
+        # Each row has its part of the direction's gradient; these are added in one order.
         parts = torch.empty(right.shape, dtype=shares.dtype, device=right.device)
         of_score = ctx.attention.by_destination(None, right, direction, shares, grad, out_right, parts)
         out = None
@@ -91,7 +91,7 @@ class _Attention:
             "HEADS": heads,
             "SIZE": size,
             "JOINT": joint,
-            # Threads for a row, four numbers each, and some 2,048 numbers a tile.
+            # Threads per row, four values each, and some 2,048 values per tile.
             "BLOCK_E": max(2, min(16, 2048 // (columns * room))),
             "num_warps": max(1, min(4, columns * room // 128)),
             "BLOCK_H": room,
@@ -99,7 +99,7 @@ class _Attention:
         }
 
     def forward(self, of_src: Tensor | None, of_dst: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The rows, and the shares that they were made with."""
+        """The output rows, and the attention coefficients."""
         lists, device = destination_lists(self.block), self.values.device
         weights: Any = self.block.weights
         out = self.values.new_empty(lists.rows, self.values.shape[1])
@@ -122,7 +122,7 @@ class _Attention:
         out_dst: Tensor,
         out_direction: Tensor | None,
     ) -> Tensor:
-        """Gradients of the scores; those of the destinations' part of them and of the direction go to the outs."""
+        """Gradients of the scores; those of the destinations' part and of the direction are written to the outs."""
         lists, of_score = destination_lists(self.block), torch.empty_like(shares)
         given = lists.indptr, lists.indices, self._kept, self.values, of_src, of_dst, direction, shares, grad
         outs = of_score, out_dst, out_direction
@@ -142,7 +142,9 @@ class _Attention:
         grad: Tensor,
         out_src: Tensor | None,
     ) -> Tensor:
-        """The gradient of the values, with what comes through the scores; that of GAT's sources goes to the out."""
+        """The gradient of the values, including the part through the scores; GAT's for the sources is written to the
+        out.
+        """
         lists, out = source_lists(self.block, rows), torch.empty_like(self.values)
         given = lists.indptr, lists.indices, lists.edges, self._kept, self.values, of_dst, direction
         if out.numel() and launches(*given, shares, of_score, out, out_src, rows=len(lists.indices), of=grad):
@@ -155,7 +157,7 @@ class _Attention:
 
 
 def _number(double: bool) -> Any:
-    """The type of sums, as Triton calls it."""
+    """The dtype of sums in Triton."""
     import triton.language as tl
 
     return tl.float64 if double else tl.float32

@@ -1,9 +1,9 @@
-"""Kernels of attention on a GPU: softmax over each list, then the weighted sum. A program walks one list.
+"""Kernels of attention on a GPU: softmax over each list, then the weighted sum. A program handles one list.
 
-Tiles are [heads, edges, columns of a head], so that sums over edges stay in registers. What is kept for the way back is
-one number per edge and head. A list is walked twice where a sum over it must be known first; what the first walk
-computed is computed again rather than kept. JOINT is GATv2: scores direction . leaky(left[j] + right[i]), values are
-`left`, and `of_dst` is right; without it GAT: scores leaky(of_src[j] + of_dst[i]).
+Tiles are [heads, edges, columns of a head], so that sums over edges stay in registers. One value per edge and head is
+kept for the backward pass. A list is read twice where a sum over it must be known first; what the first pass computed
+is computed again rather than kept. JOINT is GATv2: scores direction . leaky(left[j] + right[i]), values are `left`, and
+`of_dst` is right; without it GAT: scores leaky(of_src[j] + of_dst[i]).
 """
 
 import triton
@@ -98,8 +98,8 @@ def return_to_destinations(
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Gradients through row i's softmax: of its edges' scores (GAT: of the sums under the leaky step), of its own part
-    of them, and the part of `direction`'s that comes from here.
+    """Gradients through row i's softmax: of its edges' scores (GAT: of the sums inside the leaky ReLU), of its own part
+    of them, and this row's part of the gradient of `direction`.
     """
     i = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
@@ -172,7 +172,9 @@ def return_to_sources(
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """By source j: out[j] = sum of share * kept * grad[i] over its destinations i, and what the scores pass on."""
+    """By source j: out[j] = sum of share * kept * grad[i] over its destinations i, and the gradient
+    through the scores.
+    """
     source = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     start, stop = tl.load(indptr + source), tl.load(indptr + source + 1)
@@ -208,7 +210,7 @@ def return_to_sources(
 
 @triton.jit
 def own_part(x, row, h, c, HEADS: tl.constexpr, SIZE: tl.constexpr, BY_COLUMN: tl.constexpr, NUMBER: tl.constexpr):
-    """[heads, columns] of a row; of one number a head (not BY_COLUMN) [heads, 1]."""
+    """[heads, columns] of a row; without BY_COLUMN, where a row has one value per head, [heads, 1]."""
     if BY_COLUMN:
         at = x + tl.cast(row, tl.int64) * (HEADS * SIZE)
         inside = (h < HEADS)[:, None] & (c < SIZE)[None, :]
@@ -248,7 +250,7 @@ def edge_scores(
 
 @triton.jit
 def share_and_dot(rows, given, shares, kept, e, valid, h, HEADS: tl.constexpr, NUMBER: tl.constexpr):
-    """[heads, edges]: the shares, and the gradient of each: kept * (the row's gradient . the edge's values)."""
+    """[heads, edges]: the coefficients, and the gradient of each: kept * (the row's gradient . the edge's values)."""
     at, held = edge_places(e, valid, h, HEADS)
     dot = tl.sum(rows * given[:, None, :], axis=2)
     if kept is not None:
@@ -258,7 +260,7 @@ def share_and_dot(rows, given, shares, kept, e, valid, h, HEADS: tl.constexpr, N
 
 @triton.jit
 def edge_places(e, valid, h, HEADS: tl.constexpr):
-    """[heads, edges]: where the numbers of edges are, and which there are."""
+    """[heads, edges]: the addresses of the edges' values, and which are valid."""
     return e[None, :].to(tl.int64) * HEADS + h[:, None], (h < HEADS)[:, None] & valid[None, :]
 
 

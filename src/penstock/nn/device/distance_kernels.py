@@ -1,8 +1,8 @@
 """Kernels of distances between rows on a GPU: sums of |q - c|, of real numbers or of complex ones.
 
-Tiles are [left rows, right rows, columns]: what is added up over columns, or over right rows, stays in registers until
-the end. COMPLEX rows have their real parts in the first HALF columns and their imaginary parts behind; others have HALF
-columns. Groups of rows lie one behind the other, and only rows of the same group meet.
+Tiles are [left rows, right rows, columns]: sums over columns, or over right rows, stay in registers until the end.
+COMPLEX rows have their real parts in the first HALF columns and their imaginary parts after them; others have HALF
+columns. Groups of rows are concatenated, and only rows of the same group are compared.
 """
 
 import triton
@@ -62,9 +62,9 @@ def gradients(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """out[g, i] = the sum over j of the gradient of a distance, by left[g, i], times given[g, i, j].
+    """out[g, i] = the sum over j of the gradient of a distance with respect to left[g, i], times given[g, i, j].
 
-    given[g, i, j] lies at g * left_count * right_count + i * left_step + j * right_step.
+    given[g, i, j] is at g * left_count * right_count + i * left_step + j * right_step.
     """
     WIDTH: tl.constexpr = 2 * HALF if COMPLEX else HALF
     tiles = (left_count + BLOCK_L - 1) // BLOCK_L
@@ -100,7 +100,7 @@ def gradients(
 
 @triton.jit
 def difference(own, other, c, near, far, HALF: tl.constexpr):
-    """[left rows, right rows, columns] of rows that begin at `own` and `other`; zero outside of them."""
+    """[left rows, right rows, columns]: differences of rows that begin at `own` and `other`; zero outside of them."""
     valid = c < HALF
     a = tl.load(own[:, None] + c[None, :], mask=near[:, None] & valid[None, :], other=0.0)
     b = tl.load(other[:, None] + c[None, :], mask=far[:, None] & valid[None, :], other=0.0)

@@ -1,4 +1,6 @@
-"""Dropout on a device, with the CPU's bits: the key is a number, or lies on the device and differs in every batch."""
+"""Dropout on a device, with the CPU's bits: the key is a number, or a tensor on the device that
+differs in every batch.
+"""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,16 +14,16 @@ from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import launches
 
 _WORDS = 512
-"""Random words of one program, four numbers each."""
+"""Random words of one program, four values each."""
 _SEARCHES = 256
-"""Edges whose destination one program looks for."""
+"""Edges whose destination one program searches."""
 
 
 @dataclass(frozen=True)
 class DropKey:
-    """Names the draws of one call: `number`, or where there is a `tensor`, the `call`-th of the stream it names.
+    """The key of one call's draws: `number`, or where there is a `tensor`, the `call`-th of that stream.
 
-    `names[i]` (int32 or int64, where the rows are) names row i; without them its place does.
+    `names[i]` (int32 or int64, on the rows' device) is the name of row i; without them it is i.
     """
 
     number: int = 0
@@ -31,7 +33,7 @@ class DropKey:
 
 
 def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, out: Tensor) -> None:
-    """out = scale * x (or max(x, 0)) where a number's 16 random bits are below `limit`, else 0; out may be x."""
+    """out = scale * x (or max(x, 0)) where a value's 16 random bits are below `limit`, else 0; out may be x."""
     rows, width = x.shape
     words = rows * -(-width // 4)
     if not words or not launches(x, key.names, out):
@@ -52,7 +54,7 @@ def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, 
 
 
 def name_edges(block: DeviceBlock, targets: Tensor, sources: Tensor) -> Tensor:
-    """[room for edges] int64: the name of an edge's destination * 2^32 + that of its source; 0 behind the last edge.
+    """[room for edges] int64: the name of an edge's destination * 2^32 + that of its source; 0 past the last edge.
 
     `targets` name the destination rows and `sources` the source rows, which are of one type or of two.
     """
@@ -79,7 +81,7 @@ def pass_where_positive(y: Tensor, grad: Tensor, scale: float) -> Tensor:
 
 
 def _signed(half: int) -> int:
-    """32 bits as a signed number, which is what a launch takes without looking at its size."""
+    """32 bits as a signed number, which a launch accepts whatever its size."""
     return half - (1 << 32) if half >= 1 << 31 else half
 
 
@@ -89,16 +91,15 @@ def _number(x: Tensor) -> Any:
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
-# Rows behind a rectifier and dropout whose gradient is still to pass them: whoever returns it lets it pass on the way.
-#
-# On its own that would be a pass over the largest matrix of a batch, there and back.
+# The output of a ReLU and dropout whose backward pass is left to the reader of the rows, which applies it while it
+# computes their gradient. A pass of its own would read and write the largest matrix of a batch.
 
 
 @dataclass(eq=False)
 class Rectified:
-    """drop(relu(z)) as `rows`, connected to z as if nothing were between them; what was kept is positive.
+    """drop(relu(z)) as `rows`, connected in autograd to z directly; what was kept is positive.
 
-    `SAGELayer` knows, and returns what belongs to z. For all others there is `settled`.
+    `SAGELayer` returns the gradient of z itself. All other readers must use `settled`.
     """
 
     rows: Tensor
@@ -106,11 +107,11 @@ class Rectified:
 
     @property
     def kept(self) -> KeptRows:
-        """Which numbers of a gradient pass."""
+        """Which values of a gradient pass the ReLU and dropout."""
         return KeptRows(self.rows.detach(), self.scale)
 
     def settled(self) -> Tensor:
-        """The rows, connected as they should be."""
+        """The rows, with the usual gradient."""
         return cast(Tensor, cast(Any, _Settled).apply(self.rows, self.scale))
 
     def __len__(self) -> int:
@@ -142,7 +143,7 @@ class Rectified:
 
 
 def rectified(z: Tensor, key: DropKey, limit: int, scale: float) -> Rectified:
-    """drop(relu(z)) in the place of z, which must not be used afterwards. A `limit` of 65536 drops nothing."""
+    """drop(relu(z)) in place of z, which must not be used afterwards. A `limit` of 65536 drops nothing."""
     return Rectified(cast(Tensor, cast(Any, _InPlace).apply(z.contiguous(), key, limit, scale)), scale)
 
 
@@ -156,7 +157,7 @@ class _InPlace(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """Pass the gradient through: the rectifier's part was applied in place."""
+        """Pass the gradient through: the reader of the rows has applied the ReLU's part."""
         return grad, None, None, None
 
 

@@ -1,4 +1,4 @@
-"""Kernels of dropout: the same bits as the CPU's `drop_rows`, and the rectifier in the same pass."""
+"""Kernels of dropout: the same bits as the CPU's `drop_rows`, and the ReLU in the same pass."""
 
 import triton
 import triton.language as tl
@@ -26,16 +26,17 @@ def drop_rows(
     NUMBER: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """out = SCALE * x where a number's 16 random bits are below LIMIT, else 0; with RECTIFIES, of max(x, 0).
+    """out = SCALE * x where a value's 16 random bits are below LIMIT, else 0; with RECTIFIES, of max(x, 0).
 
-    Four numbers of a row share a word. The words' key is the `call`-th of the stream whose key is in memory, or else
-    the two halves given; a word is named by its row's name, or without `names` its row's place, and its place in it.
+    Four values of a row share a word. The words' key is the `call`-th of the stream whose key is in memory, or else the
+    two halves given; a word is identified by its row's name, or without `names` the row's number, and its position in
+    it.
     """
     DRAWS: tl.constexpr = (WIDTH + 3) // 4
     first = tl.program_id(0).to(tl.int64) * BLOCK
     lane = tl.arange(0, BLOCK)
     place = first + lane
-    # One division of 64 bits a program; the lanes' are of 32.
+    # One 64-bit division per program; those of the lanes are 32-bit.
     behind = (first % DRAWS).to(tl.int32) + lane
     row, k = first // DRAWS + behind // DRAWS, behind % DRAWS
     if key is not None:
@@ -64,7 +65,7 @@ def drop_rows(
 
 @triton.jit(do_not_specialize=["rows", "places", "steps"])
 def name_edges(indptr, indices, targets, sources, out, rows, places, steps, BLOCK: tl.constexpr):
-    """out[e] = the name of edge e's destination * 2^32 + that of its source; 0 behind the last edge."""
+    """out[e] = the name of edge e's destination * 2^32 + that of its source; 0 past the last edge."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = e < tl.load(indptr + rows)
     i = first_above(indptr, e, inside, rows + 1, steps) - 1

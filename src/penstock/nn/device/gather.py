@@ -1,7 +1,7 @@
-"""Launches of the kernels that aggregate, over a block's lists as kernels walk them, from rows where they lie."""
+"""Launches of the aggregation kernels, over a block's lists and from rows in place."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -10,9 +10,8 @@ from penstock.errors import PenstockError
 from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
 from penstock.traced import launches
 
-# A block's lists as kernels walk them: turned round to be read from its sources, with self loops, cut into chunks.
-#
-# Nothing here waits for the device: shapes come from the block's room, never from what is in it.
+# A block's lists as kernels read them: transposed, with self loops, cut into chunks. Nothing here waits for the device:
+# shapes come from the block's room, never from its contents.
 
 _LANES = 256
 """Searches of one program."""
@@ -20,9 +19,9 @@ _LANES = 256
 
 @dataclass(eq=False)
 class DeviceLists:
-    """What a kernel walks: `edges`, where given, are the places of a list's entries in the block.
+    """The lists that a kernel reads: `edges`, where given, are the positions of a list's entries in the block.
 
-    `chunks[c]` is the row in whose long list chunk c lies whole, or -1; None where no list can be long.
+    `chunks[c]` is the row whose long list contains all of chunk c, or -1; None where no list can be long.
     """
 
     indptr: Tensor
@@ -32,12 +31,12 @@ class DeviceLists:
 
     @property
     def rows(self) -> int:
-        """How many lists there are."""
+        """The number of lists."""
         return len(self.indptr) - 1
 
     @property
     def mean_length(self) -> float:
-        """Entries there is room for, a list."""
+        """The room for entries, per list."""
         return len(self.indices) / max(1, self.rows)
 
 
@@ -57,9 +56,9 @@ def listed_by_source(block: DeviceBlock, rows: int) -> DeviceLists:
 
 
 def source_lists(block: DeviceBlock, rows: int) -> SourceLists:
-    """The block read from `rows` source rows: a stable sort of its edges by source. Kept in the block.
+    """The transposed lists of `rows` source rows: a stable sort of its edges by source. Cached in the block.
 
-    A sampler may ask for it ahead, on its own stream.
+    A sampler may request it ahead, on its own stream.
     """
     found = block.derived.get("sources")
     if isinstance(found, SourceLists) and len(found.indptr) == rows + 1 and "source_chunks" in block.derived:
@@ -72,14 +71,14 @@ def source_lists(block: DeviceBlock, rows: int) -> SourceLists:
 
 
 def looped(block: DeviceBlock) -> DeviceBlock:
-    """The block in which every destination reads itself once, behind its neighbours; has room for all of them.
+    """The block in which every destination reads itself once, after its neighbours; it has room for all of them.
 
-    Rows behind the batch's own read themselves too: their sums are of their own rows, which nobody reads.
+    Rows past the batch's own read themselves too; their sums are not used.
     """
     found = block.derived.get("looped")
-    if not isinstance(found, DeviceBlock):
+    if found is None:
         found = block.derived["looped"] = _add_self_loops(block)
-    return found
+    return cast(DeviceBlock, found)
 
 
 def _turn_round(block: DeviceBlock, rows: int) -> SourceLists:
@@ -142,12 +141,12 @@ def _add_self_loops(block: DeviceBlock) -> DeviceBlock:
 
 
 def _tensor(array: Any) -> Tensor:
-    """An array of a device's block, as what it is there."""
+    """An array of a device's block, typed as a tensor."""
     assert isinstance(array, Tensor)
     return array
 
 
-# Launches of the kernels that aggregate: which tile suits which rows, and what is absent.
+# Launches of the aggregation kernels: which tile suits which rows, and which pointers are absent.
 
 _WARPS = 4
 _THREADS = 32 * _WARPS
@@ -173,7 +172,7 @@ class Own:
 
 @dataclass(eq=False)
 class KeptRows:
-    """Numbers of a result that count, `scale` times: those where `positive` is. The others are zero."""
+    """Which values of a result are nonzero: those where `positive` is, multiplied by `scale`."""
 
     positive: Tensor
     scale: float
@@ -197,9 +196,9 @@ def gather(
 ) -> Tensor:
     """write[i] * sum of weights[e] * read[j] * x[j] over the entries e = (j, i) of every list, + the rows' own term.
 
-    `ids`: row j is x[ids[j]]. `read.mean` divides by lengths of `read_lists`. `winner`: only numbers that won count.
-    `beside`: [rows, 2 * width + behind], behind every row x[i] itself, then a one and zeros. `kept` says which numbers
-    of the result are. `direct`: the lists name rows of x, and `ids` only the rows' own.
+    `ids`: row j is x[ids[j]]. `read.mean` divides by lengths of `read_lists`. `winner`: only maxima count. `beside`:
+    [rows, 2 * width + behind], after every row x[i] itself, then a one and zeros. `kept` masks the result. `direct`:
+    the lists hold rows of x, and `ids` only those of the rows' own.
     """
     x = _straight(x)
     width = x.shape[1]
@@ -249,7 +248,7 @@ def gather(
 
 
 def gather_largest(lists: DeviceLists, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each list's largest numbers, and the edges they came by (int32, -1 where a list is empty)."""
+    """Each list's maxima, and the edges they came from (int32, -1 where a list is empty)."""
     x = _straight(x)
     out = torch.empty(lists.rows, x.shape[1], dtype=x.dtype, device=x.device)
     winner = torch.empty_like(out, dtype=torch.int32)
@@ -279,9 +278,9 @@ def copy_rows(table: Tensor, ids: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _tile(x: Tensor, mean_length: float) -> dict[str, Any]:
-    """A tile in which a thread reads 16 bytes at once, where rows allow it, and some 32 numbers before it adds them up.
+    """A tile in which a thread reads 16 bytes at once, where rows allow it, and some 32 values before it adds them up.
 
-    It takes as many edges of a list at once as a list has, between 4 and 16, and further rows where that is little.
+    It takes as many edges of a list at once as a list has, between 4 and 16, and more rows where that is few.
     """
     width = x.shape[1]
     together = 16 // x.element_size()
@@ -296,7 +295,7 @@ def _tile(x: Tensor, mean_length: float) -> dict[str, Any]:
 
 
 def _columns(width: int) -> int:
-    """Columns of a tile: all of them up to 256, so that a list is mostly walked once."""
+    """Columns of a tile: all of them up to 256, so that a list is mostly read once."""
     return min(256, 1 << max(2, (width - 1).bit_length()))
 
 
@@ -305,7 +304,7 @@ def _count(own: Own) -> int:
 
 
 def _straight(x: Tensor) -> Tensor:
-    """Rows whose numbers lie side by side; rows may be further apart."""
+    """Rows whose values are contiguous; rows may be further apart."""
     x = x.detach()
     return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
 
@@ -316,23 +315,22 @@ def _sum_dtype(x: Tensor) -> torch.dtype:
 
 
 def _number(x: Tensor) -> Any:
-    """The type of sums, as Triton calls it."""
+    """The dtype of sums in Triton."""
     import triton.language as tl
 
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
-# Features that stay in their table: a batch says which rows it reads, and a layer reads them there.
+# Features that stay in their table: a batch lists the rows it reads, and a layer reads them there.
 
 
 @dataclass(eq=False)
 class TableRows:
     """table[ids] without the copy: `table` [vertices, width] on a device, `ids` int32 or int64 [rows].
 
-    `SAGELayer` aggregates straight from the table; whoever needs a matrix makes one. Ids behind the batch's own, where
-    there is room for more, are read as well (by rows that nobody reads): they must be rows of the table. `direct`: the
-    block's lists name rows of the table, as its sampler gave neighbours no rows of their own, and `ids` are the
-    destinations'.
+    `SAGELayer` aggregates directly from the table; other layers call `materialise`. Ids past the batch's own, where
+    there is room for more, are read as well (for unused rows), so they must be valid. `direct`: the block's lists hold
+    rows of the table, as its sampler gave neighbours no rows of their own, and `ids` are the destinations'.
     """
 
     table: Tensor
@@ -381,7 +379,7 @@ class TableRows:
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
-    """The type in which a layer with this weight computes: autocast's where that is on."""
+    """The dtype in which a layer with this weight computes: autocast's if that is on."""
     kind = weight.device.type
     # Traced tensors have no device; their autocast is that of the host.
     kind = "cpu" if kind == "meta" else kind

@@ -1,11 +1,11 @@
-"""Kernels of aggregation on a GPU: a tile of rows walks its lists several edges at once; no message is stored.
+"""Kernels of aggregation on a GPU: a tile of rows reads its lists several edges at once; no message is stored.
 
 A tile is [rows, edges, columns], in this order: the compiler spreads threads over columns, then rows, then edges, so
-that a thread has all edges of its numbers and a sum over edges never leaves the registers. Widths are constants of the
-compilation, which lets rows be read 16 bytes at a time. A list longer than two chunks of the edges' array is first
-summed chunk by chunk (`gather_chunks`), each by a program of its own: otherwise one vertex that everybody reads would
-be walked by one program while the others wait. Pointers that are None stand for "all ones"; addresses are 64 bits wide.
-No sum depends on the order of programs.
+that a thread has all edges of its values and a sum over edges never leaves the registers. Widths are compile-time
+constants, which lets rows be read 16 bytes at a time. A list longer than two chunks of the edges' array is first summed
+chunk by chunk (`gather_chunks`), each by a program of its own: otherwise one program would read the list of a hub while
+the others wait. Pointers that are None stand for "all ones"; addresses are 64 bits wide. No sum depends on the order of
+programs.
 """
 
 import triton
@@ -51,10 +51,10 @@ def gather_rows(
 ):
     """out[i] = own_scale[i] * own[i] + write factor of i * sum over its edges of the edge's factor * x[j].
 
-    With MEAN the write factor has 1 / the list's length; `edge_rows` says what an edge's factor is. With BESIDE the
-    row x[i] is written behind out[i], and then BEHIND numbers more, a one and zeros; rows are OUT_STRIDE apart. Where
-    `positive` is not, out is zero, and KEPT_SCALE times itself elsewhere. DIRECT: the lists' entries are rows of x, and
-    `ids` only say which are the rows' own.
+    With MEAN the write factor includes 1 / the list's length; `edge_rows` gives an edge's factor. With BESIDE the row
+    x[i] is written after out[i], and then BEHIND more values, a one and zeros; rows are OUT_STRIDE apart. Where
+    `positive` is not positive, out is zero, elsewhere it is multiplied by KEPT_SCALE. DIRECT: the lists' entries are
+    rows of x, and `ids` only give the rows' own.
     """
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
@@ -62,12 +62,12 @@ def gather_rows(
     start = tl.load(indptr + i, mask=live, other=0)
     stop = tl.load(indptr + i + 1, mask=live, other=0)
     written = live[:, None] & (f < WIDTH)[None, :]
-    # Rows that stand by themselves are asked for first, and are there when the lists have been walked.
+    # The rows' own terms are loaded first, and have arrived when the lists have been read.
     if own is not None:
         mine = single_rows(own, own_ids, i, i < own_rows, f, written, OWN_STRIDE).to(NUMBER)
     if BESIDE:
         copied = single_rows(x, ids, i, live, f, written, X_STRIDE)
-    # Of a long list, what lies before its first whole chunk and behind its last.
+    # The parts of a long list before its first whole chunk and after its last.
     head, tail_at, tail = stop - start, stop, tl.zeros_like(stop)
     if partial is not None:
         first, last = (start + CHUNK - 1) // CHUNK, stop // CHUNK
@@ -181,8 +181,8 @@ def edge_rows(
 ):  # fmt: skip
     """[rows, edges, columns] of the valid edges e [rows, edges]: factor * x[j], zeros elsewhere.
 
-    The factor is weights[place of e] * read_scale[j] / length of list j in `read_lists`. The place of e is edges[e], or
-    e itself. `ids` say in which row of x the block's row j is. With `winner` only the numbers that won are read.
+    The factor is weights[position of e] * read_scale[j] / length of list j in `read_lists`. The position of e is
+    edges[e], or e itself. `ids` map the block's rows j to rows of x. With `winner` only the maxima are read.
     """
     j = tl.load(indices + e, mask=valid, other=0)
     place = e
@@ -199,7 +199,7 @@ def edge_rows(
         values *= factor(read_scale, j, valid, READ_DIVIDES, NUMBER)[:, :, None]
     if read_lists is not None:
         length = tl.load(read_lists + j + 1, mask=valid, other=0) - tl.load(read_lists + j, mask=valid, other=0)
-        # A list that was reached has an edge.
+        # A list that is read here has at least one edge.
         values *= (1 / tl.maximum(length, 1).to(NUMBER))[:, :, None]
     if winner is not None:
         won = tl.load((winner + j.to(tl.int64) * WIDTH)[:, :, None] + f[None, None, :], mask=read, other=-1)
@@ -240,7 +240,7 @@ def gather_largest(
     BLOCK_R: tl.constexpr,
     BLOCK_F: tl.constexpr,
 ):
-    """out[i] = the largest x[j] of each column, the first among equals; winner[i] = its edge; 0 and -1 for no edges."""
+    """out[i] = the maximum x[j] of each column, the first among equals; winner[i] = its edge; 0 and -1 for no edges."""
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     live = i < rows
@@ -258,7 +258,7 @@ def gather_largest(
         pointers = (x + row * X_STRIDE)[:, :, None] + f[None, None, :]
         values = tl.load(pointers, mask=read, other=float("-inf")).to(NUMBER)
         highest = tl.max(values, axis=1)
-        # Edges are numbered upwards, so that the first of equals has the lowest number.
+        # Edges are numbered upwards, so the first among equals has the lowest number.
         holds = read & (values == highest[:, None, :])
         first = tl.min(tl.where(holds, e[:, :, None], 2147483647), axis=1)
         larger = (highest > best) | ((at < 0) & (first < 2147483647))
@@ -283,12 +283,12 @@ def copy_rows(
     tl.store((out + i.to(tl.int64) * WIDTH)[:, None] + f[None, :], values.to(out.dtype.element_ty), mask=mask)
 
 
-# Kernels that turn a block's lists round, and find the chunks of long lists. Binary searches, a lane each.
+# Kernels that transpose a block's lists and find the chunks of long lists, by binary searches, one per lane.
 
 
 @triton.jit(do_not_specialize=["rows", "sources", "places"])
 def source_keys(indptr, indices, keys, rows, sources, places, BLOCK: tl.constexpr):
-    """keys[e] = the source row of edge e; behind the last edge `sources`, which sorts behind all of them."""
+    """keys[e] = the source row of edge e; past the last edge `sources`, which sorts after all of them."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     last = tl.load(indptr + rows)
     j = tl.load(indices + e, mask=e < last, other=0)
@@ -310,12 +310,12 @@ def grouped_edges(
     place_steps,
     BLOCK: tl.constexpr,
 ):
-    """Of sorted keys and the edges' order: where each source's list starts, its destinations and edges."""
+    """From sorted keys and the edges' order: where each source's list starts, its destinations and edges."""
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = k < places
     e = tl.load(order + k, mask=inside, other=0).to(tl.int32)
     tl.store(out_edges + k, e, mask=inside)
-    # The last row whose list starts at or before e; padding ends up in some row, and is read by nobody.
+    # The last row whose list starts at or before e; padding falls into some row, and is never read.
     after = first_above(indptr, e, inside, rows + 1, row_steps)
     tl.store(out_indices + k, tl.minimum(after - 1, rows - 1), mask=inside)
     listed = k <= sources
@@ -324,7 +324,7 @@ def grouped_edges(
 
 @triton.jit(do_not_specialize=["rows", "chunks", "steps"])
 def chunk_rows(indptr, out, rows, chunks, steps, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
-    """out[c] = the row in whose long list (more than two chunks) the c-th chunk of edges lies whole, else -1."""
+    """out[c] = the row whose long list (more than two chunks) contains all of the c-th chunk of edges, else -1."""
     c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = c < chunks
     row = first_above(indptr, c * CHUNK, inside, rows + 1, steps) - 1
@@ -337,7 +337,7 @@ def chunk_rows(indptr, out, rows, chunks, steps, CHUNK: tl.constexpr, BLOCK: tl.
 
 @triton.jit
 def first_above(values, goal, mask, count, steps):
-    """The first place of `count` ascending values that is above the goal, `count` if none; 2^steps > count."""
+    """The first position of `count` ascending values that is above the goal, `count` if none; 2^steps > count."""
     low = tl.zeros_like(goal)
     high = low + count
     step = 0
@@ -354,7 +354,7 @@ def first_above(values, goal, mask, count, steps):
 
 @triton.jit(do_not_specialize=["rows"])
 def count_others(indptr, indices, counts, rows, BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr):
-    """counts[i] = how many of row i's sources are another row, and one for itself."""
+    """counts[i] = the number of row i's sources that are other rows, plus one for itself."""
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     start = tl.load(indptr + i, mask=i < rows, other=0)
     stop = tl.load(indptr + i + 1, mask=i < rows, other=0)
@@ -374,7 +374,7 @@ def write_looped(
     indptr, indices, weights, ends, out_indptr, out_indices, out_weights, rows,
     BLOCK_E: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Lists without self loops and one at the end of each, from where the lists end."""
+    """Write lists without self loops and one at the end of each, given where the lists end."""
     i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     live = i < rows
     start = tl.load(indptr + i, mask=live, other=0)

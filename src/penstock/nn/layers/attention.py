@@ -1,4 +1,4 @@
-"""Layers by attention: GAT and GATv2, on blocks and typed blocks, and the transformer; times as inputs of both."""
+"""Attention layers: GAT and GATv2, on blocks and typed blocks, and the transformer; and the encoding of times."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from penstock.nn.attention import attend, attend_by_scores, attend_jointly
 from penstock.nn.derived import edge_lists, looped_edges, with_self_loops
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 from penstock.traced import tensor_of
 
-# How long before its seed's time an edge was, as numbers that layers can read (Xu et al., ICLR 2020, TGAT).
+# An encoding of how long before its seed's time an edge was (Xu et al., ICLR 2020, TGAT).
 
 
 class TimeEncoding(nn.Module):
-    """cos(w * age + b), `width` numbers for each edge. Frequencies w begin between 1 and 1e-9, and are learned."""
+    """cos(w * age + b), `width` values for each edge. Frequencies w are initialised between 1 and 1e-9, and learned."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -30,10 +30,10 @@ class TimeEncoding(nn.Module):
         self.phase = nn.Parameter(torch.zeros(width))
 
     def forward(self, block: Block) -> Tensor:
-        """[edges, width]."""
+        """[edges, width]: the encoded ages."""
         if block.ages is None:
             raise PenstockError(
-                "The layer encodes how old edges are, and the block does not say it: sample by `time`, with ages.",
+                "The layer encodes the ages of edges, and the block has none: sample by `time`, with ages.",
                 code="mismatched-inputs",
             )
         ages: Any = block.ages
@@ -42,23 +42,23 @@ class TimeEncoding(nn.Module):
 
 
 def edge_inputs(block: Block, width: int, encoding: TimeEncoding | None) -> Tensor:
-    """What a layer reads of each edge: `width` numbers that it carries, and how old it is."""
+    """The inputs of each edge: `width` edge features, and its encoded age."""
     parts = [edge_features(block, width)] if width else []
     if encoding is not None:
         parts.append(encoding(block))
     return parts[0] if len(parts) == 1 else torch.cat([part.to(parts[-1].dtype) for part in parts], dim=1)
 
 
-# Graph attention, in its first form and the second (GATv2), where scores mix both ends before the leaky step.
+# Graph attention: GAT, and GATv2, whose scores combine both ends before the leaky ReLU.
 
 
 class GATLayer(nn.Module):
     """`heads` weighted means of the transformed neighbours, side by side (`concat`) or averaged.
 
     With `self_loop` a vertex is one more neighbour of itself. `two_sided` gives destinations a transformation of their
-    own, which v2 always has; `layer(block, x, x_dst)` then takes them from another matrix. `dropout` drops shares. With
-    `edge_width`, v2 adds what edges carry, transformed, to both ends before the leaky step; a self loop carries the
-    mean of its vertex's other edges, as in PyG.
+    own, which v2 always has; `layer(block, x, x_dst)` then takes them from another matrix. `dropout` drops attention
+    coefficients. With `edge_width`, v2 adds transformed edge features to both ends before the leaky ReLU; a self loop
+    has the mean of its vertex's other edges, as in PyG.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class GATLayer(nn.Module):
         return result if self.bias is None else result + self.bias
 
     def _edges(self, block: Block, dtype: torch.dtype) -> tuple[Block, Tensor]:
-        """The lists that are attended to, and what each of their edges adds to the sum of both ends."""
+        """The lists that are attended to, and each edge's term in the sum of both ends."""
         assert self.edge is not None
         rows = self.edge(edge_inputs(block, self.edge_width, self.time).to(dtype))
         if not self.self_loop:
@@ -140,19 +140,19 @@ class GATLayer(nn.Module):
         return looped.block, gather(looped.reads, torch.cat([rows, aggregate(looped.others, rows, "mean")]))
 
     def without_edges(self) -> None:
-        """What stands for `forward` where the relation has no edges in this part of a batch."""
+        """Replaces `forward` where the relation has no edges in this part of a batch."""
         skip_drop(self.dropout if self.training else 0.0)
 
     def _scores(self, rows: Tensor, direction: Tensor) -> Tensor:
-        """[rows, heads]: each head's columns times its direction."""
+        """[rows, heads]: the inner products of each head's columns with its direction."""
         return torch.einsum("rhc,hc->rh", rows.view(-1, self.heads, self.size), direction)
 
 
-# Attention on typed blocks: within each relation, summed over relations, beside the vertex itself.
+# Attention on typed blocks: within each relation, summed over relations, plus the vertex's own term.
 
 
 class TypedGATLayer(nn.Module):
-    """own[type](x) + sum over relations of their own GAT; a vertex is no neighbour of itself."""
+    """own[type](x) + the sum over relations of their own GAT; a vertex is not its own neighbour."""
 
     def __init__(
         self,
@@ -185,8 +185,8 @@ class TypedGATLayer(nn.Module):
             for _ in edge_types
         )
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[num_dst[t], out] of every type t that has rows to compute and weights here."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         parts = dict(readable_relations(block, x, self._place, result))
         for kind, place in self._place.items():
@@ -200,14 +200,15 @@ class TypedGATLayer(nn.Module):
         return result
 
 
-# A transformer's attention over neighbours (Shi et al., IJCAI 2021), with what edges carry in keys and values.
+# A transformer's attention over neighbours (Shi et al., IJCAI 2021), with edge features in keys and values.
 
 
 class TransformerLayer(nn.Module):
     """own(x) + `heads` softmax-weighted means of value(x_u) + edge(e_uv), side by side (`concat`) or averaged.
 
-    Scores are query(x_v) . (key(x_u) + edge(e_uv)) / sqrt(size of a head). A vertex is no neighbour of itself. Without
-    `edge_width` edges carry nothing; `time_width` numbers encode how old they are. `dropout` drops shares.
+    Scores are query(x_v) . (key(x_u) + edge(e_uv)) / sqrt(size of a head). A vertex is not its own neighbour. Without
+    `edge_width` there are no edge features; `time_width` values encode ages of edges. `dropout` drops attention
+    coefficients.
     """
 
     def __init__(

@@ -24,10 +24,9 @@ from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant
 from penstock.nn.layers.rgcn import own_terms
 from penstock.nn.order import Costs, aggregates_first, inputs_aggregated_first, transform_neighbours, transformed
 from penstock.nn.order_costs import Order
-from penstock.sampling.block import Block, TypedBlock
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.block import Block
 
-# GraphSAGE: a transformed aggregate of the neighbours beside the transformed vertex.
+# GraphSAGE: the transformed aggregate of the neighbours plus the transformed vertex.
 
 
 class SAGELayer(nn.Module):
@@ -48,13 +47,13 @@ class SAGELayer(nn.Module):
         self.own = nn.Linear(width_in, width_out, bias=False)
 
     def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
-        """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table where they lie."""
+        """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table in place."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
         in_table = isinstance(x, TableRows) and x.direct
         first = self.reduce == "max" or in_table or aggregates_first(block, x, weight, self.order, self.costs)
-        if isinstance(block, DeviceBlock) and first and self.reduce != "max" and not isinstance(x, HostRows):
+        if block.on_device and first and self.reduce != "max" and not isinstance(x, HostRows):
             # One product rather than two, of which the second would read and write all results again. The bias is a
-            # weight of ones: its gradient by itself would be one more pass over all results.
+            # weight of a column of ones: computing its gradient separately would be one more pass over all results.
             joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
             return functional.linear(joined, self._joined_weights(joined.shape[1]))
         if isinstance(x, TableRows):
@@ -115,7 +114,7 @@ class GCNLayer(nn.Module):
         return inputs_aggregated_first(block, self.linear.weight, self.order, self.costs)
 
 
-# GIN: a small network on the vertex plus the sum of its neighbours.
+# GIN: an MLP on the vertex plus the sum of its neighbours.
 
 
 class GINLayer(nn.Module):
@@ -146,7 +145,7 @@ class GINLayer(nn.Module):
             self.register_buffer("eps", start)
 
     def forward(self, block: Block, x: Tensor | AggregatedRows | HostRows) -> Tensor:
-        """[num_dst, out] of x [num_src, in]; sums by the block's totals where it has them."""
+        """[num_dst, out] of x [num_src, in]; sums use the block's totals where it has them."""
         first = self._first_linear()
         if first is not None and not aggregates_first(block, x, first.weight, self.order, self.costs):
             assert not isinstance(x, AggregatedRows)
@@ -167,14 +166,14 @@ class GINLayer(nn.Module):
         return first is None or inputs_aggregated_first(block, first.weight, self.order, self.costs)
 
     def _first_linear(self) -> nn.Linear | None:
-        """What the mlp begins with, if that is a linear layer and may be called apart from the others."""
+        """The first module of the mlp, if it is a linear layer that may be called separately."""
         if not isinstance(self.mlp, nn.Sequential) or not len(self.mlp):
             return None
         first = self.mlp[0]
         return first if type(first) is nn.Linear else None
 
 
-# GINE (Hu et al., ICLR 2020): GIN whose messages are rectified sums of a neighbour and what the edge carries.
+# GINE (Hu et al., ICLR 2020): GIN whose messages are rectified sums of a neighbour and its edge's features.
 
 
 class GINELayer(nn.Module):
@@ -189,7 +188,7 @@ class GINELayer(nn.Module):
         self.eps = nn.Parameter(torch.tensor([float(eps)]))
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """[num_dst, out] of x [num_src, in]; sums by the block's totals where it has them."""
+        """[num_dst, out] of x [num_src, in]; sums use the block's totals where it has them."""
         carried = self.edge(edge_features(block, self.edge.in_features).to(x.dtype))
         messages = torch.relu(of_sources(block, x) + carried)
         own = (1 + self.eps) * x[: block.num_dst]
@@ -197,7 +196,7 @@ class GINELayer(nn.Module):
         return result
 
 
-# Layers that look at no neighbour: the baseline.
+# Layers that read no neighbours: the baseline.
 
 
 class DenseLayer(nn.Module):
@@ -221,6 +220,6 @@ class TypedDenseLayer(nn.Module):
         self.node_types = list(node_types)
         self.own = nn.ModuleList(nn.Linear(width_in, width_out) for _ in node_types)
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[num_dst[t], out] of every type t that has rows to compute and weights here."""
         return own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))

@@ -25,8 +25,9 @@ BuildTyped = Callable[[LayerOptions, int, int, Sequence[str], Sequence[EdgeType]
 """`build_typed(options, width in, width out, node types, edge types, is last)`: a layer on typed blocks."""
 Asks = Callable[[LayerOptions], bool]
 SourceScale = Callable[[Array], Array]
-"""What a row is multiplied by before it is added to others, by the total of its vertex's list in the relation that is
-read; 1 where that is 0, as it is where the relation comes from another type."""
+"""The factor of a row before it is added to others, by the total of its vertex's list in the relation that is read; 1
+where that is 0, as it is where the relation comes from another type.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,36 +36,39 @@ class LayerEntry:
 
     name: str
     build: Build | None = None
-    """None: a graph of one type is taken as one with a single relation."""
+    """None: a graph of one type is treated as one with a single relation."""
     build_typed: BuildTyped | None = None
     """None: it is for one node type and one relation."""
     needs_totals: Asks = lambda options: False
-    """Whether blocks must say how long whole lists are."""
+    """Whether blocks must hold the lengths of whole lists."""
     reads_in_place: Asks = lambda options: False
-    """Whether it reads rows of a device's table where they lie, and rectifies its inputs on the way."""
+    """Whether it reads rows of a device's table in place, and applies the ReLU to its inputs on the way."""
     reads_neighbours: bool = True
-    """Whether it looks at the graph at all."""
+    """Whether it reads neighbours at all."""
     linear: Asks = lambda options: options.aggregate != "max"
-    """Whether what it aggregates is linear in the neighbours' rows."""
+    """Whether its aggregate is linear in the neighbours' rows."""
     aggregates: Callable[[LayerOptions], Aggregation | None] = lambda options: None
-    """What a first layer aggregates of its inputs, where it can be given that in place of them."""
+    """The aggregate that a first layer accepts instead of its inputs; None: it needs the inputs."""
     transforms_first: Asks = lambda options: False
     """Whether a first layer may transform its inputs before it aggregates them."""
     makes_edge_rows: bool = False
     """Whether it computes a row for each edge of a block, whose number must then be known to the host."""
     source_scale: Callable[[LayerOptions], SourceScale | None] = lambda options: None
-    """How it weighs neighbours' rows, where it reads a sum of them, as one row of a vertex without a list, like the
-    rows themselves; None: it must read every row."""
+    """How it weighs neighbours' rows, if it can read a sum of them as one row of a vertex without a list; None: it must
+    read every row.
+    """
     weighs_messages: Asks = lambda options: False
-    """Whether it weighs what neighbours send by the blocks' weights, as the job field `edge_weight` wants it."""
+    """Whether it multiplies messages by the blocks' weights, as the job field `edge_weight` requires."""
     edge_features: Literal["none", "optional", "needed"] = "none"
-    """Whether it reads what edges carry: `options.edge_width` numbers each."""
+    """Whether it reads edge features: `options.edge_width` values each."""
     encodes_time: bool = False
-    """Whether it reads how old edges are, encoded in `options.time_width` numbers; for graphs of one relation."""
+    """Whether it reads ages of edges, encoded in `options.time_width` values; for graphs of one relation."""
     has_heads: bool = False
-    """Whether `hidden` is shared by `heads`."""
+    """Whether `hidden` is divided among `heads`."""
     decomposes: bool = False
-    """Whether the weights of relations may be mixtures of `bases` or made of `blocks`, and `one_hot` is possible."""
+    """Whether the weights of relations may be mixtures of `bases` or block-diagonal (`blocks`), and `one_hot` is
+    possible.
+    """
 
 
 # The entries of the layers that come with Penstock.
@@ -75,7 +79,7 @@ def _alike(totals: Array) -> Array:
 
 
 def _by_root(totals: Array) -> Array:
-    """Of GCN."""
+    """GCN's scale of sources: 1 / sqrt(total + 1), and 1 for 0."""
     roots: Array = 1 / np.sqrt(totals + 1)
     return roots
 
@@ -85,21 +89,21 @@ def _alike_unless_max(options: LayerOptions) -> SourceScale | None:
 
 
 def _order(options: LayerOptions) -> dict[str, Any]:
-    """How a layer chooses between aggregating first and transforming first; `options` are those of the layer."""
+    """The arguments by which a layer chooses between aggregating first and transforming first."""
     return {"order": options.order, "costs": options.order_costs}
 
 
 def _relations(
     options: LayerOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
 ) -> nn.Module:
-    # The first layer's inputs and the last one's outputs are as wide as the data wants them.
+    # The first layer's inputs and the last one's outputs have the widths of the data.
     blocks = 0 if options.blocks and (width_in % options.blocks or width_out % options.blocks) else options.blocks
     return RGCNLayer(width_in, width_out, types, kinds, options.bases, blocks, options.aggregate, **_order(options))
 
 
 def _attention(v2: bool) -> LayerEntry:
     def size(options: LayerOptions, width_out: int, last: bool) -> int:
-        """Of a head; the last layer's heads are averaged, so that its width is free."""
+        """The width of a head; the last layer's heads are averaged, so its width is free."""
         return width_out if last else width_out // options.heads
 
     def build(options: LayerOptions, width_in: int, width_out: int, last: bool) -> nn.Module:
@@ -140,7 +144,7 @@ def _transformer(options: LayerOptions, width_in: int, width_out: int, last: boo
 def _heterogeneous(
     options: LayerOptions, width_in: int, width_out: int, types: Sequence[str], kinds: Sequence[EdgeType], last: bool
 ) -> nn.Module:
-    # The last layer is as wide as the others, and a linear map makes outputs of it.
+    # The last layer is as wide as the others, and a linear map computes the outputs from it.
     width, answer = (options.hidden, width_out) if last else (width_out, 0)
     return HGTLayer(width_in, width, types, kinds, options.heads, answer, options.attention_dropout)
 
@@ -218,4 +222,4 @@ MLP = LayerEntry(
     reads_neighbours=False,
 )
 EMBEDDING = LayerEntry("embedding", reads_neighbours=False)
-"""No layer at all: `nn.zoo.model.EmbeddingModel` gives the input rows."""
+"""No layer at all: `nn.zoo.model.EmbeddingModel` returns the input rows."""

@@ -16,19 +16,21 @@ from penstock.nn.attention import attend_by_scores
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
 from penstock.nn.masked import MaskedBlock
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import is_traced, room
 
-# The lists of several relations that end in the same rows as one, for attention over all of them at once.
+# The lists of several relations with the same destinations, as one block, for attention over all of them at once.
 
 
 class JoinedLists(NamedTuple):
-    """A row's lists, one relation after the other. Their sources are all relations' rows, one below the other."""
+    """A row's lists, one relation after the other. Their sources are all relations' rows, concatenated."""
 
     block: Block
     places: Any
-    """Where each relation's edges went, one relation after the other; an array or tensor, as the blocks have."""
+    """The position of each relation's edges in the joined block, concatenated; an array or tensor,
+    as the blocks have.
+    """
 
     def rows_of_edges(self, rows: Sequence[Tensor]) -> Tensor:
         """Rows for the edges of each relation, in the order of the joined block's edges."""
@@ -40,17 +42,17 @@ class JoinedLists(NamedTuple):
 
 
 def joined_lists(parts: Sequence[Block], rows: Sequence[int]) -> JoinedLists:
-    """Blocks with the same destinations as one block; `rows` are those of each one's sources, below each other.
+    """Blocks with the same destinations as one block; `rows` are the numbers of their source rows, which are
+    concatenated.
 
-    Weights are kept where a block has any, and 1 for others. Blocks of a device must have no room to spare.
+    Weights are kept where a block has any, and 1 for others. Blocks of a device must have no spare room.
     """
-    if isinstance(parts[0], DeviceBlock):
+    if parts[0].on_device:
         return _joined_there(cast(Sequence[DeviceBlock], parts), rows)
     joined = _joined_here(parts, rows)
-    if not isinstance(parts[0], MaskedBlock):
+    if parts[0].mask is None:
         return joined
-    masks = [cast(MaskedBlock, part).mask for part in parts]
-    return joined._replace(block=MaskedBlock(joined.block, joined.rows_of_edges(masks)))
+    return joined._replace(block=MaskedBlock(joined.block, joined.rows_of_edges([part.mask for part in parts])))
 
 
 def _joined_here(parts: Sequence[Block], rows: Sequence[int]) -> JoinedLists:
@@ -75,7 +77,7 @@ def _joined_here(parts: Sequence[Block], rows: Sequence[int]) -> JoinedLists:
 
 
 def _joined_there(parts: Sequence[DeviceBlock], rows: Sequence[int]) -> JoinedLists:
-    """The same in operations of torch, which ask nothing of the device."""
+    """The same with torch operations, without waiting for the device."""
     device, edges = parts[0].device, sum(part.num_edges for part in parts)
     lengths = [part.lists.diff().long() for part in parts]
     zero = torch.zeros(1, dtype=torch.int64, device=device)
@@ -104,9 +106,9 @@ class HGTLayer(nn.Module):
     """skip * out[type](gelu(attended)) + (1 - skip) * x, where `attended` are `heads` softmax-weighted means over the
     neighbours of all relations of value[type](x_u) M_r.
 
-    Scores are query[type](x_v) . key[type](x_u) A_r times a learned number of relation and head, by the root of a
-    head's size. `skip` is learned for each type, and left out where widths differ. With `answer` > 0 a linear map of
-    each type makes that many numbers of the result. `dropout` drops shares.
+    Scores are query[type](x_v) . key[type](x_u) A_r times a learned number for each relation and head, divided by the
+    root of a head's size. `skip` is learned for each type, and left out where widths differ. With `answer` > 0 a linear
+    map for each type computes outputs of that width. `dropout` drops attention coefficients.
     """
 
     def __init__(
@@ -135,8 +137,8 @@ class HGTLayer(nn.Module):
             for matrix in weight.flatten(0, 1).unbind():
                 nn.init.xavier_uniform_(matrix)
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[num_dst[t], out] of every type t that has rows to compute and weights here."""
         queries = own_terms(block, x, dict(zip(self.node_types, self.query, strict=True)))
         parts = dict(readable_relations(block, x, self._place, queries))
         kept = self._kept(parts, x)
@@ -160,7 +162,7 @@ class HGTLayer(nn.Module):
         kept: dict[EdgeType, Tensor],
     ) -> Tensor:
         """[rows, width]: the means over the neighbours of all relations that end in a type."""
-        # One unbinding, as the gradient of a single slice would be as large as all of them.
+        # Unbound once, since the gradient of each slice would be as large as the whole.
         scaled = self.relation_key * (self.relation_scale / math.sqrt(self.size))[:, :, None, None]
         of_keys, of_values = scaled.unbind(), self.relation_value.unbind()
         keys, values = [], []
@@ -180,7 +182,7 @@ class HGTLayer(nn.Module):
         return torch.bmm(by_head, weight).transpose(0, 1).reshape(len(x), self.heads * self.size)
 
     def _kept(self, parts: dict[EdgeType, Block], x: dict[str, Tensor]) -> dict[EdgeType, Tensor]:
-        """What dropout leaves of the shares, [edges, heads] by relation; empty where nothing is dropped."""
+        """The dropout factors of the coefficients, [edges, heads] by relation; empty where nothing is dropped."""
         share, kept = self.dropout if self.training else 0.0, {}
         for kind in self._place:
             if kind not in parts:
@@ -193,7 +195,7 @@ class HGTLayer(nn.Module):
 
 
 class _Output(nn.Module):
-    """What a type makes of what its vertices attended to, and of their own rows."""
+    """The output of one type, from what its vertices attended to and their own rows."""
 
     def __init__(self, width_in: int, width: int, answer: int) -> None:
         super().__init__()
@@ -203,7 +205,7 @@ class _Output(nn.Module):
         self.answer = nn.Linear(width, answer) if answer else None
 
     def forward(self, x: Tensor, attended: Tensor | None = None) -> Tensor:
-        """[rows, out] of the vertices' rows; nothing was attended to where `attended` is None."""
+        """[rows, out] of the vertices' rows; `attended` is None where there was nothing to attend to."""
         given = x.new_zeros(len(x), self.width) if attended is None else attended
         result: Tensor = self.out(functional.gelu(given))
         if self.skip is not None:

@@ -12,17 +12,16 @@ from penstock.nn.aggregation import Reduce, aggregate
 from penstock.nn.derived import without_empty_rows
 from penstock.nn.order import Costs, transform_neighbours
 from penstock.nn.order_costs import Order
-from penstock.sampling.block import Block, TypedBlock
-from penstock.sampling.device.block import DeviceBlock
+from penstock.sampling.block import Block
 
-# What layers on typed blocks share: the vertices' own terms, and which relations there are to read.
+# Shared by layers on typed blocks: the vertices' own terms, and which relations there are to read.
 
 
-def own_terms(block: TypedBlock, x: Mapping[str, Tensor], layers: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+def own_terms(block: Block, x: Mapping[str, Tensor], layers: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """Each type's own layer on its destination rows, for the types that have any."""
     result = {}
     for name, layer in layers.items():
-        rows = block.num_dst.get(name, 0)
+        rows = block.dst_counts.get(name, 0)
         if not rows:
             continue
         if name not in x or len(x[name]) < rows:
@@ -34,7 +33,7 @@ def own_terms(block: TypedBlock, x: Mapping[str, Tensor], layers: Mapping[str, n
 
 
 def readable_relations(
-    block: TypedBlock, x: Mapping[str, Tensor], known: Container[EdgeType], wanted: Mapping[str, Tensor]
+    block: Block, x: Mapping[str, Tensor], known: Container[EdgeType], wanted: Mapping[str, Tensor]
 ) -> Iterator[tuple[EdgeType, Block]]:
     """The relations with edges that end in a wanted type."""
     for kind, part in block.relations.items():
@@ -58,8 +57,7 @@ class RGCNLayer(nn.Module):
     """own[type](x) + sum over relations of W_r * aggregate of the relation's neighbours.
 
     With `bases` > 0 the weights of all relations are mixtures of that many. With `blocks` > 0 the weight of a relation
-    has that many blocks along its diagonal, and zeros beside them. With the mean this is also SAGE summed over
-    relations.
+    is block-diagonal with that many blocks. With the mean this is also SAGE summed over relations.
     """
 
     def __init__(
@@ -89,10 +87,10 @@ class RGCNLayer(nn.Module):
         if self.mixture is not None:
             nn.init.xavier_uniform_(self.mixture)
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and its weights here."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[num_dst[t], out] of every type t that has rows to compute and weights here."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
-        # One unbinding, as the gradient of a single slice would be as large as all of them.
+        # Unbound once, since the gradient of each slice would be as large as the whole.
         weights = self._weights().unbind()
         for kind, part in readable_relations(block, x, self._place, result):
             source, _, target = kind
@@ -106,11 +104,11 @@ class RGCNLayer(nn.Module):
     def _relation(self, block: Block, x: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:
         """The rows that a relation reaches, and what it adds to them: few, where there are many relations.
 
-        On a device all rows, None: which of them a relation reaches would have to be asked of it.
+        On a device None, for all rows: finding those that a relation reaches would require a wait.
         """
         order: Order = "aggregate" if self.reduce == "max" else self.order
         rows = None
-        if not isinstance(block, DeviceBlock):
+        if not block.on_device:
             block, found = without_empty_rows(block)
             rows = torch.from_numpy(found)
         combine = partial(aggregate, block, reduce=self.reduce)
@@ -140,10 +138,10 @@ def _check_blocks(width_in: int, width_out: int, bases: int, blocks: int) -> Non
 
 
 class OneHotRGCNLayer(nn.Module):
-    """own part of x + bias[type] + sum over relations of the aggregate of its neighbours' mixed parts.
+    """own part of x + bias[type] + the sum over relations of the aggregate of its neighbours' mixed parts.
 
-    It is the RGCN layer of one-hot input, where a weight matrix has a row for each vertex. Those rows come as x: the
-    first `width_out` numbers of a vertex are its row of the weight of the vertex itself, the next its rows of `bases`
+    This is the RGCN layer of one-hot input, where a weight matrix has a row for each vertex. Those rows are x: the
+    first `width_out` values of a vertex are its row of the weight of the vertex itself, the next its rows of `bases`
     matrices. A relation's weight is a mixture of the bases.
     """
 
@@ -163,8 +161,8 @@ class OneHotRGCNLayer(nn.Module):
         self.mixture = nn.Parameter(torch.empty(len(edge_types), bases))
         nn.init.xavier_uniform_(self.mixture)
 
-    def forward(self, block: TypedBlock, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], width_out] of every type t that has rows to compute."""
+    def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[dst_counts[t], width_out] of every type t that has rows to compute."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         parts = dict(readable_relations(block, x, self._place, result))
         for source in dict.fromkeys(kind[0] for kind in parts):

@@ -1,8 +1,8 @@
 """Scores of vertex pairs, from the rows of both ends: for link prediction and edge classification.
 
-`products` has scorers by products of rows, scorers of pairs alone, and what scorers with a table of relations share,
-which knowledge graphs need; `distances` has those that score by how far apart rows are. A new scorer is a class and a
-line in `nn.scorer_table`.
+`products` has scorers by products of rows, scorers of plain pairs, and the base of scorers with a table of relations,
+for knowledge graphs; `distances` has those that score by distance. A new scorer is a class and a line in
+`nn.scorer_table`.
 """
 
 from torch import nn

@@ -1,4 +1,4 @@
-"""Scorers by distances, TransE and RotatE, and the distances between rows that they take, on host and GPU."""
+"""Scorers by distances, TransE and RotatE, and the distances between rows that they use, on host and GPU."""
 
 import math
 from typing import Any, Self, cast
@@ -23,7 +23,7 @@ from penstock.nn.threads import run_chunks
 from penstock.store.initial_rows import AUTO, distance_rows, unit_rows
 from penstock.traced import launches
 
-# Distances between rows on a GPU, differentiable: no array of all differences is made, forward or backward.
+# Distances between rows on a GPU, differentiable, without an array of all differences, forward or backward.
 
 _FORWARD = {"BLOCK_L": 16, "BLOCK_R": 32, "BLOCK_C": 8}
 _BACKWARD = {"BLOCK_L": 16, "BLOCK_R": 8, "BLOCK_C": 16}
@@ -78,11 +78,9 @@ def _device_gradients(
     return out
 
 
-# Distances between complex rows: the sum of the absolute values of the differences of their numbers.
-#
-# There is no matrix product for them, and an array of all differences is `width` times as large as the result. On the
-# host a kernel makes each distance at once, and its gradients likewise, and so does one of `nn.device` on a GPU. For
-# other types of numbers torch makes the array.
+# Distances between complex rows: the sum of the absolute values of the differences. There is no matrix product for
+# them, and an array of all differences is `width` times as large as the result. On the host a kernel computes each
+# distance and its gradients at once, and so does one of `nn.device` on a GPU. For other dtypes torch makes the array.
 
 _CHUNKS = 8
 """Pieces of the gradients of one group of candidates: each has an array of its own as large as the candidates."""
@@ -102,7 +100,7 @@ def complex_distances(queries: Tensor, candidates: Tensor) -> Tensor:
 
 
 class _Distances(torch.autograd.Function):
-    """Of groups [g, m, width] and [g, k, width] on the host."""
+    """The distances of groups [g, m, width] and [g, k, width] on the host."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, candidates: Tensor) -> Tensor:
@@ -119,7 +117,7 @@ class _Distances(torch.autograd.Function):
         points, rows = _parts(_flat(queries)), _parts(candidates.detach().contiguous().numpy())
         groups, size = queries.shape[:2]
         given, to_points = _flat(gradients[0]), np.zeros_like(points)
-        # Pieces of whole groups where there are several: each then has its candidates for itself.
+        # Pieces are whole groups where there are several: each then has its candidates for itself.
         step = max(1, -(-groups // _CHUNKS)) * size if groups > 1 else max(1, -(-size // _CHUNKS))
         pieces = list(ranges(len(points), step))
         alone = groups > 1 or len(pieces) == 1
@@ -140,7 +138,7 @@ def _flat(values: Tensor) -> Array:
 
 
 def _parts(values: Array) -> Array:
-    """[..., 2, half]: an index that is a sum keeps kernels from using vector instructions."""
+    """[..., 2, half]: computed indices would keep kernels from vectorising."""
     return values.reshape(*values.shape[:-1], 2, values.shape[-1] // 2)
 
 
@@ -181,10 +179,9 @@ def _gradients(
 
 
 # Distances between rows by the sum of absolute differences, or by the root of the sum of squares, without gradients.
-#
-# There is no exact matrix product for them: |a|² + |b|² - 2ab loses the digits by which close rows differ, and ranks
-# are decided by these. A kernel makes each distance at once, of some candidates at a time that stay in the cache while
-# all queries pass.
+# There is no exact matrix product for them: |a|² + |b|² - 2ab loses the digits by which close rows differ, and these
+# decide ranks. A kernel computes each distance directly, for some candidates at a time that stay in the cache while all
+# queries pass.
 
 _FAST_NORMS = {"reassoc", "contract", "nsz"}
 _CACHED = 1 << 16
@@ -257,9 +254,9 @@ class TransEScorer(RelationScorer):
         return rows + vectors if end == "destination" else rows - vectors
 
     def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Without a matrix product, whose rounding would decide between rows that are close.
+        """Computed without a matrix product, whose rounding would decide between rows that are close.
 
-        Ranks on the host, which need no gradients, are made of a kernel's distances.
+        Ranks on the host, which need no gradients, use a kernel's distances.
         """
         if queries.dim() == 2 and not torch.is_grad_enabled() and _on_host(queries, candidates):
             return self.margin - norm_distances(queries, candidates, self.distance)
@@ -282,10 +279,10 @@ def _on_host(*rows: Tensor) -> bool:
 
 
 class RotatEScorer(RelationScorer):
-    """`margin` minus the distance between h_src turned by the relation's angles and h_dst, of complex rows.
+    """`margin` minus the distance between h_src rotated by the relation's angles and h_dst, of complex rows.
 
-    The distance is the sum of the absolute values of the differences of their complex numbers. Angles begin anywhere,
-    whatever a job's `embedding_init` says of rows.
+    The distance is the sum of the absolute values of the differences of their complex numbers. Angles are initialised
+    uniformly, whatever a job's `embedding_init` says about rows.
     """
 
     def __init__(self, width: int, relations: int = 1, inverse: bool = False, margin: float = 9.0) -> None:
@@ -300,7 +297,7 @@ class RotatEScorer(RelationScorer):
         return cls(width, relations, settings.inverse, settings.margin)
 
     def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
-        """Turned by the angles for tails, turned back for heads."""
+        """Rotated by the angles for tails, by their negatives for heads."""
         return complex_product(rows, torch.cat([vectors.cos(), vectors.sin()], -1), conjugate=end == "source")
 
     def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
@@ -312,5 +309,5 @@ class RotatEScorer(RelationScorer):
         return self.margin - complex_magnitudes(queries - rows).sum(-1)
 
     def magnitudes(self, rows: Tensor) -> Tensor:
-        """Of complex numbers; turning by an angle has none, and the angles count as they are."""
+        """The absolute values of complex numbers; for angles, which have none, the angles themselves."""
         return complex_magnitudes(rows) if rows.shape[-1] == self.width else rows.abs()

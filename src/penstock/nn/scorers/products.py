@@ -1,4 +1,4 @@
-"""Scorers by products and of pairs alone, and what scorers with a table of relations share."""
+"""Scorers by products and of plain pairs, and the base of scorers with a table of relations."""
 
 from typing import Literal, NamedTuple, Self
 
@@ -8,30 +8,28 @@ from torch import Tensor, nn
 from penstock.errors import PenstockError
 from penstock.store.initial_rows import AUTO, IDENTITY, InitialRows, chosen_rows
 
-# What scorers with a table of relations share.
-#
-# A scorer turns the row of one end and its relation into a *query*: a point among the rows that may stand at the other
-# end. Scores of a query are then a matrix product or distances, so that one query is compared with all entities at
-# once.
+# The base of scorers with a table of relations. A scorer turns the row of one end and its relation into a *query*: a
+# point among the rows that may be at the other end. Scores of a query are then a matrix product or distances, so that
+# one query is compared with all entities at once.
 
 End = Literal["source", "destination"]
 
 
 class ScorerSettings(NamedTuple):
-    """What a scorer may be told beside its size."""
+    """The settings of a scorer beside its size."""
 
     inverse: bool = False
-    """Whether each relation has a second row, which is used when heads are looked for."""
+    """Whether each relation has a second vector, which is used to predict heads."""
     margin: float = 9.0
-    """What distances are subtracted from."""
+    """The value that distances are subtracted from."""
     distance: int = 1
-    """The norm that TransE measures distances by: 1 or 2."""
+    """The norm of TransE's distances: 1 or 2."""
     init: str = AUTO
-    """What relations' vectors begin with, as a job's `embedding_init` says it."""
+    """The initial values of the relations' vectors, as a job's `embedding_init`."""
 
 
 class RelationScorer(nn.Module):
-    """A scorer with one row of `vectors` for each relation, and one more for its inverse where asked for."""
+    """A scorer with one row of `vectors` for each relation, and one more for its inverse if asked for."""
 
     vectors: nn.Parameter
 
@@ -46,7 +44,7 @@ class RelationScorer(nn.Module):
         raise NotImplementedError
 
     def begin(self, init: str, auto: InitialRows) -> None:
-        """Draw the vectors as `init` says; `auto` is what it means by that word."""
+        """Initialise the vectors as `init` says; `auto` are the values that it means by that word."""
         chosen = chosen_rows(init, auto, *self.vectors.shape)
         if chosen.kind == "normal":
             nn.init.normal_(self.vectors, 0.0, chosen.scale)
@@ -54,7 +52,7 @@ class RelationScorer(nn.Module):
             nn.init.uniform_(self.vectors, -chosen.scale, chosen.scale)
 
     def combine(self, rows: Tensor, vectors: Tensor, end: End) -> Tensor:
-        """Queries for vertices at `end`, of the other end's rows and the relations' vectors."""
+        """Queries for vertices at `end`, from the other end's rows and the relations' vectors."""
         raise NotImplementedError
 
     def compare(self, queries: Tensor, candidates: Tensor) -> Tensor:
@@ -62,26 +60,28 @@ class RelationScorer(nn.Module):
         raise NotImplementedError
 
     def match(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Scores of queries with one row each; shapes are broadcast, and the last dimension goes."""
+        """Scores of queries with one row each; shapes are broadcast, and the last dimension is reduced."""
         raise NotImplementedError
 
     def magnitudes(self, rows: Tensor) -> Tensor:
-        """The absolute values of rows' numbers, which regularisers are sums of powers of."""
+        """The absolute values in rows, of which regularisers sum powers."""
         return rows.abs()
 
     def query(self, rows: Tensor, relation: Tensor, end: End) -> Tensor:
-        """The query for vertices at `end` of each row of the other end and its relation's number."""
+        """The query for vertices at `end`, for each row of the other end and its relation's number."""
         vectors, end = self.relation_rows(relation, end)
         return self.combine(rows, vectors, end)
 
     def relation_rows(self, relation: Tensor, end: End) -> tuple[Tensor, End]:
-        """The vectors by which vertices at `end` are looked for, and the end that they lead to."""
+        """The vectors by which vertices at `end` are predicted, and the end that they lead to."""
         if self.inverse and end == "source":
             return self.vectors[relation + self.relations], "destination"
         return self.vectors[relation], end
 
     def forward(self, h_src: Tensor, h_dst: Tensor, relation: Tensor | None = None) -> Tensor:
-        """[pairs]; `relation` [pairs] numbers each pair's relation and may be left out where there is one."""
+        """[pairs]: the scores; `relation` [pairs] numbers each pair's relation and may be left out
+        where there is one.
+        """
         if relation is None and self.relations > 1:
             raise PenstockError(
                 f"Pairs of {self.relations} relations need a relation number for each pair: pass it.",
@@ -92,7 +92,7 @@ class RelationScorer(nn.Module):
 
 
 def check_even(name: str, width: int) -> None:
-    """Refuse rows that cannot be complex numbers."""
+    """Refuse rows of odd width, which cannot be complex numbers."""
     if width % 2:
         raise PenstockError(
             f"Scorer {name} reads rows as complex numbers, so their width must be even, and it is {width}: change"
@@ -110,7 +110,7 @@ def complex_product(a: Tensor, b: Tensor, conjugate: bool = False) -> Tensor:
 
 
 def complex_magnitudes(rows: Tensor) -> Tensor:
-    """The absolute values of complex numbers, kept from zero, where they have no gradient."""
+    """The absolute values of complex numbers, bounded away from zero, where they have no gradient."""
     x, y = rows.chunk(2, -1)
     return (x.square() + y.square() + 1e-30).sqrt()
 
@@ -122,9 +122,9 @@ class _ProductScorer(RelationScorer):
     """Scores by the dot product of a query and a row."""
 
     def _begin_products(self, init: str, real: int) -> None:
-        """Vectors are drawn like the rows of entities; with `identity` the `real` first columns are around one.
+        """Vectors are initialised like the rows of entities; with `identity` the first `real` columns are around one.
 
-        An untrained scorer is the dot product then, in which every entity is its own best answer. Symmetric relations
+        An untrained scorer is then the dot product, in which every entity is its own best answer. Symmetric relations
         between entities without features do not recover from that.
         """
         if init != IDENTITY:
@@ -178,11 +178,11 @@ class ComplExScorer(_ProductScorer):
         return complex_product(rows, vectors, conjugate=end == "source")
 
     def magnitudes(self, rows: Tensor) -> Tensor:
-        """Of complex numbers."""
+        """The absolute values of the complex numbers."""
         return complex_magnitudes(rows)
 
 
-# Scorers of pairs alone, and the classifier of edges.
+# Scorers of plain pairs, and the classifier of edges.
 
 
 class DotScorer(nn.Module):
@@ -190,16 +190,16 @@ class DotScorer(nn.Module):
 
     @classmethod
     def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
-        """The scorer of rows `width` wide; there is nothing to set."""
+        """The scorer of rows `width` wide; settings are ignored."""
         return cls()
 
     def forward(self, h_src: Tensor, h_dst: Tensor, relation: Tensor | None = None) -> Tensor:
-        """[pairs]; relations make no difference."""
+        """[pairs]: the scores; relations are ignored."""
         return (h_src * h_dst).sum(dim=-1)
 
 
 class MLPScorer(nn.Module):
-    """A small network on h_src * h_dst."""
+    """An MLP on h_src * h_dst."""
 
     def __init__(self, width: int, hidden: int | None = None) -> None:
         super().__init__()
@@ -208,17 +208,17 @@ class MLPScorer(nn.Module):
 
     @classmethod
     def build(cls, width: int, relations: int, settings: ScorerSettings) -> Self:
-        """The scorer of rows `width` wide; there is nothing to set."""
+        """The scorer of rows `width` wide; settings are ignored."""
         return cls(width)
 
     def forward(self, h_src: Tensor, h_dst: Tensor, relation: Tensor | None = None) -> Tensor:
-        """[pairs]; relations make no difference."""
+        """[pairs]: the scores; relations are ignored."""
         result: Tensor = self.layers(h_src * h_dst).squeeze(-1)
         return result
 
 
 class EdgeClassifier(nn.Module):
-    """Classes of edges: a small network on both ends, their difference and their product."""
+    """Classifies edges by an MLP on both ends, their difference and their product."""
 
     def __init__(self, width: int, out: int, hidden: int | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models over the layers. `model` and `typed` are the two shapes, `named` the constructors people know.
+"""Models over the layers. `model` and `typed` are the two shapes, `named` the constructors under their usual names.
 
 A model is `prepare` (per vertex), `layer(i, block, x)` and `join`, none of which looks beyond its arguments: training
 runs them on sampled blocks, exact inference on whole neighbourhoods, chunk by chunk.

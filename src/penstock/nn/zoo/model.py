@@ -16,13 +16,12 @@ from penstock.nn.input_rows import AggregatedRows, HostRows
 from penstock.nn.layer_table import LAYERS, ModelOptions
 from penstock.nn.norm import BatchNorm
 from penstock.sampling.block import Block
-from penstock.sampling.device.block import DeviceBlock
 
-# What stands behind convolutions in a model: residual, norm, activation, dropout; and the join of all layers.
+# What follows convolutions in a model: residual, norm, activation, dropout; and the join of all layers.
 
 
 class LayerEnd(nn.Module):
-    """dropout(activation(norm(y + own))) of a convolution's rows y; only y + own behind the last layer."""
+    """dropout(activation(norm(y + own))) of a convolution's rows y; only y + own after the last layer."""
 
     def __init__(self, options: ModelOptions, width_in: int, width_out: int, last: bool) -> None:
         super().__init__()
@@ -34,7 +33,8 @@ class LayerEnd(nn.Module):
         self.norm = None if last else _norm(options.norm, width_out)
 
     def forward(self, y: Tensor, own: Tensor | TableRows | None, node_type: str | None = None) -> Tensor:
-        """The layer's rows, of the convolution's; `own` is the input, whose first rows are the same vertices'.
+        """The layer's output for the convolution's rows; `own` is the layer's input, whose first rows are the same
+        vertices'.
 
         `node_type` is the rows' type, in a batch of several.
         """
@@ -49,31 +49,31 @@ class LayerEnd(nn.Module):
         return drop(functional.elu(y), self._share, node_type)
 
     def without_rows(self) -> None:
-        """What stands for `forward` where a part of a batch has no rows to compute."""
+        """Replaces `forward` where a part of a batch has no rows to compute."""
         if self.batch_norm is not None:
             self.batch_norm.without_rows()
         if not self.bare:
             skip_drop(self._share)
 
     def rectify_later(self, y: Tensor) -> Rectified:
-        """The same without a residual, activation and dropout left to whoever reads the rows."""
+        """The same without a residual; the backward pass of ReLU and dropout is left to the reader of the rows."""
         if self.norm is not None:
             y = self.norm(y)
         return rectify_later(y, self._share)
 
     @property
     def _share(self) -> float:
-        """How much is dropped now."""
+        """The dropout share, 0 in evaluation."""
         return self.dropout if self.training else 0.0
 
     @property
     def batch_norm(self) -> BatchNorm | None:
-        """Its norm, where that is a batch's."""
+        """The norm, if it is a batch normalisation."""
         return self.norm if isinstance(self.norm, BatchNorm) else None
 
 
 class Join(nn.Module):
-    """All layers' outputs of the same rows to the final one: the last, or a linear head on all of them."""
+    """Joins all layers' outputs of the same rows: the last one, or a linear head on all of them."""
 
     def __init__(self, options: ModelOptions, out: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Join(nn.Module):
 
 
 def layer_widths(options: ModelOptions, width: int, out: int) -> list[tuple[int, int]]:
-    """Widths in and out of every layer; with jumping knowledge the head makes `out`."""
+    """Widths in and out of every layer; with jumping knowledge the head has the width `out`."""
     last = out if options.jump == "none" else options.hidden
     widths = [width] + [options.hidden] * (options.layers - 1) + [last]
     return list(pairwise(widths))
@@ -120,12 +120,12 @@ class LayeredModel(nn.Module):
         self.options = options
 
     def layer_parameters(self, i: int) -> list[nn.Parameter]:
-        """The parameters that layer i alone has."""
+        """The parameters that only layer i has."""
         return [*self.convolutions[i].parameters(), *self.ends[i].parameters()]
 
     @property
     def num_layers(self) -> int:
-        """Layers, and blocks of a batch."""
+        """The number of layers, and of a batch's blocks."""
         return self.options.layers
 
     @property
@@ -135,12 +135,12 @@ class LayeredModel(nn.Module):
 
     @property
     def needs_totals(self) -> bool:
-        """Whether blocks must say how long whole lists are; GCN's for their source rows too."""
+        """Whether blocks must hold the lengths of whole lists; GCN's also for their source rows."""
         return self.options.needs_totals
 
 
 class GraphModel(LayeredModel):
-    """`width` numbers a vertex in, `out` out. A graph with several types takes `TypedModel`."""
+    """`width` values per vertex in, `out` out. Graphs with several types take `TypedModel`."""
 
     def __init__(self, options: ModelOptions, width: int, out: int) -> None:
         super().__init__(options)
@@ -153,9 +153,11 @@ class GraphModel(LayeredModel):
         self.joined = Join(options, out)
 
     def prepare(self, x: Tensor | TableRows | AggregatedRows | HostRows) -> Any:
-        """The step before the first layer, a vertex at a time. Rows stay in their table where a layer reads them so."""
+        """The step before the first layer, vertex by vertex. Rows stay in their table where a layer
+        reads them there.
+        """
         if isinstance(x, AggregatedRows | HostRows):
-            # They are given only where there is nothing to do before the layer.
+            # These forms are given only where there is nothing to do before the layer.
             return x
         share = self.options.input_dropout if self.training else 0.0
         if isinstance(x, TableRows):
@@ -170,12 +172,12 @@ class GraphModel(LayeredModel):
         return result
 
     def _rectified_layer(self, i: int, block: Block, x: Any) -> Rectified:
-        """`layer`, the rectifier and dropout behind it left to the next layer."""
+        """`layer`, with the backward pass of its ReLU and dropout left to the next layer."""
         end = cast(LayerEnd, self.ends[i])
         return end.rectify_later(self.convolutions[i](block, x))
 
     def join(self, outputs: list[Tensor]) -> Tensor:
-        """[rows, out] of the layers' outputs for the same rows, or of the last one's where that is enough."""
+        """[rows, out] from the layers' outputs for the same rows, or from the last one's if that is enough."""
         result: Tensor = self.joined(outputs)
         return result
 
@@ -185,7 +187,7 @@ class GraphModel(LayeredModel):
         seeds, outputs = blocks[-1].num_dst, list[Tensor]()
         rows: Any = self.prepare(x)
         for i, block in enumerate(blocks):
-            if self._leaves_rectifying and isinstance(block, DeviceBlock) and i < len(blocks) - 1:
+            if self._leaves_rectifying and block.on_device and i < len(blocks) - 1:
                 rows = self._rectified_layer(i, block, rows)
                 continue
             rows = result = self.layer(i, block, rows)
@@ -193,7 +195,7 @@ class GraphModel(LayeredModel):
         return self.join(outputs)
 
     def normalised_rows(self, blocks: Sequence[Block]) -> list[tuple[str, int]]:
-        """The rows of every batch normalisation of a batch, in order, beside the name of their type, which is none."""
+        """(type, rows) of every batch normalisation of a batch, in order; the type is empty here."""
         ends = cast(Sequence[LayerEnd], self.ends)
         return [("", block.num_dst) for block, end in zip(blocks, ends, strict=True) if end.batch_norm is not None]
 
@@ -203,13 +205,13 @@ class GraphModel(LayeredModel):
 
     @property
     def _leaves_rectifying(self) -> bool:
-        """Whether every layer's outputs are read by the next one alone, which rectifies them on the way."""
+        """Whether every layer's output is read only by the next one, which applies the backward pass of the ReLU."""
         options = self.options
         return self._reads_in_place and options.activation == "relu" and not options.residual and options.jump == "none"
 
 
 def check_blocks(layers: int, blocks: Any) -> None:
-    """Refuse tensors, with which PyG's models are called, and a batch that was sampled for another depth."""
+    """Refuse tensors, which PyG's models take, and a batch that was sampled for another depth."""
     if isinstance(blocks, Tensor | dict):
         raise PenstockError(
             "Models of ps.nn are called with the blocks of a batch, model(batch.blocks, batch.x), and not with"
@@ -236,13 +238,13 @@ def _convolution(options: ModelOptions, width_in: int, width_out: int, last: boo
     return layer
 
 
-# The model without layers: a vertex's row is its embedding, or its features as they are.
+# The model without layers: a vertex's output is its embedding, or its features.
 
 Rows = dict[str, Tensor]
 
 
 class EmbeddingModel(LayeredModel):
-    """Gives the rows that it is given, with `input_dropout` in training; for tasks whose scorer does the rest."""
+    """Returns its input rows, with `input_dropout` in training; for tasks whose scorer does the rest."""
 
     def __init__(self, options: ModelOptions, in_widths: int | Mapping[str, int], out: int) -> None:
         super().__init__(options)
@@ -259,15 +261,15 @@ class EmbeddingModel(LayeredModel):
 
     @property
     def num_layers(self) -> int:
-        """None: batches have no blocks."""
+        """Zero: batches have no blocks."""
         return 0
 
     def layer_parameters(self, i: int) -> list[Any]:
-        """There are no layers that could have any."""
+        """Empty: there are no layers."""
         return []
 
     def prepare(self, x: Rows | Tensor) -> Any:
-        """Dropout, in training."""
+        """Apply the input dropout in training."""
         share = self.options.input_dropout if self.training else 0.0
         if isinstance(x, Tensor):
             return drop(x, share)
@@ -280,7 +282,7 @@ class EmbeddingModel(LayeredModel):
         return prepared
 
     def join(self, outputs: list[Any]) -> Any:
-        """The last of them."""
+        """The last of the outputs, unchanged."""
         return outputs[-1]
 
     def forward(self, blocks: Sequence[Any], x: Rows | Tensor) -> Any:
@@ -288,5 +290,5 @@ class EmbeddingModel(LayeredModel):
         return self.prepare(x)
 
     def normalised_rows(self, blocks: Sequence[Any]) -> list[tuple[str, int]]:
-        """Nothing is normalised."""
+        """Empty: nothing is normalised."""
         return []

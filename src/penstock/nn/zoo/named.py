@@ -1,7 +1,7 @@
-"""Zoo models by the names people know: `GraphSAGE(graph, hidden=256)` or `GraphSAGE(100, 47)`.
+"""Zoo models under their usual names: `GraphSAGE(graph, hidden=256)` or `GraphSAGE(100, 47)`.
 
-Widths come from the graph's features and labels where they are not given. Further keywords are fields of
-`ModelOptions`. `build_model` makes a model from such options alone.
+Widths come from the graph's features and labels if not given. Further keywords are fields of `ModelOptions`.
+`build_model` makes a model from such options alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from penstock.sampling.block import Block
 from penstock.traced import new_weights
 
 ONLY_RELATION: EdgeType = ("node", "to", "node")
-"""What a graph of one node type and one relation calls it, where nothing else is known."""
+"""The name of the only relation where the graph does not give one."""
 
 
 class _Named(GraphModel):
@@ -36,55 +36,57 @@ class _Named(GraphModel):
 
 
 class GraphSAGE(_Named):
-    """Hamilton et al.: own and aggregated neighbours (`aggregate` mean, sum or max), transformed apart."""
+    """GraphSAGE (Hamilton et al.): the vertex and its aggregated neighbours (`aggregate` mean, sum or max), transformed
+    separately.
+    """
 
     _model = "sage"
 
 
 class GCN(_Named):
-    """Kipf and Welling, normalised by true degrees."""
+    """GCN (Kipf and Welling), normalised by true degrees."""
 
     _model = "gcn"
 
 
 class GAT(_Named):
-    """Veličković et al.: attention with `heads`."""
+    """GAT (Veličković et al.): attention with `heads`."""
 
     _model = "gat"
 
 
 class GATv2(_Named):
-    """Brody et al.: attention whose ranking depends on the vertex that asks."""
+    """GATv2 (Brody et al.): attention whose ranking of neighbours depends on the destination."""
 
     _model = "gatv2"
 
 
 class GIN(_Named):
-    """Xu et al.: sums, as telling as the Weisfeiler-Lehman test."""
+    """GIN (Xu et al.): sums, as expressive as the Weisfeiler-Lehman test."""
 
     _model = "gin"
 
 
 class GINE(_Named):
-    """Hu et al.: GIN that adds what an edge carries (`edge_width` numbers) to its neighbour before rectifying."""
+    """GINE (Hu et al.): GIN that adds edge features (`edge_width` values) to the neighbour before the ReLU."""
 
     _model = "gine"
 
 
 class GraphTransformer(_Named):
-    """Shi et al.: a transformer's attention over neighbours, with `heads`, and `edge_width` numbers of an edge."""
+    """A transformer's attention over neighbours (Shi et al.), with `heads`, and edge features of width `edge_width`."""
 
     _model = "transformer"
 
 
 class MLP(_Named):
-    """The baseline that ignores the graph; any number of blocks will do."""
+    """The baseline that ignores the graph; it accepts any number of blocks."""
 
     _model = "mlp"
 
     @classmethod
     def of(cls, options: ModelOptions, width: int, out: int) -> Self:
-        """The baseline of these options."""
+        """The baseline with these options."""
         return cls(width, out, **options.model_dump(exclude={"model"}))
 
     def forward(self, blocks: Sequence[Block], x: Any) -> Tensor:
@@ -93,7 +95,7 @@ class MLP(_Named):
         return super().forward([last] * self.num_layers, x[: last.num_dst])
 
     def normalised_rows(self, blocks: Sequence[Block]) -> list[tuple[str, int]]:
-        """The seeds', in every layer."""
+        """The seeds' rows, in every layer."""
         return super().normalised_rows([blocks[-1]] * self.num_layers)
 
 
@@ -126,19 +128,19 @@ class _NamedTyped(TypedModel):
 
 
 class RGCN(_NamedTyped):
-    """Schlichtkrull et al.: a weight per relation, `bases` that they share, or weights of `blocks`."""
+    """RGCN (Schlichtkrull et al.): a weight per relation, shared `bases`, or block-diagonal weights of `blocks`."""
 
     _model = "rgcn"
 
 
 class HGT(_NamedTyped):
-    """Hu et al.: a transformer's attention over the neighbours of all relations at once, with `heads`."""
+    """HGT (Hu et al.): a transformer's attention over the neighbours of all relations at once, with `heads`."""
 
     _model = "hgt"
 
 
 def plain_widths(graph: Graph | int, out: int | None) -> tuple[int, int]:
-    """Numbers a vertex in and out, of a graph with one node type and one relation, or as given."""
+    """Widths in and out, of a graph with one node type and one relation, or as given."""
     if isinstance(graph, int):
         return graph, _given(out)
     if not graph.is_homogeneous:
@@ -155,7 +157,7 @@ def plain_widths(graph: Graph | int, out: int | None) -> tuple[int, int]:
 
 
 def input_widths(graph: Graph, embedding: int) -> dict[str, int]:
-    """Numbers a vertex of each type; types without features have learnable embeddings."""
+    """The input width of each type; types without features have learnable embeddings."""
     return {name: _width(nodes.x) if "x" in nodes.fields else embedding for name, nodes in graph.nodes.items()}
 
 
@@ -170,7 +172,7 @@ def labelled_type(graph: Graph) -> str:
 
 
 def label_width(nodes: NodeSet) -> int:
-    """Classes of integer labels, columns of a label matrix, one for a real number."""
+    """The output width: classes of integer labels, columns of a label matrix, one for a real number."""
     if "y" not in nodes.fields:
         raise PenstockError("The vertices have no labels y: give the output width.", code="option-missing")
     y = nodes.y
@@ -198,9 +200,9 @@ def build_model(
     edge_types: Sequence[EdgeType] | None = None,
     target_type: str | None = None,
 ) -> LayeredModel:
-    """A model on blocks for one width, on typed blocks for widths by node type (which takes `edge_types`).
+    """A model on blocks for one width, on typed blocks for widths by node type (which needs `edge_types`).
 
-    With `target_type` only that type's rows come out.
+    With `target_type` only that type's rows are returned.
     """
     with new_weights():
         return _built(options, in_widths, out, edge_types, target_type)

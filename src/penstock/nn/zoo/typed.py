@@ -1,4 +1,4 @@
-"""A model on typed blocks: every node type has its own input, its own ends and its own rows."""
+"""A model on typed blocks: every node type has its own input projection, layer ends and rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -11,16 +11,17 @@ from penstock.nn.drop import drop, skip_drop
 from penstock.nn.layer_table import LAYERS, ModelOptions
 from penstock.nn.layers import OneHotRGCNLayer, RGCNLayer
 from penstock.nn.zoo.model import Join, LayeredModel, LayerEnd, check_blocks, layer_widths
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 
 Rows = dict[str, Tensor]
 
 
 class TypedModel(LayeredModel):
-    """`in_widths[t]` numbers a vertex of type t in, `out` out, for every type or only for `target_type`.
+    """`in_widths[t]` values per vertex of type t in, `out` out, for every type or only for `target_type`.
 
     Several types are first projected to `hidden`. Tensors come and go by node type; types that a block lacks are
-    skipped. With one node type and one relation, plain blocks and tensors are taken (and given) as well.
+    skipped. With one node type and one relation, the relation's own blocks and plain tensors are taken (and given) as
+    well.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class TypedModel(LayeredModel):
         self.joined = Join(options, out)
 
     def prepare(self, x: Rows | Tensor) -> Rows | Tensor:
-        """The step before the first layer, a vertex at a time: every type to `hidden`, where there are several."""
+        """The step before the first layer, vertex by vertex: every type to `hidden`, where there are several."""
         share = self.options.input_dropout if self.training else 0.0
         if isinstance(x, Tensor):
             return drop(x, share)
@@ -67,7 +68,8 @@ class TypedModel(LayeredModel):
                 code="unknown-name",
             )
         prepared = {}
-        # In the model's order, and without leaving one out, so that calls of dropout are numbered alike everywhere.
+        # In the model's order, and including types without rows, so that calls of dropout are numbered alike
+        # everywhere.
         for place, name in enumerate(self.node_types):
             if name not in x:
                 skip_drop(share)
@@ -76,9 +78,9 @@ class TypedModel(LayeredModel):
             prepared[name] = self.projections[place](rows) if self.projections else rows
         return prepared
 
-    def layer(self, i: int, block: TypedBlock | Block, x: Rows | Tensor) -> Rows | Tensor:
-        """[num_dst[t], width of layer i] of every type that has rows to compute."""
-        if isinstance(block, Block):
+    def layer(self, i: int, block: Block, x: Rows | Tensor) -> Rows | Tensor:
+        """[dst_counts[t], width of layer i] of every type that has rows to compute."""
+        if block.has_lists:
             return self._plain(i, block, x)
         given = cast(Rows, x)
         names, ends = self._types[i], cast(nn.ModuleList, self.ends[i])
@@ -100,7 +102,7 @@ class TypedModel(LayeredModel):
         layers = cast(Sequence[Rows], outputs)
         return {name: self.joined([layer[name] for layer in layers]) for name in layers[-1]}
 
-    def forward(self, blocks: Sequence[TypedBlock | Block], x: Rows | Tensor) -> Rows | Tensor:
+    def forward(self, blocks: Sequence[Block], x: Rows | Tensor) -> Rows | Tensor:
         """[seeds, out] by type, of a batch's blocks, outermost first, and its vertices' features."""
         check_blocks(self.num_layers, blocks)
         outputs, x = [], self.prepare(x)
@@ -111,11 +113,11 @@ class TypedModel(LayeredModel):
             return self.join(outputs[-1:])
         return self.join([_first_rows(rows, outputs[-1]) for rows in outputs])
 
-    def normalised_rows(self, blocks: Sequence[TypedBlock | Block]) -> list[tuple[str, int]]:
-        """Type and rows of every batch normalisation of a batch, in order; also of types without rows in it."""
+    def normalised_rows(self, blocks: Sequence[Block]) -> list[tuple[str, int]]:
+        """(type, rows) of every batch normalisation of a batch, in order; also of types without rows in it."""
         found = []
         for block, names, ends in zip(blocks, self._types, self.ends, strict=True):
-            rows = dict.fromkeys(names, block.num_dst) if isinstance(block, Block) else block.num_dst
+            rows = block.named(self.edge_types).dst_counts
             norms = (cast(LayerEnd, end).batch_norm for end in cast(nn.ModuleList, ends))
             found += [(name, rows.get(name, 0)) for name, norm in zip(names, norms, strict=True) if norm is not None]
         return found
@@ -124,20 +126,20 @@ class TypedModel(LayeredModel):
         """A layer of the only relation, on its block."""
         if len(self.node_types) != 1 or len(self.edge_types) != 1 or not isinstance(x, Tensor):
             raise PenstockError(
-                "A model of several types or relations needs typed blocks and tensors by node type.", code="wrong-type"
+                "A model of several types or relations needs blocks of several relations and tensors by node type.",
+                code="wrong-type",
             )
         name = self.node_types[0]
-        typed = TypedBlock({self.edge_types[0]: block}, {name: block.num_src}, {name: block.num_dst})
-        result = cast(Rows, self.layer(i, typed, {name: x}))
+        result = cast(Rows, self.layer(i, block.named(self.edge_types), {name: x}))
         if name in result:
             return result[name]
-        # A worker's share of a batch may have no seeds; its outputs have a gradient still.
+        # A worker's share of a batch may have no seeds; its empty outputs must still have a gradient.
         none: Tensor = cast(RGCNLayer, self.convolutions[i]).own[0](x[:0])
         return none
 
 
 def _check_one_hot(options: ModelOptions, in_widths: Mapping[str, int], first: tuple[int, int]) -> None:
-    """The first layer of one-hot input reads nothing but embeddings, and gives `hidden` numbers."""
+    """Refuse one-hot input with features, or with a single layer."""
     featured = [name for name, width in in_widths.items() if width != options.embedding]
     if featured:
         raise PenstockError(
@@ -152,7 +154,7 @@ def _check_one_hot(options: ModelOptions, in_widths: Mapping[str, int], first: t
 
 
 def _first_rows(rows: Rows | Tensor, last: Rows | Tensor) -> Rows | Tensor:
-    """The rows that the last layer has as well."""
+    """Those of the rows that the last layer has as well."""
     if isinstance(rows, Tensor) or isinstance(last, Tensor):
         return cast(Tensor, rows)[: len(last)]
     return {name: rows[name][: len(kept)] for name, kept in last.items()}

@@ -33,6 +33,10 @@ _POSITIONS_5_1 = {"objective": 1, "iterations": 6, "seed": 8, "imbalance": 16, "
 _POSITIONS_5_2 = {"objective": 1, "iterations": 7, "seed": 9, "imbalance": 17, "numbering": 18}
 
 
+_one_call = threading.Lock()
+"""METIS seeds the C library's `rand`, of which a process has one: two calls at once would draw from each other's."""
+
+
 @dataclass(frozen=True)
 class MetisLibrary:
     """A loaded METIS: where it came from, the width of its integers and where its options stand."""
@@ -67,15 +71,16 @@ class MetisLibrary:
         vertex_weights = np.ascontiguousarray(weights.T, self.index)
         count, constraints, wanted, cut = (np.array([n], self.index) for n in (len(indptr) - 1, len(weights), parts, 0))
         assignment = np.zeros(len(indptr) - 1, self.index)
-        status = self.handle.METIS_PartGraphKway(
-            *map(_pointer, (count, constraints, indptr, indices, vertex_weights)),
-            None,
-            _pointer(edge_weights),
-            _pointer(wanted),
-            None,
-            None,
-            *map(_pointer, (options, cut, assignment)),
-        )
+        with _one_call:
+            status = self.handle.METIS_PartGraphKway(
+                *map(_pointer, (count, constraints, indptr, indices, vertex_weights)),
+                None,
+                _pointer(edge_weights),
+                _pointer(wanted),
+                None,
+                None,
+                *map(_pointer, (options, cut, assignment)),
+            )
         if status == _OUT_OF_MEMORY:
             raise PenstockError("METIS ran out of memory on this graph: use --method stream.", code="out-of-memory")
         if status != _OK:

@@ -390,7 +390,7 @@ def _set_up(run: PlannedRun) -> MiniBatchExecution:
         gather_depth=job.gather_depth,
         transfer_depth=job.transfer_depth,
         sample_threads=job.drawing_threads,
-        gather_threads=job.gather_threads,
+        gather_threads=job.reading_threads,
         device=run.device,
         gpus=run.gpus,
         replicas=replica_shares(cluster, run.profile, run.open_graph, run.seats),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 from penstock.traced import is_traced
 
 HOST_LISTS = "host lists"
@@ -37,12 +37,16 @@ class SourceLists:
 class DeviceBlock(Block):
     """One layer of one batch on a device: tensors, `indptr` and `indices` int32, `weights` and `totals` float32.
 
-    A block may have more room than its batch needs, so that its shape does not change from batch to batch: rows past
-    the batch's own have empty lists, and `indices` past `indptr[-1]` are undefined. `derived` caches what is computed
-    from it.
+    A block may have more room than its batch needs, so that its shape does not change from batch to batch: rows behind
+    the batch's own have empty lists, and `indices` behind `indptr[-1]` mean nothing.
     """
 
     derived: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def on_device(self) -> bool:
+        """Always: the lists are tensors."""
+        return True
 
     @property
     def device(self) -> torch.device:
@@ -84,9 +88,10 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
 
 def host_block(block: Block) -> Block:
     """The block on the host; one that is there already is returned unchanged. Waits for the device."""
-    if not isinstance(block, DeviceBlock):
-        return block
+    return block.changed(lambda part: _copied_back(part) if part.on_device else part)
 
+
+def _copied_back(block: Block) -> Block:
     def moved(tensor: Any) -> Any:
         return None if tensor is None else tensor.cpu().numpy()
 
@@ -101,12 +106,9 @@ def host_block(block: Block) -> Block:
     )
 
 
-def on_device(block: Block | TypedBlock, device: torch.device) -> Any:
-    """A copy on a device of a host block, of one type or several; one that is on a device is returned unchanged."""
-    if isinstance(block, TypedBlock):
-        parts: dict[Any, Block] = {kind: on_device(part, device) for kind, part in block.relations.items()}
-        return TypedBlock(parts, block.num_src, block.num_dst)
-    return block if isinstance(block, DeviceBlock) else device_block(block, device)
+def on_device(block: Block, device: torch.device) -> Block:
+    """A copy on a device of a host block; one that is on a device is returned unchanged."""
+    return block.changed(lambda part: part if part.on_device else device_block(part, device))
 
 
 # The room of a batch on the device: upper bounds fixed before sampling, so that nothing waits for sizes.

@@ -46,7 +46,7 @@ class DeviceNeighbourSampler:
         side_stream = stream_maker(device)
         self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(), room))
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds, equal to the CPU's; waits for the device once."""
         seeds = check_seeds(seeds, self._topology.count, self.node_type, np.dtype(np.int32))
         state = self._thread_states.get()

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
+from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import check_typed_seeds
 from penstock.sampling.neighbours import NeighbourSampler
@@ -57,19 +57,16 @@ class HoldoutSampler:
 
     def sample(
         self, seeds: Any, key: BatchKey, *, absent: Mapping[EdgeType, HeldOutRule] | None = None, **more: Any
-    ) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
+    ) -> MiniBatch:
         """A batch by the sampler without the held-out edges."""
         return self.lacking({edge_key(kind): rule for kind, rule in (absent or {}).items()}).sample(seeds, key, **more)
-
-
-AnyBatch = MiniBatch[Block] | MiniBatch[TypedBlock]
 
 
 class Sampler(Protocol):
     """Any sampler of the registry. The parameters of `sample` beside seeds and key show what it supports."""
 
     @property
-    def sample(self) -> Callable[..., AnyBatch]:
+    def sample(self) -> Callable[..., MiniBatch]:
         """`sample(seeds, key, ...)`: the batch of some seeds."""
 
 
@@ -147,7 +144,7 @@ class RemoteSampler:
         absent: Mapping[EdgeType, HeldOutRule] | None = None,
         times: Array | Mapping[str, Array] | None = None,
         places: Array | Mapping[str, Array] | None = None,
-    ) -> AnyBatch:
+    ) -> MiniBatch:
         """The batch of some different seeds: an array for a graph of one type, or arrays by type.
 
         Other arguments are as for the tasks' samplers; with `times`, `places` must be given too.
@@ -168,7 +165,7 @@ class RemoteSampler:
             )
         return found
 
-    def sample_items(self, items: Array, key: BatchKey) -> AnyBatch:
+    def sample_items(self, items: Array, key: BatchKey) -> MiniBatch:
         """The batch of some items, of a graph of one type."""
         (only,) = self._counts
         return self._batch({only: np.asarray(items, np.int64)}, False, key)
@@ -182,7 +179,7 @@ class RemoteSampler:
         absent: Mapping[EdgeType, HeldOutRule] | None = None,
         times: Array | None = None,
         places: Array | None = None,
-    ) -> AnyBatch:
+    ) -> MiniBatch:
         excluded = None if exclude is None else _by_relation(exclude)
         body = BatchRequest(
             sampler=self._sampler,
@@ -200,7 +197,7 @@ class RemoteSampler:
         channel = self._channels[key.batch % len(self._channels)]
         message = Message("batch", body.model_dump(), tuple(arrays))
         batch = _when_ready(lambda: batch_received(channel.start(message).parts(), self._counts, key, channel.peer))
-        if isinstance(batch.blocks[0], TypedBlock) != typed:
+        if batch.blocks[0].has_lists == typed:
             raise PenstockError(
                 f"The sampler {self._sampler!r} of {channel.peer} is for another graph than this one.",
                 code="mismatched-inputs",
@@ -254,7 +251,7 @@ def _by_relation(exclude: Array | Mapping[Relation, Array]) -> dict[str, Array]:
     return found
 
 
-def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> AnyBatch:
+def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> MiniBatch:
     """The batch that a request asks for; the sampler validates seeds and excluded edges."""
     key = BatchKey(*asked.key)
     more: dict[str, Any] = {}
@@ -271,7 +268,7 @@ def _sampled(sampler: Sampler, asked: BatchRequest, arrays: Sequence[Array]) -> 
             f"The sampler {asked.sampler!r} samples the whole graph: it cannot hold edges out.",
             code="unsupported-combination",
         )
-    sample: Callable[..., AnyBatch] = sampler.sample
+    sample: Callable[..., MiniBatch] = sampler.sample
     taken = signature(sample).parameters
     any_name = any(each.kind is Parameter.VAR_KEYWORD for each in taken.values())
     refused = [name for name in more if name not in taken and not any_name]

@@ -121,7 +121,7 @@ class BatchReader:
 class WholeSampler(Protocol):
     """Draws a batch for all workers, from seeds or from items of its own."""
 
-    def sample(self, seeds: Array, key: BatchKey, /) -> MiniBatch[Block]:
+    def sample(self, seeds: Array, key: BatchKey, /) -> MiniBatch:
         """The batch of some different seeds or items."""
         ...
 
@@ -147,7 +147,7 @@ class SharedSampler:
         self._names, self._sampler, self._share = graph.names, sampler, share
         self._every_row, self._every_input, self._edges = every_row, every_input, edges
 
-    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch[Block]:
+    def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """This worker's share of the batch of some different seeds or items, with the number of the whole batch's
         seeds.
         """
@@ -164,9 +164,7 @@ class SharedSampler:
         return batch
 
 
-def share_of(
-    batch: MiniBatch[Block], places: Array, every_row: bool = False, inputs: Array | None = None
-) -> MiniBatch[Block]:
+def share_of(batch: MiniBatch, places: Array, every_row: bool = False, inputs: Array | None = None) -> MiniBatch:
     """The seeds at some different positions, and everything that their layers read; with `every_row`, all rows of every
     layer but the last, for normalisation over the batch's rows.
 

@@ -13,7 +13,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.documents import StrictDocument, first_problem
 from penstock.graph.schema import EdgeType
-from penstock.sampling.block import BatchKey, Block, MiniBatch, TypedBlock
+from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.wire.message import LIMITS, Message
 
@@ -220,14 +220,14 @@ class _Form(StrictRequest):
     seed_weights: Whole | None
 
 
-def batch_messages(batch: MiniBatch[Block] | MiniBatch[TypedBlock]) -> list[Message]:
+def batch_messages(batch: MiniBatch) -> list[Message]:
     """A batch as messages."""
-    arrays = _Outgoing()
+    arrays, unnamed = _Outgoing(), [(name, "", name) for name in batch.vertices]
     form = _Form(
-        typed=isinstance(batch.blocks[0], TypedBlock),
+        typed=not batch.blocks[0].has_lists,
         vertices={name: arrays.put(these) for name, these in batch.vertices.items()},
         seeds={name: len(these) for name, these in batch.seeds.items()},
-        layers=[_layer_form(_by_relation(block, batch.vertices), arrays) for block in batch.blocks],
+        layers=[_layer_form(block.named(unnamed), arrays) for block in batch.blocks],
         arrays=0,
         whole=batch.whole,
         seed_weights=None if batch.seed_weights is None else arrays.put(batch.seed_weights),
@@ -240,9 +240,7 @@ def batch_messages(batch: MiniBatch[Block] | MiniBatch[TypedBlock]) -> list[Mess
     ]
 
 
-def batch_received(
-    messages: Iterable[Message], counts: Mapping[str, int], key: BatchKey | None, who: str
-) -> MiniBatch[Block] | MiniBatch[TypedBlock]:
+def batch_received(messages: Iterable[Message], counts: Mapping[str, int], key: BatchKey | None, who: str) -> MiniBatch:
     """The batch in some messages, validated and in arrays of its own. `counts` are the graph's vertices by type."""
     parts = list(messages)
     if not parts:
@@ -256,27 +254,16 @@ def batch_received(
     layers = [read.layer(layer) for layer in form.layers]
     seeds = {name: vertices[name][:count].copy() for name, count in form.seeds.items()}
     weights = read.seed_weights()
-    if form.typed:
-        return MiniBatch(seeds, vertices, layers, key=key, seed_weights=weights, whole=form.whole)
-    blocks = [block for layer in layers for block in layer.relations.values()]
-    return MiniBatch(seeds, vertices, blocks, key=key, seed_weights=weights, whole=form.whole)
+    return MiniBatch(seeds, vertices, layers, key=key, seed_weights=weights, whole=form.whole)
 
 
-def _by_relation(block: Block | TypedBlock, vertices: Mapping[str, Array]) -> TypedBlock:
-    """A layer by relation; that of a graph of one type has an empty name."""
-    if isinstance(block, TypedBlock):
-        return block
-    (name,) = vertices
-    return TypedBlock({("", "", ""): block}, {name: block.num_src}, {name: block.num_dst})
-
-
-def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
+def _layer_form(layer: Block, arrays: "_Outgoing") -> _Layer:
     lists = []
     for kind, block in layer.relations.items():
         totals, edges = block.totals, block.edges
         lists.append(
             _Lists(
-                kind=[name for name in kind if name],
+                kind=list(kind) if kind[1] else [],
                 counts=arrays.put(counts_as_sent(np.diff(block.indptr))),
                 indices=arrays.put(block.indices),
                 weights=None if block.weights is None else arrays.put(block.weights),
@@ -285,7 +272,7 @@ def _layer_form(layer: TypedBlock, arrays: "_Outgoing") -> _Layer:
                 ages=None if block.ages is None else arrays.put(block.ages),
             )
         )
-    return _Layer(num_src=layer.num_src, num_dst=layer.num_dst, relations=lists)
+    return _Layer(num_src=layer.src_counts, num_dst=layer.dst_counts, relations=lists)
 
 
 class _Outgoing:
@@ -343,11 +330,13 @@ class _Incoming:
             return None
         return floats_received(self._array(self._form.seed_weights), count, self._who).copy()
 
-    def layer(self, layer: _Layer) -> TypedBlock:
+    def layer(self, layer: _Layer) -> Block:
         relations = dict(self._block(lists, layer) for lists in layer.relations)
         if len(relations) != len(layer.relations) or (not self._form.typed and len(relations) != 1):
             raise _wrong(self._who, "a relation twice in a layer, or none")
-        return TypedBlock(relations, layer.num_src, layer.num_dst)
+        if not self._form.typed:
+            return next(iter(relations.values()))
+        return Block.of_relations(relations, layer.num_src, layer.num_dst)
 
     def _block(self, lists: _Lists, layer: _Layer) -> tuple[EdgeType, Block]:
         source, relation, destination = self._kind(lists)

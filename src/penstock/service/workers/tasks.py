@@ -24,7 +24,7 @@ from penstock.report import write_report_or_note
 from penstock.sampling.device.streams import RunStreams, streams_of_run
 from penstock.service.workers.memory_need import memory_need
 from penstock.train.compute_device import assumed_memory, is_host_full
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, stored_job
 from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import RunFolder
 from penstock.train.trace.kernel_rates import measure_kernel_rates
@@ -321,7 +321,7 @@ def train(
     `opened` gives the graph of a job, where others use it as well; `log` is the process's by default.
     """
     progress, run = LoggedProgress(reports, log or sys.stderr), Path(task["run"])
-    job = make_job({**task["document"], "run": str(run)})
+    job = stored_job(task["document"], "The job", {"run": str(run)})
     graph = None if opened is None else opened(job)
     with device.entered(reports):
         if task["tries"] > 1 and has_checkpoint(run):
@@ -333,7 +333,7 @@ def train(
 def forecast(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
     """What a job will need of its device and its host."""
     held = round((resident_mb() - file_mb()) * (1 << 20))
-    return {"need": memory_need(make_job(task["document"]), task["room"], held)}
+    return {"need": memory_need(stored_job(task["document"], "The job"), task["room"], held)}
 
 
 def look(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:

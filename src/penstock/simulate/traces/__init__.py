@@ -2,7 +2,7 @@
 
 They have an engine of their own: most policies here order coflows anew by what remains of them, which the common
 engine's ranks cannot express, and at the public trace's size `fair` is five times as fast as on the common engine
-(docs/design.md has the figures).
+(docs/measurements/simulation.md has the figures).
 
 `trace` is the public benchmark's shuffles, read, drawn and written; `coflows` is what is simulated, `simulation` does
 it and says what came of it and what no policy can beat. `policies` are `fair` and `coflowsim-fair`, and

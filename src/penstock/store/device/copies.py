@@ -1,4 +1,4 @@
-"""From an array on the host, mapped perhaps and larger than memory, to a tensor that a device can read."""
+"""From an array on the host, possibly mapped and larger than memory, to a tensor that a device can read."""
 
 import math
 import mmap
@@ -19,10 +19,9 @@ from penstock.graph.blocks import ranges
 from penstock.progress import SILENT, Progress
 from penstock.traced import is_traced
 
-# Page-locked host memory of exactly the size asked for.
-#
-# torch's own pinned allocations are rounded up to a power of two: 28 GB would take 32. So memory is mapped here and
-# registered with CUDA, and is registered no more when the last tensor on it dies.
+# Page-locked host memory of exactly the size asked for. torch's own pinned allocations are rounded up to a power of
+# two: 28 GB would take 32. So memory is mapped here and registered with CUDA, and unregistered when the last tensor on
+# it is freed.
 
 
 def page_locked(
@@ -33,7 +32,7 @@ def page_locked(
 ) -> Tensor:
     """A host tensor that a CUDA device can read in place; zeros, or what `fill` writes. Plain memory for other devices.
 
-    It is locked after it is filled: threads that fill it make its pages much faster than the locking would.
+    It is locked after it is filled: threads that fill it touch its pages much faster than locking would.
     """
     size = math.prod(shape) * dtype.itemsize
     if not size:
@@ -71,19 +70,20 @@ def _lock(memory: Array) -> None:
             " is pinned on host or device, or free memory.",
             code="out-of-memory",
         )
-    # Tensors hold the array, and the array's weak references are told before its memory goes. Nothing is left to do
-    # at exit, when the driver may be gone already.
+    # A finalizer on the array runs before its memory is freed. None runs at exit, when the driver may be gone already.
     weakref.finalize(memory, _unlock, address).atexit = False
 
 
 def _unlock(address: int) -> None:
-    # A gather that was launched may still be reading.
+    # A launched gather may still be reading.
     torch.cuda.synchronize()
     torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 _CHUNK_BYTES = 64 << 20
-"""A staging buffer: over a millisecond of the bus's time, long beside a launch; small beside any table."""
+"""The size of a staging buffer: over a millisecond of bus time, long compared with a launch, and small compared with
+any table.
+"""
 _RELEASE_BYTES = 1 << 30
 
 
@@ -126,7 +126,7 @@ def to_pinned(
     """A copy in host memory that `device` reads in place, converted to `dtype` where given."""
     source = _Source(array, dtype, what)
     if is_traced():
-        # Pages that nobody touches take no memory.
+        # Untouched pages take no memory.
         return page_locked(array.shape, source.dtype, device)
 
     def fill(tensor: Tensor) -> None:
@@ -137,7 +137,7 @@ def to_pinned(
 
 
 class _Source:
-    """Rows of the array, read into a tensor of another type. torch's threads share the reading and the converting."""
+    """Reads rows of the array into a tensor of another type, with torch's threads."""
 
     def __init__(self, array: Array, dtype: torch.dtype | None, what: str) -> None:
         self.array, self.what = array, what
@@ -149,22 +149,22 @@ class _Source:
                 f"{what} are {stored} and cannot be stored as {dtype}: choose a type of real numbers.",
                 code="wrong-type",
             )
-        # Pages of a file are dropped once read; those of a mapping that was written to would be lost.
+        # Pages of a file are dropped once read; private pages of a mapping that was written to would be lost.
         self.mapped = isinstance(array.base, np.memmap) and array.base.mode == "r"
         self.unreleased = 0
 
     def chunk_rows(self, chunk_bytes: int) -> int:
-        """Rows whose larger form, as stored or as placed, is at most a chunk; one where that is too much."""
+        """Rows whose larger form, as stored or as placed, is at most a chunk; at least one."""
         values = max(1, self.array.size // max(1, len(self.array)))
         return max(1, chunk_bytes // (values * max(self.array.itemsize, self.dtype.itemsize)))
 
     @property
     def row_bytes(self) -> int:
-        """Of a row as it is stored."""
+        """Bytes of a stored row."""
         return int(self.array.nbytes // max(1, len(self.array)))
 
     def read(self, start: int, stop: int, into: Tensor) -> None:
-        """Rows start..stop; one that is finite as stored and infinite as placed is refused."""
+        """Read rows start..stop; a value that is finite as stored and infinite as placed is an error."""
         rows = self._tensor(start, stop)
         into.copy_(rows)
         if self.converted:
@@ -178,7 +178,7 @@ class _Source:
         if not rows.numel():
             return
         if rows.is_floating_point():
-            # One fast pass clears nearly every chunk; NaN compares false and is looked at like the rest.
+            # One fast pass clears nearly every chunk; NaN compares false and is examined with the rest.
             low, high = (float(bound) for bound in rows.aminmax())
             limit = torch.finfo(self.dtype).max
             if -limit <= low and high <= limit:
@@ -204,7 +204,7 @@ class _Source:
 
 
 class _Writable:
-    """An array that says it may be written to, as torch wants it. Nobody does."""
+    """Marks an array as writable, as torch requires. It is not written to."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -237,19 +237,19 @@ def _through_staging(source: _Source, placed: Tensor, chunk_bytes: int, progress
 
 
 class SharedCopies:
-    """The copies that runs of this process have on devices; one goes when the last run that uses it has ended."""
+    """The copies that runs of this process have on devices; one is freed when the last run that uses it has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[tuple[int, torch.dtype | None, str], tuple[weakref.ref[Tensor], Array]] = {}
-        """By the array's identity, which stays its own as long as it is kept here."""
+        """By the array's identity, which is unique because the array is kept here."""
         self._streams: dict[str, Any] = {}
-        """Copies are no run's memory: they are allocated on streams of their own."""
+        """Copies belong to no run: they are allocated on streams of their own."""
 
     def copy(
         self, array: Array, device: torch.device, dtype: torch.dtype | None, what: str, progress: Progress
     ) -> Tensor:
-        """The copy of an array; whoever asks while it is made waits for it."""
+        """The copy of an array; callers that ask while it is made wait for it."""
         key = id(array), dtype, str(device)
         with self._lock:
             for gone in [each for each, (made, _) in self._known.items() if made() is None]:
@@ -272,7 +272,7 @@ class SharedCopies:
 
 @contextmanager
 def copies_shared(copies: SharedCopies) -> Iterator[None]:
-    """Within it, in this thread, a run shares its copies with the others that were given the same."""
+    """Within the context, in this thread, a run shares its copies with other runs that use the same `copies`."""
     token = _copies.set(copies)
     try:
         yield

@@ -1,8 +1,8 @@
 """Tables in host memory whose rows reach the device along several paths at once.
 
-A batch's rows that are in no cache are sorted by their number. The first of them the device reads by itself, in the
-table's order; the others the host's threads gather into page-locked memory, from where one copy brings them to the
-device, which puts them in their places. How many take which path is decided for each batch (`host_paths`).
+A batch's rows that are in no cache are sorted by number. The device reads the first of them by itself, in the table's
+order; the host's threads gather the others into page-locked memory, from where one copy brings them to the device,
+which scatters them to their positions. How many take which path is decided for each batch (`host_paths`).
 """
 
 import threading
@@ -24,27 +24,28 @@ from penstock.store.rows import shared_gather
 from penstock.traced import is_traced
 
 CHUNK_BYTES = 1 << 19
-"""Of the rows that one decision is made for: some tens of microseconds of a path's time."""
+"""Bytes of the rows that one decision is made for: some tens of microseconds of a path's time."""
 _ALIGNED = 16
-"""Chunks begin at multiples of so many rows: kernels are compiled once for addresses that are aligned."""
+"""Chunks begin at multiples of this many rows, so that kernels are compiled once, for aligned addresses."""
 _MOST_BYTES = 1 << 30
-"""Rows that are read at once beyond this, as exact inference does, the device reads by itself: they need no buffers."""
+"""Reads larger than this, as in exact inference, are left to the device alone: they need no buffers."""
 _STEP_BYTES = 1 << 16
-"""What a thread gathers at a time: a fraction of a millisecond, so that all end at about the same time."""
+"""Bytes that a thread gathers at a time: a fraction of a millisecond, so that all threads finish together."""
 _SLACK = 1.25
-"""Room for somewhat larger batches than the first, so that buffers soon stop growing."""
+"""Buffers are made this much larger than needed, so that they soon stop growing."""
 _READERS = 4
-"""Programs on each of the device's processors that read rows over the bus. They mostly wait, so that few keep the bus
-full, and kernels of other streams find room beside them."""
+"""Programs on each multiprocessor that read rows over the bus. They mostly wait, so few of them keep the bus busy, and
+kernels of other streams can run beside them.
+"""
 
 
 class HostTable(NamedTuple):
     """A table in host memory, as the device and the host read its rows."""
 
     lines: Tensor
-    """For the device: rows of one dimension; where it reads none of them, a row of their type and width."""
+    """For the device: rows of one dimension; where it reads none of them, one row of their type and width."""
     flat: Array
-    """For the host: rows of bytes, whatever their type."""
+    """For the host: rows as bytes, whatever their type."""
     cache: tuple[Tensor, Tensor, Tensor] | None
     """Rows that are on the device as well: see `DeviceSource`."""
     row_bytes: int
@@ -54,7 +55,7 @@ class HostTable(NamedTuple):
 
 
 def host_rows(table: Array, dtype: torch.dtype, device: torch.device) -> HostTable:
-    """Rows of a table of two dimensions that the host alone reads, wherever its memory is; `dtype`: of its numbers."""
+    """The `HostTable` of a matrix that only the host reads; `dtype` is the type of its values."""
     size, chunk_bytes = table.shape[1] * table.itemsize, CHUNK_BYTES
     none = torch.zeros((1, table.shape[1]), dtype=dtype, device=device)
     return HostTable(none, table.view(np.uint8), None, size, _chunk_rows(size, chunk_bytes), tuple(table.shape[1:]))
@@ -66,7 +67,7 @@ def _chunk_rows(row_bytes: int, chunk_bytes: int) -> int:
 
 
 class DividedTable(PinnedTable):
-    """A pinned table, cached or not, whose other rows come along the paths of `HostPaths`."""
+    """A pinned table, cached or not, whose uncached rows come along the paths of `HostPaths`."""
 
     def __init__(self, below: PinnedTable, paths: HostPaths, chunk_bytes: int = CHUNK_BYTES) -> None:
         super().__init__(below.table, below.device)
@@ -81,7 +82,7 @@ class DividedTable(PinnedTable):
 
     @property
     def device_bytes(self) -> int:
-        """What it takes of the device's memory: the cache."""
+        """Bytes of device memory: the cache."""
         return self.below.device_bytes
 
     def gather(
@@ -104,7 +105,7 @@ class DividedTable(PinnedTable):
             if is_traced():
                 return out
             stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
-            # Whoever had this memory before may still be reading with it, on other streams.
+            # Earlier users of this memory may still be reading it on other streams.
             reading.hold(stream)
             reading.list(ids)
             reading.fetch(stream)
@@ -115,7 +116,7 @@ class DividedTable(PinnedTable):
 
     @contextmanager
     def reading(self, room: int, ids: torch.dtype) -> "Iterator[HostTableReading]":
-        """Memory to read so many rows with; another one for each who reads at the same time."""
+        """Buffers to read so many rows; concurrent readers have their own."""
         reading = self.readings.take()
         reading.make_room(room, ids, _SLACK)
         try:
@@ -128,7 +129,7 @@ class DividedTable(PinnedTable):
 
 
 class ReadingPool:
-    """Memory to read a table's rows with, lent to whoever reads."""
+    """Lends out buffers for reading a table's rows."""
 
     def __init__(self, rows: HostTable, paths: HostPaths) -> None:
         self._rows, self.paths = rows, paths
@@ -136,12 +137,12 @@ class ReadingPool:
         self._lock = threading.Lock()
 
     def take(self) -> "HostTableReading":
-        """Memory that nobody else uses, until it is given back."""
+        """Buffers for exclusive use, until they are given back."""
         with self._lock:
             return self._idle.pop() if self._idle else HostTableReading(self._rows, self.paths)
 
     def give_back(self, reading: "HostTableReading") -> None:
-        """The memory may be used again. What was launched with it may still be under way."""
+        """Return buffers for reuse. Launches that use them may still be in progress."""
         with self._lock:
             self._idle.append(reading)
 
@@ -153,7 +154,7 @@ class ReadingPool:
 
 
 class HostTableReading:
-    """Memory with which one batch's rows are read, and the batch's passage: listed, begun, finished."""
+    """The buffers with which one batch's rows are read. For each batch: list, fetch, begin, finish."""
 
     def __init__(self, rows: HostTable, paths: HostPaths) -> None:
         self._table, self._paths = rows, paths
@@ -168,7 +169,7 @@ class HostTableReading:
         self.row_shape = rows.row_shape
 
     def make_room(self, rows: int, ids: torch.dtype, slack: float = 1.0) -> None:
-        """Have memory for so many rows, by ids of a type. Waits for what is under way where there is too little."""
+        """Ensure buffers for so many rows, with ids of this type. Waits for work in progress if they must grow."""
         if rows <= self._room and ids == self._keys.dtype:
             return
         rows = int(rows * slack)
@@ -196,13 +197,13 @@ class HostTableReading:
         self._count = size
 
     def fetch(self, stream: Any) -> None:
-        """Bring the sorted numbers to the host, on the stream that has listed them."""
+        """Start copying the sorted numbers to the host, on the stream that has listed them."""
         with _on(stream):
             self._ids[: self._count].copy_(self._sorted[: self._count], non_blocking=True)
         self._listed.mark_on(stream)
 
     def begin(self, ids: Tensor, out: Tensor, count: Tensor | None = None) -> None:
-        """Wait for the listed numbers, divide them, and start both paths to `out`, of two dimensions.
+        """Wait for the listed numbers, divide them, and start both paths to `out`, a matrix.
 
         `ids` and `count` are those that were listed.
         """
@@ -215,7 +216,7 @@ class HostTableReading:
         self._split = min(self._cold, divided.pinned * table.chunk_rows)
         self._out = out
         if self._split < self._cold:
-            # The last batch's copy from the same memory.
+            # Wait for the last batch's copy from the same memory.
             self._placed.settle()
             wanted = listed[self._split : self._cold]
             step = max(1, _STEP_BYTES // max(1, table.row_bytes))
@@ -239,18 +240,18 @@ class HostTableReading:
         self._placed.mark_on(paths.copying)
 
     def hold(self, stream: Any) -> None:
-        """Let what is launched on a stream from now on wait for all rows."""
+        """Make later launches on a stream wait for all rows."""
         self._read.hold(stream)
         self._placed.hold(stream)
 
     def abandon(self) -> None:
-        """The batch that was begun is not wanted any more."""
+        """Discard the batch that was begun."""
         if self._task is not None:
             self._task.wait()
         self._task = None
 
     def _read_near(self, ids: Tensor, count: Tensor | None) -> None:
-        """Rows of the cache, and zeros where no row is meant."""
+        """Read the cached rows, and write zeros for negative ids."""
         from penstock.store.device.kernels import launch_gather
 
         table, paths = self._table, self._paths
@@ -261,7 +262,7 @@ class HostTableReading:
             paths.launched(span)
 
     def _read_pinned(self) -> None:
-        """Rows that the device reads over the bus."""
+        """Read the device's share of the rows over the bus."""
         from penstock.store.device.kernels import launch_gather
 
         paths, rows = self._paths, self._split
@@ -277,7 +278,7 @@ class HostTableReading:
         paths.launched(span)
 
     def _copy(self, rows: int) -> Span:
-        """Rows that the host has gathered: one copy, and from there to their places."""
+        """Copy the rows that the host has gathered, and scatter them to their positions."""
         from penstock.store.device.kernels import launch_gather
 
         table, paths = self._table, self._paths
@@ -299,7 +300,7 @@ class HostTableReading:
 
 
 def read_beside(table: PinnedTable, ids: Tensor, out: Tensor, turn: Tensor) -> None:
-    """`out[i] = table[ids[i]]` in the table's order, by few programs: kernels of other streams find room beside them.
+    """`out[i] = table[ids[i]]` in the table's order, by few programs, so that kernels of other streams run beside them.
 
     `turn` is one int32 of the reader's own, on the device.
     """
@@ -311,14 +312,14 @@ def read_beside(table: PinnedTable, ids: Tensor, out: Tensor, turn: Tensor) -> N
 
 
 def _programs(device: torch.device) -> int:
-    """How many programs read rows over the bus."""
+    """The number of programs that read rows over the bus."""
     if device.type != "cuda":
         return _READERS
     return _READERS * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _on(stream: Any) -> AbstractContextManager[Any]:
-    """Launch in the block on a stream, where there is one."""
+    """Launch on a stream within the context, if there is one."""
     if stream is None:
         return nullcontext()
     return stream.entered() if is_traced() else torch.cuda.stream(stream)

@@ -1,4 +1,4 @@
-"""Learnable rows in a device's memory: a step reads them there, and moves them there, without a copy on the host.
+"""Learnable rows in a device's memory: a step reads and updates them there, without a copy on the host.
 
 The formulas are those of `store.embedding`, in the same type; the last bits may differ, as those of any sum do on a
 device. A checkpoint holds the same arrays wherever the rows lie.
@@ -30,11 +30,11 @@ class DeviceEmbeddingTable:
 
     @property
     def moves_every_row(self) -> bool:
-        """Whether a step moves rows that its batch has not read, too."""
+        """Whether a step also updates rows that its batch has not read."""
         return moves_every_row(self.optimiser, 0.0)
 
     def set_rate(self, rate: float) -> None:
-        """Take the next steps at another rate."""
+        """Set the learning rate of the next steps."""
         self.rate = rate
 
     @property
@@ -49,18 +49,18 @@ class DeviceEmbeddingTable:
 
     @property
     def bytes(self) -> int:
-        """What rows and moments take."""
+        """Bytes of rows and moments."""
         return sum(4 * each.numel() for each in self._table)
 
     def rows_on(self, ids: Array, device: torch.device) -> Tensor:
-        """Some rows, which the next step may change; without numbers where only memory is traced (torch's `meta`)."""
+        """Some rows, a view that the next step may change; meta tensors where only memory is traced."""
         rows = self._table[0]
         if device.type == "meta":
             return torch.empty((len(ids), rows.shape[1]), device=device)
         return rows.detach() if self._is_all(ids) else rows[self._places(ids)]
 
     def push(self, ids: Array, gradients: Array) -> None:
-        """`learn`, of gradients on the host."""
+        """`learn`, with gradients on the host."""
         self.learn(ids, torch.from_numpy(gradients).to(self._table[0].device))
 
     def pull(self, ids: Array) -> Array:
@@ -86,29 +86,29 @@ class DeviceEmbeddingTable:
 
     @property
     def on_device(self) -> list[Tensor]:
-        """The rows, then their moments, as they lie there: what captured steps read and change."""
+        """The rows, then their moments, on the device: what captured steps read and change."""
         return self._table
 
     def rates(self, steps: int) -> Array:
-        """The rates of so many steps from the next one on, float32."""
+        """The learning rates of so many steps from the next one on, float32."""
         if self.optimiser == "adagrad":
             return np.full(steps, self.rate, np.float32)
         return np.array([self.rate * correction(self.steps + 1 + step) for step in range(steps)], np.float32)
 
     def state(self) -> dict[str, Array | int]:
-        """Everything a checkpoint must hold, as an `EmbeddingTable` has it."""
+        """Everything a checkpoint must hold, in the form of an `EmbeddingTable`."""
         rows, *moments = (np.asarray(each.cpu().numpy()) for each in self._table)
         return {"steps": self.steps, "rows": rows, **{f"moment{i}": moment for i, moment in enumerate(moments)}}
 
     def restore(self, state: dict[str, Array | int]) -> None:
-        """Take the place of a stored state."""
+        """Load a stored state."""
         shape = tuple(self._table[0].shape)
         for own, stored in zip(self._table, stored_arrays(self.name, state, len(self._table) - 1, shape), strict=True):
             own.copy_(torch.from_numpy(stored))
         self.steps = int(state["steps"])
 
     def _step(self, table: list[Tensor], gradients: Tensor) -> None:
-        """In place, on rows and their moments."""
+        """Update rows and their moments in place."""
         rows = table[0]
         if self.optimiser == "adagrad":
             table[1].addcmul_(gradients, gradients)
@@ -120,7 +120,7 @@ class DeviceEmbeddingTable:
         rows.addcdiv_(first, second.sqrt().add_(EPSILON), value=-self.rate * correction(self.steps))
 
     def _is_all(self, ids: Array) -> bool:
-        """Whether these are all rows in their order: then nothing has to be gathered."""
+        """Whether these are all rows in order, so that nothing has to be gathered."""
         return len(ids) == len(self._table[0]) and bool((ids[1:] > ids[:-1]).all())
 
     def _places(self, ids: Array) -> Tensor:

@@ -12,7 +12,7 @@ from penstock.store.embedding import ADAGRAD_EPSILON, BETA_1, BETA_2, EPSILON
 # The kernels that gather rows, in Triton. Imported where a gather is launched, never at start-up.
 
 _TILE = 2048
-"""Values a program moves at a time: enough loads under way in each thread to cover the latency of the bus."""
+"""Values that a program moves at a time: enough loads in flight per thread to cover the latency of the bus."""
 _WIDEST = 1024
 _LISTED = 1024
 """Ids that a program looks up in the cache."""
@@ -31,17 +31,17 @@ def launch_gather(
     programs: int = 0,
     near: bool = False,
 ) -> None:
-    """`out[i] = table[ids[i]]`; `cache` is the hottest rows, a slot for each row of the table, and hits and reads.
+    """`out[i] = table[ids[i]]`; `cache` is the cached rows, a slot for each row of the table, and hits and reads.
 
     With `places`, int32 or int64, it is `out[places[i]]`. Columns of the table from `first` on are read, as many as
     `out` has.
 
-    `order` is the numbers i, int64, in the order in which they are to be read; without it, as they come. Tables and
-    `out` have two dimensions. Ids are trusted: at or beyond the table's end they are read as they are.
+    `order` has the numbers i, int64, in the order in which they are read. Tables and `out` have two dimensions. Ids are
+    not checked: those past the table's end read out of bounds.
 
-    With `turn`, one int32 that is 0, as many `programs` take rows in turns. A kernel that waits for the bus then leaves
-    the rest of the device to others, and reads at few places of the table at a time. With `near`, rows that are not in
-    the cache are left out: neither read nor written.
+    With `turn`, one int32 that is 0, so many `programs` take rows in turns. A kernel that waits for the bus then leaves
+    the rest of the device to others, and reads few places of the table at a time. With `near`, uncached rows are
+    neither read nor written.
     """
     width = out.shape[1]
     if not len(ids) or not width:
@@ -75,10 +75,10 @@ def launch_gather(
 
 
 def list_cold(ids: Tensor, keys: Tensor, count: Tensor | None, slots: Tensor | None) -> None:
-    """`keys[i]` becomes `ids[i]` where that is a row outside the cache, and the type's largest number elsewhere.
+    """`keys[i]` becomes `ids[i]` where that is an uncached row, and the type's largest number elsewhere.
 
-    `slots` is where in the cache each row of the table is, negative: it is not; None: there is no cache. Sorted, `keys`
-    begin with the rows that are read from the table, in its order.
+    `slots` has each row's slot in the cache, negative if it has none; None: there is no cache. Sorted, `keys` begin
+    with the rows that are read from the table, in its order.
     """
     if len(ids):
         cold_kernel[(triton.cdiv(len(ids), _LISTED),)](
@@ -88,7 +88,7 @@ def list_cold(ids: Tensor, keys: Tensor, count: Tensor | None, slots: Tensor | N
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Truth values as the bytes they are: a pointer to bits has no type to convert from."""
+    """Booleans as bytes, since Triton cannot convert from pointers to bits."""
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
@@ -127,7 +127,7 @@ def gather_kernel(
             place = tl.load(order + place, mask=inside, other=0)
         meant = inside
         if COUNTED:
-            # Ids behind the count mean nothing and are not even read.
+            # Ids past the count are undefined and not read.
             meant = inside & (place < tl.load(count))
         row = tl.load(ids + place, mask=meant, other=-1).to(tl.int64)
         cold = row >= 0
@@ -153,7 +153,7 @@ def gather_kernel(
                 near = tl.load(hot + slot[:, None] * LINE + FIRST + column, mask=warm[:, None] & real, other=0)
                 values = tl.where(warm[:, None], near, values)
             if values.dtype != out.dtype.element_ty:
-                # From and to bfloat16 there is a way through float32 alone.
+                # bfloat16 is converted through float32 only.
                 if values.dtype.is_bf16() or out.dtype.element_ty.is_bf16():
                     values = values.to(tl.float32)
                 values = values.to(out.dtype.element_ty)
@@ -189,10 +189,9 @@ def cold_kernel(
     tl.store(keys + place, tl.where(cold, row, NONE), mask=inside)
 
 
-# One optimiser step on rows of a table on a device, in one kernel: gradients of equal rows are added up in it.
-#
-# Whoever reads rows several times in a batch need not number them first: `order` sorts the reads by row, and the first
-# read of a row does the row's step. Sums go in that order, so results are the same in every run.
+# One optimiser step on rows of a table on a device, in one kernel that also sums gradients of equal rows. Rows that are
+# read several times in a batch need not be made unique first: `order` sorts the reads by row, and the first read of a
+# row does the row's step. Sums are in that order, so results are the same in every run.
 
 _COLUMNS = 1024
 """The most columns that a program moves."""
@@ -203,10 +202,10 @@ def launch_row_steps(
 ) -> None:
     """A step on a table: rows, then the moments of Adam (two) or Adagrad (one).
 
-    `ids` are the rows that were read, ascending; at or beyond the table's end they do not count. `order` says which
-    gradient belongs to each: first the rows of `dense`, if there is one, then those of `given`. Without `dense`, the
-    first `alone` of them are rows without a gradient, which take the step all the same. `rate` is one number on the
-    device, with Adam's correction in it.
+    `ids` are the rows that were read, ascending; those at or past the table's end do not count. `order` maps each to
+    its gradient: first the rows of `dense`, if there is one, then those of `given`. Without `dense`, the first `alone`
+    of them are rows without a gradient, which take the step all the same. `rate` is one number on the device, with
+    Adam's bias correction included.
     """
     rows, width = table[0], table[0].shape[1]
     columns = min(_COLUMNS, triton.next_power_of_2(width))

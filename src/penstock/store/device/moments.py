@@ -1,4 +1,4 @@
-"""Points on a device's streams that others wait for or measure from. On the host everything has happened already."""
+"""Events on a device's streams that others wait for or measure from. On the host every event has passed."""
 
 import time
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ import torch
 
 
 class HasStream(Protocol):
-    """Whatever launches go to."""
+    """Anything that launches go to."""
 
     @property
     def stream(self) -> Any:
@@ -15,7 +15,7 @@ class HasStream(Protocol):
 
 
 class Moment:
-    """A point on a stream that others wait for; with `timed`, also to measure from."""
+    """An event on a stream that others wait for; with `timed`, also for measuring."""
 
     def __init__(self, device: torch.device, timed: bool = False) -> None:
         self.event: Any = None
@@ -34,21 +34,21 @@ class Moment:
             self.event.record(stream)
 
     def hold(self, stream: Any) -> None:
-        """Let what is launched on a stream from now on wait for the moment."""
+        """Make later launches on a stream wait for the event."""
         if self.event is not None and stream is not None:
             stream.wait_event(self.event)
 
     def settle(self) -> None:
-        """Wait until the stream has come to it; a moment that was never marked counts as reached."""
+        """Wait until the stream has reached it; one that was never recorded counts as reached."""
         if self.event is not None:
             self.event.synchronize()
 
     def has_passed(self) -> bool:
-        """Whether the stream has come to it."""
+        """Whether the stream has reached it."""
         return self.event is None or bool(self.event.query())
 
     def seconds_to(self, later: "Moment") -> float:
-        """Between two moments that have passed, as the device counts."""
+        """Seconds between two events that have passed, as measured by the device."""
         if self.event is None:
             return later._at - self._at
         return float(self.event.elapsed_time(later.event)) / 1e3

@@ -1,7 +1,7 @@
 """Tables that a GPU gathers rows from, wherever they lie: sources of rows with three mechanisms.
 
-A cache holds the rows that were or will be asked for most (`by_counts`). Equally hot rows are taken by their number, so
-that a choice can be repeated; it comes in ascending order.
+A cache holds the rows that were or will be read most (`by_counts`). Ties are broken by row number, so that a choice can
+be repeated; the chosen rows are in ascending order.
 """
 
 import math
@@ -22,13 +22,15 @@ Where = Literal["device", "pinned", "cached"]
 
 
 class DeviceSource(RowSource):
-    """Rows of a tensor that a device reads by itself, with a mechanism for each place it lies in. Ids are trusted."""
+    """Rows of a tensor that a device reads by itself, with a mechanism for each place it lies in.
+    Ids are not checked.
+    """
 
     on_device = True
     where: Where
     """The kind of memory that holds the table."""
     device: torch.device
-    """Which device reads it."""
+    """The device that reads it."""
     _cache: tuple[Tensor, Tensor, Tensor] | None = None
     """Rows that are on the device as well: the rows, a slot for each row of the table, and hits and reads."""
 
@@ -47,7 +49,7 @@ class DeviceSource(RowSource):
     @property
     @abstractmethod
     def device_bytes(self) -> int:
-        """What it takes of the device's memory."""
+        """Bytes of device memory that it takes."""
 
     def gather(
         self,
@@ -59,10 +61,10 @@ class DeviceSource(RowSource):
     ) -> Tensor:
         """Row `ids[i]` into `out[i]`, converted to `out`'s type; without `out`, into a new tensor of the table's type.
 
-        `ids` are int32 or int64 on the device. A negative one gives zeros, and so do all at and behind `count`, one
-        int32 on the device. Ids beyond the table are the caller's error and are not looked for. `places`, on the device
-        too, are where in `out` rows go; `span` is the columns [first, last). Nothing waits for the device: a gather can
-        be captured in a CUDA graph.
+        `ids` are int32 or int64 on the device. A negative one gives zeros, and so do all from `count` on, one int32 on
+        the device. Ids past the table are the caller's error and are not checked. `places`, on the device too, are the
+        rows of `out` to write; `span` is the columns [first, last). Nothing waits for the device: a gather can be
+        captured in a CUDA graph.
         """
         out = self._checked(ids, out, places, span)
         rows = len(out)
@@ -75,7 +77,7 @@ class DeviceSource(RowSource):
         return out
 
     def _checked(self, ids: Tensor, out: Tensor | None, places: Tensor | None, span: Span | None) -> Tensor:
-        """`out`, or a new tensor for the rows; refused where rows or ids do not fit."""
+        """`out`, or a new tensor for the rows; an error where shapes or types do not fit."""
         wanted = (len(ids), *self.row_shape(span))
         if out is None:
             out = torch.empty(wanted, dtype=self.dtype, device=ids.device)
@@ -124,7 +126,7 @@ class DeviceSource(RowSource):
         return _tensor(ids).to(self.device, non_blocking=True)
 
     def _reading_order(self, ids: Tensor) -> Tensor | None:
-        """Places of `ids` in the order in which they are read, int64; None: as they come."""
+        """Positions of `ids` in the order in which they are read, int64; None: as given."""
         return None
 
 
@@ -138,15 +140,15 @@ class ResidentTable(DeviceSource):
 
     @property
     def device_bytes(self) -> int:
-        """What it takes of the device's memory."""
+        """Bytes of the table."""
         return self.table.nbytes
 
 
 class PinnedTable(DeviceSource):
     """A table in page-locked host memory that the device reads over the bus, row by row, in the table's order.
 
-    An address that the bus has not met lately is translated first. In the order of a batch nearly every row of a table
-    of many gigabytes has one, and most of the bus's time goes to that; in the table's order rows share them.
+    An address that the bus has not used lately is translated first. In the order of a batch nearly every row of a table
+    of many gigabytes needs that, and it takes most of the bus's time; in the table's order rows share translations.
     """
 
     where: Where = "pinned"
@@ -154,7 +156,7 @@ class PinnedTable(DeviceSource):
     def __init__(self, table: Tensor, device: torch.device) -> None:
         super().__init__(table, device)
         if device.type == "cuda" and table.nbytes and not table.is_pinned():
-            # Else the first gather would fail, in the middle of a batch.
+            # Otherwise the first gather would fail, in the middle of a batch.
             raise PenstockError(
                 "A table in plain host memory cannot be read by the GPU: place it with to_pinned.",
                 code="unsupported-combination",
@@ -166,12 +168,12 @@ class PinnedTable(DeviceSource):
         return 0
 
     def _reading_order(self, ids: Tensor) -> Tensor | None:
-        """By the rows they ask for. All rows of a table come in its order already."""
+        """By row number. All rows of a table are in order already."""
         return torch.sort(ids).indices if 1 < len(ids) < len(self.table) else None
 
 
 class CachedTable(PinnedTable):
-    """A pinned table with some of its rows, all different, on the device as well; counts how often they serve."""
+    """A pinned table with some of its rows, all different, on the device as well; counts cache hits."""
 
     where: Where = "cached"
 
@@ -188,7 +190,7 @@ class CachedTable(PinnedTable):
 
     @property
     def device_bytes(self) -> int:
-        """What it takes of the device's memory: the rows, a slot for every vertex, the tally."""
+        """Bytes of device memory: the rows, a slot for every vertex, the counters."""
         return sum(part.nbytes for part in self._cache or ())
 
     def hits_and_reads(self) -> tuple[int, int]:
@@ -221,9 +223,9 @@ def by_device_counts(counts: Tensor, rows: int) -> Tensor:
 
 
 class SharedTable(ArraySource):
-    """Rows as the host reads them; `by_device` reads the same memory, and what the device has of it in a cache.
+    """Rows as the host reads them; `by_device` reads the same memory, and its cache on the device.
 
-    NumPy has no bfloat16: of such a table `table` has the bits, as int16, and rows that are read are float32.
+    NumPy has no bfloat16: for such a table `table` has the bits, as int16, and rows that are read are float32.
     """
 
     def __init__(self, by_device: PinnedTable) -> None:
@@ -242,7 +244,7 @@ class SharedTable(ArraySource):
 
 
 def host_view(table: torch.Tensor) -> Array:
-    """A table in host memory as kernels of the host read it: numbers of 16 bits by their bits."""
+    """A table in host memory as kernels of the host read it: 16-bit floats by their bits."""
     if table.dtype == torch.bfloat16:
         bits: Array = table.view(torch.int16).numpy()
         return bits

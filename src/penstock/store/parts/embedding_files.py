@@ -1,4 +1,4 @@
-"""The files of an embedding at its owner: mapped tables, a lock, and what the records of its journal say."""
+"""The files of an embedding at its owner: mapped tables, a lock, and the records of its journal."""
 
 import os
 import struct
@@ -16,7 +16,7 @@ from penstock.graph.files import claimed, open_lock, open_private, open_regular,
 from penstock.store.files import rows_in_file
 from penstock.wire.message import Limits, Malformed, Message, decode, encode
 
-# A file of records that are each there whole or not at all, whenever the process that writes it is killed.
+# A file of records, each of which is complete or absent, whenever the process that writes it is killed.
 
 _MAGIC = b"psj1"
 _HEAD = struct.Struct("<4sIIQ")
@@ -25,23 +25,23 @@ _LIMITS = Limits(array_bytes=1 << 40)
 
 
 class UnreadableRecord(PenstockError):  # noqa: N818
-    """A record whose bytes are as they were written, but that this release cannot read."""
+    """A record with a valid checksum that this release cannot read."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="damaged-file")
 
 
 class Journal(ClosedOnExit):
-    """Appending returns when the system has the bytes: a killed process loses no record that was appended.
+    """Appending returns when the operating system has the bytes: a killed process loses no appended record.
 
-    What is left of a record by a kill is dropped when the file is opened again.
+    An incomplete record that a kill left is dropped when the file is opened again.
     """
 
     def __init__(self, path: Path) -> None:
         """Open a journal that `write_journal` made."""
         self.path = path
         self.records, self.size = read_records(path)
-        """What is in it, oldest first, as found; and the bytes of it that count."""
+        """Its records, oldest first, and the number of valid bytes."""
         self._file = open_private(path, os.O_WRONLY)
         os.ftruncate(self._file, self.size)
 
@@ -56,13 +56,13 @@ class Journal(ClosedOnExit):
             ) from error
 
     def replace(self, records: Iterable[Message]) -> None:
-        """Have these records, and those alone, from one moment to the next."""
+        """Replace all records atomically."""
         file, size = _written(self.path, records)
         os.close(self._file)
         self._file, self.size = file, size
 
     def close(self) -> None:
-        """Let go of the file. Again is no harm."""
+        """Close the file; may be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -74,7 +74,7 @@ def write_journal(path: Path, records: Iterable[Message]) -> None:
 
 
 def read_records(path: Path) -> tuple[list[Message], int]:
-    """The whole records at the beginning of a file, and how many bytes they are."""
+    """The complete records at the beginning of a file, and their number of bytes."""
     with open_regular(path) as file:
         content, at = memoryview(file.read()), 0
     records = []
@@ -86,7 +86,7 @@ def read_records(path: Path) -> tuple[list[Message], int]:
 
 
 def _written(path: Path, records: Iterable[Message]) -> tuple[int, int]:
-    """Write a journal beside where it shall be and then give it its name: the open file, and its bytes."""
+    """Write a journal to a temporary file and rename it into place; returns the open file, and its bytes."""
     temporary, size = unfinished(path), 0
     file = -1
     try:
@@ -122,7 +122,7 @@ def _write(file: int, at: int, record: Message) -> int:
 
 
 def _record(content: memoryview) -> tuple[Message, int] | None:
-    """The record at the beginning of some bytes and its size; None if there is none that is whole."""
+    """The record at the beginning of some bytes and its size; None if it is incomplete."""
     if len(content) < _HEAD.size:
         return None
     magic, check, count, total = _HEAD.unpack(content[: _HEAD.size])
@@ -156,24 +156,24 @@ JOURNAL = "journal"
 
 
 class DamagedEmbedding(PenstockError):  # noqa: N818
-    """The files of an embedding are not as they were left: its rows must come from a checkpoint."""
+    """The files of an embedding are damaged: its rows must be restored from a checkpoint."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="damaged-file")
 
 
 class Push(NamedTuple):
-    """What one rank learned in one step."""
+    """The gradients of one rank in one step."""
 
     step: int
     rank: int
     world: int
     learned: bool
-    """Whether the rank's batch had vertices of this type, in whatever part."""
+    """Whether the rank's batch had vertices of this type, in any part."""
     ids: Array
     gradients: Array
     clipped: bool = False
-    """Whether the step waits for a factor that all ranks' gradients are multiplied by."""
+    """Whether the step waits for a factor by which all ranks' gradients are multiplied."""
 
     def record(self) -> Message:
         """The push as a journal record."""
@@ -190,7 +190,7 @@ class Push(NamedTuple):
 
 
 class Undo(NamedTuple):
-    """Rows that a step touches, as they and their moments were before it; and the optimiser steps then."""
+    """The rows that a step touches and their moments, and the number of optimiser steps, as they were before it."""
 
     step: int
     steps: int
@@ -213,14 +213,14 @@ def shrunk_record(step: int, factor: float) -> Message:
 
 
 def open_tables(folder: Path, shape: tuple[int, int], moments: int, decays: bool, new: bool) -> list[Array]:
-    """Rows and moments; and, where rows decay, the step that each was last brought to."""
+    """Rows and moments; and, where rows decay, the step that each is up to date with."""
     shapes = {"rows": shape, **{f"moment{i}": shape for i in range(moments)}}
     if decays:
         shapes["last"] = (shape[0], 1)
     tables = {}
     for name, (rows, columns) in shapes.items():
         file, size = folder / f"{name}.f32", rows * columns * 4
-        # A file that is shorter would be made anew, of zeros.
+        # A shorter file would be extended with zeros.
         if not new and (not file.exists() or file.stat().st_size != size):
             raise DamagedEmbedding(f"{file} is damaged (it does not have {size:,} bytes)")
         tables[name] = rows_in_file(file, (rows, columns))
@@ -230,7 +230,7 @@ def open_tables(folder: Path, shape: tuple[int, int], moments: int, decays: bool
 
 
 def open_journal(path: Path) -> Journal:
-    """The journal at `path`, or the sentence that it is damaged."""
+    """The journal at `path`; an error that it is damaged if it cannot be read."""
     try:
         return Journal(path)
     except UnreadableRecord as error:
@@ -244,7 +244,7 @@ def clear_tables(folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """A lock that ends with the process: two must never write one journal."""
+    """Take a lock that ends with the process: two processes must never write one journal."""
     try:
         return open_lock(folder / "lock")
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Kernels that narrow rows while they gather them, and widen them while they put them in their places."""
+"""Kernels that narrow rows while gathering them, and widen them while scattering them."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _SMALLEST = np.float32(np.finfo(np.float32).tiny)
 
 @njit(nogil=True, cache=True)
 def gather_half(table: Array, first: int, rows: Array, out: Array) -> bool:
-    """float16 bits of some columns of some rows, rounded to nearest; False if a finite number is too large for one."""
+    """float16 bits of some columns of some rows, rounded to nearest; False if a finite value is too large."""
     width = out.shape[1]
     row = np.empty(width, np.float32)
     bits = row.view(np.uint32)
@@ -60,7 +60,8 @@ def _half(bits: np.uint32) -> np.uint32:
         return sign | ((rounded - np.uint32(0x38000000)) >> np.uint32(13))
     if size <= np.uint32(0x33000000):
         return sign
-    # Below 2**-14 there are no more leading ones: the whole significand is shifted, by more the smaller it is.
+    # Subnormal float16 have no implicit leading one: the whole significand is shifted, by more the smaller the value
+    # is.
     shift = np.uint32(126) - (size >> np.uint32(23))
     whole = (size & np.uint32(0x7FFFFF)) | np.uint32(0x800000)
     kept, rest, tie = (
@@ -84,7 +85,7 @@ def place_half(frame: Array, wide: Array, places: Array, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def gather_scaled(table: Array, first: int, rows: Array, scales: Array, out: Array) -> bool:
-    """int8 of some columns of some rows, and what one is worth in each row; False if a number is not finite."""
+    """int8 of some columns of some rows, and each row's scale; False if a value is not finite."""
     for i in range(len(rows)):
         row, scale = rows[i], scale_of(table, rows[i], first, out.shape[1])
         if scale < 0:
@@ -98,7 +99,7 @@ def gather_scaled(table: Array, first: int, rows: Array, scales: Array, out: Arr
 
 @njit(nogil=True, cache=True)
 def scale_of(table: Array, row: int, first: int, width: int) -> np.float32:
-    """What one is worth in a row's int8: the largest number is 127. Negative if a number is not finite."""
+    """The scale of a row's int8 values, such that the largest is 127. Negative if a value is not finite."""
     largest = 0.0
     for k in range(width):
         size = abs(float(table[row, first + k]))

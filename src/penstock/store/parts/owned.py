@@ -49,14 +49,14 @@ from penstock.wire.message import Message
 
 
 class PushMissing(PenstockError):  # noqa: N818
-    """A step cannot be applied: not every rank's gradients are there."""
+    """A step cannot be applied because gradients of some rank are missing."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="step-conflict")
 
 
 class StagedGradients:
-    """What ranks pushed for the current step of a table, and the factor that it is multiplied by, if there is one."""
+    """The ranks' gradients for the current step of a table, and the factor that they are multiplied by, if any."""
 
     def __init__(self, name: str) -> None:
         """`name` is the table's, for errors."""
@@ -86,19 +86,19 @@ class StagedGradients:
             )
 
     def add(self, push: Push) -> None:
-        """Take a rank's gradients, in place of those that it pushed before."""
+        """Store a rank's gradients, replacing those that it pushed before."""
         if any(other.world != push.world for other in self.pushes.values()):
-            # The step is done again by more or fewer: nothing of the first attempt counts.
+            # The step is repeated by another number of ranks: drop the first attempt.
             self.pushes.clear()
         self.pushes[push.rank], self._total = push, None
 
     def clear(self) -> None:
-        """What was staged is applied, or counts no more."""
+        """Drop what was staged, after it was applied or became invalid."""
         self.pushes.clear()
         self.factor = self._total = None
 
     def complete(self, step: int) -> list[Push]:
-        """The pushes in order of rank, if there is one of every rank."""
+        """The pushes in order of rank; an error if one is missing."""
         world = next((push.world for push in self.pushes.values()), 1)
         missing = [rank for rank in range(world) if rank not in self.pushes]
         if missing:
@@ -118,7 +118,7 @@ class StagedGradients:
 
 
 def sum_of_squares(total: Array) -> float:
-    """Of gradients, summed in float64."""
+    """The sum of squares of gradients, in float64."""
     return float(np.square(total, dtype=np.float64).sum())
 
 
@@ -131,14 +131,14 @@ def _summed(pushes: list[Push]) -> tuple[Array, Array]:
 
 @njit(nogil=True, cache=True)
 def _add(gradients: Array, place: Array, total: Array) -> None:
-    """Sum rows that are one vertex's, in the order of ranks."""
+    """Sum rows that belong to the same vertex, in the order of ranks."""
     for i in range(len(place)):
         for k in range(total.shape[1]):
             total[place[i], k] += gradients[i, k]
 
 
 class StepPast(PenstockError):  # noqa: N818
-    """Rows of a step were asked for after it had been applied."""
+    """Rows before a step were requested after it had been applied."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="step-conflict")
@@ -147,7 +147,7 @@ class StepPast(PenstockError):  # noqa: N818
 class OwnedEmbedding:
     """A part's rows of an embedding table with their moments, in files in a folder of their own.
 
-    `names` are the original numbers of the part's vertices. Any thread may call; every call may be made twice.
+    `names` are the original numbers of the part's vertices. Any thread may call it; every call may be repeated.
     """
 
     def __init__(
@@ -162,12 +162,12 @@ class OwnedEmbedding:
         decay: float = 0.0,
         initial: InitialRows | None = None,
     ) -> None:
-        """`initial` says what new rows begin with, as in `EmbeddingTable`."""
+        """`initial` is the distribution of new rows, as in `EmbeddingTable`."""
         check_optimiser(optimiser)
         self.name, self.optimiser, self.rate, self.decay = name, optimiser, rate, decay
         self._moves_every_row = moves_every_row(optimiser, decay)
         self.step = self.steps = 0
-        """The step that the rows are before; and how many optimiser steps they have had."""
+        """The step that the rows precede; and the number of optimiser steps that they have had."""
         self._about: dict[str, Any] = {
             "table": name, "count": len(names), "names": zlib.crc32(np.ascontiguousarray(names, np.int64).data),
             "width": width, "optimiser": optimiser, "seed": seed, "decay": decay,
@@ -180,7 +180,7 @@ class OwnedEmbedding:
         self._restoring = ""
         self._covered: dict[int, int] = {}
         self._past: dict[str, bool] = {}
-        """Restorings there were, and whether each came to its end: their messages may still be on their way."""
+        """Earlier restores by token, and whether each was completed: messages of them may still arrive."""
         self._lock = threading.RLock()
         folder.mkdir(parents=True, exist_ok=True)
         self._key = lock_folder(folder)
@@ -205,16 +205,16 @@ class OwnedEmbedding:
 
     @property
     def rows(self) -> Array:
-        """The rows before `step`, mapped; where every step moves every row, as after the last one that touched it."""
+        """The rows before `step`, mapped; where every step changes every row, as of the last step that touched it."""
         return self._tables[0]
 
     @property
     def moments(self) -> list[Array]:
-        """What the optimiser keeps beside the rows, mapped."""
+        """The optimiser's moments, mapped."""
         return self._tables[1 : 1 + MOMENTS[self.optimiser]]
 
     def pull(self, ids: Array, step: int, out: Array) -> Array:
-        """Rows before a step, by number in the part, into `out`; applies what lies before it where that is to do."""
+        """Rows before a step, by number in the part, into `out`; applies pending steps before it first."""
         with self._lock:
             self.reach(step)
             if self._moves_every_row:
@@ -223,7 +223,9 @@ class OwnedEmbedding:
             return gather_rows(self.rows, ids, out)
 
     def push(self, push: Push) -> None:
-        """Stage gradients, in place of those that the rank pushed for the step before; returns when they are safe."""
+        """Stage gradients, replacing those that the rank pushed for the step before; returns when they are in the
+        journal.
+        """
         self._staged.check(push, self.rows)
         with self._lock:
             if push.step < self.step:
@@ -233,9 +235,9 @@ class OwnedEmbedding:
             self._staged.add(push)
 
     def squares(self, step: int) -> float:
-        """The sum of the squares of a step's gradients, those of all ranks added up; of the last step, if it is past.
+        """The sum of the squares of a step's gradients, added over all ranks; also for the last step that was applied.
 
-        A rank may ask when all have pushed, and another may then have gone on already.
+        A rank may ask when all have pushed, and another one may already have started the next step.
         """
         with self._lock:
             if step == self.step - 1 and self._squares[0] == step:
@@ -244,7 +246,7 @@ class OwnedEmbedding:
             return sum_of_squares(self._staged.total(step)[1])
 
     def shrink(self, step: int, factor: float) -> None:
-        """Have a step's gradients multiplied by a factor; again is no harm, as all ranks come to the same one."""
+        """Set the factor of a step's gradients; may be repeated, as all ranks compute the same one."""
         with self._lock:
             if step < self.step:
                 return
@@ -253,7 +255,7 @@ class OwnedEmbedding:
             self._staged.factor = factor
 
     def reach(self, step: int) -> None:
-        """Apply what lies before a step. Raises PushMissing, or StepPast if the rows are beyond it."""
+        """Apply pending steps before a step. Raises PushMissing, or StepPast if the rows are beyond it."""
         with self._lock:
             if self._restoring:
                 raise PenstockError(
@@ -266,9 +268,9 @@ class OwnedEmbedding:
                 self._apply()
 
     def begin_round(self, step: int, number: int) -> None:
-        """The ranks begin the round of this number before a step: go back by one step if need be."""
+        """Called when the ranks begin the round of this number before a step: undoes one step if need be."""
         with self._lock:
-            # Older rounds' messages may still be on their way.
+            # Messages of older rounds may still arrive.
             if number <= self._round or self._restoring:
                 return
             undo = self._undo
@@ -291,9 +293,9 @@ class OwnedEmbedding:
             return self._current([table[start:stop].copy() for table in self._tables])
 
     def restore(self, token: str, start: int, tables: list[Array], step: int, steps: int) -> bool:
-        """Take rows (and moments) from `start` on from a checkpoint; True when, with those before, these are all.
+        """Load rows (and moments) from `start` on from a checkpoint; True when all rows are complete.
 
-        `token` names the restoring: the rows of one restoring come in any order, and each as often as it will.
+        `token` identifies the restore: its rows may come in any order, and more than once.
         """
         stop = start + len(tables[0])
         self._check_state(stop, tables)
@@ -320,13 +322,13 @@ class OwnedEmbedding:
             return True
 
     def _begin_restoring(self, token: str) -> None:
-        """From now on the rows are of no step, until all of them have come."""
+        """Mark the rows as belonging to no step until all of them have been restored."""
         superseded = {self._restoring: False} if self._restoring else {}
         self._move_to(self.step, self.steps, token, {**self._past, **superseded})
         self._covered = {}
 
     def _move_to(self, step: int, steps: int, restoring: str, past: dict[str, bool]) -> None:
-        """Take another step as the current one: first in the journal, for if that fails nothing may have changed."""
+        """Make another step the current one: first in the journal, so that nothing has changed if that fails."""
         self._journal.replace([self._clock(step=step, steps=steps, restoring=restoring, past=past)])
         self.step, self.steps, self._restoring, self._past = step, steps, restoring, past
         self._staged.clear()
@@ -344,7 +346,7 @@ class OwnedEmbedding:
             )
 
     def close(self) -> None:
-        """Let go of the files, as a kill would. Again is no harm."""
+        """Close the files, in a state like that after a kill; may be called again."""
         with self._lock:
             self._journal.close()
             if self._key >= 0:
@@ -352,12 +354,12 @@ class OwnedEmbedding:
                 self._key = -1
 
     def _recover(self, folder: Path) -> None:
-        """Take up what the journal says."""
+        """Recover the state that the journal describes."""
         if not self._journal.records or self._journal.records[0].kind != "clock":
             raise DamagedEmbedding(f"{folder / JOURNAL} is damaged")
         head, *rest = self._journal.records
         self._journal.records = []
-        # Journals of releases without a decay do not speak of it.
+        # Journals of releases without a decay do not mention it.
         said = {key: head.body.get(key, 0.0 if key == "decay" else None) for key in self._about}
         if said != self._about:
             raise PenstockError(
@@ -380,7 +382,7 @@ class OwnedEmbedding:
             elif record.kind == "applied":
                 self._copy(record.arrays[0], list(record.arrays[1:]))
                 self.step, self.steps = record.body["step"], record.body["steps"]
-                # A step that was taken back has none.
+                # A step that was undone has none.
                 told = record.body.get("squares")
                 self._squares = (-1, 0.0) if told is None else (self.step - 1, told)
                 self._staged.clear()
@@ -393,7 +395,7 @@ class OwnedEmbedding:
             )
 
     def _apply(self) -> None:
-        """One step: outcome to the journal, to the tables, and a new journal."""
+        """Apply one step: write the outcome to the journal, then to the tables, then begin a new journal."""
         pushes, factor = self._staged.complete(self.step), self._staged.factor
         steps = self.steps + any(push.learned for push in pushes)
         if factor is None and any(push.clipped for push in pushes):
@@ -412,7 +414,7 @@ class OwnedEmbedding:
         self._settle(self.step + 1, steps, undo)
 
     def _outcome(self, ids: Array, total: Array, steps: int) -> tuple[list[Array], list[Array]]:
-        """What the rows that a step touches and their moments are and will be."""
+        """The rows and moments that a step touches, as they are and as they will be."""
         before = [gather_rows(table, ids) for table in self._tables]
         tables = [table.copy() for table in before]
         if len(ids):
@@ -420,9 +422,10 @@ class OwnedEmbedding:
         return before, tables
 
     def _current(self, tables: list[Array]) -> list[Array]:
-        """Copies of some rows, their moments and, where each moves in every step, their last: as they are now.
+        """Copies of some rows, their moments and, where every step changes every row, their last step: brought up to
+        date.
 
-        What is mapped stays as it is: only what the journal knows of may change there.
+        Mapped tables are not changed: they may only change as the journal records.
         """
         if not self._moves_every_row:
             return tables
@@ -434,7 +437,7 @@ class OwnedEmbedding:
             spread_rows(new, ids, own)
 
     def _settle(self, step: int, steps: int, undo: Undo | None) -> None:
-        """The tables are those before `step`: begin a journal that says so."""
+        """Begin a journal which says that the tables are those before `step`."""
         self.step, self.steps, self._undo = step, steps, undo
         self._staged.clear()
         self._journal.replace([self._clock(), *([] if undo is None else [undo.record()])])
@@ -446,7 +449,7 @@ class OwnedEmbedding:
 
 
 def chunks(count: int, width: int, tables: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows whose share of so many tables is about a megabyte; an empty one if there are no rows."""
+    """Ranges of rows whose share of so many tables is about a megabyte; one empty range if there are no rows."""
     size = max(1, (1 << 20) // max(1, width * 4 * tables))
     yield 0, min(count, size)
     for start in range(size, count, size):
@@ -454,7 +457,7 @@ def chunks(count: int, width: int, tables: int) -> Iterator[tuple[int, int]]:
 
 
 def _covers(ranges: dict[int, int], count: int) -> bool:
-    """Whether ranges (stops by start) are all of 0..count."""
+    """Whether ranges (stops by start) cover 0..count."""
     end = 0
     for start in sorted(ranges):
         if start > end:

@@ -1,4 +1,4 @@
-"""The worker's side of learnable rows: one table over all parts, learned synchronously."""
+"""The worker's side of learnable rows: one table over all parts, updated synchronously."""
 
 import threading
 from collections import deque
@@ -20,14 +20,14 @@ from penstock.wire.channel import PendingCall
 from penstock.wire.message import Message
 
 _AT_ONCE = 8
-"""Messages of a restoring that are under way."""
+"""Messages of a restore that may be in flight."""
 
 
 class RemoteEmbedding:
     """The table of a node type, by new number. Steps of a run are counted from 0.
 
     In every step each rank of `world` pushes once, before the ranks agree that the step is done; only then does any of
-    them pull for the next one, and the owners apply what was pushed. Doing a step again replaces its gradients.
+    them pull for the next one, and the owners apply what was pushed. Repeating a step replaces its gradients.
     """
 
     def __init__(
@@ -39,14 +39,16 @@ class RemoteEmbedding:
         channels: Channels,
         names: Array | None = None,
     ) -> None:
-        """With `names`, the vertices' original numbers, states are those of the uncut graph's table."""
+        """With `names`, the vertices' original numbers, states are those of the unpartitioned graph's table."""
         self.name, self.width, self._channels, self._names = name, width, channels, names
         self._keys = ["rows", *(f"moment{i}" for i in range(MOMENTS[optimiser]))]
         self._bounds = book.bounds(name)
         self._traffic, self._lock = Traffic(), threading.Lock()
 
     def pull(self, ids: Array, step: int, out: Array | None = None) -> Array:
-        """Rows before a step, into `out` where given; RemoteError of type PushMissing if a rank owes gradients."""
+        """Rows before a step, into `out` if given; RemoteError of type PushMissing if a rank's
+        gradients are missing.
+        """
         if out is None:
             out = np.empty((len(ids), self.width), np.float32)
         elif out.shape != (len(ids), self.width) or out.dtype != np.float32 or not out.flags.c_contiguous:
@@ -65,10 +67,10 @@ class RemoteEmbedding:
     def push(
         self, ids: Array, gradients: Array | None, step: int, rank: int, world: int, clipped: bool = False
     ) -> None:
-        """Hand in a rank's gradients of a step; of a vertex that comes twice they are summed.
+        """Send a rank's gradients of a step to the owners; those of a repeated vertex are summed.
 
-        None: the rank's batch had no vertices of this type. Where no rank's had any, no optimiser step is made. What is
-        `clipped` waits for `shrink`.
+        None: the rank's batch had no vertices of this type. If no rank's had any, no optimiser step is made. If
+        `clipped`, the step waits for `shrink`.
         """
         learned = gradients is not None
         gradients = np.zeros((0, self.width), np.float32) if gradients is None else gradients
@@ -91,11 +93,11 @@ class RemoteEmbedding:
             call.result()
 
     def squares(self, step: int) -> float:
-        """The sum of the squares of a step's gradients, once every rank has pushed: the same for all that ask."""
+        """The sum of the squares of a step's gradients, once every rank has pushed: the same for all ranks."""
         return sum(float(answer.body["squares"]) for answer in self._tell_all("embed-squares", step))
 
     def shrink(self, step: int, factor: float) -> None:
-        """Have the owners multiply a step's gradients by a factor, to which all ranks have come."""
+        """Have the owners multiply a step's gradients by a factor, which all ranks have computed."""
         self._tell_all("embed-shrink", step, factor=factor)
 
     def begin_round(self, step: int, number: int) -> None:
@@ -117,7 +119,7 @@ class RemoteEmbedding:
                 yield int(self._bounds[part]) + start, int(piece.body["steps"]), list(tables)
 
     def state(self, step: int) -> dict[str, Array | int]:
-        """Everything a checkpoint must hold, as an EmbeddingTable has it."""
+        """Everything a checkpoint must hold, in the form of an EmbeddingTable."""
         found = {key: np.empty((int(self._bounds[-1]), self.width), np.float32) for key in self._keys}
         steps = set()
         for start, taken, tables in self.stream(step):
@@ -133,7 +135,7 @@ class RemoteEmbedding:
         return {"steps": steps.pop(), **found}
 
     def restore(self, state: dict[str, Array | int], step: int) -> None:
-        """Have all owners take the place of a stored state, before a step; returns when they have."""
+        """Have all owners load a stored state before a step; returns when they have."""
         tables = self._stored(state)
         token, calls = token_hex(8), deque[PendingCall]()
         for part in range(self._parts):
@@ -155,7 +157,7 @@ class RemoteEmbedding:
                 )
 
     def traffic(self) -> Traffic:
-        """What pulls brought so far."""
+        """What pulls have transferred so far."""
         with self._lock:
             return self._traffic
 
@@ -164,7 +166,7 @@ class RemoteEmbedding:
         return len(self._bounds) - 1
 
     def _place(self, start: int, stop: int) -> Any:
-        """Where new numbers stand in a state."""
+        """The positions of new numbers in a state."""
         return slice(start, stop) if self._names is None else self._names[start:stop]
 
     def _stored(self, state: dict[str, Array | int]) -> list[Array]:

@@ -1,8 +1,8 @@
-"""A bounded cache of remote rows: rows of one field that arrived once and need not travel again.
+"""A bounded cache of remote rows of one field.
 
 Rows are kept as they arrived, rounded where the wire rounds them, so that a row has the same bits from here and from
-its owner. Which rows are kept is decided before: those that will be read most have their places reserved, and what room
-is left is taken by the first rows that arrive. Nothing is ever replaced.
+its owner. Which rows are kept is decided before: those that will be read most have reserved places, and the remaining
+room is taken by the first rows that arrive. Nothing is ever replaced.
 """
 
 import threading
@@ -20,43 +20,43 @@ from penstock.store.rows import Span, place_rows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _OVERHEAD = 8 + 1 + 4 * 4
-"""Bytes of a cached row beside itself: its number, whether it is there, and its share of the index at most."""
+"""Bytes of a cached row beside itself: its number, whether it is present, and its share of the index at most."""
 
 
 @dataclass(frozen=True)
 class CacheUse:
-    """What a cache has saved: remote rows that were found in it, that were not, and the bytes that did not travel."""
+    """What a cache has saved: remote rows that were found in it and that were not, and the bytes that were not sent."""
 
     hits: int = 0
     misses: int = 0
     bytes_saved: int = 0
 
     def plus(self, other: "CacheUse") -> "CacheUse":
-        """Both together."""
+        """The sum of both."""
         return CacheUse(self.hits + other.hits, self.misses + other.misses, self.bytes_saved + other.bytes_saved)
 
 
 class CachePlan(NamedTuple):
-    """How many rows of a field are kept, and which have their places reserved."""
+    """How many rows of a field are kept, and which have reserved places."""
 
     rows: int
     reserved: Array
 
 
 class ReadCounts(NamedTuple):
-    """Remote rows of a field, all different, and how often each is read; `row_bytes` is what one takes in memory."""
+    """Remote rows of a field, all different, and how often each is read; `row_bytes` is a row's size in memory."""
 
     ids: Array
     counts: Array
     row_bytes: int
     remote: int
-    """Remote rows of the field in all."""
+    """The number of all remote rows of the field."""
 
 
 def plan_caches(reads: Mapping[str, ReadCounts], room: int) -> dict[str, CachePlan]:
-    """Divide `room` bytes among fields: first the rows that are read most, whosever they are, then what comes first.
+    """Divide `room` bytes among fields: first the rows that are read most, of any field, then the first to arrive.
 
-    A byte of a row that is read often saves as much whatever the row's width, so counts alone decide.
+    A byte of a row that is read often saves as much whatever the row's width, so only counts decide.
     """
     sizes = {field: each.row_bytes + _OVERHEAD for field, each in reads.items()}
     counts = np.concatenate([each.counts for each in reads.values()] or [np.empty(0, np.int64)])
@@ -76,7 +76,7 @@ def plan_caches(reads: Mapping[str, ReadCounts], room: int) -> dict[str, CachePl
 
 
 class RemoteRowCache:
-    """Rows of one field by their numbers in the cut graph. Several threads may read and keep at once."""
+    """Rows of one field by number in the partitioned graph. Several threads may read and add rows at once."""
 
     def __init__(self, plan: CachePlan, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> None:
         self.rows = plan.rows
@@ -98,7 +98,7 @@ class RemoteRowCache:
             return self._use
 
     def find(self, ids: Array, row_bytes: int) -> Array:
-        """Where each row is in the cache, or -1 (int32). Rows of `row_bytes` would travel."""
+        """The slot of each row in the cache, or -1 (int32). Rows of `row_bytes` would otherwise be sent."""
         with self._lock:
             slots: Array = _find(ids, self._index, self._numbers, self._present)
             hits = int(np.count_nonzero(slots >= 0))
@@ -106,11 +106,11 @@ class RemoteRowCache:
         return slots
 
     def place(self, slots: Array, places: Array, out: Array, span: Span | None = None) -> None:
-        """Put found rows in their places. A row that is present never changes, so no lock is needed."""
+        """Copy found rows to their positions. A row that is present never changes, so no lock is needed."""
         place_rows(self._table, slots, places, out, span)
 
     def keep(self, ids: Array, places: Array, out: Array) -> None:
-        """Rows have arrived at these places: keep those that have a place reserved or for which there is room."""
+        """Keep rows that have arrived at these positions, if they have a reserved place or there is room."""
         with self._lock:
             self._used, slots = _reserve(ids, self._index, self._numbers, self._used)
             new = np.flatnonzero(slots >= 0)
@@ -120,10 +120,10 @@ class RemoteRowCache:
 
 
 class CachedPull:
-    """One pull of rows of a field through its cache, or through none."""
+    """One pull of rows of a field, with or without a cache."""
 
     def __init__(self, cache: RemoteRowCache | None, bounds: Array, way: RowEncoding, span: Span | None) -> None:
-        """`bounds` are the first row numbers of parts; rows travel in the encoding `way`."""
+        """`bounds` are the first row numbers of parts; rows are sent in the encoding `way`."""
         self._cache = cache if way.columns_alike else None
         self._bounds, self._way, self._span = bounds, way, span
         self._found: list[tuple[Array, Array]] = []
@@ -138,13 +138,13 @@ class CachedPull:
         return FarRows(wanted.part, wanted.rows[missing], wanted.places[missing])
 
     def place(self, out: Array) -> None:
-        """Put the rows that were found in their places."""
+        """Copy the rows that were found to their positions."""
         for slots, places in self._found:
             assert self._cache is not None
             self._cache.place(slots, places, out, self._span)
 
     def keep(self, arrived: Iterable[FarRows], out: Array) -> None:
-        """Rows have arrived in their places; some columns of a row cannot stand for it."""
+        """Keep rows that have arrived at their positions, unless only some of their columns have."""
         for each in arrived:
             if self._cache is not None and self._span is None:
                 self._cache.keep(self._numbers(each), each.places, out)
@@ -156,7 +156,7 @@ class CachedPull:
 
 @njit(nogil=True, cache=True)
 def _entry(row: int, index: Array, numbers: Array) -> np.uint64:
-    """The entry of the index that has a row's slot plus one, or the empty one (0) where it would be."""
+    """The index entry that holds a row's slot plus one, or the empty one (0) where it would be."""
     mask = np.uint64(len(index) - 1)
     place = (np.uint64(row) * _GOLDEN >> np.uint64(20)) & mask
     while index[place] != 0 and numbers[index[place] - 1] != row:
@@ -176,7 +176,7 @@ def _find(ids: Array, index: Array, numbers: Array, present: Array) -> Array:
 
 @njit(nogil=True, cache=True)
 def _reserve(ids: Array, index: Array, numbers: Array, used: int) -> tuple[int, Array]:
-    """(slots in use afterwards, the slot of each row or -1): rows without a slot take a free one where there is one."""
+    """(slots in use afterwards, the slot of each row or -1): rows without a slot take a free one if there is one."""
     slots = np.empty(len(ids), np.int32)
     for i in range(len(ids)):
         place = _entry(ids[i], index, numbers)

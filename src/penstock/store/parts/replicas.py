@@ -1,4 +1,4 @@
-"""Second copies of parts' feature rows: the store that answers for them, and the reader that chooses among them.
+"""Second copies of parts' feature rows: the store that serves them, and the reader that chooses among them.
 
 A replica holds all rows of a field of a part, or some of them by their numbers in the part. It encodes rows with the
 function that their owner uses, so that they have the same bits. Learnable rows change and are never replicated.
@@ -33,24 +33,23 @@ from penstock.wire.channel import Channel, RemoteError
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 
-# Which path each chunk of a pull's rows takes: from the owner of their part, or from a replica that holds them too.
-#
-# Chunks are requests of `penstock.paths`: every store's link is a resource, and the rule `leo-smooth` sends each chunk
-# where it is expected to arrive first, given what is under way and what earlier chunks took. Paths deliver the same
-# bits, so the choice changes when rows arrive and nothing else.
+# Which path each chunk of a pull's rows takes: from the owner of their part, or from a replica. Chunks are requests of
+# `penstock.paths`: every store's link is a resource, and the rule `leo-smooth` sends each chunk where it is expected to
+# arrive first, given what is in flight and what earlier chunks took. Paths deliver the same bits, so the choice changes
+# when rows arrive and nothing else.
 
 CHUNK_BYTES = 1 << 16
-"""Of the rows that one decision is made for."""
+"""Bytes of the rows that one decision is made for."""
 _GUESS_US = 500.0
-"""What a chunk takes on a link that nothing has come over yet: about a Gbit/s."""
+"""The assumed time of a chunk on an unused link: about a Gbit/s."""
 _FORGET_US = 2e6
-"""Time in which half of what was measured on a path that is no longer used is forgotten."""
+"""The half-life of measurements on a path that is no longer used."""
 _MEASURING = 2
-"""Chunks of a request from which a link's speed is taken: less is mostly latency."""
+"""Requests with fewer chunks do not measure a link's speed: they are mostly latency."""
 
 
 class Along(NamedTuple):
-    """Rows that are requested from one store, and the decisions that brought them there."""
+    """Rows that are requested from one store, and the decisions that chose it."""
 
     wanted: FarRows
     store: str
@@ -70,7 +69,7 @@ class RowPaths:
     ) -> None:
         """`owners` are the parts' stores, `replicas` stores with further copies; `clock` counts seconds.
 
-        Without `with_owner`, rows that a replica holds are never asked of their owner.
+        Without `with_owner`, rows that a replica holds are never requested from their owner.
         """
         self._owners = owners
         self._stores = list(dict.fromkeys([*owners, *(store for each in replicas.values() for store in each)]))
@@ -98,20 +97,20 @@ class RowPaths:
                 places = np.flatnonzero(mask == value)
                 kind = self._kinds[each.part, value]
                 chunks += [(kind, number, places[start : start + step]) for start in range(0, len(places), step)]
-        # Rows that have one path come first: the others then know what is on it.
+        # Rows with one path are assigned first, so that the others take their load into account.
         chunks.sort(key=lambda chunk: self.selector.choices(chunk[0]))
         chosen = self.selector.choose(np.array([kind for kind, _, _ in chunks], np.int32))
         return self._grouped(wanted, chunks, chosen)
 
     def completed(self, along: Along, size: int, at: float) -> float:
-        """A request's rows, `size` bytes, have arrived at a time of the clock; returns the seconds they took."""
+        """Record that a request's rows, `size` bytes, arrived at a time of the clock; returns the seconds they took."""
         took = max(0.0, at - along.chosen.began)
         self._learn_speed(along, size, took * 1e6)
         self.selector.completed(along.chosen, took * 1e6, at)
         return took
 
     def forget(self, along: Along) -> None:
-        """A request has failed: nothing is learned from it."""
+        """Drop a failed request without learning from it."""
         self.selector.forget(along.chosen)
 
     def owner(self, part: int) -> str:
@@ -133,7 +132,7 @@ class RowPaths:
         return found
 
     def _learn_speed(self, along: Along, size: int, took_us: float) -> None:
-        """What a chunk takes on a link without queues is the least that was seen: a profile that is made on the way."""
+        """Learn what a chunk takes on an idle link, as the least that was seen."""
         chunks = size / CHUNK_BYTES
         if chunks < _MEASURING:
             return
@@ -153,10 +152,10 @@ class HeldRows(NamedTuple):
     table: Array
     numbers: Array | None
     compact: bool = False
-    """Whether the table has the held rows alone; otherwise it is the part's own, mapped."""
+    """Whether the table has only the held rows; otherwise it is the part's own, mapped."""
 
     def slots(self, rows: Array) -> Array:
-        """Where rows of the part are in the table; refused where one is not held."""
+        """The positions of rows of the part in the table; an error where one is not held."""
         if self.numbers is None:
             check_rows(self.table, rows)
             return rows
@@ -167,7 +166,7 @@ class HeldRows(NamedTuple):
 
 
 class ReplicaService:
-    """Answers `replica-rows` (which rows are held) and `replica-pull`. Until it is ready, readers ask the owners."""
+    """Serves `replica-rows` (which rows are held) and `replica-pull`. Until it is ready, readers use the owners."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._held: dict[tuple[int, str], HeldRows] = {}
@@ -176,7 +175,7 @@ class ReplicaService:
         endpoint.serve("replica-pull", self._pull)
 
     def hold(self, held: Mapping[tuple[int, str], HeldRows]) -> None:
-        """From now on answer for these rows, by part and field."""
+        """Serve these rows, by part and field, from now on."""
         self._held = dict(held)
         self._ready = True
 
@@ -208,13 +207,13 @@ class ReplicaService:
 
 
 class ReplicaCopy(NamedTuple):
-    """A replica as a reader knows it."""
+    """A replica as a reader sees it."""
 
     store: str
     numbers: Array | None
     """Rows of the part that it holds, ascending; None: all."""
     table: Array | None = None
-    """The part's own rows, where the reader maps them: the replica is on its machine."""
+    """The part's own rows, if the replica is on the reader's machine and the reader maps them."""
 
     def holds(self, rows: Array) -> Array:
         """For each row of the part, whether it is held."""
@@ -227,7 +226,7 @@ class ReplicaCopy(NamedTuple):
 
 
 class ReplicaReader:
-    """Pulls rows along the paths that replicas add; `copies` are known by field and part."""
+    """Pulls rows along the paths that replicas add; `copies` are given by field and part."""
 
     def __init__(
         self,
@@ -235,7 +234,7 @@ class ReplicaReader:
         paths: RowPaths,
         channel: Callable[[str], Channel],
     ) -> None:
-        """`channel` leads to a store by its name. A part's copies stand in the order that `paths` knows."""
+        """`channel` leads to a store by its name. A part's copies are in the order of `paths`."""
         self.fields = frozenset(copies)
         self._copies, self._paths, self._channel = copies, paths, channel
         self._buffers, self._lock = SendBuffers(), threading.Lock()
@@ -244,7 +243,7 @@ class ReplicaReader:
     def pull(
         self, field: str, wanted: Sequence[FarRows], body: Mapping[str, object], way: RowEncoding, stored_bytes: int
     ) -> "DividedPull":
-        """Ask for rows of a field along their paths; `stored_bytes` is what one takes as it is stored."""
+        """Request rows of a field along their paths; `stored_bytes` is the size of a stored row."""
         copies = self._copies.get(field, {})
         near: list[tuple[Array, FarRows]] = []
         far, held = [], []
@@ -261,7 +260,7 @@ class ReplicaReader:
         return DividedPull(near, list(zip(along, asked, strict=True)), body, way, stored_bytes)
 
     def receive(self, pull: "DividedPull", out: Array) -> Traffic:
-        """Put all rows of a pull in their places; what came over the wire."""
+        """Copy all rows of a pull to their positions; returns what was sent over the wire."""
         came, left = Traffic(), list(pull.asked)
         for table, near in pull.near:
             began = time.perf_counter()
@@ -281,7 +280,7 @@ class ReplicaReader:
         return came
 
     def use(self) -> dict[str, PathUse]:
-        """What came along each path so far."""
+        """The use of each path so far."""
         with self._lock:
             return dict(self._use)
 
@@ -293,9 +292,9 @@ class ReplicaReader:
         return RowRequest(part, places, answer)
 
     def _receive(self, along: Along, request: RowRequest, pull: "DividedPull", out: Array) -> tuple[str, int, float]:
-        """(path, bytes, when the last came).
+        """(path, bytes, arrival of the last).
 
-        Where a replica was started again and is not ready, the owner is asked.
+        If a replica was restarted and is not ready, the owner is asked.
         """
         try:
             size = receive_rows(request, pull.way, out)
@@ -312,7 +311,7 @@ class ReplicaReader:
 
 
 class DividedPull(NamedTuple):
-    """A pull under way: rows that are here, and requests with the decisions that made them."""
+    """A pull in progress: local rows, and requests with the decisions that made them."""
 
     near: list[tuple[Array, FarRows]]
     asked: list[tuple[Along, RowRequest]]

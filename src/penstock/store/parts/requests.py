@@ -1,4 +1,4 @@
-"""Requests for rows of parts: their form, the buffers that answers are sent from, and counts of what came."""
+"""Requests for rows of parts: their form, the buffers that answers are sent from, and traffic counts."""
 
 import math
 import threading
@@ -23,18 +23,18 @@ Count = Annotated[int, Field(ge=0)]
 
 
 def _shrinks(factor: float) -> float:
-    """As torch clips: gradients that are no numbers make all of them none."""
+    """Validate a clipping factor. NaN is allowed: as in torch, non-finite gradients make all of them NaN."""
     if not (math.isnan(factor) or 0.0 <= factor <= 1.0):
         raise ValueError(f"{factor} is outside 0..1")
     return factor
 
 
 Factor = Annotated[float, AfterValidator(_shrinks)]
-"""What clipped gradients are multiplied by."""
+"""The factor of clipped gradients."""
 
 
 class StoreRequest(StrictDocument):
-    """Numbers are numbers here, never words that look like them."""
+    """A body in which numbers must be numbers, not strings that look like them."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -60,14 +60,15 @@ class Pull(FieldRequest):
     columns: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     wire_type: WireType = "stored"
     rounding: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
-    """The key by which numbers are rounded at random where they are narrowed; None: to the nearest."""
+    """The key of stochastic rounding where values are narrowed; None: to the nearest."""
     selected: Count | None = None
-    """The version of a selection of columns that the reader has named before (`Select`); None: all columns."""
+    """The version of a selection of columns that the reader has sent before (`Select`); None: all columns."""
 
 
 class Select(FieldRequest):
-    """Array: the columns, ascending, that later pulls of the reader mean by a version. The answer has the mean row of
-    the part where `means` asks for it."""
+    """Array: the columns, ascending, that later pulls of the reader refer to by a version. The answer has the mean row
+    of the part if `means` asks for it.
+    """
 
     version: Count
     means: bool
@@ -80,7 +81,7 @@ class Make(FieldRequest):
 
 
 class TableRequest(PartRequest):
-    """Something about a part's share of an embedding table, before a step."""
+    """A request about a part's share of an embedding table, before a step."""
 
     table: str
     step: Count
@@ -92,25 +93,25 @@ class Staged(TableRequest):
     rank: Count
     world: Annotated[int, Field(ge=1)]
     learned: bool
-    """Whether the rank's batch had vertices of the table's type, in whatever part."""
+    """Whether the rank's batch had vertices of the table's type, in any part."""
     clipped: bool = False
     """Whether the step waits for a factor."""
 
 
 class Shrink(TableRequest):
-    """What a step's gradients are multiplied by."""
+    """The factor of a step's gradients."""
 
     factor: Factor
 
 
 class RoundRequest(TableRequest):
-    """The ranks have met, for the round of this number."""
+    """Says that the ranks have met for the round of this number."""
 
     round: Count
 
 
 class Restore(TableRequest):
-    """Rows from `start` on, of a state `steps` optimiser steps old; `token` names the restoring."""
+    """Rows from `start` on, of a state after `steps` optimiser steps; `token` identifies the restore."""
 
     token: Annotated[str, Field(min_length=1, max_length=64)]
     start: Count
@@ -118,7 +119,7 @@ class Restore(TableRequest):
 
 
 def checked(request: Message, model: type[Body]) -> Body:
-    """The request's body as what it must be."""
+    """The request's validated body."""
     try:
         return model.model_validate(request.body)
     except ValidationError as error:
@@ -128,7 +129,7 @@ def checked(request: Message, model: type[Body]) -> Body:
 
 
 def row_numbers(request: Message, arrays: int = 1) -> Array:
-    """The first of so many arrays, if it can be row numbers."""
+    """The first of `arrays` arrays, validated to be row numbers."""
     if len(request.arrays) != arrays:
         raise PenstockError(
             f"A {request.kind!r} request needs {arrays} arrays and has {len(request.arrays)}.", code="malformed-message"
@@ -142,16 +143,16 @@ def row_numbers(request: Message, arrays: int = 1) -> Array:
     return rows
 
 
-# Rows on their way between parts: requested all at once, and sent from buffers that are used again.
+# Rows in flight between parts: requested all at once, and sent from reused buffers.
 
 PART_BYTES = 1 << 20
-"""Of a part of an answer, and of a buffer; a single row may be larger."""
+"""The size of a part of an answer, and of a buffer; a single row may be larger."""
 _KEPT = 32
-"""Buffers that wait for use; the wire's back-pressure bounds how many are out."""
+"""Free buffers that are kept; the wire's back-pressure bounds how many are in use."""
 
 
 class SendBuffers:
-    """Flat buffers of at least PART_BYTES. Any thread takes and gives."""
+    """Flat buffers of at least PART_BYTES, for any thread."""
 
     def __init__(self) -> None:
         self._free: list[Array] = []
@@ -184,7 +185,7 @@ def rows_a_part(row_bytes: int) -> int:
 
 
 def pack_rows(way: RowEncoding, table: Array, rows: Array, names: PartRows, buffers: SendBuffers) -> Iterator[Message]:
-    """Rows in parts of about a megabyte, each gathered straight into the memory that is sent, when its turn comes."""
+    """Rows in parts of about a megabyte, each gathered directly into the memory that is sent, when it is sent."""
     step = rows_a_part(way.row_bytes)
     for start in range(0, len(rows), step):
         some = rows[start : start + step]
@@ -198,7 +199,7 @@ def pack_rows(way: RowEncoding, table: Array, rows: Array, names: PartRows, buff
 
 
 def copy_rows(way: RowEncoding, table: Array, wanted: "FarRows", out: Array, buffers: SendBuffers) -> None:
-    """Put rows of a part's table here in their places with the bits that they would have had from the wire."""
+    """Copy local rows to their positions with the bits that they would have had from the wire."""
     start = 0
     for message in pack_rows(way, table, wanted.rows, PartRows(wanted.part, wanted.rows), buffers):
         count = len(message.arrays[0])
@@ -209,11 +210,11 @@ def copy_rows(way: RowEncoding, table: Array, wanted: "FarRows", out: Array, buf
 
 
 Channels = Callable[[int], Channel]
-"""The way to the owner of a part."""
+"""The channel to the owner of a part."""
 
 
 class RowRequest(NamedTuple):
-    """Rows on their way from one part."""
+    """Rows in flight from one part."""
 
     part: int
     places: Array
@@ -221,7 +222,7 @@ class RowRequest(NamedTuple):
 
 
 class FarRows(NamedTuple):
-    """Rows of one part by their numbers in it, and where each belongs."""
+    """Rows of one part by number in it, and the position of each in the result."""
 
     part: int
     rows: Array
@@ -229,13 +230,13 @@ class FarRows(NamedTuple):
 
 
 def far_rows(split: Split, parts: Iterable[int]) -> list[FarRows]:
-    """The rows of some parts in a split, where there are any."""
+    """The rows of some parts in a split; parts without rows are left out."""
     found = [FarRows(part, *split.of(part)) for part in parts]
     return [each for each in found if len(each.rows)]
 
 
 def ask_rows(channels: Channels, wanted: Iterable[FarRows], request: Callable[[int], Message]) -> list[RowRequest]:
-    """Ask parts for rows; `request` makes the message to a part, less the row numbers."""
+    """Request rows from parts; `request` makes the message to a part, without the row numbers."""
     asked = []
     for part, rows, places in wanted:
         message = request(part)
@@ -245,7 +246,7 @@ def ask_rows(channels: Channels, wanted: Iterable[FarRows], request: Callable[[i
 
 
 def receive_rows(asked: RowRequest, way: RowEncoding, out: Array) -> int:
-    """Put the rows in their places as they arrive; returns the bytes they came in."""
+    """Copy the rows to their positions as they arrive; returns the bytes received."""
     step, start, size = rows_a_part(way.row_bytes), 0, 0
     for part in asked.answer.parts():
         places = asked.places[start : start + step]
@@ -259,18 +260,18 @@ def receive_rows(asked: RowRequest, way: RowEncoding, out: Array) -> int:
     return size
 
 
-# Counts of what pulls brought over the wire.
+# Counts of what pulls transferred over the wire.
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What pulls of one field brought over the wire."""
+    """What pulls of one field transferred over the wire."""
 
     rows: int = 0
     bytes: int = 0
     minimum: int = 0
-    """Bytes that had to be: distinct rows of other machines, by call, as they are stored."""
+    """The least possible bytes: distinct rows of other machines per call, as stored."""
 
     def plus(self, rows: int, size: int, minimum: int) -> "Traffic":
-        """With one more answer counted."""
+        """The counts with one more answer."""
         return Traffic(self.rows + rows, self.bytes + size, self.minimum + minimum)

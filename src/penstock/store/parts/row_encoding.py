@@ -1,4 +1,4 @@
-"""How rows are encoded on the wire: as they are stored, or narrowed. From table to send buffer, and back."""
+"""How rows are encoded on the wire: as stored, or narrowed."""
 
 import math
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
@@ -13,17 +13,17 @@ from penstock.store.rows import Span, gather_rows, spread_rows
 WireType = Literal["stored", "float16", "int8"]
 WireRounding = Literal["nearest", "stochastic"]
 Expected = tuple[tuple[int, ...], np.dtype[Any]]
-"""Shape and type of an array."""
+"""The shape and dtype of an array."""
 
 
 class PartRows(NamedTuple):
-    """Rows by their part and their numbers in it: what names them when they are rounded at random."""
+    """Rows by their part and their numbers in it, which identify them for stochastic rounding."""
 
     part: int
     numbers: Array
 
     def some(self, first: int, last: int) -> "PartRows":
-        """Those in a range of places."""
+        """Those in a range of positions."""
         return PartRows(self.part, self.numbers[first:last])
 
 
@@ -35,21 +35,21 @@ class Rounding(NamedTuple):
 
 
 class RowEncoding(Protocol):
-    """How rows of one field are sent. Row numbers and places are checked by the caller."""
+    """How rows of one field are sent. The caller has validated row numbers and positions."""
 
     row_bytes: int
     """Bytes of a row on the wire."""
     columns_alike: bool
-    """Whether columns that are sent alone have the bits that they have in a whole row."""
+    """Whether columns that are sent alone have the same bits as in a whole row."""
 
     def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
-        """Gather rows straight into a buffer (flat uint8 with room for them): the arrays to be sent.
+        """Gather rows directly into a buffer (flat uint8 with room for them); returns the arrays to be sent.
 
-        `rows` are places in the table and `names` what the same rows are called, wherever they lie.
+        `rows` are positions in the table and `names` identify the same rows, wherever they lie.
         """
 
     def unpack(self, arrays: tuple[Array, ...], places: Array, out: Array) -> None:
-        """Put the rows that arrived in their places."""
+        """Copy the rows that arrived to their positions."""
 
 
 def encoding_for(
@@ -60,10 +60,11 @@ def encoding_for(
     key: int | None = None,
     columns: Array | None = None,
 ) -> RowEncoding:
-    """The encoding of a field's rows, or of some columns of them. What is no wide float is always sent as stored.
+    """The encoding of a field's rows, or of some columns of them. Types that are not wide floats are always sent as
+    stored.
 
-    With a `key` numbers are rounded at random, otherwise to the nearest. `columns` are the numbers of the columns that
-    are sent, where these are not the columns of `span` or all.
+    With a `key` values are rounded at random, otherwise to the nearest. `columns` are the numbers of the columns that
+    are sent, if these are not the columns of `span` or all.
     """
     if wire_type not in get_args(WireType):
         raise PenstockError(
@@ -94,20 +95,19 @@ class StoredEncoding:
         return (gather_rows(table, rows, out, self._span),)
 
     def unpack(self, arrays: tuple[Array, ...], places: Array, out: Array) -> None:
-        """Put the rows that arrived in their places."""
         (frame,) = arrived(arrays, [((len(places), *self._shape), self._dtype)])
         spread_rows(frame, places, out)
 
 
 class HalfEncoding:
-    """float16: to the nearest within 2**-11 of a number's size, or 2**-25; at random within twice that."""
+    """float16: rounded to the nearest within 2**-11 of a value's magnitude, or 2**-25; at random within twice that."""
 
     def __init__(self, first: int, width: int, rounding: Rounding | None) -> None:
         self._first, self._width, self._rounding = first, width, rounding
         self.row_bytes, self.columns_alike = 2 * width, True
 
     def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
-        """Gather and narrow rows into the buffer; refuses numbers beyond float16."""
+        """Gather and narrow rows into the buffer; an error for values beyond float16."""
         out = buffer[: len(rows) * self.row_bytes].view(np.uint16).reshape(len(rows), self._width)
         given = _flat(table), self._first, rows
         if self._rounding is None:
@@ -123,25 +123,25 @@ class HalfEncoding:
         return (out.view(np.float16),)
 
     def unpack(self, arrays: tuple[Array, ...], places: Array, out: Array) -> None:
-        """Widen the rows that arrived into their places."""
+        """Widen the rows that arrived into their positions."""
         (frame,) = arrived(arrays, [((len(places), self._width), np.dtype(np.float16))])
         narrow.place_half(frame.view(np.uint16), narrow.WIDE, places, _flat(out))
 
 
 class ScaledEncoding:
-    """int8 with a float32 for each row that says what one is worth.
+    """int8 with a float32 scale for each row.
 
-    To the nearest within 1/254 of the row's largest number, at random within twice that.
+    Values are rounded to the nearest within 1/254 of the row's largest, or at random within twice that.
     """
 
     def __init__(self, first: int, width: int, rounding: Rounding | None, whole: bool) -> None:
-        """Sends `width` columns from `first` on; `whole`: they are all that there are."""
+        """Sends `width` columns from `first` on; `whole`: these are all columns."""
         self._first, self._width, self._rounding = first, width, rounding
         # The scale is that of the columns that are sent.
         self.row_bytes, self.columns_alike = 4 + width, whole
 
     def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
-        """Gather and narrow rows into the buffer; refuses numbers that are not finite."""
+        """Gather and narrow rows into the buffer; an error for values that are not finite."""
         scales = buffer[: 4 * len(rows)].view(np.float32)
         out = buffer[4 * len(rows) : len(rows) * self.row_bytes].view(np.int8).reshape(len(rows), self._width)
         given = _flat(table), self._first, rows
@@ -158,7 +158,7 @@ class ScaledEncoding:
         return out, scales
 
     def unpack(self, arrays: tuple[Array, ...], places: Array, out: Array) -> None:
-        """Widen the rows that arrived into their places."""
+        """Widen the rows that arrived into their positions."""
         shapes: list[Expected] = [
             ((len(places), self._width), np.dtype(np.int8)),
             ((len(places),), np.dtype(np.float32)),
@@ -168,7 +168,7 @@ class ScaledEncoding:
 
 
 def arrived(arrays: tuple[Array, ...], expected: list[Expected]) -> tuple[Array, ...]:
-    """The arrays of a message, if they are what they should be: kernels trust shapes."""
+    """The arrays of a message, validated, since kernels rely on shapes."""
     found = [(array.shape, array.dtype) for array in arrays]
     if found != expected:
         raise PenstockError(

@@ -1,7 +1,7 @@
-"""Rows that travel with some of their columns: the others are filled with the mean row of the part that they are of.
+"""Rows of which only some columns are sent: the others are filled with the mean row of their part.
 
-A selection is named by its version and sent to each owner once, not with every request. An owner that does not know it,
-as after a restart, says so and is told again.
+A selection has a version and is sent to each owner once, not with every request. An owner that does not know it, as
+after a restart, says so and is sent it again.
 """
 
 import threading
@@ -21,34 +21,34 @@ from penstock.wire.message import Message
 
 SELECT = "select"
 _VERSIONS = 4
-"""Selections of a reader that an owner keeps for each field: batches on their way may have an older one."""
+"""Selections of a reader that an owner keeps for each field: batches in flight may use an older one."""
 _BLOCK = 1 << 16
 """Rows that are summed at a time."""
 
 
 class ColumnsMissing(PenstockError):  # noqa: N818
-    """The reader's selection of columns is not known here."""
+    """Raised where the reader's selection of columns is unknown."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="not-available")
 
 
 class ColumnSelection(NamedTuple):
-    """The columns of a field's rows that travel, ascending, and the version by which owners know them."""
+    """The columns of a field's rows that are sent, ascending, and the version by which owners know them."""
 
     version: int
     columns: Array
 
 
 class SelectedEncoding:
-    """Sends some columns of rows in another encoding, and leaves the other columns of their places as they are."""
+    """Sends some columns of rows in another encoding, and leaves the other columns of their positions unchanged."""
 
     def __init__(self, wire_type: WireType, dtype: np.dtype[Any], columns: Array, key: int | None = None) -> None:
         columns = np.ascontiguousarray(columns, np.int64)
         self._inner: RowEncoding = encoding_for(wire_type, dtype, (len(columns),), None, key, columns)
         self._dtype, self._columns = dtype, columns
         self.row_bytes = self._inner.row_bytes
-        # A scale is that of the columns that are sent.
+        # The scale is that of the columns that are sent.
         self.columns_alike = encoding_for(wire_type, dtype, (len(columns),), (0, len(columns))).columns_alike
 
     def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
@@ -73,7 +73,7 @@ class SelectedMeans:
         self._lock = threading.Lock()
 
     def tell(self, field: str, part: int, selection: ColumnSelection, channel: Callable[[int], Channel]) -> None:
-        """Have the owner of a part know a selection, unless it was told before."""
+        """Send a selection to the owner of a part, unless it was sent before."""
         named = field, part, selection.version
         with self._lock:
             if named in self._told:
@@ -88,12 +88,12 @@ class SelectedMeans:
                 (self._means[field, part],) = (each.copy() for each in answer.arrays)
 
     def forget(self) -> None:
-        """An owner has forgotten a selection: all are told again."""
+        """Send all selections again, as an owner has lost one."""
         with self._lock:
             self._told.clear()
 
     def fill(self, field: str, part: int, selection: ColumnSelection, places: Array, out: Array) -> None:
-        """The columns that do not travel become the part's means."""
+        """Fill the columns that are not sent with the part's means."""
         means, absent = self._means[field, part], np.ones(out.shape[1], np.bool_)
         if means.shape != out.shape[1:] or means.dtype != out.dtype:
             raise PenstockError(
@@ -106,7 +106,7 @@ class SelectedMeans:
 
 
 class KeptSelections:
-    """At an owner: the selections that readers have named."""
+    """At an owner: the selections that readers have sent."""
 
     def __init__(self) -> None:
         self._columns: dict[tuple[str, str], OrderedDict[int, Array]] = {}
@@ -154,7 +154,7 @@ class KeptSelections:
 
 
 def _bits(array: Array) -> Array:
-    """Numbers as unsigned ones of their size: kernels that copy are the same for every type, float16 too."""
+    """Values as unsigned integers of their size, so that copying kernels serve every dtype, float16 included."""
     bits: Array = array.view(np.dtype(f"u{array.itemsize}"))
     return bits
 

@@ -47,14 +47,14 @@ from penstock.wire.message import Message
 # The fields of one part: those of its graph folder, and those made while a run needs them.
 
 IN_MEMORY = 1 << 30
-"""Bytes of a made field above which it lies in a file."""
+"""Made fields above this many bytes lie in a file."""
 
 
 class PartFields(LocalStore):
-    """A LocalStore by row number in the part, to which fields of float32 can be added."""
+    """A `LocalStore` by row number in the part, to which float32 fields can be added."""
 
     def __init__(self, graph: Graph, in_memory: int = IN_MEMORY, folder: Path | None = None) -> None:
-        """Made fields above `in_memory` bytes lie in nameless files in `folder` (None: where temporary ones do)."""
+        """Made fields above `in_memory` bytes lie in unlinked files in `folder` (None: the temporary folder)."""
         super().__init__(graph_fields(graph))
         self.nodes, self._in_memory, self._folder = graph.nodes, in_memory, folder
         self.owners = field_owners(graph)
@@ -63,10 +63,10 @@ class PartFields(LocalStore):
         self._lock = threading.Lock()
 
     def make(self, field: str, width: int) -> None:
-        """A field of `width` float32 for every vertex of its type, zeros at first. Made twice, it is the one it was."""
+        """Make a field of `width` float32 for every vertex of its type, initially zero. If it exists it is kept."""
         with self._lock:
             if field in self._dropped:
-                # Else a request that was long on its way could bring back what everybody is done with.
+                # Otherwise a delayed request could recreate a field after it was dropped.
                 raise PenstockError(f"Field {field!r} was dropped: create one with another name.", code="not-available")
             if field in self.fields:
                 if field not in self._made or self.fields[field].shape[1:] != (width,):
@@ -79,7 +79,7 @@ class PartFields(LocalStore):
             self._made.add(field)
 
     def drop(self, field: str) -> None:
-        """Forget a made field, and its name for good. It may be gone, or never have been, already."""
+        """Drop a made field, and its name for good. It need not exist."""
         with self._lock:
             if field in self.fields and field not in self._made:
                 raise PenstockError(
@@ -91,7 +91,7 @@ class PartFields(LocalStore):
 
 
 def type_of(field: str, types: Iterable[str]) -> str:
-    """The node type, or the key of the relation, that a field's name begins with."""
+    """The node type, or the relation key, that a field's name begins with."""
     known = list(types)
     found = [name for name in known if field.startswith(f"{name}/")]
     if not found:
@@ -103,9 +103,9 @@ def type_of(field: str, types: Iterable[str]) -> str:
 
 
 def row_bounds(field: str, book: Book) -> Array:
-    """The number of every part's first row of a field, of vertices or edges, and the count of all behind the last."""
+    """The first row number of every part for a field, of vertices or edges, followed by the total."""
     of_vertices = any(field.startswith(f"{name}/") for name in book.node_types)
-    # Of a field that only edges can have, the book says why they have no numbers.
+    # For a field that only edges have, the book explains why they have no numbers.
     numbered = book.numbers_edges or ("__" in field and not of_vertices)
     name = type_of(field, [*book.node_types, *(book.relations if numbered else ())])
     return book.bounds(name) if name in book.node_types else book.edge_bounds(name)
@@ -115,10 +115,10 @@ def row_bounds(field: str, book: Book) -> Array:
 
 
 class StoreService:
-    """Answers `pull`, `push`, `fields`, `non-finite`, `make`, `drop` and `select` for some parts.
+    """Serves `pull`, `push`, `fields`, `non-finite`, `make`, `drop` and `select` for some parts.
 
-    Rows are numbered inside their part.
-    Pushes are seen by pulls that begin later; who pushes rows while others pull them must keep them apart.
+    Rows are numbered inside their part. Pushes are seen by pulls that begin later; callers must not push rows while
+    others pull them.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class StoreService:
     ) -> None:
         """Fields made above `in_memory` bytes lie in `folder`."""
         self.parts = {part: PartFields(graph, in_memory, folder) for part, graph in parts.items()}
-        """What is served, for readers in this process too."""
+        """What is served, also for readers in this process."""
         self.buffers, self._name = SendBuffers(), endpoint.name
         self._selections = KeptSelections()
         for kind in ("pull", "push", "fields", "make", "drop", SELECT):
@@ -151,7 +151,7 @@ class StoreService:
         return pack_rows(way, table, rows, PartRows(asked.part, rows), self.buffers)
 
     def _select(self, request: Message, sender: str) -> Message:
-        """Remember which columns a reader means by a version; answers with the part's mean row where asked."""
+        """Keep a reader's selection of columns under a version; answers with the part's mean row if asked."""
         asked = checked(request, Select)
         table = self._part(asked).table(asked.field)
         if table.ndim != 2 or len(request.arrays) != 1:
@@ -176,7 +176,7 @@ class StoreService:
         return Message("fields", {"fields": {name: _described(part, name) for name in list(part.fields)}})
 
     def _non_finite(self, request: Message, sender: str) -> Message:
-        """Which rows of a field are NaN or infinite, in words; nothing where none are."""
+        """Answer with a phrase that names the rows of a field which are NaN or infinite; empty where none are."""
         asked = checked(request, FieldRequest)
         part = self._part(asked)
         name = type_of(asked.field, part.owners)
@@ -211,10 +211,10 @@ def _described(part: PartFields, field: str) -> dict[str, Any]:
     }
 
 
-# The owner's side of learnable rows: what it answers for the parts that it holds.
+# The owner's side of learnable rows: requests about the parts that it holds.
 
 Tables = Mapping[tuple[str, int], OwnedEmbedding]
-"""By table, which is a node type, and part."""
+"""By (table, part); a table is a node type."""
 
 
 def own_embedding(
@@ -232,8 +232,8 @@ def own_embedding(
 ) -> OwnedEmbedding:
     """A part's share of the table of a node type, in a folder of its own below `folder`: as it was left, or new.
 
-    Where its files are damaged, `damaged` is told and may refuse; if it does not, the rows begin anew, and whoever
-    asked for that restores them from a checkpoint.
+    If its files are damaged, `damaged` is called and may raise; otherwise the rows are initialised anew, to be restored
+    from a checkpoint.
     """
     names = partition.original(table)[slice(*partition.book.range(part, table))]
     own = make_private_folder(make_private_folder(folder / file_name(table)) / f"part{part}")
@@ -249,7 +249,7 @@ def own_embedding(
 
 
 class EmbeddingService:
-    """Answers `embed-pull`, `-push`, `-squares`, `-shrink`, `-round`, `-state` and `-restore`.
+    """Serves `embed-pull`, `-push`, `-squares`, `-shrink`, `-round`, `-state` and `-restore`.
 
     Rows are numbered inside their part.
     """

@@ -1,8 +1,8 @@
-"""Kernels that narrow rows while they gather them, rounding each number up or down at random without bias.
+"""Kernels that narrow rows while gathering them, rounding each value up or down at random without bias.
 
-A number between two that can be sent becomes the upper one with the probability of its distance from the lower one, so
-that its mean is the number itself. Random bits are a hash of a key, the row's part and number, and the column: whoever
-sends a row, whenever and beside whatever other rows and columns, rounds it alike under one key.
+A value between two representable ones becomes the upper one with the probability of its distance from the lower one, so
+that its mean is the value itself. Random bits are a hash of a key, the row's part and number, and the column: a row is
+rounded alike under one key, whoever sends it, and with whichever other rows and columns.
 """
 
 from typing import NamedTuple
@@ -16,16 +16,17 @@ from penstock.store.parts.narrow import scale_of
 
 _LARGEST = 65504.0
 _LEAST_EXPONENT = np.uint32(0x1B000000)
-"""Below 2**-73 a number becomes 0: the smallest float16 would be due with a probability below 2**-49."""
+"""Below 2**-73 a value becomes 0: the smallest float16 would have a probability below 2**-49."""
 
 
 class StochasticRounding(NamedTuple):
-    """Which keys a reader rounds by: those of the run's seed, the field and, unless rows are kept, the epoch."""
+    """The keys that a reader rounds by: of the run's seed, the field and, unless rows are kept, the epoch."""
 
     seed: int
     rows_are_kept: bool = False
     """Whether rows are kept for later epochs. A kept row must have the bits that it has on the wire, whenever it came,
-    so each row then has one rounding for the whole run."""
+    so each row then has one rounding for the whole run.
+    """
 
     def key(self, field: str, epoch: int | None) -> int:
         """The key of a pull of a field's rows for a batch of an epoch; None: for no batch."""
@@ -37,7 +38,7 @@ class StochasticRounding(NamedTuple):
 def gather_half(
     table: Array, first: int, rows: Array, key: np.uint64, part: int, numbers: Array, columns: Array, out: Array
 ) -> bool:
-    """float16 bits of some columns of some rows; False if a finite number is beyond the largest float16.
+    """float16 bits of some columns of some rows; False if a finite value is beyond the largest float16.
 
     `columns` are the numbers of the columns from `first` on, and `numbers` those of the rows in their part.
     """
@@ -57,7 +58,7 @@ def gather_half(
 
 @njit(nogil=True, cache=True)
 def _half(bits: np.uint32, random: np.uint64) -> np.uint32:
-    """A float32's bits as a float16's, rounded away from zero with the probability of what is cut off."""
+    """A float32's bits as a float16's, rounded away from zero with the probability of the part that is cut off."""
     sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
     size = bits & np.uint32(0x7FFFFFFF)
     if size >= np.uint32(0x7F800000):
@@ -67,7 +68,8 @@ def _half(bits: np.uint32, random: np.uint64) -> np.uint32:
         return sign | ((rounded - np.uint32(0x38000000)) >> np.uint32(13))
     if size < _LEAST_EXPONENT:
         return sign
-    # Below 2**-14 there are no more leading ones: the whole significand is shifted, by more the smaller it is.
+    # Subnormal float16 have no implicit leading one: the whole significand is shifted, by more the smaller the value
+    # is.
     shift = np.uint64(126) - (np.uint64(size) >> np.uint64(23))
     whole = np.uint64((size & np.uint32(0x7FFFFF)) | np.uint32(0x800000))
     lowest = (np.uint64(1) << shift) - np.uint64(1)
@@ -86,7 +88,7 @@ def gather_scaled(
     scales: Array,
     out: Array,
 ) -> bool:
-    """int8 of some columns of some rows, and what one is worth in each row; False if a number is not finite."""
+    """int8 of some columns of some rows, and each row's scale; False if a value is not finite."""
     own = draw(key, np.uint64(part))
     for i in range(len(rows)):
         scale = scale_of(table, rows[i], first, out.shape[1])

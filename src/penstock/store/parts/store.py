@@ -1,4 +1,4 @@
-"""One store over all parts of a cut graph: what is mapped here is read, the rest is asked of its owners."""
+"""One store over all parts of a partitioned graph: mapped rows are read, the rest is requested from its owners."""
 
 import copy
 import math
@@ -26,33 +26,33 @@ from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
 
 _PUSH_BYTES = 4 << 20
-"""Of one message of a push."""
+"""Bytes of one message of a push."""
 
 
 class Kind(NamedTuple):
-    """What a field's rows are."""
+    """The dtype and shape of a field's rows."""
 
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
 
 
 class AskedRows(NamedTuple):
-    """What of rows is read, and for what."""
+    """Which columns of rows are read, and for which batch."""
 
     span: Span | None = None
     """Columns [first, last); None: all."""
     selection: ColumnSelection | None = None
-    """Of remote rows only these columns, and their owners' means in the others; None: all."""
+    """Of remote rows only these columns are sent, with their owners' means in the others; None: all."""
     epoch: int | None = None
-    """Of the batch that the rows are for; None: for no batch."""
+    """The epoch of the batch that the rows are for; None: for no batch."""
 
 
 class PartedStore:
-    """Rows of vertices and edges by number in the whole cut graph. They may be asked for twice and travel once a call.
+    """Rows of vertices and edges by number in the whole partitioned graph. Repeated rows are sent once per call.
 
     `local` has the parts that this process maps, by row number in the part; `channels` leads to the owners of fields
     that are not there. With a narrow `wire_type` rows of the float fields in `narrowed` (None: of all) are rounded when
-    they travel, and only then.
+    they are sent, and only then.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PartedStore:
         narrowed: Container[str] | None = None,
         rounding: StochasticRounding | None = None,
     ) -> None:
-        """`rounding`: how rows are rounded; None: to the nearest."""
+        """`rounding`: how values are rounded; None: to the nearest."""
         self.book, self._local, self._channels = book, local, channels
         self._wire_type: WireType = wire_type
         self._narrowed, self._rounding = narrowed, rounding
@@ -72,10 +72,10 @@ class PartedStore:
         self._traffic: dict[str, Traffic] = {}
         self._caches: dict[str, RemoteRowCache] = {}
         self.replicas: ReplicaReader | None = None
-        """Further copies of rows; None: rows come from their owners alone."""
+        """Further copies of rows; None: rows come from their owners only."""
         self._selected = SelectedMeans()
         self.selected_traffic = Traffic()
-        """What pulls with a selection of columns brought, of all fields."""
+        """What pulls with a selection of columns transferred, of all fields."""
         self._lock = threading.Lock()
 
     def source(self, field: str) -> "PartedRowSource":
@@ -121,7 +121,7 @@ class PartedStore:
         if selection is None:
             cached.keep(wanted, out)
         else:
-            # Of cached rows, too: what a batch reads must not depend on what is cached.
+            # Also for cached rows: what a batch reads must not depend on what is cached.
             for far_part in remote:
                 self._selected.fill(field, far_part.part, selection, far_part.places, out)
         place_rows(out, split.first, split.again, out)
@@ -129,8 +129,8 @@ class PartedStore:
     def _ask(
         self, field: str, wanted: list[FarRows], body: dict[str, Any], way: RowEncoding, stored: int
     ) -> Callable[[Array], None]:
-        """Ask owners, or whoever else has the rows; returns what puts the answers in their places."""
-        # Selections of columns are known to owners alone.
+        """Request rows from owners or replicas; returns a function that copies the answers to their positions."""
+        # Only owners know selections of columns.
         replicas, selected = self.replicas, "selected" in body
         if replicas is not None and field in replicas.fields and not selected:
             pull = replicas.pull(field, wanted, body, way, stored)
@@ -145,13 +145,13 @@ class PartedStore:
         return receive
 
     def cache_remote_rows(self, reads: Mapping[str, tuple[Array, Array]], room: int) -> None:
-        """Keep remote rows of some fields in `room` bytes; `reads` are rows that will be read, and how often each."""
+        """Cache remote rows of some fields in `room` bytes; `reads` are rows that will be read, and how often each."""
         known = {field: self._read_counts(field, *read) for field, read in reads.items()}
         for field, plan in plan_caches(known, room).items():
             self._caches[field] = RemoteRowCache(plan, *self._kind(field))
 
     def cache_use(self) -> CacheUse | None:
-        """What the caches of all fields have saved; None where there is none."""
+        """What the caches of all fields have saved; None without caches."""
         return reduce(CacheUse.plus, (each.use for each in self._caches.values())) if self._caches else None
 
     def push(self, field: str, ids: Array, values: Array) -> None:
@@ -178,9 +178,9 @@ class PartedStore:
             call.result()
 
     def make(self, field: str, width: int) -> None:
-        """A field of `width` float32 at the owners of its type's vertices, zeros at first; making it again is no harm.
+        """Make a field of `width` float32 at the owners of its type's vertices, initially zero; may be repeated.
 
-        Its name is used up when it is dropped.
+        A dropped field's name cannot be used again.
         """
         type_of(field, self.book.node_types)
         self._tell("make", field, {"width": width})
@@ -191,7 +191,7 @@ class PartedStore:
         self._kinds.pop(field, None)
 
     def traffic(self) -> dict[str, Traffic]:
-        """What travelled so far, by field."""
+        """What was transferred so far, by field."""
         with self._lock:
             return dict(self._traffic)
 
@@ -199,7 +199,7 @@ class PartedStore:
         return {part: store for part, store in self._local.items() if field in store.fields}
 
     def _read_counts(self, field: str, ids: Array, counts: Array) -> ReadCounts:
-        """Of the reads of a field, those of remote rows."""
+        """The read counts of a field's remote rows."""
         bounds, here, kind = row_bounds(field, self.book), self._here(field), self._kind(field)
         far = ~np.isin(np.searchsorted(bounds, ids, "right") - 1, list(here))
         remote = sum(int(bounds[part + 1] - bounds[part]) for part in range(self.book.parts) if part not in here)
@@ -213,7 +213,9 @@ class PartedStore:
         return self._kinds[field]
 
     def _described(self, field: str) -> Kind:
-        """What an owner says of a field that is nowhere here. Made fields are at every part, so any can be asked."""
+        """An owner's description of a field that no local part has. Made fields are in every part,
+        so any owner serves.
+        """
         row_bounds(field, self.book)
         part = next((part for part in range(self.book.parts) if part not in self._local), 0)
         said = self._channels(part).call(Message("fields", {"part": part})).body.get("fields")
@@ -222,7 +224,7 @@ class PartedStore:
         return Kind(np.dtype(said[field]["dtype"]), tuple(said[field]["row_shape"]))
 
     def _tell(self, kind: str, field: str, body: dict[str, Any]) -> None:
-        """Have something done to a field at every part."""
+        """Send a request about a field to every part."""
         calls = []
         for part in range(self.book.parts):
             store = self._local.get(part)
@@ -246,7 +248,7 @@ def _kind_of(table: Array) -> Kind:
 
 
 class PartedRowSource(RowSource):
-    """One field of a cut graph's vertices, or of its edges, by their numbers in the cut graph."""
+    """One field of a partitioned graph's vertices, or of its edges, by number in the partitioned graph."""
 
     def __init__(self, store: PartedStore, field: str, kind: Kind) -> None:
         self._store, self._field, self._kind = store, field, kind
@@ -260,13 +262,13 @@ class PartedRowSource(RowSource):
         self._store.fill(self._field, self._kind, ids, out, places, asked)
 
     def selecting(self, selection: ColumnSelection) -> "PartedRowSource":
-        """The same rows, of which remote ones travel with some columns; a selection of all is none."""
+        """The same rows, with only some columns sent of remote ones; a selection of all columns changes nothing."""
         if len(selection.columns) == self.shape[1]:
             return self
         return self._asking(self._asked._replace(selection=selection))
 
     def in_epoch(self, epoch: int) -> "PartedRowSource":
-        """The same rows for a batch of an epoch: rows that are rounded at random are rounded anew in every epoch."""
+        """The same rows for a batch of an epoch: stochastic rounding differs between epochs."""
         return self._asking(self._asked._replace(epoch=epoch))
 
     def _asking(self, asked: AskedRows) -> "PartedRowSource":

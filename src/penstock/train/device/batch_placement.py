@@ -28,12 +28,12 @@ from penstock.sampling.lists import check_seeds
 from penstock.store.device.moments import Moment
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import PlacementDecision, decide
-from penstock.train.device.launches import LaunchStream, Recorded, warm_up
 from penstock.train.device.memory import NOTHING, Working, loaded_working, row_type
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.inputs import Inputs
 from penstock.train.job import Job
+from penstock.train.steps.runner import LaunchStream, runner_for
 
 # Batches drawn on a device while the host does something else: captured once as a CUDA graph, replayed for each batch.
 #
@@ -143,8 +143,9 @@ class _AheadSlot:
         self._counted = torch.zeros(3 * hops - 1, dtype=torch.int32, device=device)
         self._counted_here = torch.zeros(3 * hops - 1, dtype=torch.int32, pin_memory=pinned)
         self._hops, self._lane, self._drawn = hops, lane, Moment(device)
-        warm_up(self._launch, device, 1)
-        self._recorded = Recorded(self._launch, device, lane)
+        runner = runner_for(device)
+        runner.warm_up(self._launch, 1)
+        self._recorded = runner.record(self._launch, lane)
 
     def draw(self, seeds: Array, planned: Planned) -> None:
         """Launch the draw of a batch on the current lane (its stream)."""

@@ -1,24 +1,24 @@
 """Execution on a device, alone or among workers: steps one at a time, or captured."""
 
-from collections.abc import Iterator
-from typing import Any, Self
-
-from torch import Tensor
+from typing import Any
 
 from penstock.pipeline.grouped_batches import DrawingProcessor
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
-from penstock.train.device.captured import CapturedSlot, CapturedSteps
-from penstock.train.device.host_filled_steps import HostFilledSteps
 from penstock.train.device.placed import Placed, Shared
-from penstock.train.device.summed import GroupSteps, ShareSteps, SummedSteps
-from penstock.train.device.triple_steps import TripleSteps
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import SharedExecution, WorkerGroup
+from penstock.train.execution.shared import SharedExecution
 from penstock.train.layerwise.inference import Inference
-from penstock.train.session import Pause, Session, Step, Steps
-from penstock.wire.coflows import batch_order, within_batch
+from penstock.train.session import Pause, Session, Steps
+from penstock.train.steps.compute import VertexCompute
+from penstock.train.steps.engine import Course, Engine
+from penstock.train.steps.group import WorkerGroup
+from penstock.train.steps.host_drawn import HostDrawing
+from penstock.train.steps.parts import Update
+from penstock.train.steps.sources import DeviceDrawing, Drawing, Order, ShareOrder, VertexSource, WholeOrder
+from penstock.train.steps.triples import triple_steps
+from penstock.train.steps.update import Local, Served, Summed
 
 # Execution on a device, as the session's graph was placed there: steps one at a time, or captured.
 
@@ -76,7 +76,7 @@ class TripleExecution(DeviceExecution):
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """In bursts: the loop sees the weights when it has to."""
-        return TripleSteps(self._session, self.placed.device, schedule, start, pause, recorder)
+        return triple_steps(self._session, Course(schedule, start, pause, recorder))
 
 
 class CapturedExecution(DeviceExecution):
@@ -86,8 +86,8 @@ class CapturedExecution(DeviceExecution):
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """In bursts: the loop sees the weights when it has to."""
-        kind = CapturedSteps if self.placed.fill is None else HostFilledSteps
-        return kind(self._session, self.placed, schedule, start, pause, recorder)
+        course = Course(schedule, start, pause, recorder)
+        return _engine(self._session, self.placed, course, Local(self._session), WholeOrder(schedule))
 
     def state(self) -> Any:
         """The room for batches, which sums round by: a run keeps it when it goes on."""
@@ -141,15 +141,16 @@ class CapturedSharedExecution(DeviceSharedExecution):
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """In bursts where the workers make the steps themselves; the loop sees the weights when it has to."""
-        given = self._session, self._placed, schedule, start, pause, recorder, self.group
-        sums = self.group.device_sums()
-        if sums is None:
-            return CapturedSharedSteps(*given)
-        if self.group.world == 1:
-            return GroupOfOneSteps(*given)
-        if not self.group.all_agree(True):
-            return CapturedSharedSteps(*given)
-        return SummedSteps(*given, sums)
+        session, group, course = self._session, self.group, Course(schedule, start, pause, recorder)
+        sums = group.device_sums()
+        update: Update
+        if sums is not None and group.world == 1:
+            return _engine(session, self._placed, course, Local(session, group=group), WholeOrder(schedule))
+        if sums is not None and group.all_agree(True):
+            update = Summed(session, group, sums, schedule.batches)
+        else:
+            update = Served(session, group)
+        return _engine(session, self._placed, course, update, ShareOrder(schedule, group.share))
 
     def state(self) -> Any:
         """The room of this worker's shares."""
@@ -161,66 +162,11 @@ class CapturedSharedExecution(DeviceSharedExecution):
             self.alone.restore(state.get("room"))
 
 
-class GroupOfOneSteps(GroupSteps):
-    """Does the steps of the only worker, as a device alone does; the group hears of them after each burst."""
-
-    def _burst(self, many: int) -> list[Step]:
-        done = super()._burst(many)
-        self._group.count_steps(self._session, len(done), self._group.was_asked_to_stop())
-        return done
-
-
-class _GradientSlot(CapturedSlot):
-    """A slot whose recorded step ends with the gradients, which it keeps."""
-
-    gradients: list[Tensor | None]
-
-    def _learn(self) -> None:
-        self._gradients()
-        self.gradients = [parameter.grad for parameter in self._session.learned.parameters()]
-
-
-class CapturedSharedSteps(ShareSteps):
-    """Does a session's steps together with other workers."""
-
-    def __enter__(self) -> Self:
-        self._supply.fill(self._position)
-        self._capture()
-        return self
-
-    def __iter__(self) -> Iterator[list[Step]]:
-        epochs = self._schedule.epochs
-        while epochs is None or self._position.epoch < epochs:
-            with within_batch(batch_order(*self._position)):
-                done = self._shared_step()
-            yield [done]
-
-    def _make_slot(self, place: Tensor | None, pool: Any) -> CapturedSlot:
-        assert self._placed.room is not None
-        return _GradientSlot(self._session, self._supply, self._placed.room, place, self._drawing, pool)
-
-    def _shared_step(self) -> Step:
-        epoch, batch = self._position
-        loss = self._gradients_of(epoch, batch)
-        slot = self._slot_of(batch)
-        assert isinstance(slot, _GradientSlot)
-        for parameter, gradient in zip(self._session.learned.parameters(), slot.gradients, strict=True):
-            parameter.grad = gradient
-        total = self._group.reduce_and_step(self._session, loss)
-        done = self._step(epoch, batch, total)
-        self._position = Position(epoch + 1, 0) if done.last else Position(epoch, batch + 1)
-        if done.last:
-            self._supply.fill(self._position)
-            self._drawn = 0
-        return done
-
-    def _gradients_of(self, epoch: int, batch: int) -> float:
-        """This worker's part of a batch's loss; its gradients are in the batch's slot then."""
-        while True:
-            self._clock.start(self._computing)
-            self._learn(epoch, batch)
-            losses, failed = self._supply.look(batch, batch + 1)
-            self._clock.read()
-            if failed is None:
-                return losses[0]
-            self._enlarge(failed)
+def _engine(session: Session, placed: Placed, course: Course, update: Update, order: Order) -> Engine:
+    """Steps on batches of vertices in some order, drawn by the device where it has the lists, else by the host."""
+    drawing: Drawing = DeviceDrawing(course.schedule, placed)
+    if placed.topology is None:
+        needs_lists = placed.fill is None or placed.fill.numbers_rows
+        drawing = HostDrawing(session, course.schedule, placed, needs_lists)
+    source = VertexSource(session, course.schedule, placed, drawing, order)
+    return Engine(session, source, placed.slot_fill(), VertexCompute(session), update, course)

@@ -28,7 +28,7 @@ from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import PlacementDecision
-from penstock.train.first_layer.slots import SlotFill
+from penstock.train.first_layer.slots import DeviceRows, SlotFill
 from penstock.train.job import Job
 from penstock.train.layerwise.host import AlonePlan
 from penstock.train.layerwise.plan import Chunk, LayerPlan, Level, Sampled
@@ -198,14 +198,11 @@ class Placed:
             turns=True,
         )  # fmt: skip
 
-    def static_rows(self, slot: Slot) -> Tensor | TableRows:
-        """Where a captured batch finds its features: in their table, or in a copy at a fixed place."""
-        table = self.table
-        if self.decision.in_place and isinstance(table, ResidentTable):
-            return TableRows(table.table, slot.vertices[: slot.room.rows[-2]], direct=True)
-        return torch.zeros(
-            (len(slot.vertices), *table.shape[1:]), dtype=self.decision.working.row_type, device=self.device
-        )
+    def slot_fill(self) -> SlotFill:
+        """How the slots of captured steps get their inputs."""
+        if self.fill is not None:
+            return self.fill
+        return DeviceRows(self.table, self.decision.in_place, self.decision.working.row_type)
 
     def whole_graph(self, host: LayerPlan, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
         """The graph as one block for exact inference; None where the device has no room for every vertex's outputs.

@@ -33,7 +33,7 @@ from penstock.store.device.tables import (
 )
 from penstock.store.rows import by_counts
 from penstock.store.source import ArraySource, RowSource
-from penstock.traced import is_traced, memory_for
+from penstock.traced import BATCHES, FEATURES, TOPOLOGY, is_traced, memory_for
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.memory import edge_row_type, stored_type, way_of
 from penstock.train.device.placed import Placed
@@ -41,7 +41,6 @@ from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.slots import FillParts, GatheredSlots, SlotFill
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job import Job
-from penstock.train.trace.allocations import BATCHES, FEATURES, TOPOLOGY
 
 _COUNTED = 100
 """Batches drawn ahead to count which rows are read most."""

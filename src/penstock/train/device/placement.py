@@ -5,18 +5,19 @@ from dataclasses import replace
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
+from penstock.traced import FEATURES, TOPOLOGY
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import PlacementDecision, decide, nothing_placed
 from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way_of
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.device.traced import TracedMemory
-from penstock.train.device.triple_steps import CAPTURED_TRIPLES, reasons_against_capture
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import TIMED, Session
-from penstock.train.trace.allocations import FEATURES, TOPOLOGY, UntraceableError
+from penstock.train.steps.triples import CAPTURED_TRIPLES, reasons_against_capture
+from penstock.train.trace.allocations import UntraceableError
 from penstock.train.trace.libraries import measure_libraries
 
 # Where a session's graph goes on a device: decided by what its steps are predicted to need, and carried out.

@@ -12,20 +12,20 @@ from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, BatchPlan, Position, Schedule
 from penstock.plan import Residence
 from penstock.plan.residence import Place
-from penstock.sampling.device.block import HOST_LISTS, DeviceBlock, Room, largest_room
+from penstock.sampling.device.block import HOST_LISTS, Room, largest_room
 from penstock.sampling.device.hops import Slot
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
-from penstock.traced import memory_for
-from penstock.train.device.captured import CapturedSteps
+from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
 from penstock.train.device.memory import Working, can_capture, row_type
 from penstock.train.device.placed import Placed
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
-from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
 from penstock.train.job import Job
 from penstock.train.session import Session
-from penstock.train.trace.allocations import BATCHES, FEATURES, META, TOPOLOGY, Allocations, traceable
+from penstock.train.steps.engine import Engine
+from penstock.train.steps.loaded import LearnAlone
+from penstock.train.trace.allocations import META, Allocations, traceable
 from penstock.train.trace.allocators import DevicePeak, device_peak
 from penstock.train.trace.batches import LargestBatch, carried, enlarged, largest_batch, try_small_batch
 from penstock.train.trace.fake_session import input_density, traced_session
@@ -131,7 +131,7 @@ def _trace_captured(session: Session, placed: Placed, schedule: Schedule, alloca
     execution = CapturedExecution(session, placed)
     with allocations.during("captured step", step=True):
         steps = execution.steps(schedule, START, lambda _: 1, lambda *_: None)
-        assert isinstance(steps, CapturedSteps)
+        assert isinstance(steps, Engine)
         with steps:
             with allocations.during("start of an epoch"):
                 steps.fill(Position(0, 0))
@@ -145,9 +145,10 @@ def _trace_launched(
     """Trace steps on the largest batch, while the pipeline's queues are full."""
     job = session.job
     execution = DeviceExecution(session, placed)
+    learn = LearnAlone(session, execution.stale)
     draw = _drawing(placed, job.drawing_threads, largest) if placed.topology is not None else None
     ahead = min(largest.batches - 1, job.transfer_depth + job.transfer_threads)
-    drawn = job.sample_depth + job.drawing_threads + job.gather_depth + job.gather_threads
+    drawn = job.sample_depth + job.drawing_threads + job.gather_depth + job.reading_threads
     drawn = 0 if draw is None else min(largest.batches - 1 - ahead, drawn)
     with allocations.during("step"):
         queued = [draw(number) for number in range(drawn)] if draw is not None else []
@@ -156,9 +157,8 @@ def _trace_launched(
             _drop_behind(largest.batches - 1 - number, waiting, queued)
             with allocations.during(f"step {number + 1}", step=True):
                 loaded = carried(session, _next(largest, draw))
-                x = prepared_batch(session, loaded)
-                learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
-                del loaded, x
+                learn(loaded)
+                del loaded
         if validated:
             _drop_behind(_left_at_validation(job, largest), waiting, queued)
             trace_inference(session, execution.inference, allocations)
@@ -200,7 +200,6 @@ def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
         with memory_for(BATCHES):
             made = samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
         for drawn, known in zip(made.blocks, batch.blocks, strict=True):
-            assert isinstance(drawn, DeviceBlock)
             drawn.derived[HOST_LISTS] = known.indptr
         return made
 

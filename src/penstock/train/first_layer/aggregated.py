@@ -20,7 +20,7 @@ from penstock.nn.table_aggregation import READ_IN_PLACE, aggregate_table, widene
 from penstock.pipeline.batch_rows import Move, PlainReading, RowReader, RowReading
 from penstock.plan.execution.first_layer import DivisionRates, balanced_share, predicted_rates
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import DeviceBlock, host_block, on_device
+from penstock.sampling.device.block import host_block, on_device
 from penstock.store.device.moments import Moment
 from penstock.store.device.tables import SharedTable
 from penstock.store.source import ArraySource, RowSource, host_ids
@@ -33,7 +33,7 @@ from penstock.train.job import Job
 
 
 class AggregatedReading:
-    """A `Reading` of what the first layer aggregates, and of the destinations' own rows where the aggregate does not
+    """A `RowReading` of what the first layer aggregates, and of the destinations' own rows where the aggregate does not
     include them.
     """
 
@@ -62,7 +62,7 @@ class AggregatedInputs:
     def __init__(self, what: Aggregation) -> None:
         self._what = what
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         return AggregatedReading(batch.blocks[0], self._what, batch.vertices[node_type], source)
 
 
@@ -74,7 +74,7 @@ class CheaperInputs:
     def __init__(self, what: Aggregation, layer: Any) -> None:
         self._aggregated, self._layer = AggregatedInputs(what), layer
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         if table_of(source) is not None and self._layer.aggregates_inputs(batch.blocks[0]):
             return self._aggregated.reading(batch, node_type, source)
         return PlainReading(batch.vertices[node_type], source)
@@ -184,7 +184,9 @@ class DeviceRead:
 
 
 class DividedReading:
-    """A `Reading` of what the first layer aggregates: the first destinations by the device, the others by the host."""
+    """A `RowReading` of what the first layer aggregates: the first destinations by the device, the
+    others by the host.
+    """
 
     def __init__(self, block: Block, what: Aggregation, ids: Any, source: SharedTable, share: HostShare) -> None:
         self._block, self._what, self._ids, self._source, self._share = block, what, ids, source, share
@@ -226,8 +228,7 @@ class DividedReading:
     def _of_device(self, rows: int) -> Block:
         """The block of the device's destinations, on the device where the batch was drawn."""
         block, edges = self._block, self._edges
-        kind = DeviceBlock if isinstance(block, DeviceBlock) else Block
-        return kind(
+        return type(block)(
             block.indptr[: self._first + 1],
             block.indices[:edges],
             rows,
@@ -244,7 +245,7 @@ class DividedInputs:
     def __init__(self, what: Aggregation, share: HostShare) -> None:
         self._what, self.share = what, share
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         block, ids = batch.blocks[0], batch.vertices[node_type]
         if isinstance(source, SharedTable):
             return DividedReading(block, self._what, ids, source, self.share)
@@ -255,4 +256,4 @@ def divided_inputs(model: Any, job: Job) -> RowReader:
     """The reader for a job whose first layer accepts aggregates."""
     what = LAYERS[job.model].aggregates(job)
     assert what is not None, "the way was refused"
-    return DividedInputs(what, HostShare(job.host_share, job.gather_threads))
+    return DividedInputs(what, HostShare(job.host_share, job.reading_threads))

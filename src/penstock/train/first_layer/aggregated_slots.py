@@ -21,7 +21,7 @@ from penstock.store.device.host_paths import AGGREGATED, PATHS, PINNED, HostPath
 from penstock.store.device.moments import Moment
 from penstock.store.device.tables import PinnedTable
 from penstock.store.rows import shared_gather
-from penstock.train.first_layer.slots import Filling, FillParts, fits
+from penstock.train.first_layer.slots import HOST_FILLED, Filling, FillParts, fits
 from penstock.train.job import Job
 
 # Slots of captured steps into which the host aggregates: what the first layer aggregates, and destinations' own rows.
@@ -159,6 +159,8 @@ class AggregatedFilling:
 
 class AggregatedSlots:
     """The `SlotFill` that fills slots with aggregates computed by the host."""
+
+    slots, ahead = HOST_FILLED, 1
 
     def __init__(
         self, what: Aggregation, rows: Array, dtype: torch.dtype, paths: HostPaths, row_type: torch.dtype

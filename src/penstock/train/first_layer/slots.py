@@ -1,4 +1,4 @@
-"""Slots of captured steps that the host fills: what a way of filling them gives, and rows that are gathered."""
+"""How the slots of captured steps get their inputs: what a way of filling them gives, and rows that are gathered."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.nn.device.gather import TableRows
 from penstock.nn.input_rows import AggregatedRows
 from penstock.nn.table_aggregation import READ_IN_PLACE
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.hops import Slot
 from penstock.store.device.divided import HostTableReading, ReadingPool, host_rows
 from penstock.store.device.host_paths import HostPaths
-from penstock.store.device.tables import PinnedTable
+from penstock.store.device.tables import DeviceSource, PinnedTable, ResidentTable
 from penstock.train.job import Job
 
 # How the slots of captured steps are filled by the host. A slot's batch is drawn by a recorded launch. Then the host is
@@ -29,7 +30,7 @@ class Filling(Protocol):
     def attach(self, slot: Slot) -> None:
         """Fill this slot from now on, with memory for its room. Waits for work in progress."""
 
-    def inputs(self) -> torch.Tensor | AggregatedRows:
+    def inputs(self) -> Tensor | TableRows | AggregatedRows:
         """The model's inputs at fixed addresses; called while the step is recorded."""
 
     def list(self) -> None:
@@ -56,7 +57,12 @@ class SlotFill(Protocol):
 
     numbers_rows: bool
     """Whether the last hop's neighbours are numbered as rows of the batch; else its lists hold vertex numbers."""
-    paths: HostPaths
+    slots: int
+    """Batches whose memory there is at once."""
+    ahead: int
+    """How many batches before a batch's step its slot is begun to be filled."""
+    paths: HostPaths | None
+    """Of the host's rows to the device; None where the host has no part in it."""
 
     def take(self) -> Filling:
         """Memory for one slot, until it is given back."""
@@ -98,9 +104,98 @@ class Filler:
     each."""
 
 
+HOST_FILLED = 4
+"""Batches whose memory there is at once where the host fills slots: one is drawn, one filled, one learned from, and one
+waits for the host."""
+
+
 def fits(sizes: Any, room: Room) -> bool:
     """Whether a batch of these `sizes`, counted by the device, fits its room; if it does not, it is not filled."""
     return all(size <= held for size, held in zip(sizes, room.sizes, strict=True))
+
+
+# Slots whose inputs need no word from the host.
+
+
+class NoFilling:
+    """Of a slot whose step finds its inputs by itself."""
+
+    def attach(self, slot: Slot) -> None:
+        pass
+
+    def inputs(self) -> Any:
+        return None
+
+    def list(self) -> None:
+        pass
+
+    def fetch(self, stream: Any) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def hold(self, stream: Any) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+class DeviceFilling(NoFilling):
+    """A slot's rows where the device reads them: in their table, or in a copy at a fixed place that the draw fills."""
+
+    def __init__(self, fill: "DeviceRows") -> None:
+        self._fill = fill
+
+    def attach(self, slot: Slot) -> None:
+        self._slot, fill = slot, self._fill
+        self._rows: Tensor | TableRows
+        if fill.in_place and isinstance(fill.table, ResidentTable):
+            self._rows = TableRows(fill.table.table, slot.vertices[: slot.room.rows[-2]], direct=True)
+        else:
+            shape = len(slot.vertices), *fill.table.shape[1:]
+            self._rows = torch.zeros(shape, dtype=fill.row_type, device=slot.vertices.device)
+
+    def inputs(self) -> Any:
+        return self._rows
+
+    def list(self) -> None:
+        """The batch's features are gathered, where they are not read in their table."""
+        if not isinstance(self._rows, TableRows):
+            self._fill.table.gather(self._slot.vertices, self._rows, self._slot.known[-1:])
+
+
+class NoFill:
+    """Of steps that find their inputs by themselves."""
+
+    numbers_rows, ahead, paths = True, 0, None
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+
+    def take(self) -> Filling:
+        return NoFilling()
+
+    def give_back(self, filling: Filling) -> None:
+        """What it held is free when nobody refers to it."""
+
+    def release(self) -> None:
+        pass
+
+
+class DeviceRows(NoFill):
+    """Rows that the device reads from a table by itself."""
+
+    def __init__(self, table: DeviceSource, in_place: bool, row_type: torch.dtype) -> None:
+        super().__init__(2)
+        self.table, self.in_place, self.row_type = table, in_place, row_type
+
+    def take(self) -> Filling:
+        return DeviceFilling(self)
 
 
 # Slots of captured steps into which the host gathers rows: all of a batch, or those of one of several paths.
@@ -144,7 +239,7 @@ class RowFilling:
 class GatheredSlots:
     """The `SlotFill` that fills slots with the rows of all vertices that a batch needs."""
 
-    numbers_rows = True
+    numbers_rows, slots, ahead = True, HOST_FILLED, 1
 
     def __init__(self, readings: ReadingPool, row_type: torch.dtype) -> None:
         self._readings, self._row_type, self.paths = readings, row_type, readings.paths

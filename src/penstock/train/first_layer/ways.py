@@ -42,7 +42,7 @@ from penstock.train.job import Job
 
 
 class TransformedReading(PlainReading):
-    """A `Reading` of the rows of all vertices that a batch needs; they stay on the host."""
+    """A `RowReading` of the rows of all vertices that a batch needs; they stay on the host."""
 
     def arrived(self, arrays: Sequence[Array], move: Move, device: torch.device) -> HostRows:
         rows: Any = arrays[0]
@@ -52,7 +52,7 @@ class TransformedReading(PlainReading):
 class TransformedInputs:
     """The `RowReader` under which every batch is transformed on the host."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         return TransformedReading(batch.vertices[node_type], source)
 
 

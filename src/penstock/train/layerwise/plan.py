@@ -176,7 +176,7 @@ class HostLevel:
     def _room(self, shape: tuple[int, int]) -> Array:
         if shape[0] * shape[1] * 4 <= self._in_memory:
             return np.empty(shape, np.float32)
-        return rows_in_file(shape, np.dtype(np.float32), self._folder, "Exact inference", "raise inference_mb")
+        return rows_in_file(shape, np.dtype(np.float32), self._folder, "Exact inference", "lower hidden")
 
 
 def rows_in_file(shape: tuple[int, int], dtype: np.dtype[Any], folder: Path, what: str, mend: str) -> Array:

@@ -21,7 +21,7 @@ from penstock.nn.adapter import merged_edge_rows, merged_edges, merged_relations
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block, by_relation, merge_values, new_rows
-from penstock.sampling.device.block import DeviceBlock, host_block
+from penstock.sampling.device.block import host_block
 from penstock.train.compute_device import device_memory_of
 from penstock.train.loading.given_graph import GivenGraph, Place
 from penstock.train.loading.options import EdgeList, LoaderJob, bidirectional_edges, induced_edges
@@ -98,10 +98,7 @@ class BatchFields:
             return induced_edges(self._graph, batch, self.edge_types)
         if self._job.subgraph_type == "bidirectional":
             return bidirectional_edges(batch, self.edge_types)
-        blocks: list[Any] = batch.blocks
-        if self.typed or not blocks:
-            return merged_relations(blocks)
-        return merged_edges(blocks)
+        return merged_relations(batch.blocks) if self.typed or not batch.blocks else merged_edges(batch.blocks)
 
     def _names_of_rows(self, place: Place) -> set[str]:
         nodes = self._nodes.values() if place is None else [self._nodes[place]] if isinstance(place, str) else []
@@ -188,7 +185,7 @@ class BatchFields:
         blocks, known = self._blocks(batch, kind)
         if not blocks:
             return np.empty(0, np.int64)
-        if isinstance(blocks[0], DeviceBlock):
+        if blocks[0].on_device:
             return merged_edge_rows(blocks, "edges", known)
         return merge_values(blocks, "edges", known)
 
@@ -198,27 +195,23 @@ class BatchFields:
             batch.merged = self.merged(batch)
         return batch.merged
 
-    def _blocks(self, batch: Batch, kind: EdgeType) -> tuple[list[Block], list[int] | None]:
-        blocks: list[Any] = batch.blocks
-        return by_relation(blocks).get(kind, ([], [])) if self.typed else (blocks, None)
+    def _blocks(self, batch: Batch, kind: EdgeType) -> tuple[list[Block], list[int]]:
+        return by_relation(self._hops(batch)).get(kind, ([], []))
+
+    def _hops(self, batch: Batch) -> list[Block]:
+        """The batch's blocks by relation, outermost first."""
+        return [block.named(self.edge_types) for block in batch.blocks]
 
     def _sampled_nodes(self, batch: Batch, name: str) -> list[int]:
         """The number of seeds, then of vertices that each hop adds."""
-        hops: list[Any] = list(reversed(batch.blocks))
-        if self.typed:
-            return [hops[0].num_dst[name], *(block.num_src[name] - block.num_dst[name] for block in hops)]
-        return [hops[0].num_dst, *(block.num_src - block.num_dst for block in hops)]
+        hops = self._hops(batch)[::-1]
+        return [hops[0].dst_counts[name], *(block.src_counts[name] - block.dst_counts[name] for block in hops)]
 
     def _sampled_edges(self, batch: Batch, kind: EdgeType) -> list[int]:
         """The number of edges of `edge_index` that each hop adds."""
         blocks, known = self._blocks(batch, kind)
-        counts = {
-            id(block): int(block.indptr[-1]) - int(block.indptr[first]) for block, first in new_rows(blocks, known)
-        }
-        if not self.typed:
-            return [int(b.indptr[-1]) - int(b.indptr[first]) for b, first in new_rows(blocks)]
-        hops: list[Any] = list(reversed(batch.blocks))
-        return [counts.get(id(block.relations.get(kind)), 0) for block in hops]
+        counts = (int(block.indptr[-1]) - int(block.indptr[first]) for block, first in new_rows(blocks, known))
+        return [next(counts) if kind in hop.relations else 0 for hop in reversed(self._hops(batch))]
 
     def _carried(self, batch: Batch, kind: EdgeType) -> dict[str, Make]:
         """The values that samplers and the pipeline have put into the blocks."""

@@ -14,7 +14,6 @@ from penstock.formatting import counted
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.sampling.block import TypedBlock
 from penstock.sampling.device.block import host_block, on_device
 from penstock.train.loading.batch_fields import BatchFields
 from penstock.train.loading.given_graph import Place
@@ -88,7 +87,7 @@ class GraphBatch:
     def blocks(self) -> list[Any]:
         """One block for each layer, outermost first, as models of `ps.nn` take them."""
         blocks = list(self._batch.blocks)
-        moved = _on_host if self._device.type == "cpu" else partial(on_device, device=self._device)
+        moved = host_block if self._device.type == "cpu" else partial(on_device, device=self._device)
         return [moved(block) for block in blocks]
 
     @property
@@ -426,10 +425,3 @@ _DELETED = _Deleted.DELETED
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _on_host(block: Any) -> Any:
-    if not isinstance(block, TypedBlock):
-        return host_block(block)
-    relations = {kind: host_block(part) for kind, part in block.relations.items()}
-    return TypedBlock(relations, block.num_src, block.num_dst)

@@ -13,12 +13,13 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.layer_table import WITHOUT_LAYERS
 from penstock.pipeline.loader import Batch
-from penstock.pipeline.options import PipelineOptions
-from penstock.sampling.block import Block, TypedBlock, by_relation, merge_edges, merge_values
+from penstock.pipeline.options import PipelineFields
+from penstock.sampling.block import Block, by_relation, merge_edges, merge_values
 from penstock.sampling.device.block import host_block
 from penstock.sampling.induced import induce_between
-from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SEEDS_ONLY, SamplerOptions
-from penstock.train.job import OTHER_NAMES, Job
+from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SEEDS_ONLY, SIZES, SamplerOptions
+from penstock.train.internals import REMOVED
+from penstock.train.job import OTHER_NAMES, Job, JobFields
 from penstock.train.job_options import DataOptions
 
 # Which edges a batch has between its vertices: those that were drawn, their reverses too, or all that there are.
@@ -37,13 +38,8 @@ class EdgeList(NamedTuple):
 
 def drawn_edges(batch: Batch, edge_types: list[EdgeType]) -> dict[EdgeType, EdgeList]:
     """The edges that were drawn, by the relations that have any; a vertex's list once."""
-    blocks: list[Any] = batch.blocks
-    if isinstance(blocks[0], TypedBlock):
-        parts = by_relation(blocks)
-    else:
-        parts = {edge_types[0]: (blocks, None)}  # type: ignore[dict-item]
     found = {}
-    for kind, (several, known) in parts.items():
+    for kind, (several, known) in by_relation([block.named(edge_types) for block in batch.blocks]).items():
         hosts: list[Block] = [host_block(block) for block in several]
         found[kind] = EdgeList(merge_edges(hosts, known), merge_values(hosts, "edges", known))
     return found
@@ -171,9 +167,9 @@ class LoaderJob(Job):
 _OF_DATA = set(DataOptions.model_fields) - {"graph", "split"}
 _OF_SAMPLERS = set(SamplerOptions.model_fields)
 OF_NEGATIVES = frozenset({"negatives", "negatives_per_edge", "filtered", "corrupt"})
-_OF_BATCHES = {"held_out", "batch_size", "layers", "seed", "draws", "threads", "reuse_batches", "reuse_mb"}
+_OF_BATCHES = {"held_out", "batch_size", "layers", "seed", "draws", "threads", "reuse_batches"}
 _OF_DEVICES = {"device", "placement", "sample_on", "feature_type", "device_share"}
-_OF_PIPELINES = set(PipelineOptions.model_fields) - {"trace_batches"}
+_OF_PIPELINES = set(PipelineFields.model_fields)
 _OWN = set(LoaderJob.model_fields) - set(Job.model_fields)
 LOADER_FIELDS = frozenset(_OF_DATA | _OF_SAMPLERS | OF_NEGATIVES | _OF_BATCHES | _OF_DEVICES | _OF_PIPELINES | _OWN)
 """Fields of a job that `ps.loader` takes by their names. Those left out are of the model and of its training."""
@@ -192,7 +188,7 @@ PYG_ARGUMENTS: dict[str, str] = {
     "neg_sampling": "use negatives_per_edge; the rows of triplets are batch.links.source_rows, destination_rows and"
     " negative_destination_rows.",
     "num_workers": "use sample_threads: threads draw ahead, and nothing has to be pickled.",
-    "prefetch_factor": "use sample_depth and gather_depth, the batches that wait in each stage.",
+    "prefetch_factor": "leave it out: each stage has batches waiting for the next.",
     "persistent_workers": "leave it out: threads share the graph, and start in microseconds.",
     "worker_init_fn": "leave it out: there are no worker processes.",
     "multiprocessing_context": "leave it out: there are no worker processes.",
@@ -233,7 +229,9 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
             f"ps.loader gives batches, and sampler {sampler} makes none: use fanouts of -1, or ps.train.",
             code="unsupported-combination",
         )
-    given = {"held_out": [0.0, 0.0], **fields, "fanouts": _hops(fields.get("fanouts")), "split": splits}
+    sizes = {"fanouts": [15, 10], **SIZES.get(sampler, {})}
+    hops = {"fanouts": _hops(fields["fanouts"])} if "fanouts" in fields else {}
+    given = {"held_out": [0.0, 0.0], **sizes, **fields, **hops, "split": splits}
     if sampler == SEEDS_ONLY:
         # Of the models, one without layers is given the seeds alone.
         given["model"] = next(iter(WITHOUT_LAYERS))
@@ -257,7 +255,9 @@ def _check(job: LoaderJob) -> None:
 def _why_not(name: str) -> str:
     if name in PYG_ARGUMENTS:
         return f"is PyG's: {PYG_ARGUMENTS[name]}"
-    why = "is a field of training, not of batches" if name in Job.model_fields else "is unknown"
+    if name in REMOVED:
+        return f"is no field any more: {REMOVED[name]}."
+    why = "is a field of training, not of batches" if name in JobFields.model_fields else "is unknown"
     other = OTHER_NAMES.get(name, name)
     return f"{why}: use {other}." if other in LOADER_FIELDS else f"{why}{nearest(name, sorted(LOADER_FIELDS))}"
 

@@ -12,20 +12,20 @@ from penstock.pipeline.batch_rows import HostCarrier
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
+from penstock.traced import FEATURES, TOPOLOGY
 from penstock.train.auto_values import decide_sample_threads
 from penstock.train.batch_source import layers_of
 from penstock.train.device.decision import PlacementDecision, decide
-from penstock.train.device.host_filled_steps import HostFilledSteps
 from penstock.train.device.memory import Load, StepMemory, TrialMemory, batch_load, followed, stored_type, way_of
 from penstock.train.device.traced import TracedMemory
-from penstock.train.execution.loaded import loss_of
 from penstock.train.execution_modes import needs_placement
-from penstock.train.first_layer.slots import gathered_bytes
+from penstock.train.first_layer.slots import HOST_FILLED, gathered_bytes
 from penstock.train.layerwise.host import Reach
 from penstock.train.optimisers import make_optimiser
 from penstock.train.run_context import generators_kept
 from penstock.train.session import Session
-from penstock.train.trace.allocations import FEATURES, TOPOLOGY, Allocations, UntraceableError, peak_of, tensors_in
+from penstock.train.steps.loaded import loss_of
+from penstock.train.trace.allocations import Allocations, UntraceableError, peak_of, tensors_in
 from penstock.train.trace.allocators import DevicePeak
 from penstock.train.trace.libraries import library_memory
 from penstock.train.whole.execution import decide_step
@@ -168,12 +168,12 @@ def _staged(session: Session, decision: PlacementDecision) -> int:
     tables = [graph.nodes[name].fields[field] for name, field in inputs.fields.items()]
     width = max(table.size // max(1, len(table)) for table in tables)
     number = max(stored_type(job, table).itemsize for table in tables)
-    filler, slots = way_of(job, decision.residence.features).filler, HostFilledSteps.slots_in_turn
+    filler = way_of(job, decision.residence.features).filler
     if filler is not None and decision.captured:
-        return slots * filler.host_bytes(room, width, number)
+        return HOST_FILLED * filler.host_bytes(room, width, number)
     if not decision.gathers:
         return 0
-    return (slots if decision.captured else job.transfer_threads) * gathered_bytes(room, width, number)
+    return (HOST_FILLED if decision.captured else job.transfer_threads) * gathered_bytes(room, width, number)
 
 
 def _placed(residence: Residence, session: Session) -> dict[str, int]:

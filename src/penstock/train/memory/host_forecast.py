@@ -23,24 +23,14 @@ from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
 from penstock.processes import start_python
 from penstock.store.source import RowSource
-from penstock.traced import memory_for
+from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.batch_source import layers_of
-from penstock.train.execution.loaded import learn_from, loss_of, prepared_batch
 from penstock.train.execution_modes import needs_placement
 from penstock.train.layerwise.host import Reach
 from penstock.train.memory.device_forecast import DeviceForecast, tried_on_host
 from penstock.train.session import Session
-from penstock.train.trace.allocations import (
-    BATCHES,
-    FEATURES,
-    LIBRARIES,
-    META,
-    PROCESS,
-    TOPOLOGY,
-    AllocationEvent,
-    UntraceableError,
-    traceable,
-)
+from penstock.train.steps.loaded import LearnAlone, StaleWeights
+from penstock.train.trace.allocations import LIBRARIES, META, PROCESS, AllocationEvent, UntraceableError, traceable
 from penstock.train.trace.allocators import heap_peak
 from penstock.train.trace.batches import LargestBatch, largest_batch
 from penstock.train.trace.fake_session import input_density, traced_session
@@ -94,12 +84,13 @@ def traced_host_run(session: Session, schedule: Schedule) -> tuple[HostPeak, str
     with traceable(), traced_session(session, input_density(session), False) as allocations:
         with allocations.during("pipeline"), memory_for(BATCHES):
             ahead = [*_ahead(session, largest), _reused(session, largest, schedule.batches), _older(session)]
+        # Older weights are among what lies ahead.
+        learn = LearnAlone(session, StaleWeights(session.learned, 0))
         for number in range(_STEPS):
             with allocations.during(f"step {number + 1}"):
                 loaded = _carried(session, largest)
-                x = prepared_batch(session, loaded)
-                learn_from(session, loss_of(session, loaded, x), loaded.batch, x)
-                del loaded, x
+                learn(loaded)
+                del loaded
         trace_inference(session, session.whole_graph_inference, allocations)
         del ahead
         trace_last_inference(session, session.whole_graph_inference, allocations)
@@ -110,7 +101,7 @@ def _ahead(session: Session, largest: LargestBatch) -> list[Any]:
     """Memory of the batches that wait in the pipeline's queues and threads, and of the one being computed."""
     job, batch = session.job, largest.loaded().batch
     gathered = min(
-        largest.batches, job.gather_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
+        largest.batches, job.reading_threads + job.gather_depth + job.transfer_threads + job.transfer_depth + 1
     )
     drawn = (
         job.drawing_threads + job.sample_depth

@@ -24,7 +24,6 @@ from penstock.traced import new_weights
 from penstock.train.batch_source import BatchSource, EdgeTimes, edge_times
 from penstock.train.data import choose_edge_type
 from penstock.train.job import Job
-from penstock.train.job_options import DataOptions
 from penstock.train.labels import LearnedLabels, check_classes, check_learned, recoded
 from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
@@ -86,7 +85,7 @@ class LabelledEdges:
 def labelled_edges(
     graph: Graph,
     kind: EdgeType,
-    options: DataOptions,
+    options: Job,
     task: TaskName,
     learned: LearnedLabels | None,
     reverse: Reverse | None = None,

@@ -52,7 +52,7 @@ def sample_ends(
     return batch
 
 
-def examples_of(batcher: EdgeBatcher, planned: Planned, share: Share | None = None) -> MiniBatch[Any]:
+def examples_of(batcher: EdgeBatcher, planned: Planned, share: Share | None = None) -> MiniBatch:
     """A batch of edges, or a share of it, without neighbourhoods."""
     links = batcher.batch(planned.seeds, planned.key)
     if share is not None:

@@ -56,7 +56,7 @@ class NodeTask:
     def examples(self, planned: Planned) -> Batch:
         """The planned vertices and their labels."""
         rows = {self.node_type: planned.seeds}
-        batch: MiniBatch[Any] = MiniBatch(rows, rows, [])
+        batch: MiniBatch = MiniBatch(rows, rows, [])
         self.label(batch)
         return batch
 

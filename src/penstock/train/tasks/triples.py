@@ -301,7 +301,7 @@ class TripleTask:
         return self._all
 
 
-def _bare(links: TripleBatch) -> MiniBatch[Any]:
+def _bare(links: TripleBatch) -> MiniBatch:
     """A batch of triples without neighbourhoods."""
     return MiniBatch(links.nodes, links.nodes, [], links=links)
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.errors import PenstockError
-from penstock.traced import MemoryPlace, current_category, current_place, memory_for
+from penstock.traced import BATCHES, FEATURES, TOPOLOGY, MemoryPlace, current_category, current_place, memory_for
 from penstock.train.trace.kernel_rates import StepWork
 from penstock.train.trace.libraries import library_workspaces, memory_inside
 from penstock.train.trace.shapes import like, rule_for
@@ -27,9 +27,6 @@ from penstock.train.trace.shapes import like, rule_for
 
 WEIGHTS = "weights"
 OPTIMISER = "optimiser state"
-FEATURES = "features"
-TOPOLOGY = "topology"
-BATCHES = "batches"
 ACTIVATIONS = "activations"
 GRADIENTS = "gradients"
 LIBRARIES = "library workspace"

@@ -11,11 +11,10 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch, Loaded
 from penstock.pipeline.schedule import BatchPlan, Planned
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
-from penstock.traced import memory_for
-from penstock.train.execution.loaded import loss_of
+from penstock.sampling.block import Block, MiniBatch
+from penstock.traced import BATCHES, memory_for
 from penstock.train.session import Session
-from penstock.train.trace.allocations import BATCHES
+from penstock.train.steps.loaded import loss_of
 
 # The largest batch that a run is expected to draw, estimated from a few that are drawn before it. Sizes of batches are
 # sums over many vertices and so nearly normal. Of n batches the largest is expected at sqrt(2 ln n) standard deviations
@@ -94,25 +93,22 @@ def enlarged(batch: Any, factor: float) -> Any:
     def grown(name: str, rows: int) -> int:
         return max(seeds.get(name, 0) if rows else 0, round(factor * rows)) if rows > seeds.get(name, 0) else rows
 
-    (only,) = batch.vertices if len(batch.vertices) == 1 else ("",)
-    blocks: list[Any] = []
+    blocks: list[Block] = []
     for block in batch.blocks:
-        if isinstance(block, TypedBlock):
-            relations = {
-                kind: _enlarged_block(part, factor, grown(kind[0], part.num_src), grown(kind[2], part.num_dst))
-                for kind, part in block.relations.items()
-            }
-            sizes = (
-                {name: grown(name, rows) for name, rows in each.items()} for each in (block.num_src, block.num_dst)
-            )
-            blocks.append(TypedBlock(relations, *sizes))
-        else:
-            blocks.append(_enlarged_block(block, factor, grown(only, block.num_src), grown(only, block.num_dst)))
+        named = block.named((name, "", name) for name in batch.vertices)
+        relations = {
+            kind: _enlarged_block(part, factor, grown(kind[0], part.num_src), grown(kind[2], part.num_dst))
+            for kind, part in named.relations.items()
+        }
+        sizes = (
+            {name: grown(name, rows) for name, rows in each.items()} for each in (named.src_counts, named.dst_counts)
+        )
+        blocks.append(next(iter(relations.values())) if block.has_lists else Block.of_relations(relations, *sizes))
     vertices = {name: np.empty(grown(name, len(ids)), ids.dtype) for name, ids in batch.vertices.items()}
     for name, ids in batch.vertices.items():
         vertices[name][: len(ids)] = ids
         vertices[name][len(ids) :] = 0
-    made: MiniBatch[Any] = replace(batch, vertices=vertices, blocks=blocks, features={})
+    made: MiniBatch = replace(batch, vertices=vertices, blocks=blocks, features={})
     return made
 
 

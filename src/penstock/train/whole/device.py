@@ -1,105 +1,102 @@
 """The whole graph on a GPU: a step captured once and replayed, and exact inference where the graph has room."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.pipeline.stages import Recorder
+from penstock.pipeline.schedule import Position, Schedule
+from penstock.sampling.block import BatchKey
 from penstock.sampling.device.hops import Topology
-from penstock.sampling.device.streams import rest
 from penstock.store.device.copies import to_device
 from penstock.store.device.tables import ResidentTable
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.launches import Recorded, warm_up
 from penstock.train.device.placed import DeviceWholeGraph
+from penstock.train.first_layer.slots import NoFill
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.plan import LayerPlan
-from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
+from penstock.train.steps.engine import Course, Engine
+from penstock.train.steps.parts import Gradients, Source
+from penstock.train.steps.update import Local
 from penstock.train.whole.prepared import PreparedStep
-from penstock.train.whole.steps import RepeatedSteps, StepPasses
+from penstock.train.whole.steps import StepPasses
 
 # A step on the whole graph, captured once and replayed: its shapes and its batch never change.
 
-_WARM_UPS = 3
-"""Steps before the capture, in which kernels compile and libraries allocate what they keep."""
+
+@dataclass(eq=False)
+class WholeSlot:
+    """One step of an epoch, with what changes from epoch to epoch at fixed places."""
+
+    step: PreparedStep
+    number: int
+    drawn: Tensor
+    """The key of its dropout."""
+    loss: Tensor
+    skip: Tensor
 
 
-class CapturedWholeSteps(RepeatedSteps):
-    """Does the steps of a schedule, each captured when it is first done."""
+class WholeSource(Source):
+    """The steps of an epoch, each of them always in the same slot."""
 
     stages = ("compute",)
 
-    def __init__(
-        self, session: Session, prepared: list[PreparedStep], schedule: Schedule, start: Position, recorder: Recorder
-    ) -> None:
-        super().__init__(session, schedule, start, recorder)
-        self._prepared, self._captured = prepared, dict[int, CapturedWholeStep]()
+    def __init__(self, session: Session, prepared: Sequence[PreparedStep], schedule: Schedule) -> None:
+        self._device, self._prepared, self._schedule = session.inputs.device, prepared, schedule
+        self._slots: dict[int, WholeSlot] = {}
+        self._epoch = 0
 
-    def __exit__(self, *_: object) -> None:
-        for step in self._captured.values():
-            step.close()
-        self._captured.clear()
+    def fill(self, position: Position) -> None:
+        self._epoch = position.epoch
 
-    def _step(self, planned: Planned) -> float:
-        number = planned.key.batch
-        if number not in self._captured:
-            pool = next((step.pool for step in self._captured.values()), None)
-            self._captured[number] = CapturedWholeStep(self._session, self._prepared[number], planned, pool)
-        began = time.perf_counter()
-        loss = self._captured[number].run(planned)
-        self._record("compute", began, planned)
-        return loss
+    def slot(self, number: int) -> WholeSlot:
+        key = torch.zeros(1, dtype=torch.int64, device=self._device)
+        loss = torch.zeros(1, device=self._device)
+        # Nothing is learned by the warm-up.
+        skip = torch.ones(1, device=self._device)
+        self._slots[number] = WholeSlot(self._prepared[number], number, key, loss, skip)
+        return self._slots[number]
+
+    def prepare(self, slot: WholeSlot, number: int) -> None:
+        key = BatchKey(self._schedule.seed, self._epoch, number).purpose("dropout")
+        slot.drawn.fill_(int(np.uint64(key).astype(np.int64)))
+
+    def keep(self, slot: WholeSlot, loss: Tensor) -> None:
+        slot.loss.copy_(loss)
+
+    def restart(self, batch: int) -> None:
+        for slot in self._slots.values():
+            slot.skip.zero_()
+
+    def look(self, first: int, last: int) -> tuple[list[float], int | None]:
+        """Nothing lacks room."""
+        return [float(self._slots[number].loss) for number in range(first, last)], None
 
 
-class CapturedWholeStep:
-    """Forward, backward and update of one step as one launch."""
+class WholeCompute:
+    """Every layer's bins forward, the loss, and the bins backward."""
 
-    def __init__(self, session: Session, step: PreparedStep, planned: Planned, pool: Any = None) -> None:
-        self._session, self._step, self._any = session, step, planned.key
-        device = session.inputs.device
-        self._key = torch.zeros(1, dtype=torch.int64, device=device)
-        self._loss = torch.zeros(1, device=device)
-        # A warm-up must not update the model.
-        self._skip = torch.ones(1, device=device)
-        prepare_skipping(session.optimiser)
-        warm_up(self._learn, device, _WARM_UPS)
-        self._recorded = Recorded(self._learn, device, pool=pool)
-        self._skip.zero_()
+    def __init__(self, session: Session, seed: int) -> None:
+        self._session, self._seed = session, seed
 
-    @property
-    def pool(self) -> Any:
-        """The memory pool of the captured step, which other steps may share."""
-        return self._recorded.pool
-
-    def run(self, planned: Planned) -> float:
-        """Do the step; returns its loss. Where that is not finite, the weights are not updated."""
-        self._key.fill_(int(np.uint64(planned.key.purpose("dropout")).astype(np.int64)))
-        self._recorded.replay()
-        return float(self._loss)
-
-    def close(self) -> None:
-        """Drop the gradients, which lie in the captured step's memory."""
-        rest(self._session.inputs.device)
+    def gradients(self, slot: WholeSlot, inputs: Any) -> Gradients:
+        """Where the loss is not finite, nothing is learned."""
         self._session.optimiser.zero_grad(set_to_none=True)
-
-    def _learn(self) -> None:
-        session, optimiser = self._session, self._session.optimiser
-        optimiser.zero_grad(set_to_none=True)
-        passes = StepPasses(session, self._step, self._any, self._key)
+        passes = StepPasses(self._session, slot.step, BatchKey(self._seed, 0, slot.number), slot.drawn)
         loss = passes.forward()
         passes.backward(loss)
-        if session.job.clip:
-            torch.nn.utils.clip_grad_norm_(session.learned.parameters(), session.job.clip, foreach=True)
-        self._loss.copy_(loss.detach().float().view(1))
-        fused: Any = optimiser
-        fused.found_inf = torch.maximum(self._skip, (~self._loss.isfinite()).float())[0]
-        optimiser.step()
-        fused.found_inf = None
+        found = loss.detach().float().view(1)
+        return Gradients(found, torch.maximum(slot.skip, (~found.isfinite()).float()))
+
+
+def captured_whole_steps(session: Session, prepared: Sequence[PreparedStep], course: Course) -> Engine:
+    """The steps of a schedule one at a time, all of them recorded before the first."""
+    source, seed = WholeSource(session, prepared, course.schedule), course.schedule.seed
+    return Engine(session, source, NoFill(len(prepared)), WholeCompute(session, seed), Local(session, 0.0), course)
 
 
 # Exact inference of a run on the whole graph, on a GPU that has room for the graph and every vertex's outputs.

@@ -26,6 +26,8 @@ from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.run_context import device_peak
 from penstock.train.session import Pause, Session, Steps
+from penstock.train.steps.engine import Course
+from penstock.train.steps.one_by_one import OneByOne
 from penstock.train.trace.allocations import UntraceableError
 from penstock.train.trace.libraries import measure_libraries
 from penstock.train.whole.in_place import InPlaceStep
@@ -51,7 +53,7 @@ from penstock.train.whole.plan import (
     vertices_by_level,
 )
 from penstock.train.whole.prepared import PreparedStep
-from penstock.train.whole.steps import Passes, StepPasses, WholeSteps, first_epoch, is_captured
+from penstock.train.whole.steps import Passes, RepeatedWork, StepPasses, WholeStep, first_epoch, is_captured
 from penstock.train.whole.traced import traced_step_memory
 
 # What a step on the whole graph does before it is computed for the first time: told while it is done, and timed.
@@ -137,10 +139,11 @@ class WholeExecution(LoadedExecution):
                 self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
         if self._is_captured():
             # Triton is imported where there is a device for it.
-            from penstock.train.whole.device import CapturedWholeSteps
+            from penstock.train.whole.device import captured_whole_steps
 
-            return CapturedWholeSteps(self._session, self._prepared, schedule, start, recorder)
-        return WholeSteps(self._session, passes, schedule, start, recorder)
+            return captured_whole_steps(self._session, self._prepared, Course(schedule, start, pause, recorder))
+        work = RepeatedWork(schedule, start, recorder)
+        return OneByOne(work, WholeStep(self._session, passes, work))
 
     def inference(self) -> Inference:
         """On the device as a whole where there is room, else layer by layer."""

@@ -9,10 +9,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.nn.adapter import merged_edges, merged_relations
+from penstock.nn.adapter import merged_relations
 from penstock.nn.drop import dropping
 from penstock.pipeline.schedule import Planned
-from penstock.sampling.block import MiniBatch, TypedBlock
+from penstock.sampling.block import MiniBatch
 from penstock.sampling.device.block import on_device
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session
@@ -32,7 +32,7 @@ class KeptNeighbourhood:
         self._session, device = session, session.inputs.device
         seeds = session.task.readable(planned.seeds)
         _require_room(session, reach, seeds, planned)
-        self.batch: MiniBatch[Any] = reach.batches(reach.hops)(seeds)
+        self.batch: MiniBatch = reach.batches(reach.hops)(seeds)
         self.batch.blocks = session.inputs.edges.attached(self.batch.blocks)
         if device.type == "cuda":
             self.batch.blocks = [on_device(block, device) for block in self.batch.blocks]
@@ -130,13 +130,11 @@ def _kept_bytes(session: Session, planned: Planned) -> tuple[float, float]:
     return of_vertices / sum(map(len, batch.vertices.values())), of_edges / max(1, sum(lists)) + _INDEX_BYTES
 
 
-def _pairs(batch: MiniBatch[Any]) -> list[Tensor]:
+def _pairs(batch: MiniBatch) -> list[Tensor]:
     """The edges that the module is given, by relation."""
-    if isinstance(batch.blocks[0], TypedBlock):
-        return list(merged_relations(batch.blocks).values())
-    return [merged_edges(batch.blocks)]
+    return list(merged_relations(batch.blocks).values())
 
 
-def _stored_features(session: Session, batch: MiniBatch[Any]) -> dict[str, Tensor]:
+def _stored_features(session: Session, batch: MiniBatch) -> dict[str, Tensor]:
     tables = session.inputs.tables
     return {name: session.inputs.pull(name, ids) for name, ids in batch.vertices.items() if name not in tables}

@@ -18,7 +18,7 @@ from penstock.kernels import njit
 from penstock.nn.input_rows import Aggregation
 from penstock.nn.kernels import cut_evenly
 from penstock.nn.layer_table import LAYERS
-from penstock.sampling.block import Block, MiniBatch, TypedBlock
+from penstock.sampling.block import Block, MiniBatch
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.session import Session
 
@@ -303,7 +303,7 @@ def _loads(graph: Graph, kinds: Sequence[EdgeType], name: str, rows: Array) -> A
 
 
 def _make_bins(
-    sample: Callable[[Rows], MiniBatch[Any]], order: Rows, bounds: dict[str, Array], bins: int, places: Rows
+    sample: Callable[[Rows], MiniBatch], order: Rows, bounds: dict[str, Array], bins: int, places: Rows
 ) -> list[Bin]:
     """The bins of a layer, made by several threads."""
 
@@ -314,7 +314,7 @@ def _make_bins(
     return list(map_blocks(work, bins, 1))
 
 
-def _make_bin(sample: Callable[[Rows], MiniBatch[Any]], order: Rows, rows: dict[str, slice], places: Rows) -> Bin:
+def _make_bin(sample: Callable[[Rows], MiniBatch], order: Rows, rows: dict[str, slice], places: Rows) -> Bin:
     rows = {name: some for name, some in rows.items() if some.stop > some.start}
     if not rows:
         return Bin({}, None, {}, {})
@@ -325,22 +325,15 @@ def _make_bin(sample: Callable[[Rows], MiniBatch[Any]], order: Rows, rows: dict[
 
 def _in_place(whole: Bin, order: Rows, counts: dict[str, int]) -> Bin:
     """A layer's only bin, which reads the level below in place: its rows are a prefix there, too."""
-    places = whole.inputs
-    if isinstance(whole.block, TypedBlock):
-        relations = {
-            kind: _renumbered(part, places[kind[0]], counts[kind[0]], places.get(kind[2]), counts[kind[2]])
-            for kind, part in whole.block.relations.items()
-        }
-        block: Any = TypedBlock(relations, {**whole.block.num_src, **_known(counts)}, whole.block.num_dst)
-    else:
-        ((name, found),) = places.items()
-        block = _renumbered(whole.block, found, counts[name], found, counts[name])
-    names = {name: order[name][:count] for name, count in counts.items() if count}
-    return Bin(whole.rows, block, dict.fromkeys(names), names)
-
-
-def _known(counts: dict[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count}
+    places, known = whole.inputs, {name: count for name, count in counts.items() if count}
+    named = whole.block.named((name, "", name) for name in places)
+    relations = {
+        kind: _renumbered(part, places[kind[0]], counts[kind[0]], places.get(kind[2]), counts[kind[2]])
+        for kind, part in named.relations.items()
+    }
+    block = Block.of_relations(relations, named.src_counts | known, named.dst_counts)
+    names = {name: order[name][:count] for name, count in known.items()}
+    return Bin(whole.rows, block if named is whole.block else block.parts[0], dict.fromkeys(names), names)
 
 
 def _renumbered(block: Block, places: Any, sources: int, totals_at: Any, targets: int) -> Block:

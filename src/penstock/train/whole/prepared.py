@@ -24,7 +24,7 @@ from penstock.train.whole.plan import Bin, WholePlan
 class Examples(NamedTuple):
     """The examples of one step in one epoch."""
 
-    batch: MiniBatch[Any]
+    batch: MiniBatch
     """Seeds and labels, where the model is computed."""
     places: dict[str, Tensor | None]
     """The positions of seeds among the computed rows, by node type; None: they are these rows, in order."""
@@ -48,7 +48,7 @@ class ExampleSource:
         if self._fixed is not None:
             return self._fixed
         device, task = self._session.inputs.device, self._session.task
-        batch: MiniBatch[Any] = task.examples(self._planned._replace(key=key))
+        batch: MiniBatch = task.examples(self._planned._replace(key=key))
         batch.labels = moved(as_tensors(batch.labels), device)
         found = Examples(batch, {name: self._places(name, rows, device) for name, rows in batch.seeds.items()})
         if not task.redraws:

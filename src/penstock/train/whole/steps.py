@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -17,9 +17,13 @@ from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageClock, StageTime, times_in_turn
 from penstock.progress import Progress
 from penstock.sampling.block import BatchKey
+from penstock.traced import is_traced
 from penstock.train.execution.support import Support, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.session import Session, Step
+from penstock.train.steps.parts import LearnedRows
+from penstock.train.steps.runner import number_of
+from penstock.train.steps.update import make_step
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import LayerNorms
@@ -48,24 +52,23 @@ def repeated_epochs(schedule: Schedule, start: Position) -> Iterator[Planned]:
         epoch, first = epoch + 1, 0
 
 
-class RepeatedSteps:
-    """Does the steps of a schedule one at a time, the same ones in every epoch."""
+STAGES = "forward", "backward", "update"
 
-    stages: ClassVar[tuple[str, ...]] = ("forward", "backward", "update")
 
-    def __init__(self, session: Session, schedule: Schedule, start: Position, recorder: Recorder) -> None:
-        self._session, self._planned = session, repeated_epochs(schedule, start)
-        self._clocks = {name: StageClock(name, 1, 1, recorder) for name in self.stages}
+class RepeatedWork:
+    """The steps of a schedule, the same ones in every epoch, and the clocks of their stages (`steps.one_by_one`)."""
 
-    def __iter__(self) -> Iterator[list[Step]]:
-        for planned in self._planned:
-            loss = self._step(planned)
-            yield [Step(planned.position, len(planned.seeds), loss, planned.last)]
+    def __init__(self, schedule: Schedule, start: Position, recorder: Recorder, stages: Sequence[str] = STAGES) -> None:
+        self._planned = repeated_epochs(schedule, start)
+        self.clocks = {name: StageClock(name, 1, 1, recorder) for name in stages}
+
+    def __iter__(self) -> Iterator[Planned]:
+        return self._planned
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Nothing is left running."""
 
     def aside(self) -> AbstractContextManager[None]:
@@ -74,58 +77,39 @@ class RepeatedSteps:
 
     def times(self) -> dict[str, StageTime]:
         """Of the stages, which take turns."""
-        return times_in_turn(self._clocks)
+        return times_in_turn(self.clocks)
 
-    def _step(self, planned: Planned) -> float:
-        """Do a step; its loss."""
-        raise NotImplementedError
-
-    def _record(self, stage: str, began: float, planned: Planned) -> float:
-        self._clocks[stage].worked(0, began, planned)
+    def record(self, stage: str, began: float, planned: Planned) -> float:
+        """A stage of a step has ended now, which is returned."""
+        self.clocks[stage].worked(0, began, planned)
         return time.perf_counter()
 
 
-class WholeSteps(RepeatedSteps):
-    """Steps on one machine; `passes` makes the forward and backward pass of a planned step."""
+class WholeStep:
+    """Does a step on one machine; `passes` makes the forward and backward pass of a planned step."""
 
-    def __init__(
-        self,
-        session: Session,
-        passes: "Callable[[Planned], Passes]",
-        schedule: Schedule,
-        start: Position,
-        recorder: Recorder,
-    ) -> None:
-        super().__init__(session, schedule, start, recorder)
-        self._passes = passes
+    def __init__(self, session: Session, passes: "Callable[[Planned], Passes]", work: RepeatedWork) -> None:
+        self._session, self._passes, self._work = session, passes, work
 
-    def _step(self, planned: Planned) -> float:
-        session = self._session
+    def __call__(self, planned: Planned) -> Step:
+        """Where the loss is not finite, nothing is learned."""
+        session, record = self._session, self._work.record
         session.optimiser.zero_grad(set_to_none=True)
         began = time.perf_counter()
         with session.drawing(planned.key.purpose("dropout")):
             passes = self._passes(planned)
             loss = passes.forward()
-        value = float(loss.detach())
-        began = self._record("forward", began, planned)
-        if not math.isfinite(value):
-            return value
-        passes.backward(loss)
-        began = self._record("backward", began, planned)
-        self._update(passes)
-        self._record("update", began, planned)
-        return value
-
-    def _update(self, passes: "Passes") -> None:
-        session = self._session
-        if session.job.clip:
-            torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *passes.learned_rows()], session.job.clip)
-        cast(Any, session.optimiser).found_inf = None
-        session.optimiser.step()
-        passes.learn()
+        value = number_of(loss)
+        began = record("forward", began, planned)
+        if math.isfinite(value):
+            passes.backward(loss)
+            began = record("backward", began, planned)
+            make_step(session, rows=passes)
+            record("update", began, planned)
+        return Step(planned.position, len(planned.seeds), value, planned.last)
 
 
-class Passes(Protocol):
+class Passes(LearnedRows, Protocol):
     """The forward and backward pass of one step."""
 
     def forward(self) -> Tensor:
@@ -133,12 +117,6 @@ class Passes(Protocol):
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of the loss in the parameters, and of learnable rows."""
-
-    def learned_rows(self) -> list[Tensor]:
-        """Learnable rows with their gradients, to be clipped with the others."""
-
-    def learn(self) -> None:
-        """Push the gradients of learnable rows."""
 
 
 # How far a long step has come, bin by bin.
@@ -306,7 +284,7 @@ class StepPasses:
 
     def learn(self) -> None:
         """Push the gradients of learnable rows."""
-        for name, rows in self._learnable().items():
+        for name, rows in ({} if is_traced() else self._learnable()).items():
             vertices = self._plan.order[name][: self._plan.counts[0][name]]
             assert rows.grad is not None
             self._session.inputs.tables[name].push(vertices, rows.grad.float().cpu().numpy())

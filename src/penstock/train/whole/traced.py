@@ -1,6 +1,7 @@
 """The memory of a step on the whole graph, before its bins are made: traced on bins of the counted sizes."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,20 +9,13 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.pipeline.schedule import Planned
-from penstock.sampling.block import Block, TypedBlock
+from penstock.pipeline.schedule import START, Planned, Schedule
+from penstock.sampling.block import Block
 from penstock.sampling.device.block import CHUNK, DeviceBlock
-from penstock.traced import array_of, current_trace, memory_for, room, stand_in, tensor_of
+from penstock.traced import FEATURES, TOPOLOGY, array_of, current_trace, memory_for, room, stand_in, tensor_of
 from penstock.train.session import Session
-from penstock.train.trace.allocations import (
-    FEATURES,
-    META,
-    TOPOLOGY,
-    AllocationEvent,
-    PeakMemory,
-    UntraceableError,
-    traceable,
-)
+from penstock.train.steps.engine import Course
+from penstock.train.trace.allocations import META, AllocationEvent, PeakMemory, UntraceableError, traceable
 from penstock.train.trace.allocators import DevicePeak, device_peak, heap_peak
 from penstock.train.trace.batches import try_small_batch
 from penstock.train.trace.fake_session import input_density, traced_session
@@ -33,7 +27,7 @@ from penstock.train.whole.levels import KeptLevel
 from penstock.train.whole.memory import BinSize, Decision
 from penstock.train.whole.plan import Bin, InPlacePlan, PlacedLists, WholePlan, reads_in_place
 from penstock.train.whole.prepared import PreparedBin, PreparedStep
-from penstock.train.whole.steps import StepPasses, is_captured
+from penstock.train.whole.steps import RepeatedWork, StepPasses, WholeStep, is_captured
 
 # A step whose bins read levels in place, on meta tensors, to predict its memory.
 
@@ -185,7 +179,7 @@ def traced_host_steps(session: Session, given: StepSizes) -> tuple[list[Allocati
 def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePeak:
     """The peak of a run on a GPU: its steps, captured or launched, and its validations."""
     from penstock.pipeline.device import DeviceCarrier
-    from penstock.train.whole.device import CapturedWholeStep, whole_on_device
+    from penstock.train.whole.device import captured_whole_steps, whole_on_device
 
     inputs, further = session.inputs, 0
     with traceable(), traced_session(session, input_density(session), True) as allocations:
@@ -194,23 +188,22 @@ def traced_device_run(session: Session, steps: Sequence[StepSizes]) -> DevicePea
             try_small_batch(session, steps[0].planned)
         with allocations.during("preparation"):
             traced = [_traced_step(session, each, _stood_for(each), True) for each in steps]
-        before, captured, pool = allocations.now, list[Any](), None
-        is_recorded = is_captured(session, [each.decision for each in steps])
-        for step, given in zip(traced, steps, strict=True):
-            allocations.work.times = _load(given.sizes) / max(
-                1, _load([[each.block for each in layer] for layer in step.plan.bins])
-            )
+        before, is_recorded = allocations.now, is_captured(session, [each.decision for each in steps])
+        with ExitStack() as entered:
             if is_recorded:
+                course = Course(_schedule(session), START, lambda _: 1, lambda *_: None)
                 with allocations.during("captured step", step=True):
-                    captured.append(CapturedWholeStep(session, step, given.planned, pool))
-                    pool = captured[0].pool
-                continue
-            for number in range(_STEPS):
-                with allocations.during(f"step {number + 1}", step=True):
-                    _trace_step(session, step, given.planned)
-            further += step.further(_kept_by(session, allocations.now - before))
-        for trace in (trace_inference, trace_last_inference):
-            trace(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
+                    entered.enter_context(captured_whole_steps(session, traced, course))
+            for step, given in () if is_recorded else zip(traced, steps, strict=True):
+                allocations.work.times = _load(given.sizes) / max(
+                    1, _load([[each.block for each in layer] for layer in step.plan.bins])
+                )
+                for number in range(_STEPS):
+                    with allocations.during(f"step {number + 1}", step=True):
+                        _trace_step(session, step, given.planned)
+                further += step.further(_kept_by(session, allocations.now - before))
+            for trace in (trace_inference, trace_last_inference):
+                trace(session, lambda: session.whole_graph_inference(whole_on_device(session)), allocations)
         count = session.job.epochs * len(steps)
         found, share = device_peak(allocations.events), allocations.work.share(kernel_rates(), is_recorded, count)
         found = found._replace(share=share, host_validates=allocations.host_validates)
@@ -242,10 +235,12 @@ def _traced_step(
 
 
 def _trace_step(session: Session, step: PreparedStep, planned: Planned) -> None:
-    session.optimiser.zero_grad(set_to_none=True)
-    passes = StepPasses(session, step, planned.key)
-    passes.backward(passes.forward())
-    session.optimiser.step()
+    work = RepeatedWork(_schedule(session), START, lambda *_: None)
+    WholeStep(session, lambda planned: StepPasses(session, step, planned.key), work)(planned)
+
+
+def _schedule(session: Session) -> Schedule:
+    return Schedule(session.task.items, session.task.batch_size, session.job.draw_seed, session.job.epochs)
 
 
 class _TracedStep(PreparedStep):
@@ -310,7 +305,7 @@ class _TracedStep(PreparedStep):
         if not self._typed:
             return next(iter(parts.values()))
         given = {kind: part for kind, part in parts.items() if part.num_edges}
-        return TypedBlock(
+        return Block.of_relations(
             given, dict.fromkeys(self.plan.order, 0) | size.inputs, dict.fromkeys(self.plan.order, 0) | rows
         )
 

@@ -18,38 +18,38 @@ from penstock.wire.transport.frames import Frames
 from penstock.wire.transport.stream import Stream, StreamThread, close_socket
 from penstock.wire.transport.tls import PROOF_BYTES, HandshakeError, Tls
 
-# How a connection begins: TLS's handshake, a greeting of the caller, and the server's welcome.
+# How a connection begins: TLS's handshake, a greeting of the caller, and the server's welcome. Both are encrypted,
+# whatever the setting of security is:
 #
-# All of both travels encrypted, whatever the setting of security is:
+# caller -> server   greeting: security, group and stripe, the caller's name, a proof
 #
-#     caller -> server   greeting: security, group and stripe, the caller's name, a proof
-#     server -> caller   welcome: a proof
+# server -> caller   welcome: a proof
 #
-# Proofs are empty where certificates are the run's own, since a certificate then says who shows it. The welcome tells
-# the caller that it was believed: in TLS 1.3 a caller is done before the server has looked at its certificate. With
-# `token` both sides then end TLS, and what follows travels in the clear.
+# Proofs are empty where certificates are the run's own, since a certificate then identifies its task. The welcome tells
+# the caller that it was accepted: in TLS 1.3 a caller is done before the server has checked its certificate. With
+# `token` both sides then end TLS, and what follows is sent unencrypted.
 
 GREETING = struct.Struct(f"<6s16sB64s{PROOF_BYTES}s")
 GROUP_BYTES = 16
 MOST_STRIPES = 16
-"""Connections of one group."""
+"""The most connections of one group."""
 
 T = TypeVar("T")
 Steps = Generator[int, None, "HandshakeResult"]
-"""Yields what it waits for (EVENT_READ or EVENT_WRITE of `selectors`), and returns the session."""
+"""Yields what it waits for (EVENT_READ or EVENT_WRITE of `selectors`), and returns the result."""
 
 
 class HandshakeResult(NamedTuple):
-    """What a handshake has come to."""
+    """The result of a handshake."""
 
     peer: str
-    """Who is at the other end."""
+    """The name of the authenticated peer."""
     socket: socket.socket
-    """From now on; an SSLSocket unless bytes travel in the clear."""
+    """The socket to use from now on; an SSLSocket unless bytes are sent unencrypted."""
     group: bytes
-    """Connections of one caller's channel have the same,"""
+    """The name of the group: the same for all connections of one caller's channel."""
     stripe: int
-    """and numbers of their own: 0 is the first."""
+    """The connection's number in the group: 0 is the first."""
 
 
 class Side(Protocol):
@@ -61,11 +61,11 @@ class Side(Protocol):
     stripe: int
 
     def steps(self, own: ssl.SSLSocket) -> Steps:
-        """Carry it out. Raises HandshakeError or OSError."""
+        """Carry out the handshake. Raises HandshakeError or OSError."""
 
 
 def new_group() -> bytes:
-    """A group that nobody else has."""
+    """A random name for a group."""
     return secrets.token_bytes(GROUP_BYTES)
 
 
@@ -82,7 +82,7 @@ class CallerSide:
         yield from _tried(own.do_handshake)
         tls.check(own)
         if tls.pinned:
-            # Nothing is said to somebody else.
+            # Nothing is sent to a peer that is not the expected one.
             tls.verify(own, "server", me, peer, b"")
         proof = tls.proof(own, "caller", me, peer)
         greeting = GREETING.pack(tls.security.encode(), self.group, self.stripe, me.encode(), proof)
@@ -122,7 +122,7 @@ class ServerSide:
 
 
 def _tried(step: Callable[[], T]) -> Generator[int, None, T]:
-    """Try something until it need not wait for the other side any more."""
+    """Retry a step until it need not wait for the other side any more."""
     while True:
         try:
             return step()
@@ -133,7 +133,7 @@ def _tried(step: Callable[[], T]) -> Generator[int, None, T]:
 
 
 def _received(own: ssl.SSLSocket, size: int) -> Generator[int, None, bytes]:
-    """Exactly so many bytes: no more are read before the handshake is done."""
+    """Receive exactly so many bytes: no more are read before the handshake is done."""
     got = b""
     while len(got) < size:
         some = yield from _tried(partial(own.recv, size - len(got)))
@@ -144,7 +144,7 @@ def _received(own: ssl.SSLSocket, size: int) -> Generator[int, None, bytes]:
 
 
 def _unwrapped(tls: Tls, own: ssl.SSLSocket) -> Generator[int, None, socket.socket]:
-    """The socket to go on with: the same, or one in the clear when both sides have ended TLS."""
+    """The socket to continue with: the same, or an unencrypted one when both sides have ended TLS."""
     if tls.encrypts:
         return own
     yield from _tried(own.unwrap)
@@ -155,28 +155,30 @@ def _unwrapped(tls: Tls, own: ssl.SSLSocket) -> Generator[int, None, socket.sock
 log = logging.getLogger("penstock.wire")
 
 HANDSHAKE_SECONDS = 10.0
-"""In which both sides must have proven who they are."""
+"""Seconds in which both sides must authenticate."""
 CONNECT_SECONDS = 3.0
-"""In which a caller must have reached somebody."""
+"""Seconds in which a caller must be connected."""
 
 _UNKNOWN = "an unauthenticated connection"
 
 
 class Owner(Protocol):
-    """Is called with what happens on a connection, in the wire's thread."""
+    """Its methods are called with the events of a connection, in the wire's thread."""
 
     def opened(self, connection: "Connection") -> None:
-        """The peer has proven who it is."""
+        """The peer is authenticated."""
 
     def received(self, connection: "Connection", frames: Frames) -> None:
-        """A message has come. May raise Malformed."""
+        """A message has arrived. May raise Malformed."""
 
     def lost(self, connection: "Connection", reason: str) -> None:
         """The connection has ended, not by `close`."""
 
 
 class Connection:
-    """Belongs to the wire's thread, which carries out the handshake. The stream after it may be another thread's."""
+    """One connection. The wire's thread owns it and carries out the handshake; its stream may then belong to another
+    thread.
+    """
 
     def __init__(
         self,
@@ -189,17 +191,18 @@ class Connection:
         lanes: Sequence[StreamThread] = (),
         connecting: bool = False,
     ) -> None:
-        """`heartbeat`: seconds without a byte after which the peer is gone; `lanes` are threads for large messages;
-        `connecting`: not connected yet."""
+        """`heartbeat`: seconds without a byte after which the peer counts as lost; `lanes` are threads for large
+        messages; `connecting`: not connected yet.
+        """
         self.socket, self.peer, self.open, self.closed = own, "", False, False
         self.reached = not connecting
-        """Whether somebody accepted the connection."""
+        """Whether the connection was accepted."""
         self.group, self.stripe = side.group, side.stripe
         """See `HandshakeResult`; of a connection that was accepted, known when it is open."""
         self.finishing = False
-        """Whether another one has taken its place."""
+        """Whether another connection has replaced it."""
         self.queued = 0
-        """Bytes that were given to it and have not left."""
+        """Bytes that are queued and have not left."""
         self._loop, self._side, self._owner = loop, side, owner
         self._limits, self._heartbeat, self._lanes = limits, heartbeat, lanes
         self._steps: Steps | None = None
@@ -208,15 +211,16 @@ class Connection:
         self._began = time.monotonic()
 
     def start(self) -> None:
-        """Begin the handshake, as soon as there is somebody at the other end."""
+        """Begin the handshake once the socket is connected."""
         if self.reached:
             self._guarded(self._start_handshake)
         else:
             self._loop.watch(self.socket, None, lambda: self._guarded(self._connected))
 
     def send(self, frames: Sequence[bytes | Array], size: int, left: Callable[[], None]) -> None:
-        """Have a message of `size` bytes sent; `left` is called when its memory is no longer read, also if it never
-        leaves."""
+        """Send a message of `size` bytes; `left` is called when its memory is no longer read, also
+        if it never leaves.
+        """
         self.queued += size
 
         def is_left() -> None:
@@ -226,17 +230,17 @@ class Connection:
         self._in_lane(lambda stream: stream.send(frames, lambda: self._told(is_left)))
 
     def pause(self, paused: bool) -> None:
-        """Whether to leave what the peer sends with it for now."""
+        """Stop or resume reading from the peer."""
         self._in_lane(lambda stream: stream.pause(paused))
 
     def finish(self) -> None:
-        """Another connection has taken its place: end when both directions are done."""
+        """End when both directions are done, as another connection has replaced this one."""
         self.finishing = True
         begins = not self._side.server_side
         self._in_lane(lambda stream: stream.finish(begins))
 
     def tick(self, now: float) -> None:
-        """Give a sign of life; end the connection if the peer gave none, or did not prove who it is in time."""
+        """Send a heartbeat; end the connection if the peer sent none, or did not authenticate in time."""
         if self.closed:
             return
         if self._stream is None:
@@ -246,7 +250,7 @@ class Connection:
             self._stream.tick(now)
 
     def close(self) -> None:
-        """End it. What was written still leaves; what was not never will."""
+        """Close it. What was written still leaves; what was not never will."""
         if self.closed:
             return
         self.closed, self.open = True, False
@@ -260,7 +264,7 @@ class Connection:
 
     @property
     def bytes(self) -> int:
-        """What it has carried, in the direction in which it was more."""
+        """The bytes that it has carried, in the busier direction."""
         return 0 if self._stream is None else self._stream.bytes
 
     def _connected(self) -> None:
@@ -307,7 +311,7 @@ class Connection:
             loop.soon(lambda: lane.add(stream))
 
     def _in_lane(self, step: Callable[[Stream], None]) -> None:
-        """Have something done to the stream by the thread that it belongs to."""
+        """Run a step on the stream in the thread that owns it."""
         stream = self._stream
         assert stream is not None
         if self._lane is None:
@@ -316,7 +320,7 @@ class Connection:
             self._lane.loop.soon(lambda: step(stream))
 
     def _told(self, step: Callable[[], None]) -> None:
-        """Have something done by the wire's thread."""
+        """Run a step in the wire's thread."""
         if self._lane is None:
             step()
         else:
@@ -332,7 +336,7 @@ class Connection:
         self._told(lambda: self._end(reason))
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Do something; whatever goes wrong ends this connection and nothing else."""
+        """Run a step; an error ends only this connection."""
         if self.closed:
             return
         try:
@@ -350,5 +354,5 @@ class Connection:
 
 
 def _reason(error: Exception) -> str:
-    """OpenSSL's errors name a line of Python's source."""
+    """An error without the line of Python's source that OpenSSL's errors name."""
     return f"TLS: {error.reason}" if isinstance(error, ssl.SSLError) and error.reason else str(error)

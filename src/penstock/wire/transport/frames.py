@@ -14,14 +14,13 @@ from penstock.graph.arrays import Array
 from penstock.wire.message import Limits, Malformed
 from penstock.wire.transport.tls import RECORD_BYTES
 
-# The layout of a message's frames on a connection.
-#
-# A message is a head and its large frames behind it. The head has its length before it, and says how many frames there
-# are and their sizes; the bytes of all small ones are in it. Of large frames the bytes follow, one after the other.
-# Both sides know all sizes from the head. A head without frames is a sign of life.
+# The layout of a message's frames on a connection. A message is a head followed by its large frames. The head is
+# preceded by its length, has the number of frames and their sizes, and includes the bytes of all small ones. The bytes
+# of large frames follow, one after the other. Both sides know all sizes from the head. A head without frames is a
+# heartbeat.
 
 INLINE_BYTES = 1 << 14
-"""The longest frame that travels in the head."""
+"""The longest frame that is part of the head."""
 LENGTH = struct.Struct("<I")
 _COUNT, _SIZE = struct.Struct("<H"), struct.Struct("<Q")
 
@@ -30,9 +29,9 @@ class MessageHead(NamedTuple):
     """The content of a message's head."""
 
     sizes: list[int]
-    """Of all frames, in bytes."""
+    """The sizes of all frames, in bytes."""
     small: dict[int, bytes]
-    """The frames that are in it, by their number."""
+    """The frames in the head, by number."""
 
     @property
     def large(self) -> list[int]:
@@ -54,7 +53,7 @@ def pack_head(frames: Sequence[bytes | Array]) -> tuple[bytes, list[memoryview]]
 
 
 def read_head(data: bytes, limits: Limits) -> MessageHead:
-    """What a head says, or Malformed if it cannot be one or its message is over the limits."""
+    """The content of a head, or Malformed if it is invalid or its message exceeds the limits."""
     if len(data) < _COUNT.size:
         raise Malformed("it is too short.")
     (count,) = _COUNT.unpack_from(data)
@@ -73,52 +72,52 @@ def read_head(data: bytes, limits: Limits) -> MessageHead:
     return MessageHead(sizes, small)
 
 
-# What one connection receives: bytes read where they belong, and joined to messages.
+# What one connection receives: bytes read to where they belong, and joined to messages.
 
 _STAGE = 1 << 16
-"""Bytes that are read at once where it is not known yet what comes."""
+"""Bytes that are read at once before the next sizes are known."""
 _BUDGET = 4 << 20
-"""Bytes that are read before other connections have their turn."""
+"""Bytes that are read before other connections are served."""
 _WORTH_WAKING = 1 << 16
-"""Bytes of a frame that must have come before the thread is woken, unless fewer are left of it."""
+"""Bytes of a frame that must have arrived before the thread is woken, unless fewer are missing."""
 
 Frames = list[bytes | Array]
 
 
 @dataclass(eq=False)
 class _Arriving:
-    """A message of which the head is there."""
+    """A message whose head has arrived."""
 
     head: MessageHead
     frames: Frames
     left: deque[int] = field(default_factory=deque)
-    """Numbers of the large frames that have not come whole."""
+    """Numbers of the large frames that are incomplete."""
 
 
 class Inbox:
-    """Belongs to the thread that owns the socket."""
+    """Used only by the thread that owns the socket."""
 
     def __init__(self, limits: Limits, encrypted: bool) -> None:
         self.bytes = 0
-        """All that was read."""
+        """The number of bytes read."""
         self._limits, self._longest = limits, longest_head(limits)
-        # TLS holds back up to a record of which the rest has not come: the socket has so much less than is missing.
+        # TLS holds back up to one incomplete record: the socket has that much less than is missing.
         self._held_back = RECORD_BYTES if encrypted else 0
         self._stage, self._start, self._end = memoryview(bytearray(_STAGE)), 0, 0
         self._length = -1
-        """Bytes of the head that comes next; negative: not known yet."""
+        """Bytes of the next head; negative: not known yet."""
         self._target: memoryview | None = None
-        """Where the bytes of a head or frame too long for the stage go,"""
+        """Where the bytes of a head or frame too long for the staging buffer go."""
         self._filled = 0
         self._is_head = False
-        """and whether it is a head."""
+        """Whether that is a head."""
         self._messages: deque[_Arriving] = deque()
 
     def read(self, own: socket.socket) -> int:
-        """Read what is there; how many bytes it was, negative when the peer has ended the connection.
+        """Read what is available; returns the bytes read, negative when the peer has ended the connection.
 
-        With TLS there may be more that the socket does not tell of: `pending` of an SSLSocket does. Raises Malformed if
-        it cannot have been sent by a peer.
+        With TLS there may be more that the socket does not report: `pending` of an SSLSocket does. Raises Malformed for
+        what no peer can have sent.
         """
         count, more = 0, 1
         while count < _BUDGET and more > 0:
@@ -135,13 +134,13 @@ class Inbox:
 
     @property
     def wanted(self) -> int:
-        """Bytes that should have come before it is worth reading again: a slow link brings a few at a time."""
+        """Bytes that should have arrived before it is worth reading again: a slow link brings a few at a time."""
         if self._target is None:
             return 1
         return max(1, min(len(self._target) - self._filled - self._held_back, _WORTH_WAKING))
 
     def take(self) -> Frames | None:
-        """The frames of the next message, if it is whole; a sign of life has none."""
+        """The frames of the next complete message, if any; a heartbeat has none."""
         return self._messages.popleft().frames if self._messages and not self._messages[0].left else None
 
     def _room(self) -> memoryview:
@@ -160,7 +159,7 @@ class Inbox:
                 return
 
     def _begin_head(self) -> bool:
-        """Read a head from the stage, or see where it is to be read to; whether anything came of it."""
+        """Parse a head from the staging buffer, or set where it is read to; returns whether there was progress."""
         held = self._end - self._start
         if self._length < 0:
             if held < LENGTH.size:
@@ -180,7 +179,7 @@ class Inbox:
         return True
 
     def _fill(self) -> bool:
-        """Move what the stage holds of what is under way to its place; whether it is there whole."""
+        """Move staged bytes of the current head or frame to their place; returns whether it is complete."""
         target = self._target
         assert target is not None
         some = min(self._end - self._start, len(target) - self._filled)
@@ -208,7 +207,7 @@ class Inbox:
         self._next_frame(arriving)
 
     def _next_frame(self, arriving: _Arriving) -> None:
-        """See where the next bytes of a message go; nowhere when it is whole."""
+        """Set where the next bytes of a message go; nowhere when it is complete."""
         if arriving.left:
             frame = np.empty(arriving.head.sizes[arriving.left[0]], np.uint8)
             arriving.frames[arriving.left[0]] = frame
@@ -221,14 +220,14 @@ def _read_plain(own: socket.socket, room: memoryview) -> tuple[int, int]:
         some = own.recv_into(room)
     except BlockingIOError:
         return 0, 0
-    # What was not filled has emptied the socket: another call would only report that.
+    # A short read has emptied the socket: another call would only report that.
     return some, -1 if not some else int(some == len(room))
 
 
 def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
-    """As `_read_plain`, with TLS, of which every call gives one record.
+    """As `_read_plain`, with TLS, where every call returns one record.
 
-    A short loop around what SSLSocket itself calls: at 16 KiB a call, `recv_into` and a look at each record took a
+    A short loop around what SSLSocket itself calls: at 16 KiB per call, `recv_into` and a check of each record took a
     fifth more of a core.
     """
     read: Callable[[int, memoryview], int] = cast(Any, getattr(own, "_sslobj", own)).read
@@ -246,17 +245,17 @@ def _read_records(own: ssl.SSLSocket, room: memoryview) -> tuple[int, int]:
     return filled, 1
 
 
-# What one connection sends: the heads and large frames of messages, written as the socket takes them.
+# What one connection sends: the heads and large frames of messages, written as the socket accepts them.
 
 _PIECE = 1 << 20
-"""Bytes of a large frame that are handed to TLS at a time: they leave as one, however long that takes."""
+"""Bytes of a large frame that are handed to TLS at a time: they cannot be interrupted."""
 _AT_ONCE = 16
-"""Pieces that are written by one call where nothing is encrypted."""
+"""Pieces that are written by one call without encryption."""
 
 
 @dataclass(eq=False)
 class _Piece:
-    """Bytes that leave in one go."""
+    """Bytes that are written together."""
 
     data: memoryview
     last: bool = False
@@ -264,15 +263,15 @@ class _Piece:
 
 
 class Outbox:
-    """Belongs to the thread that owns the socket."""
+    """Used only by the thread that owns the socket."""
 
     def __init__(self, encrypted: bool) -> None:
         self.bytes = 0
-        """All that was written."""
+        """The number of bytes written."""
         self._encrypted = encrypted
         self._queue: deque[Sequence[bytes | Array]] = deque()
         self._lefts: deque[Callable[[], None]] = deque()
-        """Of all messages that have not left."""
+        """The callbacks of all messages that have not left."""
         self._current: Iterator[_Piece] = iter(())
         self._pieces: deque[_Piece] = deque()
 
@@ -287,12 +286,12 @@ class Outbox:
         return bool(self._pieces) or any(len(frame) > INLINE_BYTES for frames in self._queue for frame in frames)
 
     def put(self, frames: Sequence[bytes | Array], left: Callable[[], None]) -> None:
-        """Have a message sent; `left` is called when its memory is no longer read."""
+        """Queue a message; `left` is called when its memory is no longer read."""
         self._queue.append(frames)
         self._lefts.append(left)
 
     def write(self, own: socket.socket) -> bool:
-        """Write what the socket takes; whether there is more for it when it takes more."""
+        """Write what the socket accepts; returns whether there is more."""
         written = 0
         while written < _BUDGET:
             self._prepare()
@@ -300,7 +299,7 @@ class Outbox:
                 return False
             try:
                 if self._encrypted:
-                    # What TLS did not take it must be given again, and nothing else.
+                    # TLS must be given again exactly what it did not accept.
                     count = own.send(self._pieces[0].data)
                 else:
                     count = own.sendmsg([piece.data for piece in self._pieces])
@@ -312,7 +311,7 @@ class Outbox:
         return True
 
     def drop(self) -> list[Callable[[], None]]:
-        """Nothing more will be written: what to call to free the memory."""
+        """Drop everything; returns the callbacks that release its memory."""
         lefts = list(self._lefts)
         for each in (self._queue, self._pieces, self._lefts):
             each.clear()
@@ -320,7 +319,7 @@ class Outbox:
         return lefts
 
     def _prepare(self) -> None:
-        """Have as many pieces ready as one call writes."""
+        """Prepare as many pieces as one call writes."""
         while len(self._pieces) < (1 if self._encrypted else _AT_ONCE):
             piece = next(self._current, None)
             if piece is not None:

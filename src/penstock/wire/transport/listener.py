@@ -12,22 +12,21 @@ from penstock.wire.transport.frames import Frames
 from penstock.wire.transport.stream import FINISHED
 from penstock.wire.transport.tls import HandshakeError
 
-# The connections of one channel between two tasks: the first, and others for large messages.
-#
-# One connection is encrypted by one core at each end. Where processes have threads for it (`StreamThread`), a channel
-# that sends or receives large messages has as many more connections, and each message takes the one with the fewest
-# bytes before it. A connection that has carried much is replaced by one with fresh keys; what is under way on it still
-# arrives.
+# The connections of one channel between two tasks: the first, and others for large messages. One connection is
+# encrypted by one core at each end. Where processes have threads for it (`StreamThread`), a channel that sends or
+# receives large messages has as many more connections, and each message takes the one with the fewest queued bytes. A
+# connection that has carried much is replaced by one with fresh keys; what is in flight on it still arrives.
 
 LARGE_BYTES = 1 << 19
-"""Of a message that does not travel over the first connection where there are others."""
+"""Messages of at least this size do not use the first connection if there are others."""
 KEY_BYTES = 1 << 36
-"""That are sent in one direction before a connection is replaced. AES-GCM's keys are good for 2^38 in TLS 1.3 (RFC
-8446, 5.5), and Python's `ssl` has no way to change them on the way."""
+"""Bytes sent in one direction before a connection is replaced. AES-GCM's keys are good for 2^38 in TLS 1.3 (RFC 8446,
+5.5), and Python's `ssl` cannot change them within a connection.
+"""
 
 
 class ConnectionGroup:
-    """Belongs to the wire's thread."""
+    """The connections of one channel. Used only by the wire's thread."""
 
     def __init__(self, first: Connection) -> None:
         self._current = {first.stripe: first}
@@ -35,11 +34,11 @@ class ConnectionGroup:
 
     @property
     def first(self) -> Connection:
-        """The connection that every message can take."""
+        """The connection that any message can take."""
         return self._current[0]
 
     def add(self, connection: Connection) -> None:
-        """Use one more; one with the same number, in its place."""
+        """Add a connection; it replaces one with the same number."""
         former = self._current.get(connection.stripe)
         self._current[connection.stripe] = connection
         if former is not None:
@@ -47,7 +46,9 @@ class ConnectionGroup:
             former.finish()
 
     def ends_with(self, connection: Connection, reason: str) -> bool:
-        """Forget a connection that has ended; whether the group has ended with it, since messages may be lost."""
+        """Remove a connection that has ended; returns whether the group has ended with it, since
+        messages may be lost.
+        """
         if connection in self._finishing and reason == FINISHED:
             self._finishing.discard(connection)
             return False
@@ -63,7 +64,7 @@ class ConnectionGroup:
         return [each for each in self._current.values() if each.bytes >= KEY_BYTES]
 
     def connections(self) -> list[Connection]:
-        """All of them, those that are being replaced too."""
+        """All connections, including those that are being replaced."""
         return [*self._current.values(), *self._finishing]
 
     def close(self) -> None:
@@ -75,14 +76,14 @@ class ConnectionGroup:
 log = logging.getLogger("penstock.wire")
 
 MAX_UNAUTHENTICATED = 256
-"""Connections that have not proven who they are: of more, the oldest is ended. A peer needs milliseconds."""
+"""The most unauthenticated connections; beyond it the oldest is closed. A peer needs milliseconds to authenticate."""
 MAX_PER_PEER = 512
-"""Connections of one peer: of more, the oldest is ended. Each of its flows has one, or a few."""
+"""The most connections of one peer; beyond it the oldest is closed. Each of its flows has one, or a few."""
 _AT_ONCE = 64
-"""Connections accepted before others have their turn."""
+"""Connections accepted before other sockets are served."""
 
 Accept = Callable[[socket.socket, int, Owner], Connection]
-"""Makes the connection of a socket that was accepted at an port_index."""
+"""Makes the connection of a socket that was accepted at a port."""
 
 
 class Requests(Protocol):
@@ -114,17 +115,17 @@ class Listener:
         loop.watch(own, self._accept_connections, None)
 
     def number_of(self, connection: Connection) -> int:
-        """By which a connection's group is known in `groups`."""
+        """The key of a connection's group in `groups`."""
         return self._numbers[connection]
 
     def pause(self, paused: bool) -> None:
-        """Whether to leave what peers ask with them for now."""
+        """Stop or resume reading requests from peers."""
         self._paused = paused
         for connection in self._numbers:
             connection.pause(paused)
 
     def tick(self, now: float) -> None:
-        """Keep connections to their time."""
+        """Check the timeouts of connections."""
         for connection in [*self._unauthenticated, *self._numbers]:
             connection.tick(now)
         self._loop.watch(self.socket, self._accept_connections, None)
@@ -139,7 +140,7 @@ class Listener:
             each.clear()
 
     def opened(self, connection: Connection) -> None:
-        """A connection has been authenticated; it belongs to a group that is there, or begins one."""
+        """Add an authenticated connection to its group, or begin a group with it."""
         key = connection.peer, connection.group
         number = self._known.get(key)
         if number is None and connection.stripe:
@@ -161,7 +162,6 @@ class Listener:
         self._requests.asked(self._port_index, connection, frames)
 
     def lost(self, connection: Connection, reason: str) -> None:
-        """-@ cluster/worker/explained/explanations.py"""
         if connection in self._unauthenticated:
             del self._unauthenticated[connection]
             self.refused += 1
@@ -174,7 +174,7 @@ class Listener:
                 self._forget(each)
 
     def _forget(self, connection: Connection) -> int:
-        """The number of its group."""
+        """Remove a connection from its group; returns the group's number."""
         self._of_peer[connection.peer].pop(connection, None)
         return self._numbers.pop(connection, -1)
 
@@ -195,19 +195,19 @@ class Listener:
                 accepted.setblocking(False)
                 connection = self._accept(accepted, self._port_index, self)
             except OSError as error:
-                # It was ended before it was begun.
+                # The connection was closed before it was begun.
                 accepted.close()
                 log.info("A connection was refused: %s.", error)
                 continue
             self._unauthenticated[connection] = None
             if len(self._unauthenticated) > MAX_UNAUTHENTICATED:
-                self._drop(next(iter(self._unauthenticated)), "too many connections have not proven who they are")
+                self._drop(next(iter(self._unauthenticated)), "too many connections are not authenticated")
             connection.start()
 
     def _make_room(self, error: OSError) -> None:
-        """Most likely the process has no file descriptor left: drop an unauthenticated connection to free one.
+        """Accepting failed, most likely for lack of a file descriptor: drop an unauthenticated connection to free one.
 
-        Where there is none, no connection is accepted until the next tick.
+        If there is none, no connection is accepted until the next tick.
         """
         log.warning("A connection could not be accepted (%s).", error)
         if self._unauthenticated:

@@ -1,9 +1,9 @@
-"""An authenticated connection: messages both ways, signs of life, an orderly end; and threads for some of them.
+"""An authenticated connection: messages both ways, heartbeats, an orderly end; and threads for some of them.
 
-A stream belongs to one thread, that of its event loop: nobody else reads from its socket or writes to it. That is not
-only simpler. OpenSSL's connections are not made for two threads at once, and Python before 3.13 gives its lock away
-while it reads or writes one without taking another, so that a thread that reads and one that writes would corrupt it.
-What travels both ways at once in bulk has a connection for each direction, as channels have anyway.
+A stream belongs to one thread, that of its event loop: no other thread reads from its socket or writes to it. OpenSSL's
+connections are not safe for two threads at once, and Python before 3.13 releases the interpreter lock while it reads or
+writes one without taking another lock, so that concurrent reads and writes would corrupt it. Bulk traffic in both
+directions has a connection for each, as channels have anyway.
 """
 
 import logging
@@ -26,12 +26,12 @@ _LAST_READS = 64
 _CORK: int = getattr(socket, "TCP_CORK", -1)
 FINISHED = "both sides have finished"
 _TICK = 0.1
-"""Seconds between looks at the clock of a thread for large messages."""
+"""Seconds between checks of the clock in a thread for large messages."""
 _CORES_EACH, _MOST = 4, 4
 
 
 class Stream:
-    """Belongs to its loop's thread. What happens is told in that thread."""
+    """Used only by its loop's thread, in which its callbacks run."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Stream:
         received: Callable[[Frames], None],
         ended: Callable[[str], None],
     ) -> None:
-        """`received` is told of messages and may raise Malformed, `ended` of an end that was not asked for."""
+        """`received` is called with messages and may raise Malformed, `ended` with the reason of an unexpected end."""
         self.socket, self.closed = own, False
         encrypted = isinstance(own, ssl.SSLSocket)
         self._corks, self._corked = encrypted and _CORK >= 0, False
@@ -53,16 +53,16 @@ class Stream:
         self._paused = self._writing = False
         self._finishing = self._begins_end = self._has_finished = self._was_finished = False
         self._wakes_at = 1
-        """Bytes that must be there for the socket to be readable."""
+        """Bytes that must have arrived for the socket to count as readable."""
         self._heard = self._said = time.monotonic()
 
     def start(self) -> None:
-        """Begin to read; something may have come already."""
+        """Begin to read; data may have arrived already."""
         self._watch()
         self._guarded(self._read)
 
     def send(self, frames: Sequence[bytes | Array], left: Callable[[], None]) -> None:
-        """Have a message sent; `left` is called when its memory is no longer read, also if it never leaves."""
+        """Send a message; `left` is called when its memory is no longer read, also if it never leaves."""
         if self.closed:
             left()
             return
@@ -70,7 +70,7 @@ class Stream:
         self._guarded(self._write)
 
     def pause(self, paused: bool) -> None:
-        """Whether to leave what the peer sends with it for now."""
+        """Stop or resume reading from the peer."""
         if paused != self._paused and not self.closed:
             self._paused, self._heard = paused, time.monotonic()
             self._watch()
@@ -78,19 +78,19 @@ class Stream:
                 self._guarded(self._read)
 
     def finish(self, begins: bool) -> None:
-        """Nothing more will be sent: end when all has left and the peer has ended its direction too.
+        """Send nothing more: end when all has left and the peer has ended its direction too.
 
-        The side that `begins` ends its direction first. The other one might be faster than the news of it.
+        The side that `begins` ends its direction first. The other one might be faster than the message about it.
         """
         self._finishing, self._begins_end = True, begins
         self._guarded(self._write)
 
     def tick(self, now: float) -> None:
-        """Give a sign of life; end the connection if the peer gave none."""
+        """Send a heartbeat; end the connection if the peer sent none."""
         if self.closed:
             return
         if self._wakes_at > 1 and now - self._heard > self._heartbeat / 4 and not self._paused:
-            # Bytes that are too few to make the socket readable also show that the peer is alive.
+            # Bytes too few to make the socket readable also show that the peer is alive.
             self._guarded(self._read)
         if now - self._heard > self._heartbeat and not self._paused:
             self._end("it was silent for too long")
@@ -99,7 +99,7 @@ class Stream:
             self.send((), _nothing)
 
     def close(self) -> None:
-        """End it. What was written still leaves; what was not never will."""
+        """Close it. What was written still leaves; what was not never will."""
         if self.closed:
             return
         self.closed = True
@@ -110,7 +110,7 @@ class Stream:
 
     @property
     def bytes(self) -> int:
-        """What it has carried in the direction in which it was more. Any thread may ask."""
+        """The bytes that it has carried, in the busier direction. Any thread may call it."""
         return max(self._inbox.bytes, self._outbox.bytes)
 
     def _read(self) -> None:
@@ -131,7 +131,7 @@ class Stream:
             self._wakes_at = self._inbox.wanted
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._wakes_at)
         if self._pending():
-            # TLS has it already, so that the socket will not tell of it.
+            # TLS has read it already, so the socket will not report it.
             self._loop.soon(lambda: self._guarded(self._read))
 
     def _peer_finished(self) -> None:
@@ -157,7 +157,7 @@ class Stream:
                 return
             if self._begins_end and not self._has_finished:
                 self._has_finished = True
-                # Not an SSLSocket's own, which would no longer read.
+                # Not the SSLSocket's own method, after which it would no longer read.
                 socket.socket.shutdown(self.socket, socket.SHUT_WR)
         if writing != self._writing:
             self._writing = writing
@@ -174,7 +174,7 @@ class Stream:
             self._loop.watch(self.socket, reads, (lambda: self._guarded(self._write)) if self._writing else None)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Do something; whatever goes wrong ends this connection and nothing else."""
+        """Run a step; an error ends only this connection."""
         if self.closed:
             return
         try:
@@ -200,9 +200,10 @@ class Stream:
 def close_socket(own: socket.socket, last_reads: int) -> None:
     """Close a connection so that what was written still arrives."""
     with suppress(OSError):
-        # An SSLSocket is a plain one from here on.
+        # From here on the socket is used as a plain one.
         own.shutdown(socket.SHUT_WR)
-        # Closing with unread bytes would take back what was sent. Who goes on sending cannot hold this thread up.
+        # Closing with unread bytes would discard what was sent. The number of reads is bounded, as the peer may go on
+        # sending.
         for _ in range(last_reads):
             if not own.recv(1 << 16):
                 break
@@ -214,7 +215,9 @@ def _nothing() -> None:
 
 
 def default_lanes() -> int:
-    """One for every four cores, four at most. With fewer cores one thread does everything."""
+    """The default number of threads: one for every four cores, at most four. With fewer cores one thread does
+    everything.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_MOST, cores // _CORES_EACH)
 
@@ -231,12 +234,12 @@ class StreamThread:
         self.loop.start()
 
     def add(self, stream: Stream) -> None:
-        """In this thread: begin with a stream."""
+        """Begin to serve a stream, in this thread."""
         self._streams = {each for each in self._streams if not each.closed} | {stream}
         stream.start()
 
     def close(self) -> None:
-        """End the thread and all that it has."""
+        """End the thread and its streams."""
         self._ends = True
         self.loop.soon()
         self.loop.join()

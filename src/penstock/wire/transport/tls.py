@@ -1,9 +1,9 @@
 """TLS 1.3 as the wire uses it: both sides show a certificate, no session is resumed, and a peer is one task.
 
-Python's `ssl` does all of it; here are its settings, and the answer to the question whose a certificate is. By default
-every task has a certificate that was made for the run, and is known by the public key in it. An operator may have tasks
-show certificates of an authority of their own instead: those belong to hosts, so that a task then also signs its name,
-together with both certificates, by the key that the run gave it.
+Python's `ssl` does all of it; here are its settings, and the identification of a certificate's owner. By default every
+task has a certificate that was made for the run, and is identified by the public key in it. An operator may have tasks
+show certificates of an authority of their own instead: those belong to hosts, so a task then also signs its name,
+together with both certificates, with the key that the run gave it.
 """
 
 import datetime
@@ -33,26 +33,25 @@ from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, first_problem
 from penstock.wire.options import WireOptions
 
-# Certificates that authenticate a task: made for one run and passed to each task by the launcher.
-#
-# Every task has a private key and a certificate of its own. An authority that is made for the run alone signs the
-# certificates, and its private key is forgotten as soon as it has: nobody can make another one. Who a peer is, however,
-# is not what a certificate says but the public key in it, which must be the one that the run knows the task by. A task
-# that is started again has the same key, so nothing has to be told to the others.
+# Certificates that authenticate a task: made for one run and passed to each task by the launcher. Every task has a
+# private key and a certificate of its own. An authority that is made for the run signs the certificates, and its
+# private key is then discarded: no further certificate can be made. A peer is identified not by what a certificate says
+# but by the public key in it, which must be the one that the run has for the task. A restarted task has the same key,
+# so the others need not be informed.
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SEED_BYTES = 32
 _AUTHORITY = ">authority"
-"""No task can be called that."""
+"""A name that no task can have."""
 _BEGINS = datetime.datetime(2000, 1, 1)
 _ENDS = datetime.datetime(9999, 12, 31, 23, 59, 59)
-"""What RFC 5280 writes where no end is known: certificates end with the run, whatever clocks of its hosts say."""
+"""RFC 5280's value for no known end: certificates end with the run, whatever the clocks of its hosts say."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What one task of a run is given: its own key and certificate, and the public keys of all tasks."""
+    """The credentials of one task of a run: its own key and certificate, and the public keys of all tasks."""
 
     name: str
     secret: str = field(repr=False)
@@ -65,12 +64,12 @@ class Credentials:
     """Public keys by task name, of all tasks of the run, 64 hexadecimal digits each."""
 
     def to_json(self) -> str:
-        """For a file or a pipe that nobody else reads."""
+        """For a file or a pipe that no other process reads."""
         return json.dumps({**vars(self), "peers": dict(self.peers)})
 
     @classmethod
     def from_json(cls, text: str) -> "Credentials":
-        """Read what `to_json` wrote, and check it."""
+        """Read and validate what `to_json` wrote."""
         try:
             credentials = cls(**_Document.model_validate_json(text).model_dump())
             problem = _problem(credentials)
@@ -88,7 +87,7 @@ class Credentials:
         return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.secret))
 
     def private_pem(self) -> str:
-        """Certificate and private key, as OpenSSL reads them."""
+        """Certificate and private key in PEM, as OpenSSL reads them."""
         return self.certificate + self.private_key.private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
         ).decode("ascii")
@@ -97,7 +96,7 @@ class Credentials:
 def make_credentials(names: Sequence[str], seed: bytes | None = None) -> dict[str, Credentials]:
     """Keys and certificates for the tasks of a new run, by name.
 
-    From the same secret `seed` come the same: processes that share one need not be told each other's keys.
+    The same secret `seed` gives the same ones: processes that share it need not exchange keys.
     """
     for name in names:
         if not _NAME.fullmatch(name):
@@ -118,7 +117,7 @@ def make_credentials(names: Sequence[str], seed: bytes | None = None) -> dict[st
 
 
 def public_key_of(certificate: bytes) -> str:
-    """The public key in a certificate (DER), as `Credentials.peers` has it; empty where it is of another kind."""
+    """The public key in a certificate (DER), in the form of `Credentials.peers`; empty where it is of another kind."""
     try:
         key = x509.load_der_x509_certificate(certificate).public_key()
     except Exception:  # whatever a parser finds wrong with what a stranger sent, it is no task's key
@@ -127,7 +126,7 @@ def public_key_of(certificate: bytes) -> str:
 
 
 def _certificate(name: str, key: Ed25519PublicKey, authority: Ed25519PrivateKey) -> str:
-    """Signed by the authority, in PEM: every bit of it follows from the arguments."""
+    """A certificate signed by the authority, in PEM, fully determined by the arguments."""
     is_authority = name == _AUTHORITY
     signs = x509.KeyUsage(
         digital_signature=not is_authority,
@@ -168,7 +167,7 @@ class _Document(StrictDocument):
 
 
 def _problem(credentials: Credentials) -> str:
-    """What is wrong with them; empty when nothing is."""
+    """What is wrong with the credentials; empty if nothing is."""
     for name, key in credentials.peers.items():
         if not _NAME.fullmatch(name):
             return f"{name!r} cannot name a task"
@@ -194,26 +193,26 @@ def _hex(key: Ed25519PublicKey) -> str:
 
 
 PROTOCOL = "penstock/5"
-"""What both sides must speak over TLS (ALPN)."""
+"""The protocol that both sides must speak over TLS (ALPN)."""
 RECORD_BYTES = 1 << 14
-"""The most that one of TLS's records carries."""
+"""The most bytes in one TLS record."""
 PROOF_BYTES = 64
 _NO_PROOF = bytes(PROOF_BYTES)
 _ULP, _ULP_BYTES = 31, 16
-"""TCP_ULP of Linux: which protocol the kernel speaks over a TCP connection."""
+"""Linux's TCP_ULP: the protocol that the kernel speaks over a TCP connection."""
 
 
 class HandshakeError(Exception):
-    """The other side is no task of this run, or not the one it says it is."""
+    """The other side is not a task of this run, or not the one that it claims to be."""
 
 
 class Tls:
-    """One endpoint's certificate and what it accepts of others'. Any thread may use it."""
+    """One endpoint's certificate and its checks of others'. Any thread may use it."""
 
     def __init__(self, credentials: Credentials, options: WireOptions) -> None:
         self.credentials, self.security = credentials, options.security
         self.encrypts = options.security != "token"
-        """Whether connections stay encrypted when both sides have proven who they are."""
+        """Whether connections stay encrypted after both sides are authenticated."""
         self._options = options
         self._own_der = b""
         self._caller, self._server = (
@@ -226,21 +225,21 @@ class Tls:
         return self._options.tls_ca is None
 
     def wrap(self, own: socket.socket, server_side: bool) -> ssl.SSLSocket:
-        """The connected socket with TLS over it, which takes the socket's place; its handshake is still to come."""
-        # Where the peer is gone already, `ssl` would take the socket, raise, and leave it open.
+        """The connected socket wrapped in TLS, which replaces the socket; its handshake is still to come."""
+        # If the peer is gone already, `ssl` would take the socket, raise, and leave it open.
         own.getpeername()
         context = self._server if server_side else self._caller
         return context.wrap_socket(own, server_side=server_side, do_handshake_on_connect=False)
 
     def check(self, own: ssl.SSLSocket) -> None:
-        """Refuse a connection that is not what both contexts ask for. Raises HandshakeError."""
+        """Refuse a connection that does not meet the requirements of both contexts. Raises HandshakeError."""
         if own.selected_alpn_protocol() != PROTOCOL:
             raise HandshakeError("it does not speak Penstock's protocol")
         if own.version() != "TLSv1.3" or own.session_reused:
             raise HandshakeError("it has not made a new session of TLS 1.3")
 
     def owner(self, own: ssl.SSLSocket) -> str:
-        """The task whose certificate the other side has shown. Raises HandshakeError where it is no task's."""
+        """The task whose certificate the other side has shown. Raises HandshakeError if it is no task's."""
         key = public_key_of(own.getpeercert(True) or b"")
         found = [name for name, known in self.credentials.peers.items() if known == key]
         if not key or len(found) != 1:
@@ -248,13 +247,13 @@ class Tls:
         return found[0]
 
     def proof(self, own: ssl.SSLSocket, role: str, caller: str, server: str) -> bytes:
-        """By which this task shows, over a connection with the operator's certificates, that it is who it says."""
+        """The signature by which this task proves its name over a connection with the operator's certificates."""
         if self.pinned:
             return _NO_PROOF
         return self.credentials.private_key.sign(self._signed(own, role, caller, server))
 
     def verify(self, own: ssl.SSLSocket, role: str, caller: str, server: str, proof: bytes) -> None:
-        """Raise HandshakeError unless the other side, in its role, is the task that it says it is."""
+        """Raise HandshakeError unless the other side, in its role, is the task that it claims to be."""
         peer = caller if role == "caller" else server
         if self.pinned:
             if self.owner(own) != peer:
@@ -270,7 +269,7 @@ class Tls:
             raise HandshakeError(f"it does not hold the key of {peer}") from None
 
     def _signed(self, own: ssl.SSLSocket, role: str, caller: str, server: str) -> bytes:
-        """With both certificates in it, what was signed for one connection is worth nothing in another's middle."""
+        """The signed bytes. They include both certificates, so a signature for one connection is useless on another."""
         shown = {own.server_side: self._own_der, not own.server_side: own.getpeercert(True) or b""}
         digests = [hashlib.sha256(shown[side]).digest() for side in (False, True)]
         return b"\0".join([b"penstock task", role.encode(), caller.encode(), server.encode(), *digests])
@@ -280,10 +279,10 @@ class Tls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
-        # Messages say themselves whether they are whole: the end of a connection needs no record of its own.
+        # Messages have their own lengths, so the end of a connection needs no record of its own.
         context.options |= ssl.OP_NO_TICKET | ssl.OP_IGNORE_UNEXPECTED_EOF
         if self.encrypts:
-            # The kernel encrypts where OpenSSL and Linux can; which it is, `kernel_tls` says.
+            # The kernel encrypts if OpenSSL and Linux support it; `kernel_tls` tells whether it does.
             context.options |= getattr(ssl, "OP_ENABLE_KTLS", 0)
         if side == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
@@ -298,7 +297,7 @@ class Tls:
 
 
 def kernel_tls(own: socket.socket) -> bool:
-    """Whether the kernel encrypts or decrypts what travels over a connection."""
+    """Whether the kernel encrypts or decrypts a connection."""
     try:
         return own.getsockopt(socket.IPPROTO_TCP, _ULP, _ULP_BYTES).rstrip(b"\0") == b"tls"
     except OSError:
@@ -306,7 +305,7 @@ def kernel_tls(own: socket.socket) -> bool:
 
 
 def _load_files(context: ssl.SSLContext, options: WireOptions) -> bytes:
-    """Have a context use the operator's files; the certificate of this host, in DER."""
+    """Have a context use the operator's files; returns the certificate of this host, in DER."""
     ca, certificate, key = (
         Path(path or "").expanduser() for path in (options.tls_ca, options.tls_cert, options.tls_key)
     )
@@ -330,7 +329,7 @@ def _load_files(context: ssl.SSLContext, options: WireOptions) -> bytes:
 
 @contextmanager
 def _private_file(text: str) -> Iterator[str]:
-    """The path of a file that holds a secret, for functions that read nothing else: in memory where Linux can."""
+    """The path of a file that holds a secret, for functions that only read files: in memory where Linux supports it."""
     if hasattr(os, "memfd_create"):
         descriptor, path = os.memfd_create("penstock"), ""
         folder = Path("/proc/self/fd")

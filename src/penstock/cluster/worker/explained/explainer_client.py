@@ -14,19 +14,19 @@ from penstock.graph.arrays import Array
 from penstock.processes import start_python
 
 ARGUMENTS = ["-m", explainer_process.__name__]
-"""What Python is started with to be an explainer."""
+"""Python's arguments for an explainer process."""
 _TRIES = 5
 """Explainers in a row that may be lost with one explanation."""
 _LOOK = 0.5
-"""Seconds between two looks at whether the explanation is still wanted."""
+"""Seconds between two checks whether the explanation is still wanted."""
 
 
 class ExplainerLost(Exception):  # noqa: N818
-    """The process ended or gave no sign for too long."""
+    """The process ended or was silent for too long."""
 
 
 class ExplainerClient:
-    """Has explanations made, one at a time. `about` describes the model, and is told to every new process."""
+    """Requests explanations, one at a time. `about` describes the model, and is sent to every new process."""
 
     def __init__(self, about: dict[str, Any], patience: float, start_patience: float) -> None:
         """An explainer that is silent for `patience` seconds, or for `start_patience` at its start, is replaced.
@@ -37,12 +37,14 @@ class ExplainerClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._closed, self._using = threading.Event(), threading.Lock()
         self._longer = 1.0
-        """What patience is multiplied by."""
+        """The factor of the patience."""
         self.lost = 0
-        """Explainers that were replaced."""
+        """The number of explainers that were replaced."""
 
     def prepare(self) -> None:
-        """Start a process, so that the first request need not wait for it; one that is lost is replaced when asked."""
+        """Start a process, so that the first request need not wait for it; one that is lost is replaced at the next
+        request.
+        """
         with self._using:
             try:
                 if self._process is None:
@@ -51,13 +53,13 @@ class ExplainerClient:
                 self._end()
 
     def ask(self, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> Frame:
-        """The answer to one request, by however many processes it takes."""
+        """The answer to one request, however many processes that takes."""
         with self._using:
             return self._answer(encoded(document, arrays))
 
     def _answer(self, message: bytes) -> Frame:
         for lost in range(_TRIES):
-            # On a busy machine a process of low priority may be silent for long: the next one is given longer.
+            # On a busy machine a process of low priority may be silent for long: the next one is given more time.
             self._longer = 2.0**lost
             try:
                 return self._asked(message)
@@ -67,17 +69,17 @@ class ExplainerClient:
                     raise PenstockError("The explainer was closed.", code="closed") from None
                 self.lost += 1
         raise PenstockError(
-            f"The explainer was lost {_TRIES} times in a row: look at the worker's log, and lower explain_rows if its"
-            " memory does not suffice.",
+            f"The explainer was lost {_TRIES} times in a row: look at the worker's log, and give its machine more"
+            " memory if that did not suffice.",
             code="external-failure",
         )
 
     def close(self) -> None:
-        """End the process; a request under way fails."""
+        """End the process; a request in progress fails."""
         self._closed.set()
         if (process := self._process) is not None:
             process.kill()
-        # Whoever reads or writes the process's pipes lets go of them first.
+        # Threads that read or write the process's pipes must stop first.
         with self._using:
             self._end()
 
@@ -103,7 +105,7 @@ class ExplainerClient:
                 return answer
 
     def _start(self) -> None:
-        # Its stdin closes with this process.
+        # Its standard input closes with this process.
         self._process = start_python(ARGUMENTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -140,7 +142,7 @@ class ExplainerClient:
             left = left[os.write(process.stdin.fileno(), left[: 1 << 16]) :]
 
     def _wait(self, pipe: Any, event: int, patience: float) -> None:
-        """Until the pipe is ready; looks now and then whether the explainer was closed meanwhile."""
+        """Wait until the pipe is ready; checks from time to time whether the explainer was closed."""
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, event)
             waited, patience = 0.0, patience * self._longer

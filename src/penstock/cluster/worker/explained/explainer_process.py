@@ -1,8 +1,8 @@
 """The explainer: a process of low priority that finds masks for one worker, one explanation after the other.
 
 It reads messages from its standard input and answers on its standard output. The first message describes the model,
-every other one has weights and rows. While it computes it sends signs of life. It ends when its
-input does, so that it never outlives its worker for longer than one pass.
+every other one has weights and rows. While it computes it sends heartbeats. It ends when its input does, so that it
+outlives its worker by at most one pass.
 """
 
 import os
@@ -23,15 +23,17 @@ from penstock.nn import ModelOptions, build_model
 
 _LOWEST = 19
 _SIGN_SECONDS = 0.5
-"""Between two signs of life at least: each of them interrupts the worker."""
+"""The least seconds between two heartbeats: each of them interrupts the worker."""
 _RATE = 0.1
-"""Of the masks' optimiser. Masks after 20 steps are as near to those of a thousand small steps as after 50 of 0.01."""
+"""The learning rate of masks. Masks after 20 steps are as close to those of a thousand small steps as after 50 steps of
+0.01.
+"""
 
 
 def main() -> int:
     """Answer until the input ends."""
     torch.set_num_threads(1)
-    # For products of a few hundred rows oneDNN takes several times as long on some processors.
+    # For products of a few hundred rows oneDNN takes several times as long on some CPUs.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
 
@@ -43,7 +45,7 @@ def main() -> int:
 
     try:
         explainer = Explainer(read_frame(read).document, sink)
-        # Not before: until it is ready, batches may come to wait for it.
+        # Lower the priority only now: batches may have to wait for the start.
         os.nice(_LOWEST)
         while True:
             explainer.answer(read_frame(read))
@@ -55,7 +57,7 @@ class Explainer:
     """Finds masks for one model, which `about` describes (see `explanations.described_model`)."""
 
     def __init__(self, about: dict[str, Any], sink: BinaryIO) -> None:
-        """Answers and signs of life are written to `sink`."""
+        """Answers and heartbeats are written to `sink`."""
         self._about, self._sink, self._signed = about, sink, 0.0
         self._edge_types: list[EdgeType] = [(kind[0], kind[1], kind[2]) for kind in about["edge_types"]]
         self._typed = len(about["widths"]) > 1 or len(self._edge_types) > 1
@@ -69,7 +71,9 @@ class Explainer:
         self._send({"alive": True}, {})
 
     def answer(self, asked: Frame) -> None:
-        """Masks of one explanation, with the seconds and processor seconds it took; or why there are none."""
+        """Answer with the masks of one explanation and its wall and CPU seconds; or with the reason
+        why there are none.
+        """
         began, processor = time.perf_counter(), time.process_time()
         weights = {name[2:]: torch.from_numpy(each) for name, each in asked.arrays.items() if name.startswith("w ")}
         rows = {
@@ -84,7 +88,7 @@ class Explainer:
         except BrokenPipeError:
             raise
         except Exception as error:
-            # Another process would come to the same: the worker hears of it, and its log has the rest.
+            # Another process would fail alike: report it to the worker, whose log has the traceback.
             traceback.print_exc()
             self._send(
                 {"error": f"An explanation failed ({type(error).__name__}: {error}).", "code": "unexpected-failure"}, {}
@@ -102,7 +106,7 @@ class Explainer:
         return self._explained(rows, self._about["steps"], seed)
 
     def _load_kernels(self) -> None:
-        """Explain two rows in one step: what is loaded or compiled for that is there when training asks."""
+        """Explain two rows in one step, so that everything is loaded and compiled when training asks."""
         rows = {name: torch.ones(2, width) for name, width in self._about["widths"].items()}
         self._explained({name: PooledRows(each[0], each) for name, each in rows.items()}, 1, 0)
 
@@ -112,7 +116,7 @@ class Explainer:
         return explained_masks(*given, MaskOptions(steps, _RATE, about["loss"]), seed, self._sign)
 
     def _sign(self) -> None:
-        """Say that it is alive, where that was not said just now."""
+        """Send a heartbeat, unless one was sent just now."""
         now = time.monotonic()
         if now - self._signed >= _SIGN_SECONDS:
             self._signed = now

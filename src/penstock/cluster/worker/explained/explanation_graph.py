@@ -1,10 +1,10 @@
-"""The small graph that stands for a worker's parts, and the masks of its remote rows and columns.
+"""The small graph that represents a worker's parts, and the masks of its remote rows and columns.
 
-Of every node type all local vertices are pooled into one, whose row is their mean. It is linked with every remote
+For every node type all local vertices are pooled into one, whose row is their mean. It is linked with every remote
 vertex in both directions, by every relation that joins their types, and with the pooled vertices. A mask over remote
 vertices and one over columns for every node type are found such that the model's prediction for the pooled vertex of
-the target type stays what it is. A remote row under masks m (its own) and f (of columns) is m (f x + (1 - f) mean): a
-column that does not matter is replaced as it is where it is not sent.
+the target type is preserved. A remote row under masks m (its own) and f (of columns) is m (f x + (1 - f) mean): a
+column that does not matter is replaced by the mean, as when it is not sent.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from penstock.explain.mask_optimiser import Masks, Output
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 
 # The rows of an explanation graph under masks, differentiable by the masks, in one pass each way.
 #
@@ -77,7 +77,9 @@ def _differentiate(
 
 
 _ROWS = {"size": 0.5, "size_of": "mean", "entropy": 1.0}
-"""GNNExplainer's 0.005 for each of a hundred edges, whatever the number of rows: the prediction's share shrinks too."""
+"""GNNExplainer's weight of 0.005 for each of a hundred edges, whatever the number of rows: the prediction's share
+shrinks too.
+"""
 _COLUMNS = {"size": 1.0, "size_of": "mean", "entropy": 0.1}
 
 
@@ -89,13 +91,13 @@ class PooledRows(NamedTuple):
 
 
 class FoundRowMasks(NamedTuple):
-    """Of one node type: a value for each remote row and one for each column."""
+    """For one node type: a value for each remote row and one for each column."""
 
     rows: Array
     columns: Array
 
 
-Encode = Callable[[list[Block] | list[TypedBlock], dict[str, torch.Tensor]], torch.Tensor]
+Encode = Callable[[list[Block], dict[str, torch.Tensor]], torch.Tensor]
 """The model on blocks and rows by node type; the outputs of the target type's rows."""
 
 
@@ -130,18 +132,16 @@ def explained_masks(
     return {name: FoundRowMasks(found[f"rows {name}"].numpy(), found[f"columns {name}"].numpy()) for name in rows}
 
 
-def star_blocks(
-    counts: Mapping[str, int], edge_types: list[EdgeType], target: str, layers: int
-) -> list[Block] | list[TypedBlock]:
+def star_blocks(counts: Mapping[str, int], edge_types: list[EdgeType], target: str, layers: int) -> list[Block]:
     """Blocks of all layers over a pooled vertex, row 0, and `counts` remote ones by type; the last computes one row."""
     every = {name: 1 + count for name, count in counts.items()}
     if len(counts) == 1 and len(edge_types) == 1:
         whole, last = (_star(edge_types[0], every, {target: rows}) for rows in (every[target], 1))
         return [whole] * (layers - 1) + [last]
-    typed = [TypedBlock({kind: _star(kind, every, every) for kind in edge_types}, every, every)] * (layers - 1)
+    inner = [Block.of_relations({kind: _star(kind, every, every) for kind in edge_types}, every, every)] * (layers - 1)
     end = {name: int(name == target) for name in every}
     leading = [kind for kind in edge_types if kind[2] == target]
-    return [*typed, TypedBlock({kind: _star(kind, every, end) for kind in leading}, every, end)]
+    return [*inner, Block.of_relations({kind: _star(kind, every, end) for kind in leading}, every, end)]
 
 
 def _star(kind: EdgeType, rows: Mapping[str, int], computed: Mapping[str, int]) -> Block:
@@ -157,7 +157,7 @@ def _star(kind: EdgeType, rows: Mapping[str, int], computed: Mapping[str, int]) 
 
 
 def _totals(kind: EdgeType, lengths: Array, sources: int) -> Array:
-    """Lengths of whole lists of the destination type's rows, of as many as a layer may ask for."""
+    """Lengths of whole lists of the destination type's rows, as many as a layer may need."""
     totals = lengths.astype(np.float32)
     if kind[0] == kind[2]:
         return totals

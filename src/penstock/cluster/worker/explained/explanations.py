@@ -33,7 +33,7 @@ _BLOCK = 1 << 16
 
 
 def halo_of(parts: Parts) -> dict[str, Array]:
-    """By node type, the vertices of other machines' parts that lists of this machine's parts name; ascending."""
+    """By node type, the vertices of other machines' parts that occur in lists of this machine's parts; ascending."""
     found: dict[str, list[Array]] = {name: [] for name in parts.partition.book.node_types}
     for graph in parts.graphs.values():
         for (source, _, _), edges in graph.edges.items():
@@ -49,7 +49,7 @@ def halo_of(parts: Parts) -> dict[str, Array]:
 
 
 def chosen_rows(halo: dict[str, Array], most: int, seed: int, version: int) -> dict[str, Array]:
-    """At most `most` vertices of a halo, chosen by a hash of seed and version; all of them where they are no more."""
+    """At most `most` vertices of a halo, chosen by a hash of seed and version."""
     total = sum(map(len, halo.values()))
     if total <= most:
         return halo
@@ -74,21 +74,21 @@ def mean_row(parts: Parts, field: str) -> Array:
     return (np.zeros(width) + total / max(1, count)).astype(np.float32)
 
 
-# Which explanation is in force for which batch, and the weights that explanations are made from.
-#
-# Version j is made from the weights after step j * `every` and is in force from the batch of step j * `every` + `delay`
-# on, on every worker alike. It is a function of those weights, so a checkpoint keeps weights: those of every version
-# that a batch to come may need. A worker that goes on from a checkpoint, or from another worker's state, explains them
-# again and comes to the same masks.
+# Which explanation applies to which batch, and the weights that explanations are made from. Version j is made from the
+# weights after step j * `every` and applies from the batch of step j * `every` + `delay` on, on every worker alike. It
+# is a function of those weights, so a checkpoint keeps weights: those of every version that a later batch may need. A
+# worker that resumes from a checkpoint, or from another worker's state, explains them again and gets the same masks.
 
 Weights = dict[str, torch.Tensor]
 
 
 class ExplanationSchedule:
-    """Batches ask for their explanation and wait for it; the training thread hands in weights."""
+    """Batches request their explanation and wait for it; the training thread supplies weights."""
 
     def __init__(self, every: int, delay: int, explain: Callable[[int, Weights], None]) -> None:
-        """`explain(version, weights)` is called when an explanation is wanted, and answers with `give` or `fail`."""
+        """`explain(version, weights)` is called when an explanation is wanted; its result is passed to `give` or
+        `fail`.
+        """
         self._every, self._delay, self._explain = every, delay, explain
         self._change = threading.Condition()
         self._weights: dict[int, Weights] = {}
@@ -100,11 +100,11 @@ class ExplanationSchedule:
         """Seconds that batches have waited for an explanation that was late."""
 
     def version_at(self, step: int) -> int:
-        """The version in force for the batch of a step, counted from 0; 0: none yet."""
+        """The version that applies to the batch of a step, counted from 0; 0: none yet."""
         return max(0, (step - self._delay) // self._every)
 
     def start(self, step: int) -> None:
-        """Training goes on with the batch of a step: explain what it needs and what is not explained yet."""
+        """Start training with the batch of a step: explain what it needs and what is not explained yet."""
         with self._change:
             self._open, self._failure = True, None
             self._forget_before(self.version_at(step))
@@ -113,13 +113,13 @@ class ExplanationSchedule:
             self._explain(version, weights)
 
     def stop(self) -> None:
-        """Training pauses or ends: batches that wait for an explanation are let go with an error."""
+        """Pause or end training: batches that wait for an explanation get an error."""
         with self._change:
             self._open = False
             self._change.notify_all()
 
     def step_done(self, step: int, weights: Callable[[], Weights]) -> None:
-        """So many steps are done; where a version is due it is made from `weights()`, which are copied."""
+        """Record that so many steps are done; if a version is due it is made from `weights()`, which are copied."""
         if step % self._every:
             return
         version, taken = step // self._every, {name: each.detach().clone().cpu() for name, each in weights().items()}
@@ -129,19 +129,19 @@ class ExplanationSchedule:
         self._explain(version, taken)
 
     def give(self, explanation: SamplingExplanation) -> None:
-        """An explanation is there."""
+        """Store an explanation and wake the batches that wait for it."""
         with self._change:
             self._found[explanation.version] = self._newest = explanation
             self._change.notify_all()
 
     def fail(self, error: PenstockError) -> None:
-        """No explanation will come: whoever waits hears why."""
+        """Report that no explanation will come: waiting batches get this error."""
         with self._change:
             self._failure = error
             self._change.notify_all()
 
     def at(self, step: int) -> SamplingExplanation | None:
-        """What is in force for the batch of a step; None: nothing yet. Waits while training is under way."""
+        """The explanation that applies to the batch of a step; None: none yet. Waits while training is in progress."""
         version = self.version_at(step)
         if not version:
             return None
@@ -169,7 +169,7 @@ class ExplanationSchedule:
             return {str(version): dict(weights) for version, weights in self._weights.items()}
 
     def restore(self, state: Any) -> None:
-        """Weights from a checkpoint or another worker; what was explained from other weights is forgotten."""
+        """Load weights from a checkpoint or another worker; explanations of other weights are dropped."""
         if not isinstance(state, Mapping) or not all(
             str(version).isdecimal()
             and isinstance(weights, Mapping)
@@ -205,7 +205,7 @@ class ExplainedRows:
         self.vertices = self.remote = 0
         """Vertices of batches that were drawn by explanations, and those of them that are remote."""
 
-    def reading(self, batch: MiniBatch[Any], node_type: str, source: RowSource) -> RowReading:
+    def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
         explanation = batch.explanation
         if explanation is not None:
             ids = batch.vertices[node_type]
@@ -214,14 +214,14 @@ class ExplainedRows:
                 self.vertices, self.remote = self.vertices + len(ids), self.remote + len(ids) - local
         if explanation is not None and isinstance(source, PartedRowSource):
             columns = explanation.columns[node_type]
-            # Whole rows travel as in every other run, from replicas and the cache too.
+            # Whole rows are read as in every other run, also from replicas and the cache.
             if len(columns) < source.shape[1]:
                 source = source.selecting(ColumnSelection(explanation.version, columns))
         return self._reader.reading(batch, node_type, source)
 
 
 class WorkerExplanations:
-    """See `train.execution.shared.Explanations`. Also says which explanation a batch is drawn by (`at`)."""
+    """Implements `train.execution.shared.Explanations`, and says which explanation a batch is drawn by (`at`)."""
 
     def __init__(self, parts: Parts, session: Session) -> None:
         job, failure = session.job, parts.member.setup.cluster.failure
@@ -242,13 +242,13 @@ class WorkerExplanations:
         parts.explanation_at = self.at
 
     def at(self, key: BatchKey) -> SamplingExplanation | None:
-        """What is in force for a batch; before training has started, nothing is."""
+        """The explanation that applies to a batch; before training has started, None."""
         if self._thread is None:
             return None
         return self._schedule.at(key.epoch * self._batches + key.batch)
 
     def start(self, step: int) -> None:
-        """Training goes on from a step."""
+        """Start training from a step."""
         self._queue = queue.SimpleQueue()
         self._client.open()
         self._thread = threading.Thread(target=self._work, args=(self._queue,), name="explanations", daemon=True)
@@ -256,11 +256,11 @@ class WorkerExplanations:
         self._schedule.start(step)
 
     def step_done(self, step: int) -> None:
-        """So many steps are done."""
+        """Record that so many steps are done."""
         self._schedule.step_done(step, self._session.model.state_dict)
 
     def stop(self) -> None:
-        """Let go of batches that wait, and end thread and process."""
+        """Release waiting batches with an error, and end thread and process."""
         self._schedule.stop()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -269,20 +269,20 @@ class WorkerExplanations:
             thread.join()
 
     def state(self) -> Any:
-        """What a checkpoint keeps."""
+        """The weights that a checkpoint keeps."""
         return self._schedule.state()
 
     def restore(self, state: Any) -> None:
-        """Take what a checkpoint has kept."""
+        """Load what a checkpoint has kept."""
         self._schedule.restore(state)
 
     @property
     def pulled(self) -> int:
-        """Bytes of remote rows that explanations have read, which no batch has."""
+        """Bytes of remote rows that explanations have read, beyond those of batches."""
         return sum(each.bytes for each in self._store.traffic().values())
 
     def facts(self) -> dict[str, Any]:
-        """Of this worker's explanations: what they took, how late they were, and the newest one."""
+        """This worker's explanations as reported in the result: their cost, how late they were, and the newest one."""
         sent = self._parts.store.selected_traffic
         newest, seconds = self._schedule.newest(), self._spent["seconds"]
         scores = [] if newest is None else [each.values() for each in newest.scores.values()]
@@ -320,7 +320,7 @@ class WorkerExplanations:
                 self._schedule.fail(error)
 
     def _needed_at(self, version: int) -> int:
-        """The turn of the first batch that an explanation is in force for: nothing that it reads is needed before."""
+        """The turn of the first batch that an explanation applies to: nothing that it reads is needed before."""
         delay = self._session.job.explain_delay
         return batch_order(*divmod(version * self._every + delay, self._batches))
 
@@ -343,7 +343,7 @@ class WorkerExplanations:
         )
 
     def _scaled(self, name: str, vertices: Array) -> tuple[Array, Array]:
-        """The mean of the local rows and some remote rows, as the model reads rows."""
+        """The mean of the local rows and some remote rows, scaled as the model reads rows."""
         field = f"{name}/{self._session.inputs.fields[name]}"
         if name not in self._means:
             self._means[name] = mean_row(self._parts, field)
@@ -354,7 +354,7 @@ class WorkerExplanations:
         return scaled[0], scaled[1:]
 
     def _remote(self, name: str, field: str, vertices: Array) -> Array:
-        """Rows of other machines; where every explanation reads the whole halo, they travel once."""
+        """Rows of other machines; if every explanation reads the whole halo, they are fetched once."""
         assert self._halo is not None
         if len(vertices) < len(self._halo[name]):
             found: Array = self._store.source(field).read(vertices)
@@ -376,7 +376,7 @@ def _steps_between(parts: Parts, session: Session) -> int:
 
 
 def described_model(session: Session) -> dict[str, Any]:
-    """What the explainer builds its copy of the model from, in plain values."""
+    """The description, in plain values, from which the explainer builds its copy of the model."""
     job, task = session.job, session.task
     model = {name: job.model_dump(mode="json")[name] for name in ModelOptions.model_fields}
     output = "labels" if getattr(task, "multi_label", False) else task.facts.learns

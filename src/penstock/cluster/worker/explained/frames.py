@@ -1,4 +1,4 @@
-"""What a worker and its explainer tell each other through pipes: a JSON document and named arrays, never code."""
+"""Messages between a worker and its explainer through pipes: a JSON document and named arrays, never code."""
 
 import json
 import struct
@@ -13,11 +13,11 @@ from penstock.graph.arrays import Array
 _LENGTH = struct.Struct(">Q")
 _MOST = 1 << 40
 Read = Callable[[int], bytes]
-"""Exactly so many bytes."""
+"""Reads exactly so many bytes."""
 
 
 class Frame(NamedTuple):
-    """One message."""
+    """A message: a document and named arrays."""
 
     document: dict[str, Any]
     arrays: dict[str, Array]

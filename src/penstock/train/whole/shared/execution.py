@@ -11,18 +11,20 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn.order_costs import LayerSizes, OrderCosts
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.pipeline.stages import Recorder
+from penstock.pipeline.stages import PASSES, Recorder
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.shared import SharedExecution, WorkerGroup
+from penstock.train.execution.shared import SharedExecution
 from penstock.train.session import Pause, Session, Steps
+from penstock.train.steps.group import WorkerGroup
+from penstock.train.steps.one_by_one import OneByOne
 from penstock.train.whole.memory import Decision, LayerSize, decide, edge_numbers
 from penstock.train.whole.shared.cut_plan import make_cut_plan
 from penstock.train.whole.shared.interfaces import CutLists, Rows, WholeWorkers
 from penstock.train.whole.shared.levels import LevelRows, Replicate, batches_of, find_levels, lengths_of
 from penstock.train.whole.shared.shared_step import LossRowSource, SharedStep
-from penstock.train.whole.shared.steps import EXCHANGES, Exposure, SharedWholeSteps
-from penstock.train.whole.steps import first_epoch
+from penstock.train.whole.shared.steps import EXCHANGES, ExchangedStep, Exposure
+from penstock.train.whole.steps import RepeatedWork, first_epoch
 
 # The number of bins of a worker's layers where the job leaves it open, by predicted time. With B bins, all but about
 # one part in B of what compute and messages could do at the same time overlaps. Every bin has a cost of its own, and so
@@ -187,16 +189,13 @@ def _missing(cut: CutLists, rank: int, number: int, kind: str, vertices: Array, 
     counts = [np.empty(0, np.int64)]
     for batch in batches_of(cut, number, kind, vertices):
         block = batch.blocks[0]
-        only = next(iter(batch.vertices))
         absent = {}
         for source, ids in batch.vertices.items():
             ids = np.asarray(ids, np.int64)
             absent[source] = (cut.ranks(source, ids) != rank) & ~np.isin(ids, known[source])
         found = absent[kind][: batch.num_seeds].astype(np.int64)
-        for edge_type, part in getattr(block, "relations", {(only, "", kind): block}).items():
-            # Relations to other types have no rows.
-            if part.num_dst:
-                found += np.bincount(part.destinations()[absent[edge_type[0]][part.indices]], minlength=part.num_dst)
+        for edge_type, part in block.named(cut.relations).relations.items():
+            found += np.bincount(part.destinations()[absent[edge_type[0]][part.indices]], minlength=part.num_dst)
         counts.append(found)
     return np.concatenate(counts)
 
@@ -231,8 +230,8 @@ class SharedWholeExecution(SharedExecution):
         if self._prepared is None:
             steps = [each._replace(seeds=np.sort(each.seeds)) for each in first_epoch(schedule)]
             self._prepared = [self._prepare(place, each) for place, each in enumerate(steps)]
-        way = self._session, self._workers, self._prepared, schedule, start, recorder, self._exposure
-        return SharedWholeSteps(*way)
+        work = RepeatedWork(schedule, start, recorder, PASSES)
+        return OneByOne(work, ExchangedStep(self._session, self._workers, self._prepared, work, self._exposure))
 
     def facts(self) -> dict[str, Any]:
         """How the step was divided, and how long this worker has waited for others' rows."""

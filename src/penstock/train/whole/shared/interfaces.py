@@ -1,7 +1,7 @@
 """What training on the whole graph requires of a cluster."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from torch.nn import Parameter
 
@@ -40,7 +40,7 @@ class CutLists(Protocol):
     def names(self, node_type: str, vertices: Array) -> Array:
         """The original numbers of some vertices."""
 
-    def sample(self, number: int, rows: Rows) -> MiniBatch[Any]:
+    def sample(self, number: int, rows: Rows) -> MiniBatch:
         """One block with the whole lists that a layer reads of some vertices."""
 
 

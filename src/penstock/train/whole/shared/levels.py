@@ -7,7 +7,7 @@ computes its own, and asks the owners of the others to compute and send them.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -105,12 +105,9 @@ def _reads(cut: CutLists, number: int, kind: str, vertices: Array, halo: Rows) -
     """Entries of the vertices' lists that lie in the ascending `halo`."""
     for start in range(0, len(vertices), _CHUNK):
         batch = cut.sample(number, {kind: vertices[start : start + _CHUNK]})
-        block: Any = batch.blocks[0]
-        only = next(iter(batch.vertices))
-        for edge_type, part in getattr(block, "relations", {(only, "", kind): block}).items():
+        for edge_type, part in batch.blocks[0].named(cut.relations).relations.items():
             known = halo.get(edge_type[0])
-            # Relations to other types have no rows.
-            if not part.num_dst or known is None or not len(known):
+            if known is None or not len(known):
                 continue
             sources = np.asarray(batch.vertices[edge_type[0]], np.int64)
             places = np.minimum(np.searchsorted(known, sources), len(known) - 1)
@@ -145,12 +142,8 @@ def in_order(own: Array, places: Array, vertices: Array) -> Array:
 def _edges(cut: CutLists, rank: int, own: Rows, starts: dict[str, int], rows: Rows, first: int) -> list[Array]:
     """Edges between a worker's vertices that some of them read, with both ends as positions among all of these."""
     batch = cut.sample(0, rows)
-    block = batch.blocks[0]
     found = []
-    for kind, part in getattr(block, "relations", {None: block}).items():
-        if not part.num_dst:
-            continue
-        source = next(iter(rows)) if kind is None else kind[0]
+    for (source, _, _), part in batch.blocks[0].named(cut.relations).relations.items():
         vertices = np.asarray(batch.vertices[source], np.int64)[part.indices]
         inside = cut.ranks(source, vertices) == rank
         places = starts[source] + np.searchsorted(own[source], vertices[inside])
@@ -254,20 +247,17 @@ def _read(cut: CutLists, rank: int, number: int, rows: Rows, scale: SourceScale 
     return _ReadLists(loads, found, joined_edges(edges) if edges else None)
 
 
-def batches_of(cut: CutLists, number: int, kind: str, vertices: Array) -> Iterator[MiniBatch[Any]]:
+def batches_of(cut: CutLists, number: int, kind: str, vertices: Array) -> Iterator[MiniBatch]:
     """The whole lists that a layer reads of some vertices, in batches."""
     for start in range(0, len(vertices), _CHUNK):
         yield cut.sample(number, {kind: vertices[start : start + _CHUNK]})
 
 
-def _lengths(batch: MiniBatch[Any]) -> Array:
+def _lengths(batch: MiniBatch) -> Array:
     """The lengths of the lists of a batch's seeds, which are of one type, over all relations."""
-    block = batch.blocks[0]
     total = np.zeros(batch.num_seeds, np.int64)
-    for part in getattr(block, "relations", {None: block}).values():
-        # Relations to other types have no rows.
-        if part.num_dst:
-            total += np.diff(part.indptr)
+    for part in batch.blocks[0].parts:
+        total += np.diff(part.indptr)
     return total
 
 

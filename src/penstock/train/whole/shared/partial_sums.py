@@ -18,7 +18,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
 from penstock.nn.layers.entry import SourceScale
 from penstock.partition.bins import edges_to_sum
-from penstock.sampling.block import Block, TypedBlock
+from penstock.sampling.block import Block
 from penstock.train.whole.shared.interfaces import CutLists, Rows
 
 _SPAN = 1 << 40
@@ -111,7 +111,7 @@ def cut_edges(cut: CutLists, rank: int, batch: Any, scale: SourceScale) -> CutEd
     """The edges of a batch of whole lists that come from other workers' vertices."""
     vertices = {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items()}
     owners, found = {kind: cut.ranks(kind, ids) for kind, ids in vertices.items()}, [_NO_EDGES]
-    for kind, block in relations_of(cut, batch.blocks[0]).items():
+    for kind, block in batch.blocks[0].named(cut.relations).relations.items():
         source, _, target = kind
         outside = owners[source][block.indices] != rank
         at = block.indices[outside]
@@ -129,14 +129,6 @@ def cut_edges(cut: CutLists, rank: int, batch: Any, scale: SourceScale) -> CutEd
 def joined_edges(parts: Sequence[CutEdges]) -> CutEdges:
     """The edges of all parts, concatenated."""
     return CutEdges(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def relations_of(cut: CutLists, block: Block | TypedBlock) -> dict[EdgeType, Block]:
-    """A block's relations that lead to its rows."""
-    if isinstance(block, Block):
-        (kind,) = cut.relations
-        return {kind: block}
-    return {kind: part for kind, part in block.relations.items() if part.num_dst}
 
 
 def choose_sums(cut: CutLists, world: int, edges: CutEdges) -> tuple[dict[str, ReadSums], list[dict[str, AskedSums]]]:
@@ -160,23 +152,22 @@ def choose_sums(cut: CutLists, world: int, edges: CutEdges) -> tuple[dict[str, R
     return read, asked
 
 
-def with_sums(cut: CutLists, read: Mapping[str, ReadSums], batch: Any) -> tuple[Block | TypedBlock, Rows]:
+def with_sums(cut: CutLists, read: Mapping[str, ReadSums], batch: Any) -> tuple[Block, Rows]:
     """A batch's block of whole lists and its sources by type, with sums replacing the rows that are sent in them.
 
     In each relation every row reads its own neighbours first and then its sums, by sender.
     """
-    block = batch.blocks[0]
+    block = batch.blocks[0].named(cut.relations)
     vertices = {kind: np.asarray(ids, np.int64) for kind, ids in batch.vertices.items()}
-    num_dst = {next(iter(vertices)): block.num_dst} if isinstance(block, Block) else block.num_dst
     kept = {
-        kind: (np.arange(len(ids)) < num_dst.get(kind, 0)) | ~read[kind].are_summed(ids)
+        kind: (np.arange(len(ids)) < block.dst_counts.get(kind, 0)) | ~read[kind].are_summed(ids)
         if kind in read
         else np.ones(len(ids), np.bool_)
         for kind, ids in vertices.items()
     }
     sources = {kind: [ids[kept[kind]]] for kind, ids in vertices.items()}
     made = {}
-    for kind, part in relations_of(cut, block).items():
+    for kind, part in block.relations.items():
         source, _, target = kind
         first = sum(map(len, sources[source]))
         made[kind], keys = _relation_with_sums(cut, kind, part, vertices[source], vertices[target], kept[source], first)
@@ -189,10 +180,10 @@ def with_sums(cut: CutLists, read: Mapping[str, ReadSums], batch: Any) -> tuple[
             # A sum has no list: layers read it unchanged.
             known = part.totals[kept[target][: len(part.totals)]]
             part.totals = np.append(known, np.zeros(len(found[target]) - len(known), known.dtype))
-    if isinstance(block, Block):
+    if batch.blocks[0].has_lists:
         (only,) = made.values()
         return only, found
-    return TypedBlock(made, {kind: len(ids) for kind, ids in found.items()}, block.num_dst), found
+    return Block.of_relations(made, {kind: len(ids) for kind, ids in found.items()}, block.dst_counts), found
 
 
 def _relation_with_sums(

@@ -30,7 +30,7 @@ Places = dict[str, Tensor]
 class LossRows(NamedTuple):
     """What the loss reads in one step of one epoch, on one worker. Rows are given by node type."""
 
-    batch: MiniBatch[Any]
+    batch: MiniBatch
     """This worker's examples, with their labels where the model is computed."""
     share: float
     """The factor of the task's loss of them, so that all workers' parts add up to the mean."""

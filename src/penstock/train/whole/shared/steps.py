@@ -11,18 +11,17 @@ from torch.nn import Parameter
 
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.layers.entry import SourceScale
-from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.pipeline.stages import Recorder
+from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import BatchKey
-from penstock.train.execution.shared import running_figures_kept
 from penstock.train.job import Job
-from penstock.train.session import Session
+from penstock.train.session import Session, Step
+from penstock.train.steps.loaded import running_figures_kept
 from penstock.train.whole.levels import LevelGradients
 from penstock.train.whole.shared.interfaces import WholeWorkers
 from penstock.train.whole.shared.passes import BackwardPass, ForwardPass, LossPass
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.state import BoundaryDraw, StepState
-from penstock.train.whole.steps import RepeatedSteps
+from penstock.train.whole.steps import RepeatedWork
 from penstock.wire.coflows import batch_order, within_batch
 
 # The ways in which workers exchange rows, by the name that a job gives them, and what each does not support.
@@ -86,30 +85,30 @@ class Exposure:
     seconds = 0.0
 
 
-class SharedWholeSteps(RepeatedSteps):
-    """Does this worker's part of the steps of a schedule."""
-
-    stages = ("forward", "exchange", "backward", "update")
+class ExchangedStep:
+    """Does this worker's part of a step."""
 
     def __init__(
         self,
         session: Session,
         workers: WholeWorkers,
         prepared: Sequence[SharedStep],
-        schedule: Schedule,
-        start: Position,
-        recorder: Recorder,
+        work: RepeatedWork,
         exposure: Exposure,
     ) -> None:
-        super().__init__(session, schedule, start, recorder)
-        self._workers, self._prepared, self._exposure = workers, prepared, exposure
+        self._session, self.workers, self._prepared, self._work = session, workers, prepared, work
+        self._exposure = exposure
 
-    def _step(self, planned: Planned) -> float:
+    def __call__(self, planned: Planned) -> Step:
+        """Do it; should it fail, it is done again."""
         with within_batch(batch_order(*planned.position)), running_figures_kept(self._session):
-            return self._exchanged_step(planned, self._prepared[planned.key.batch])
+            loss = self.exchanged(planned, self._prepared[planned.key.batch])
+        return Step(planned.position, len(planned.seeds), loss, planned.last)
 
-    def _exchanged_step(self, planned: Planned, step: SharedStep) -> float:
-        session, workers = self._session, self._workers
+    def exchanged(self, planned: Planned, step: SharedStep) -> float:
+        """The passes with rows of other workers, and the step that all make; the loss of all examples."""
+        record, clocks = self._work.record, self._work.clocks
+        session, workers = self._session, self.workers
         session.optimiser.zero_grad(set_to_none=True)
         how = EXCHANGES[session.job.exchange]
         stage = ["forward"]
@@ -117,8 +116,8 @@ class SharedWholeSteps(RepeatedSteps):
         def waited(began: float) -> None:
             taken = time.perf_counter() - began
             self._exposure.seconds += taken
-            self._clocks["exchange"].worked(0, began, planned)
-            self._clocks[stage[0]].rest(taken)
+            clocks["exchange"].worked(0, began, planned)
+            clocks[stage[0]].rest(taken)
 
         began = time.perf_counter()
         workers.mail.begin(planned.position)
@@ -128,16 +127,15 @@ class SharedWholeSteps(RepeatedSteps):
             ForwardPass(state).run()
             loss = LossPass(state, step.loss_rows.of(planned.key))
             value = loss.forward()
-        began = self._record(stage[0], began, planned)
+        began = record(stage[0], began, planned)
         stage[0] = "backward"
         inputs = _backward(state, loss)
-        began = self._record(stage[0], began, planned)
-        # Gradients of learnable rows are sent first: once the workers have agreed on the step, all of them have
-        # arrived.
+        began = record(stage[0], began, planned)
+        # Gradients of learnable rows first: once the workers agree, all of them have been handed in.
         _learn(session, step, inputs)
         workers.mail.end()
         total = workers.reduce_and_step(session, value)
-        self._record("update", began, planned)
+        record("update", began, planned)
         return total
 
 

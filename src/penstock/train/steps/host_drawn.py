@@ -20,13 +20,9 @@ from penstock.sampling.device.block import DeviceBlock, Room, largest_room
 from penstock.sampling.device.hops import DeviceEpoch, Slot
 from penstock.store.device.copies import page_locked
 from penstock.traced import is_traced
-from penstock.train.device.placed import Placed
-from penstock.train.device.supply import Supply
-from penstock.train.first_layer.slots import fits
-from penstock.train.tasks import Task
-
-_SLOTS = 4
-"""Batches whose lists the slots of captured steps hold at once (`HostFilledSteps.slots_in_turn`)."""
+from penstock.train.first_layer.slots import HOST_FILLED, fits
+from penstock.train.session import Session
+from penstock.train.steps.sources import PlacedGraph, VertexSource
 
 
 class DrawnLists:
@@ -156,7 +152,7 @@ class HostDraws:
         self._sample, self._ahead = sample, threads + 1
         self._pool = ThreadPoolExecutor(threads, "host-draws")
         self._free: SimpleQueue[DrawnLists] = SimpleQueue()
-        for _ in range(self._ahead + _SLOTS):
+        for _ in range(self._ahead + HOST_FILLED):
             self._free.put(make())
         self._pending: deque[Future[DrawnLists]] = deque()
         self._planned: Any = iter(())
@@ -202,52 +198,49 @@ class HostDraws:
                 self._free.put(each.result())
 
 
-class HostDrawnSupply(Supply):
-    """The `Supply` of an epoch whose batches threads of the host draw."""
+class HostDrawing:
+    """Threads of the host draw; the recorded draw only takes labels."""
 
-    def __init__(self, task: Task, schedule: Schedule, placed: Placed, threads: int, vertices: int) -> None:
-        super().__init__(task, schedule, placed)
-        self._task, self._threads, self._vertices, self._epoch_number = task, threads, vertices, 0
+    def __init__(self, session: Session, schedule: Schedule, placed: PlacedGraph, needs_lists: bool) -> None:
+        """`needs_lists`: whether the device reads those of the last hop."""
+        self._schedule, self._placed, self._needs_lists = schedule, placed, needs_lists
+        self._sample, self._threads = session.task.sample, session.job.drawing_threads
+        self._vertices, self._epoch = session.graph.num_nodes, 0
         self._draws: HostDraws | None = None
         self._drawn_room: Room | None = None
         self._failed = False
 
-    def fill(self, position: Position) -> None:
-        self._epoch_number = position.epoch
-        super().fill(position)
+    def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
+        placed = self._placed
+        return HostSlot(placed.fanouts, room, placed.device, keys, placed.totals, self._needs_lists)
 
-    def restart(self, batch: int) -> None:
-        """Draw the batches of the epoch again, from this one on."""
-        super().restart(batch)
-        self._failed, room = False, self.placed.room
+    def start(self, position: Position) -> None:
+        """Batches behind are drawn again."""
+        self._epoch, self._failed, room = position.epoch, False, self._placed.room
         if is_traced() or room is None:
             return
         if room != self._drawn_room:
             self.close()
-            device, totals = self.placed.device, self.placed.totals
-            self._draws = HostDraws(self._task.sample, self._threads, lambda: DrawnLists(room, totals, device))
+            device, totals = self._placed.device, self._placed.totals
+            self._draws = HostDraws(self._sample, self._threads, lambda: DrawnLists(room, totals, device))
             self._drawn_room = room
         assert self._draws is not None
-        self._draws.start(self._from(batch))
+        self._draws.start(self._from(position.batch))
 
-    def slot(self, room: Room, place: Tensor | None) -> Slot:
-        placed = self.placed
-        needs_lists = placed.fill is None or placed.fill.numbers_rows
-        return HostSlot(placed.fanouts, room, placed.device, len(self.purposes), placed.totals, needs_lists)
-
-    def prepare(self, slot: Slot, number: int) -> None:
-        """Copy the next batch that the host has drawn to the slot."""
+    def prepare(self, slot: Slot, number: int, epoch: DeviceEpoch) -> None:
+        """The next batch goes to the slot."""
         assert isinstance(slot, HostSlot) and self._draws is not None
         drawn = self._draws.take()
         if not drawn.fits and not self._failed:
             self._failed = True
-            self.epoch.failed_at.fill_(number)
-        self._draws.give_back(slot.put(drawn, number, self.epoch.keys[number], self._failed))
+            epoch.failed_at.fill_(number)
+        self._draws.give_back(slot.put(drawn, number, epoch.keys[number], self._failed))
 
-    def room_of(self, room: Room | None, batch: int, place: Tensor) -> Room:
+    def enlarged(self, source: VertexSource, failed: int) -> Room:
+        room = self._placed.room
         assert room is not None
-        needed = _sizes(self._task.sample(next(self._from(batch))))
-        return room.enlarged(needed, largest_room(self._schedule.batch_size, self.placed.fanouts, self._vertices))
+        needed = _sizes(self._sample(next(self._from(failed))))
+        return room.enlarged(needed, largest_room(self._schedule.batch_size, self._placed.fanouts, self._vertices))
 
     def close(self) -> None:
         if self._draws is not None:
@@ -255,8 +248,8 @@ class HostDrawnSupply(Supply):
         self._draws = self._drawn_room = None
 
     def _from(self, batch: int) -> Any:
-        """The epoch's batches, from this one on."""
-        epoch = self._epoch_number
+        """The epoch's batches from one on."""
+        epoch = self._epoch
         for planned in self._schedule.from_position(Position(epoch, batch)):
             if planned.position.epoch != epoch:
                 return

@@ -1,0 +1,280 @@
+"""Bursts of steps: batches are drawn and learned from without a word from the host.
+
+A ring of slots holds the batches under way. While one is learned from on the stream that computes, the next is drawn on
+a stream of its own. Where the host fills slots, it has its turn in between, and four slots take turns:
+
+    drawing     | draw 2      | draw 3      | draw 4
+    filling     | rows of 1   | rows of 2   | rows of 3
+    computing   | learn 0     | learn 1     | learn 2
+
+The host waits for nothing but what was drawn, which happened while the batch before was filled, and for its own
+threads; those have the next batch's rows to read by then.
+
+Shapes are fixed by the room (`sampling.device.block.Room`). A batch that lacks room is not learned from, nor are those
+behind it, until the host has seen it, made more room and had everything recorded anew.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from penstock.pipeline.schedule import Position, Schedule
+from penstock.pipeline.stages import Recorder, StageTime
+from penstock.sampling.device.streams import rest
+from penstock.store.device.moments import Moment
+from penstock.traced import BATCHES, memory_for
+from penstock.train.first_layer.slots import Filling, SlotFill
+from penstock.train.session import Pause, Session, Step
+from penstock.train.steps.parts import Compute, Source, Update
+from penstock.train.steps.runner import Launch, LaunchStream, Stopwatch, runner_for
+from penstock.train.steps.update import LaunchedFirst
+
+_WARM_UPS = 3
+"""Steps before they are recorded: kernels compile, libraries allocate what they keep."""
+
+
+class Course(NamedTuple):
+    """Which steps are done, and who hears of them."""
+
+    schedule: Schedule
+    start: Position
+    pause: Pause
+    recorder: Recorder
+
+
+class _Turn:
+    """One slot of the ring, its filling and its launches."""
+
+    draw: Launch
+    learn: Launch | LaunchedFirst
+    kept: Any = None
+
+    def __init__(self, slot: Any, filling: Filling, device: torch.device) -> None:
+        self.slot, self.filling = slot, filling
+        self.drawn, self.free = Moment(device), Moment(device)
+        self.free.mark(LaunchStream.computing(device))
+
+
+class Engine:
+    """Does the steps of a session in bursts; between two bursts the device is at rest."""
+
+    def __init__(
+        self, session: Session, source: Source, fill: SlotFill, compute: Compute, update: Update, course: Course
+    ) -> None:
+        self._session, self.source, self._fill, self._compute, self._update = session, source, fill, compute, update
+        self._schedule, self._position, self._pause, recorder = course
+        self._device = device = session.inputs.device
+        self._clock = Stopwatch(device, recorder, source.stages)
+        self._runner, self._apply = runner_for(device), Launch(update.apply)
+        self._computing, self._drawing = LaunchStream.computing(device), LaunchStream.beside(device)
+        self.turns: list[_Turn] = []
+        self._drawn = self._begun = self._unfinished = 0
+        """The first batches of the epoch that are not drawn, whose slots nobody has begun to fill, and that are not
+        filled, or about to be without the host."""
+
+    # What a step does: `runner` runs, records or traces these three.
+
+    def _draw(self, turn: _Turn) -> None:
+        self.source.draw(turn.slot)
+        turn.filling.list()
+
+    def _learn(self, turn: _Turn) -> None:
+        found = self._compute.gradients(turn.slot, turn.filling.inputs())
+        self.source.keep(turn.slot, found.loss)
+        turn.kept = self._update.take(turn.slot, found)
+
+    # The third is `Update.apply`.
+
+    def __enter__(self) -> Self:
+        if self.source.can_skip:
+            self._update.prepare()
+        self.fill(self._position)
+        self._record()
+        if self._update.is_apart:
+            self._apply = self._runner.record(self._update.apply)
+        self._update.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._abandon()
+        rest(self._device)
+        self.source.close()
+        self._drop_slots()
+        # Gradients lie in the recorded steps' memory.
+        self._session.optimiser.zero_grad(set_to_none=True)
+
+    def __iter__(self) -> Iterator[list[Step]]:
+        epochs, update = self._schedule.epochs, self._update
+        while epochs is None or self._position.epoch < epochs:
+            began, many = time.perf_counter(), min(self._pause(self._position), update.most)
+            update.begin()
+            try:
+                done = self._burst(many)
+            except BaseException:
+                update.undo()
+                raise
+            update.end(len(done), many)
+            yield done
+            # Whoever asks to stop is heard between two bursts.
+            update.took(many, time.perf_counter() - began)
+
+    def fill(self, position: Position) -> None:
+        """Make an epoch ready from one of its batches on."""
+        self.source.fill(position)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The device is at rest anyway."""
+        yield
+
+    def times(self) -> dict[str, StageTime]:
+        """Seconds in which the device drew and learned, and those of the path from the host that was busiest."""
+        known, paths = self._clock.times(), self._fill.paths
+        if paths is None:
+            return known
+        total = max(each.busy + each.wait for each in known.values())
+        busy = max((each.seconds for each in paths.use().values()), default=0.0)
+        transfer = StageTime(busy, max(0.0, total - busy), 1, 1)
+        return {"sample": known["sample"], "transfer": transfer, "compute": known["compute"]}
+
+    def _burst(self, many: int) -> list[Step]:
+        epoch, first = self._position
+        done: list[Step] = []
+        batch = first
+        while batch < first + many:
+            self._clock.start(self._computing)
+            for number in range(batch, first + many):
+                self._launch(Position(epoch, number))
+            losses, failed = self._update.look(self.source, batch, first + many)
+            self._clock.read()
+            if losses:
+                last = batch + len(losses) - 1
+                losses = self._update.settled(self._turn(last).kept, Position(epoch, last), losses)
+            done += [self._step(epoch, batch + place, loss) for place, loss in enumerate(losses)]
+            batch += len(losses)
+            if failed is not None:
+                self._go_back_to(failed)
+        self._position = Position(epoch, batch)
+        if batch == self._schedule.batches:
+            self._position = Position(epoch + 1, 0)
+            self.fill(self._position)
+            self._drawn = self._begun = self._unfinished = 0
+        return done
+
+    def _step(self, epoch: int, batch: int, loss: float) -> Step:
+        last = batch == self._schedule.batches - 1
+        size = self._schedule.batch_size
+        examples = len(self._schedule.items) - batch * size if last else size
+        return Step(Position(epoch, batch), examples, loss, last)
+
+    def _turn(self, number: int) -> _Turn:
+        """Of a batch by its number in the epoch."""
+        return self.turns[number % len(self.turns)]
+
+    def _launch(self, position: Position) -> None:
+        """Launch the step of a batch and, beside it, the drawing of the next."""
+        turn, is_drawn = self._turn(position.batch), self.source.is_drawn
+        if is_drawn:
+            self._bring(position)
+            self._computing.wait(turn.drawn)
+        else:
+            self.source.prepare(turn.slot, position.batch)
+        self._clock.around("compute", position, self._computing, turn.learn.replay)
+        if is_drawn:
+            turn.free.mark(self._computing)
+            self._draw_up_to(position._replace(batch=position.batch + 1))
+        self._update.launched(position)
+        if self._update.is_apart:
+            self._clock.around("compute", position, self._computing, self._apply.replay)
+
+    def _bring(self, position: Position) -> None:
+        """Have a batch drawn and its slot filled, and those behind it as far as the fill begins ahead."""
+        number, ahead = position.batch, self._fill.ahead
+        self._draw_up_to(position._replace(batch=number + 2 * ahead))
+        while self._begun <= min(number + ahead, self._schedule.batches - 1):
+            self._turn(self._begun).filling.begin()
+            self._begun += 1
+        filling = self._turn(number).filling
+        filling.finish()
+        self._unfinished = number + 1
+        filling.hold(self._computing.stream)
+
+    def _draw_up_to(self, position: Position) -> None:
+        """Launch draws up to a batch's, or up to the epoch's last."""
+        while self._drawn <= min(position.batch, self._schedule.batches - 1):
+            turn = self._turn(self._drawn)
+            with self._drawing.entered():
+                self._drawing.wait(turn.free)
+                self.source.prepare(turn.slot, self._drawn)
+                self._clock.around("sample", Position(position.epoch, self._drawn), self._drawing, turn.draw.replay)
+                turn.filling.fetch(self._drawing.stream)
+                turn.drawn.mark(self._drawing)
+            self._drawn += 1
+
+    def _go_back_to(self, failed: int) -> None:
+        """Do the steps from a batch that lacked room on again; another worker may have to make it."""
+        rest(self._device)
+        self._position = Position(self._position.epoch, failed)
+        self._abandon()
+        if self.source.lacks_room(failed):
+            self.source.enlarge(failed)
+            self._record()
+            return
+        self.source.restart(failed)
+        self._drawn = self._begun = self._unfinished = failed
+
+    def _record(self) -> None:
+        """Slots for the room there is, and their launches recorded. Nothing is learned by the warm-up."""
+        rest(self._device)
+        self._drop_slots()
+        pool = None
+        for number in range(self._fill.slots):
+            with memory_for(BATCHES):
+                filling = self._fill.take()
+            turn = _Turn(self.source.slot(number), filling, self._device)
+            if self.source.is_drawn:
+                with memory_for(BATCHES):
+                    filling.attach(turn.slot.slot)
+            self.turns.append(turn)
+            self._record_turn(turn, pool)
+            pool = turn.learn.pool
+        self.source.restart(self._position.batch)
+        self._drawn = self._begun = self._unfinished = self._position.batch
+
+    def _record_turn(self, turn: _Turn, pool: Any) -> None:
+        def draw() -> None:
+            self._draw(turn)
+
+        def learn() -> None:
+            self._learn(turn)
+
+        def once() -> None:
+            self.source.first()
+            draw()
+            learn()
+            self._update.apply()
+
+        if not self.source.can_skip:
+            turn.learn = LaunchedFirst(self._runner, learn, self._session.optimiser)
+            return
+        self.source.idle()
+        self._runner.warm_up(once, _WARM_UPS)
+        if self.source.is_drawn:
+            turn.draw = self._runner.record(draw, self._drawing)
+        turn.learn = self._runner.record(learn, pool=pool)
+
+    def _drop_slots(self) -> None:
+        while self.turns:
+            turn = self.turns.pop()
+            self._fill.give_back(turn.filling)
+            # Launches that are not recordings refer to their turn, and would keep its memory.
+            vars(turn).clear()
+
+    def _abandon(self) -> None:
+        """Slots that were begun to be filled are drawn again, or not at all."""
+        for number in range(self._unfinished, self._begun):
+            self._turn(number).filling.abandon()
+        self._begun = self._unfinished

@@ -1,0 +1,62 @@
+"""Steps one at a time, on work that comes by itself: the pipeline's batches, or the planned steps on the whole graph.
+
+The engine's bursts are not for these: a pipeline of threads brings batches of any size when they are ready, and the
+loop sees the weights after each step.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Generic, Protocol, Self, TypeVar
+
+from penstock.pipeline.stages import StageTime
+from penstock.train.session import Step
+
+T = TypeVar("T")
+
+
+class ComingWork(Protocol[T]):
+    """Work that comes by itself, until it is closed."""
+
+    def __iter__(self) -> Iterator[T]:
+        """Each is valid until the next is asked for."""
+
+    def __enter__(self) -> Self:
+        """Get ready."""
+
+    def close(self) -> None:
+        """End every thread, whatever has happened."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Around what is no part of a step."""
+
+    def times(self) -> dict[str, StageTime]:
+        """Busy and waiting seconds of the stages so far."""
+
+
+class OneByOne(Generic[T]):
+    """Does a step for each piece of work; `ending` is called before the work is closed."""
+
+    def __init__(
+        self, work: ComingWork[T], step: Callable[[T], Step], ending: Callable[[], None] = lambda: None
+    ) -> None:
+        self._work, self._step, self._ending = work, step, ending
+
+    def __iter__(self) -> Iterator[list[Step]]:
+        for each in self._work:
+            yield [self._step(each)]
+
+    def __enter__(self) -> Self:
+        self._work.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending()
+        self._work.close()
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Around what is no part of a step."""
+        return self._work.aside()
+
+    def times(self) -> dict[str, StageTime]:
+        """Of the work's stages."""
+        return self._work.times()

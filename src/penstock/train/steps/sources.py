@@ -1,0 +1,329 @@
+"""Where the batches of bursts come from, at fixed places: an epoch's order, keys and labels, and what draws from them.
+
+A source of vertices' batches puts two things together: the order of an epoch, which is all items or this worker's
+shares of the batches, and who draws, the device or threads of the host (`host_drawn`).
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.graph.arrays import Array
+from penstock.pipeline.schedule import START, Planned, Position, Schedule
+from penstock.sampling.block import Block, MiniBatch
+from penstock.sampling.device.block import DeviceBlock, Room, largest_room
+from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, batch_keys, shuffled
+from penstock.sampling.device.streams import rest
+from penstock.traced import BATCHES, launches, memory_for
+from penstock.train.session import Session
+from penstock.train.steps.parts import Source
+from penstock.train.steps.runner import LaunchStream
+
+
+class PlacedGraph(Protocol):
+    """A graph where it was put, as a source draws from it (`device.placed.Placed`)."""
+
+    device: torch.device
+    fanouts: list[int]
+    totals: bool
+    topology: Any
+    room: Room | None
+
+    def slot(self, room: Room, keys: int, place: Tensor | None = None) -> Slot:
+        """The memory for one batch."""
+
+
+@dataclass(eq=False)
+class VertexSlot:
+    """One batch at fixed places: its vertices and lists, and what the model and the loss read of it."""
+
+    slot: Slot
+    blocks: list[DeviceBlock]
+    batch: MiniBatch
+
+
+class Order(Protocol):
+    """What an epoch's batches hold."""
+
+    items: int
+    """Places of an epoch, those that stay empty included."""
+    batch_size: int
+    """Places of a batch."""
+
+    def bring(self, device: torch.device) -> None:
+        """Put what never changes on a device."""
+
+    def places(self, epoch: int, counts: Tensor, weights: Tensor) -> Tensor:
+        """Which of the schedule's items each place of an epoch has; updates how many seeds each batch has, and what
+        each of them counts in its loss."""
+
+    def close(self) -> None:
+        """Nothing is asked for any more."""
+
+
+class Drawing(Protocol):
+    """Who draws batches."""
+
+    def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
+        """The memory for one batch."""
+
+    def start(self, position: Position) -> None:
+        """Batches are asked for in order from this one on."""
+
+    def prepare(self, slot: Slot, number: int, epoch: DeviceEpoch) -> None:
+        """Called before a batch's draw is launched."""
+
+    def enlarged(self, source: "VertexSource", failed: int) -> Room:
+        """Room that holds a batch which lacked it."""
+
+    def close(self) -> None:
+        """Nothing is drawn any more."""
+
+
+class VertexSource(Source):
+    """Batches of vertices: the epoch under way on the device, and the losses that its batches give."""
+
+    is_drawn = True
+
+    def __init__(
+        self, session: Session, schedule: Schedule, placed: PlacedGraph, drawing: Drawing, order: Order
+    ) -> None:
+        self._schedule, self.placed, self._drawing, self._order = schedule, placed, drawing, order
+        (self._name,) = session.graph.nodes
+        self._place: Tensor | None = None
+        """The table of vertices' places in a batch, which slots share."""
+        self._number = 0
+        """The epoch under way."""
+        self._make_room(session, placed.device)
+
+    @memory_for(BATCHES)
+    def _make_room(self, session: Session, device: torch.device) -> None:
+        schedule, order, placed = self._schedule, self._order, self.placed
+        self._purposes = [*(str(hop) for hop in range(len(placed.fanouts))), "dropout"]
+        self.epoch = DeviceEpoch(order.items, order.batch_size, len(self._purposes), device)
+        order.bring(device)
+        self._items = torch.from_numpy(np.ascontiguousarray(schedule.items, np.int32)).to(device)
+        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(schedule.items)).to(device)
+        self._labels = torch.zeros((order.items, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
+        self._weights = 1.0 / self.epoch.counts.float()
+        """What each seed of a batch counts in the batch's loss."""
+        self._losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
+        pinned = device.type == "cuda"
+        self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)
+        self._seen_failure = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+
+    @memory_for(BATCHES)
+    def fill(self, position: Position) -> None:
+        epochs = self._schedule.epochs
+        if epochs is not None and position.epoch >= epochs:
+            return
+        self._number = position.epoch
+        places = self._order.places(position.epoch, self.epoch.counts, self._weights)
+        torch.index_select(self._items, 0, places, out=self.epoch.order)
+        torch.index_select(self._of_items, 0, places, out=self._labels)
+        keys = batch_keys(self._schedule.seed, position.epoch, self._schedule.batches, self._purposes)
+        self.epoch.keys.copy_(torch.from_numpy(keys))
+        self.rewind(position.batch)
+
+    @memory_for(BATCHES)
+    def slot(self, number: int) -> VertexSlot:
+        room = self.placed.room
+        assert room is not None and room.rows[0] == self.epoch.batch_size
+        slot = self.empty_slot(room)
+        self._place, device = slot.place, slot.vertices.device
+        size, held = room.rows[0], slot.blocks()
+        blocks: list[Block] = [*held]
+        seeds: Any = slot.vertices[:size]
+        vertices: Any = slot.vertices
+        batch = MiniBatch({self._name: seeds}, {self._name: vertices}, blocks)
+        batch.labels = torch.zeros((size, *self._labels.shape[1:]), dtype=self._labels.dtype, device=device)
+        share: Any = torch.zeros(size, dtype=torch.float32, device=device)
+        batch.seed_weights = share
+        return VertexSlot(slot, held, batch)
+
+    def empty_slot(self, room: Room) -> Slot:
+        """Memory for what is drawn of one batch, in a room."""
+        return self._drawing.slot(room, len(self._purposes), self._place)
+
+    def idle(self) -> None:
+        """As if all batches had lacked room."""
+        self.epoch.failed_at.fill_(-1)
+
+    def first(self) -> None:
+        self.epoch.cursor.zero_()
+
+    def prepare(self, slot: VertexSlot, number: int) -> None:
+        self._drawing.prepare(slot.slot, number, self.epoch)
+
+    def draw(self, slot: VertexSlot) -> None:
+        """The batch, its labels, and what its seeds count."""
+        slot.slot.draw(self.epoch)
+        size, batch = slot.slot.room.rows[0], slot.batch
+        width = batch.labels.shape[1] if batch.labels.dim() > 1 else 1
+        columns = 1 << (width - 1).bit_length()
+        rows = max(1, min(1024, 4096 // columns))
+        if launches(batch.labels, batch.labels):
+            from penstock.train.steps.kernels import take_labels
+
+            take_labels[(-(-size // rows),)](
+                self._labels, slot.slot.number, self.epoch.counts, self._weights, size, batch.labels,
+                batch.seed_weights, WIDTH=width, COLUMNS=columns, B=rows,
+            )  # fmt: skip
+
+    def keep(self, slot: VertexSlot, loss: Tensor) -> None:
+        self._losses.scatter_(0, slot.slot.number.long(), loss)
+
+    def restart(self, batch: int) -> None:
+        """A batch that lacked room has left vertices behind."""
+        if self._place is not None:
+            self._place.fill_(NEVER)
+        self.rewind(batch)
+
+    def rewind(self, batch: int) -> None:
+        """The next batch drawn is this one."""
+        self.epoch.cursor.fill_(batch)
+        self.epoch.failed_at.fill_(NEVER)
+        rest(self.placed.device)
+        self._drawing.start(Position(self._number, batch))
+
+    def look(self, first: int, last: int) -> tuple[list[float], int | None]:
+        self._seen_losses[first:last].copy_(self._losses[first:last], non_blocking=True)
+        self._seen_failure.copy_(self.epoch.failed_at, non_blocking=True)
+        LaunchStream.computing(self.placed.device).settle()
+        failed = int(self._seen_failure)
+        losses: list[float] = self._seen_losses[first : min(last, failed)].tolist()
+        return losses, failed if failed < last else None
+
+    def lacks_room(self, batch: int) -> bool:
+        return int(self.epoch.failed_at) == batch
+
+    def enlarge(self, failed: int) -> None:
+        self.placed.room = self._drawing.enlarged(self, failed)
+
+    def close(self) -> None:
+        self._drawing.close()
+        self._order.close()
+
+
+class DeviceDrawing:
+    """The device draws, without the host."""
+
+    def __init__(self, schedule: Schedule, placed: PlacedGraph) -> None:
+        self._schedule, self._placed = schedule, placed
+
+    def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
+        return self._placed.slot(room, keys, place)
+
+    def start(self, position: Position) -> None:
+        pass
+
+    def prepare(self, slot: Slot, number: int, epoch: DeviceEpoch) -> None:
+        pass
+
+    def enlarged(self, source: VertexSource, failed: int) -> Room:
+        """Found by drawing the batch."""
+        placed, room = self._placed, self._placed.room
+        assert room is not None
+        largest = largest_room(self._schedule.batch_size, placed.fanouts, placed.topology.count)
+        while True:
+            source.restart(failed)
+            slot = source.empty_slot(room)
+            slot.draw(source.epoch)
+            needed: list[int] = slot.needed.tolist()
+            if room.holds_sizes(needed):
+                return room
+            room = room.enlarged(needed, largest)
+
+    def close(self) -> None:
+        pass
+
+
+class WholeOrder:
+    """All items of a schedule, shuffled."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule, self.items, self.batch_size = schedule, len(schedule.items), schedule.batch_size
+
+    def bring(self, device: torch.device) -> None:
+        self._names = torch.from_numpy(np.ascontiguousarray(self._schedule.names, np.int64)).to(device)
+
+    def places(self, epoch: int, counts: Tensor, weights: Tensor) -> Tensor:
+        return shuffled(self._names, self._schedule.order_key(epoch))
+
+    def close(self) -> None:
+        pass
+
+
+# One worker's shares of the batches of an epoch, on its device.
+
+Share = Callable[[Planned], Planned]
+
+
+class ShareOfSchedule:
+    """One worker's shares of the batches of a schedule."""
+
+    def __init__(self, schedule: Schedule, share: Share) -> None:
+        self._schedule, self._share, self.batches = schedule, share, schedule.batches
+        sizes = {len(schedule.items) % schedule.batch_size, min(len(schedule.items), schedule.batch_size)} - {0}
+        first = next(schedule.from_position())
+        shares = [len(share(first._replace(seeds=first.seeds[:size])).seeds) for size in sizes]
+        self.batch_size = max(1, *shares)
+
+    def from_position(self, start: Position = START) -> Iterator[Planned]:
+        """Every share from `start` on."""
+        return map(self._share, self._schedule.from_position(start))
+
+
+class _EpochShares(NamedTuple):
+    """A worker's shares of an epoch: for each batch as many places in the schedule's items as the largest share has."""
+
+    places: Array
+    counts: Array
+    wholes: Array
+
+
+class ShareOrder:
+    """One worker's shares of the batches of an epoch; the next epoch's are computed meanwhile."""
+
+    def __init__(self, schedule: Schedule, share: Share) -> None:
+        self._schedule, self._share = schedule, share
+        self.batch_size = ShareOfSchedule(schedule, share).batch_size
+        self.items = schedule.batches * self.batch_size
+        self._ahead = ThreadPoolExecutor(1, "epoch-shares")
+        self._next: tuple[int, Future[_EpochShares]] | None = None
+
+    def bring(self, device: torch.device) -> None:
+        pass
+
+    def places(self, epoch: int, counts: Tensor, weights: Tensor) -> Tensor:
+        shares = self._shares(epoch)
+        counts.copy_(torch.from_numpy(shares.counts))
+        weights.copy_(1.0 / torch.from_numpy(shares.wholes).to(weights.device))
+        return torch.from_numpy(shares.places).to(counts.device)
+
+    def close(self) -> None:
+        """End the thread that computes shares ahead."""
+        self._ahead.shutdown(cancel_futures=True)
+
+    def _shares(self, epoch: int) -> _EpochShares:
+        known = self._next if self._next is not None and self._next[0] == epoch else None
+        shares = self._computed(epoch) if known is None else known[1].result()
+        self._next = epoch + 1, self._ahead.submit(self._computed, epoch + 1)
+        return shares
+
+    def _computed(self, epoch: int) -> _EpochShares:
+        schedule, width = self._schedule, self.batch_size
+        places = np.zeros((schedule.batches, width), np.int64)
+        counts, wholes = np.zeros(schedule.batches, np.int32), np.ones(schedule.batches, np.float32)
+        order = schedule.shuffled_from
+        endless = Schedule(schedule.items, schedule.batch_size, schedule.seed, shuffled_from=order)
+        for number, planned in zip(range(schedule.batches), endless.from_position(Position(epoch, 0)), strict=False):
+            seeds = self._share(planned).seeds
+            places[number, : len(seeds)] = np.searchsorted(schedule.items, seeds)
+            counts[number], wholes[number] = len(seeds), len(planned.seeds)
+        return _EpochShares(places.reshape(-1), counts, wholes)

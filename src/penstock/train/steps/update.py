@@ -1,0 +1,282 @@
+"""What is done with the gradients of a step: the optimiser's step here, on sums of all workers, or elsewhere.
+
+`make_step` is the only place where a session's optimiser makes its step.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from penstock.pipeline.schedule import Position
+from penstock.sampling.device.hops import Slot
+from penstock.sampling.device.streams import rest
+from penstock.store.device.moments import Moment
+from penstock.train.optimisers import prepare_skipping
+from penstock.train.session import Session
+from penstock.train.steps.group import DeviceSums, WorkerGroup
+from penstock.train.steps.parts import Gradients, LearnedRows, Source, Update
+from penstock.train.steps.runner import Launch, LaunchStream, Runner, Work
+from penstock.wire.coflows import batch_order, within_batch
+
+
+def make_step(
+    session: Session,
+    skip: Tensor | None = None,
+    rows: LearnedRows | None = None,
+    clip: Callable[[Session], None] | None = None,
+) -> None:
+    """The optimiser's step with the gradients that the parameters have, and that of learnable rows.
+
+    `skip` is as `Session.backward` returns it: where it is 1 on the device, the step is left out. `clip` replaces what
+    shrinks gradients where the job asks for it.
+    """
+    if session.job.clip and clip is not None:
+        clip(session)
+    elif session.job.clip:
+        further = [] if rows is None else rows.learned_rows()
+        torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *further], session.job.clip)
+    fused: Any = session.optimiser
+    fused.found_inf = None if skip is None else skip[0]
+    session.optimiser.step()
+    fused.found_inf = None
+    if rows is not None:
+        rows.learn()
+
+
+_LAUNCHED = 3
+"""Steps before one is recorded, where steps cannot be left out."""
+_FIRST_BURST = 16
+BURST_SECONDS = 1.0
+"""Steps done at first before the loop hears of them, and later as many as take about a second."""
+
+
+class Local(Update):
+    """The step is made here, with the gradients of this process."""
+
+    def __init__(self, session: Session, burst_seconds: float | None = None, group: WorkerGroup | None = None) -> None:
+        """`group`: of this one worker, which hears of steps after each burst. Bursts of 0 seconds are of one step."""
+        self._session, self._seconds, self._group = session, burst_seconds, group
+        self.most = 1 if burst_seconds == 0.0 else _FIRST_BURST
+
+    def prepare(self) -> None:
+        prepare_skipping(self._session.optimiser)
+
+    def take(self, slot: Any, found: Gradients) -> None:
+        make_step(self._session, found.skip, found.rows)
+
+    def end(self, done: int, many: int) -> None:
+        if self._group is not None:
+            self._group.count_steps(self._session, done, self._group.was_asked_to_stop())
+
+    def took(self, many: int, seconds: float) -> None:
+        aim = BURST_SECONDS if self._seconds is None else self._seconds
+        self.most = max(1, int(aim * many / max(seconds, 1e-9)))
+
+
+class LaunchedFirst:
+    """Steps that cannot be left out: the first are launched one by one, and count; then one is recorded and replayed.
+
+    What the host keeps of an optimiser is brought along: counts of its steps go on, and where a rate has changed, which
+    is then a part of what was recorded, the step is recorded anew.
+    """
+
+    pool = None
+
+    def __init__(self, runner: Runner, work: Work, optimiser: torch.optim.Optimizer) -> None:
+        self._runner, self._work, self._optimiser = runner, work, optimiser
+        self._launched, self._recorded, self._recorded_with = 0, Launch(work), list[Any]()
+
+    def replay(self) -> None:
+        """Do one step."""
+        if self._launched < _LAUNCHED or not self._runner.records:
+            self._runner.warm_up(self._work, 1)
+            self._launched += 1
+            return
+        counts = [state["step"] for state in self._optimiser.state.values() if _on_host(state.get("step"))]
+        rates = [group["lr"] for group in self._optimiser.param_groups if not isinstance(group["lr"], Tensor)]
+        if self._launched == _LAUNCHED or self._recorded_with != rates:
+            before = [count.clone() for count in counts]
+            self._recorded, self._recorded_with = self._runner.record(self._work), rates
+            self._launched += 1
+            for count, value in zip(counts, before, strict=True):
+                count.copy_(value)
+        self._recorded.replay()
+        for count in counts:
+            count += 1
+
+
+def _on_host(count: Any) -> bool:
+    return isinstance(count, Tensor) and count.device.type == "cpu"
+
+
+# What workers sum in each captured step, as one row of numbers on the device: gradients, and what they agree on.
+
+_ALIGNED = 4
+"""Gradients start at multiples of so many numbers, so that kernels read several at once."""
+
+
+class Agreed(NamedTuple):
+    """The numbers behind the gradients, summed over all workers: the same for each of them."""
+
+    loss: float
+    asked: float
+    """Workers that had been asked to stop when the burst began."""
+    pace: float
+    """Seconds that a step took in the burst before."""
+    ready: float
+    """Workers whose gradients may be used."""
+    lacking: float
+    """Workers whose share of the batch, or of one before it, lacked room."""
+
+
+_MORE = len(Agreed._fields)
+_READY = Agreed._fields.index("ready")
+
+
+class StepSum:
+    """The row of the step under way, and what was agreed on in each step of the epoch; all at fixed places."""
+
+    def __init__(self, session: Session, batches: int, world: int, device: torch.device) -> None:
+        self._session, self._world = session, world
+        parameters = [parameter for parameter in session.learned.parameters() if parameter.requires_grad]
+        rooms = [-(-parameter.numel() // _ALIGNED) * _ALIGNED for parameter in parameters]
+        self.numbers = torch.zeros(sum(rooms) + _MORE, dtype=torch.float32, device=device)
+        parts = torch.split(self.numbers[:-_MORE], rooms)
+        self._gradients = [
+            (parameter, part[: parameter.numel()].view_as(parameter))
+            for parameter, part in zip(parameters, parts, strict=True)
+        ]
+        self._more = self.numbers[-_MORE:]
+        self._told = torch.zeros(2, dtype=torch.float32, device=device)
+        self._number = torch.zeros(1, dtype=torch.int64, device=device)
+        self._agreed = torch.zeros((batches, _MORE), dtype=torch.float32, device=device)
+        self._seen = torch.zeros((batches, _MORE), dtype=torch.float32, pin_memory=device.type == "cuda")
+
+    def begin(self, asked: bool, pace: float) -> None:
+        """What this worker says in the steps of a burst."""
+        self._told[0].fill_(float(asked))
+        self._told[1].fill_(pace)
+
+    def take(self, slot: Slot, loss: Tensor, skip: Tensor) -> None:
+        """Put this worker's part of a step into the row. A parameter without a gradient has none on any worker."""
+        given = [(part, parameter.grad) for parameter, part in self._gradients if parameter.grad is not None]
+        torch._foreach_copy_([part for part, _ in given], [gradient for _, gradient in given])
+        torch.cat([loss, self._told, (skip == 0).float(), slot.skip], out=self._more)
+        # The next but one batch may be drawn into the slot before the sum is there.
+        self._number.copy_(slot.number)
+
+    def apply(self) -> None:
+        """The optimiser's step with the sums; left out unless every worker's part may be used."""
+        for parameter, part in self._gradients:
+            parameter.grad = part if parameter.grad is not None else None
+        make_step(self._session, (self._more[_READY : _READY + 1] != self._world).float())
+        self._agreed.index_copy_(0, self._number, self._more.view(1, _MORE))
+
+    def fetch(self, first: int, last: int) -> Tensor:
+        """Launch the copy of what was agreed on in some batches to the host."""
+        return self._seen[first:last].copy_(self._agreed[first:last], non_blocking=True)
+
+
+class Snapshot:
+    """The weights and the optimiser's state at the start of a burst, which a burst that fails goes back to."""
+
+    def __init__(self, session: Session) -> None:
+        states = [value for state in session.optimiser.state.values() for value in state.values()]
+        self._live = [parameter.detach() for parameter in session.learned.parameters()]
+        self._live += [value for value in states if isinstance(value, Tensor)]
+        self._kept = [torch.empty_like(value) for value in self._live]
+
+    def take(self) -> None:
+        """Launch a copy of what is."""
+        torch._foreach_copy_(self._kept, self._live)
+
+    def put_back(self) -> None:
+        """Launch its way back."""
+        torch._foreach_copy_(self._live, self._kept)
+
+
+class Summed(Update):
+    """All workers make the same step, with the sum of their gradients.
+
+    A step is two recordings with a sum between them: this worker's gradients, and the optimiser's step with
+    everybody's. A burst counts as a whole. If a worker is lost meanwhile, weights and optimiser go back to the burst's
+    start; should another worker have come to its end, this one takes its state when they meet. A share that lacks room
+    makes every worker leave out that step and those behind it, until its worker has made room.
+    """
+
+    is_apart = True
+
+    def __init__(self, session: Session, group: WorkerGroup, sums: DeviceSums, batches: int) -> None:
+        self._session, self._group, self._sums, self._device = session, group, sums, session.inputs.device
+        self._row = StepSum(session, batches, group.world, self._device)
+        self.most, self._stopping, self._pace, self._began = _FIRST_BURST, False, 0.0, 0.0
+
+    def prepare(self) -> None:
+        prepare_skipping(self._session.optimiser)
+
+    def start(self) -> None:
+        self._before = Snapshot(self._session)
+
+    def take(self, slot: Any, found: Gradients) -> None:
+        """Into the row that is summed."""
+        assert found.skip is not None
+        self._row.take(slot.slot, found.loss, found.skip)
+
+    def launched(self, position: Position) -> None:
+        """The sum."""
+        with within_batch(batch_order(*position)):
+            self._sums.launch(self._row.numbers)
+
+    def apply(self) -> None:
+        self._row.apply()
+
+    def begin(self) -> None:
+        self._began = time.perf_counter()
+        self._row.begin(self._group.was_asked_to_stop(), self._pace)
+        self._before.take()
+
+    def look(self, source: Source, first: int, last: int) -> tuple[list[float], int | None]:
+        """As all workers see it, so that they decide alike: where to go on, when to stop, how long bursts are."""
+        computing = LaunchStream.computing(self._device)
+        seen, copied = self._row.fetch(first, last), Moment(self._device)
+        copied.mark(computing)
+        self._sums.finish(copied.has_passed)
+        computing.settle()
+        agreed = [Agreed(*numbers) for numbers in seen.tolist()]
+        self._stopping = agreed[0].asked > 0
+        if agreed[0].pace > 0:
+            self.most = max(1, int(BURST_SECONDS * self._group.world / agreed[0].pace))
+        losses = [each.loss for each in agreed if not each.lacking]
+        return losses, first + len(losses) if len(losses) < len(agreed) else None
+
+    def end(self, done: int, many: int) -> None:
+        self._group.count_steps(self._session, done, self._stopping)
+        self._pace = (time.perf_counter() - self._began) / many
+
+    def undo(self) -> None:
+        """Weights and optimiser are as when the burst began."""
+        rest(self._device)
+        self._before.put_back()
+        rest(self._device)
+
+
+class Served(Update):
+    """Parameter servers make the step, or workers step by step: a recorded step ends with its gradients."""
+
+    most = 1
+
+    def __init__(self, session: Session, group: WorkerGroup) -> None:
+        self._session, self._group = session, group
+
+    def take(self, slot: Any, found: Gradients) -> list[Tensor | None]:
+        return [parameter.grad for parameter in self._session.learned.parameters()]
+
+    def settled(self, kept: Any, position: Position, losses: list[float]) -> list[float]:
+        """From this worker's part of a batch's loss, and its gradients, to the step."""
+        for parameter, gradient in zip(self._session.learned.parameters(), kept, strict=True):
+            parameter.grad = gradient
+        with within_batch(batch_order(*position)):
+            return [self._group.reduce_and_step(self._session, losses[0])]
