@@ -30,9 +30,10 @@ CAPTURED_TRIPLES = "Batches of triples are drawn on the device; steps are captur
 
 def reasons_against_capture(session: Session) -> list[str]:
     """Why a session's steps on triples cannot be captured; empty where they can."""
-    job, task, tables = session.job, session.task, session.inputs.tables
-    if not isinstance(task, TripleTask):
+    job, tables = session.job, session.inputs.tables
+    if session.task.facts.about != "triples":
         return ["the task is not about triples"]
+    task = cast(TripleTask, session.task)
     entities = task.entities
     reasons = {
         "capture is off": not job.capture,
