@@ -1,4 +1,4 @@
-"""The placement policies by name, and the one way to call them."""
+"""The placement policies by name, and the function that calls them."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ PLACEMENTS: dict[str, PlacementPolicy] = {
 
 @dataclass(frozen=True, eq=False)
 class PlacedUnits:
-    """A placement that respects every limit, and what finding it took."""
+    """A placement that respects every limit, and the effort of finding it."""
 
     policy: str
     machine_of: Array  # int32 [T]

@@ -1,7 +1,7 @@
 """How flows share links: the policies, each of which chooses a way of sharing from `simulate/sharing`.
 
-`POLICIES` is the table of contents. `flow_policies` know flows alone, `coflow_policies` what belongs together. A new
-policy is an entry in one of them or in a file of its own, and one line here (docs/simulating.md).
+`POLICIES` lists them. `flow_policies` consider single flows, `coflow_policies` groups of them. A new policy is an entry
+in one of them or in a file of its own, and one line here (docs/simulating.md).
 """
 
 from penstock.errors import PenstockError, nearest
@@ -23,10 +23,10 @@ FLOW_POLICIES = {policy.name: policy for policy in (OES, FAIR, FIFO, MRTF, OMCOF
 COFLOW_POLICIES = {
     policy.name: policy for policy in (FAIR, EP_OVER_DP, DP_FIRST, PP_FIRST, EP_FIRST, BYTESCHEDULER, HERMOD, SLACK)
 }
-"""Orders of coflows by what they are to a model."""
+"""Orders of coflows by their role in a model."""
 POLICIES = FLOW_POLICIES | COFLOW_POLICIES
 _RENAMED = {"maxmin": "fair"}
-"""Names that older plans and scripts may hold, and what they are called now."""
+"""Names in older plans and scripts, and their present ones."""
 
 __all__ = ["COFLOW_POLICIES", "FLOW_POLICIES", "POLICIES", "Case", "RatePolicy", "policy_named", "terms_of"]
 
