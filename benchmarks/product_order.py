@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from penstock.cost.operators.entry import made_graph, moved
+from penstock.cost.operators.entry import made_graph
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
@@ -29,6 +29,7 @@ from penstock.nn import GCN, GCNLayer
 from penstock.nn.eager import eager
 from penstock.nn.input_rows import constant_input
 from penstock.sampling import BatchKey, Block, NeighbourSampler
+from penstock.sampling.device.block import block_on
 
 HIDDEN, WIDE, NARROW = 16, 256, 16
 Step = Callable[[], object]
@@ -164,7 +165,7 @@ def rows_of(name: str, data: Path, device: torch.device, rounds: int) -> list[di
     graph, x, y = graph_of(name, CASES[name], data)
     x, y, classes = x.to(device), y.to(device), int(y.max()) + 1
     whole = whole_block(graph)
-    block, matrix = moved(whole, device), normalised(whole, device)
+    block, matrix = block_on(whole, device), normalised(whole, device)
     cases: dict[str, dict[str, Step]] = {
         "gcn step": {
             "torch aggregate": plain_step(matrix, x, y, classes, True),

@@ -1,6 +1,8 @@
 """Small graphs that can be learned, and how tests train on them and look at what came of it."""
 
 import contextlib
+import copy
+import functools
 import json
 import sys
 import threading
@@ -24,12 +26,21 @@ PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
 def community_graph(count=200, classes=4, degree=6, features=True, seed=0, **more):
     """Vertices in communities, mostly linked inside them; features say a little of the community, links the rest."""
+    y, splits, x, links = copy.deepcopy(_communities(count, classes, degree, features, seed))
+    nodes = NodeSet(count, {"y": y, **more.pop("fields", {})}, splits, **more)
+    if features:
+        nodes.fields["x"] = x
+    return Graph({"node": nodes}, {("node", "to", "node"): links}, "communities")
+
+
+@functools.cache
+def _communities(count, classes, degree, features, seed):
+    """Classes, splits, features and links of a community graph: drawn once, as hundreds of tests take the same."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, classes, count)
-    nodes = NodeSet(count, {"y": y, **more.pop("fields", {})}, _splits(rng, count), **more)
-    if features:
-        nodes.fields["x"] = (np.eye(classes)[y] + rng.normal(0, 1.5, (count, classes))).astype(np.float32)
-    return Graph({"node": nodes}, {("node", "to", "node"): _links(rng, y, degree)}, "communities")
+    splits = _splits(rng, count)
+    x = (np.eye(classes)[y] + rng.normal(0, 1.5, (count, classes))).astype(np.float32) if features else None
+    return y, splits, x, _links(rng, y, degree)
 
 
 def stored_as(dtype, count=400):
@@ -42,6 +53,12 @@ def stored_as(dtype, count=400):
 
 def typed_graph(count=150, classes=3, seed=0):
     """Papers with features and labels; authors of them without features, who write within a class."""
+    return Graph(*copy.deepcopy(_papers(count, classes, seed)), "papers")
+
+
+@functools.cache
+def _papers(count, classes, seed):
+    """Vertices and edges of a typed graph, drawn once."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, classes, count)
     x = (np.eye(classes)[y] + rng.normal(0, 1.5, (count, classes))).astype(np.float32)
@@ -53,7 +70,7 @@ def typed_graph(count=150, classes=3, seed=0):
     edges = {("author", "writes", "paper"): lists_of(src, dst, authors, count)}
     edges["paper", "by", "author"] = lists_of(dst, src, count, authors)
     edges["paper", "cites", "paper"] = _links(rng, y, 4)
-    return Graph(nodes, edges, "papers")
+    return nodes, edges
 
 
 def carrying_graph(seed=0):
@@ -217,8 +234,9 @@ def _splits(rng, count):
 
 def _links(rng, y, degree):
     src, dst = [], []
+    members = {kind: np.flatnonzero(y == kind) for kind in np.unique(y)}
     for v, kind in enumerate(y):
-        inside = rng.choice(np.flatnonzero(y == kind), degree)
+        inside = rng.choice(members[kind], degree)
         outside = rng.integers(0, len(y), 1)
         for u in [*inside, *outside]:
             src += [u, v]

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from penstock.cost.model import CostModel
 from penstock.cost.operators import Rung
-from penstock.cost.operators.entry import Run, is_sampled, moved
+from penstock.cost.operators.entry import Run, is_sampled
 from penstock.cost.profile import FittedOperator
 from penstock.cost.step_prediction import LAYER_CALLS, STEP, StepShape, counted_block, step_work
 from penstock.nn import ModelOptions, build_model
@@ -21,6 +21,8 @@ from penstock.nn.operator_work import Amounts, seconds_of
 from penstock.nn.order_costs import order_costs_of
 from penstock.nn.zoo.model import layer_widths
 from penstock.sampling import Block
+from penstock.sampling.device.block import block_on
+from penstock.sampling.device.streams import rest
 
 # Rates fitted to measured seconds, and how far predictions are from measurements that were held out.
 
@@ -82,12 +84,10 @@ def undisturbed(times: list[float]) -> float:
 
 
 def _timed(run: Run, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    rest(device)
     start = time.perf_counter()
     run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    rest(device)
     return time.perf_counter() - start
 
 
@@ -143,7 +143,7 @@ def training_step(
         # What was derived of a block in one step must not be there in the next.
         fresh = [Block(block.indptr, block.indices, block.num_src, None, totals[: block.num_src]) for block in blocks]
         optimiser.zero_grad(set_to_none=True)
-        out = net([moved(block, device) for block in fresh], x)
+        out = net([block_on(block, device) for block in fresh], x)
         loss = functional.cross_entropy(out, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

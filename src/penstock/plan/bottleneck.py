@@ -1,6 +1,6 @@
-"""The bottleneck of a plan, in words, and what one more machine, one more GPU or a faster link would bring.
+"""The bottleneck of a plan, in words, and the gain of one more machine, one more GPU or a faster link.
 
-For the latter the plan is made again for a cluster that has it.
+For the gain the plan is made again for a cluster that has it.
 """
 
 from collections import defaultdict
@@ -21,13 +21,13 @@ from penstock.simulate.timeline import Timeline
 
 
 def bottleneck_of(timeline: Timeline, placement: list[str], words: Mapping[str, str]) -> str:
-    """A sentence about the longest stretch of the critical path.
+    """A sentence about the longest part of the critical path.
 
-    `placement` names every task's machine, and `words` say what tasks of a kind do.
+    `placement` names every task's machine, and `words` describe what tasks of a kind do.
     """
     path = critical_path(timeline)
     total = sum(step.end - step.start for step in path) or 1.0
-    # A flow's time counts to whoever waits for it and the link it crosses, a task's to whoever does it.
+    # A flow's time counts to the task that waits for it and the link it crosses, a task's to its process.
     shares: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     owners = _Owners(timeline, placement, words)
     for step in path:
@@ -48,7 +48,7 @@ class _Owners:
         self._flows = {name: number for number, name in enumerate(load.flow_names)}
 
     def of(self, step: CriticalStep) -> tuple[str, str, str]:
-        """(who, spends or waits, on or for what) in a step."""
+        """(process, spends or waits, on or for what) of a step."""
         if step.name in self._tasks:
             task = int(self._load.beside[self._tasks[step.name]])
             return self._named(task), "spends", f"on {self._words.get(step.kind, step.kind)}"
@@ -71,7 +71,7 @@ class _Owners:
 
 
 def _possessive(link: str) -> str:
-    """`m0 out` as people say it."""
+    """`m0 out` in plain words."""
     for ending, word in ((" out", "uplink"), (" in", "downlink"), (" up", "uplink"), (" down", "downlink")):
         if link.endswith(ending):
             return f"{link.removesuffix(ending)}'s {word}"
@@ -79,13 +79,13 @@ def _possessive(link: str) -> str:
 
 
 _LEAST = 0.005
-"""A gain below this share is none: the search itself differs by as much."""
+"""A gain below this share counts as none: results of the search itself differ by as much."""
 
 
 def changes_of(
     run: Comparison, best: Trial, budget: Budget, seed: int, progress: Progress, threads: int = 1
 ) -> list[Change]:
-    """Every change by itself, planned for with the same flows; the most useful first."""
+    """Every change by itself, planned with the same flow policy; the most useful first."""
     wanted = list(_changed(run.machines, best))
     if budget.simulations is None:
         budget = replace(budget, simulations=run.simulations)
@@ -105,7 +105,7 @@ def changes_of(
 
 
 def _planned(run: Comparison, best: Trial, budget: Budget, seed: int) -> float:
-    """Seconds an iteration, placed by the same policy; where things were is one of the choices."""
+    """Seconds per iteration, placed by the same policy; the present placement is one of the candidates."""
     evaluator = Evaluator(run.problem, best.flows, run.iterations.searched)
     placed = place(evaluator, best.placed.policy, budget, seed)
     return min(

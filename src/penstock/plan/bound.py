@@ -2,8 +2,8 @@
 
 `placement_bound` holds for one placement under every flow policy: the busiest link must carry its mean bytes, and a
 cycle of items that wait for each other takes at least its seconds for as many iterations as it spans. `cluster_bound`
-holds for every placement: no placement makes tasks faster than on the fastest machine, and a linear programme, in
-which tasks may be split over machines, finds the least that links must carry.
+holds for every placement: tasks are no faster than on the fastest machine, and a linear programme, in which tasks may
+be split over machines, bounds what links must carry.
 """
 
 import numpy as np
@@ -19,11 +19,11 @@ from penstock.simulate.rate_policy import Case
 from penstock.simulate.simulation import Simulator
 
 _UNROLLED = 24
-"""Iterations in which the slowest cycle is looked for; cycles span as many as a pipeline works ahead."""
+"""Iterations in which the slowest cycle is searched; cycles span as many as a pipeline works ahead."""
 _MOST_CHOICES = 20_000
-"""Pairs of a task and a machine up to which the linear programme is solved."""
+"""The most pairs of a task and a machine for which the linear programme is solved."""
 _ROUNDING = 1e-6
-"""Share by which the solution of a linear programme may exceed the exact one."""
+"""The relative error by which the solution of a linear programme may exceed the exact one."""
 
 
 def placement_bound(case: Case, capacities: Array) -> float:
@@ -41,16 +41,16 @@ def cluster_bound(problem: PlacementProblem, amounts: Amounts) -> float:
     """Seconds that an iteration takes at least wherever tasks are placed, in the long run."""
     means = _means(amounts)
     load, fastest = problem.workload, np.full(problem.machines, problem.speeds.max())
-    # On one machine no flow takes any time.
+    # On one machine flows take no time.
     together = Simulator(load, problem.network, means, "fair", fastest).case(np.zeros(load.tasks, np.int32))
     return max(slowest_cycle(together), _least_busy(problem, means.sizes[0]))
 
 
 def slowest_cycle(case: Case) -> float:
-    """Seconds for each iteration that the slowest cycle of dependencies takes without contention.
+    """Seconds per iteration of the slowest cycle of dependencies, without contention.
 
     The longest chain through some iterations with mean amounts is followed back; between two of its visits to one item
-    lies a cycle, and each cycle is a lower bound.
+    is a cycle, and each cycle is a lower bound.
     """
     means = Amounts(*(np.repeat(each[:1], _UNROLLED, axis=0) for each in case.amounts))
     alone = durations_alone(case.routes, means, case.slowness)
@@ -120,7 +120,7 @@ def _least_busy(problem: PlacementProblem, sizes: Array) -> float:
         bounds=np.stack([np.zeros(count + 1), np.append(allowed, np.inf)], axis=1),
         method="highs",
     )
-    # Where the solver gives up nothing is claimed.
+    # If the solver fails, the bound is 0.
     return float(found.fun) * scale * (1 - _ROUNDING) if found.status == 0 else 0.0
 
 
@@ -153,7 +153,7 @@ def _carried(problem: PlacementProblem, sizes: Array) -> coo_array:
 
 
 def _capacity_rows(held: Array, machines: int) -> coo_array:
-    """What machines have to hold [machines x resources, tasks x machines]."""
+    """What machines must hold [machines x resources, tasks x machines]."""
     tasks, resources = held.shape
     task, machine, resource = (each.ravel() for each in np.indices((tasks, machines, resources)))
     return coo_array((held[task, resource], (machine * resources + resource, task * machines + machine)))

@@ -1,4 +1,4 @@
-"""What replicas, and sending fewer bytes of features, would bring to a plan: counted in batches drawn before a run."""
+"""The gain of replicas, and of sending fewer bytes of features: counted in batches drawn before a run."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +26,12 @@ from penstock.sampling.parts.homogeneous import share_of
 from penstock.sampling.registry import ExplainedSamplingOptions, ExplainInternals, SamplerSettings, plain_fanouts
 from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SamplerOptions, layer_count
 
-# What batches read of other machines, counted in batches that are drawn before a run.
-#
-# Batches are drawn from the whole graph with the sampler's own code and shared among workers as in a run: seeds ordered
-# by part, in equal ranges. Counted are different remote rows of a batch, those of them that a cache would have, and the
-# neighbour lists of remote vertices; and the same for sampler explained with all remote vertices alike, as nothing has
-# been explained yet. That sampler reads fewer rows than its bias alone would tell: all lists of a hop see the same
-# random number of a vertex and so agree on whom to take.
+# What batches read from other machines, counted in batches that are drawn before a run. Batches are drawn from the
+# whole graph with the sampler's own code and shared among workers as in a run: seeds ordered by part, in equal ranges.
+# Counted are different remote rows of a batch, those of them that a cache would have, and the neighbour lists of remote
+# vertices; and the same for sampler explained with equal scores, as nothing has been explained yet. That sampler reads
+# fewer rows than its bias alone suggests: all lists of a hop see the same random number of a vertex and so agree on
+# which to take.
 
 _LEARNED = 16
 """Batches from which a worker learns which rows it reads most, as in a run."""
@@ -42,12 +41,12 @@ _COUNTED = 8
 
 @dataclass(frozen=True)
 class RemoteReads:
-    """What a batch reads of other machines, all workers added up, in the mean over some batches."""
+    """The mean reads of a batch from other machines, summed over workers."""
 
     rows: float
     """Different remote rows of each worker."""
     cache_hits: float
-    """Of these, rows that are in the workers' caches."""
+    """How many of these rows are in the workers' caches."""
     lists: float
     """Lists of remote vertices that are drawn from, at all hops."""
     edges: float
@@ -55,11 +54,11 @@ class RemoteReads:
     readers: float
     """Remote vertices whose lists are drawn from at the last hop."""
     halos: tuple[int, ...]
-    """Of every worker, the remote vertices that the lists of its machine's part name."""
+    """For every worker, the number of remote vertices in the lists of its machine's part."""
 
 
 WorkerBatches = list[MiniBatch | None]
-"""The share of one batch that each worker has; None: no seed of it."""
+"""Each worker's share of one batch; None: it has no seed of it."""
 
 
 class CountedBatches:
@@ -84,7 +83,7 @@ class CountedBatches:
         self._halos = tuple(_halo(graph, part_of, seat) for seat in seats)
 
     def plain(self, cached: float) -> RemoteReads:
-        """Reads of the job's own sampler, where each worker's cache has room for a share of its halo's rows."""
+        """Reads of the job's own sampler, where each worker caches a share of its halo's rows."""
         learned: list[list[Array]] = [[np.empty(0, np.int64)] for _ in self._seats]
         for batches in map(self._drawn, self._planned(0, _LEARNED)):
             for rank, rows in self._far_rows(batches):
@@ -93,7 +92,7 @@ class CountedBatches:
         return self._counted(map(self._drawn, self._planned(_LEARNED, _COUNTED)), kept)
 
     def explained(self, bias: float) -> RemoteReads:
-        """Reads of sampler explained with this `remote_bias`, before anything is explained; without a cache."""
+        """Reads of sampler explained with this `remote_bias`, before the first explanation; without a cache."""
         ((kind, edges),) = self._graph.edges.items()
         numbers = CutNumbers(self._part_of, 1 + int(self._part_of.max(initial=0)))
         plain = NeighbourSampler(self._graph, plain_fanouts(self._options))
@@ -121,7 +120,7 @@ class CountedBatches:
         ]
 
     def _shares(self, seeds: Array) -> list[Array]:
-        """The places of each worker's seeds."""
+        """The positions of each worker's seeds."""
         ordered, workers = np.lexsort((seeds, self._part_of[seeds])), len(self._seats)
         ends = [round(rank * len(seeds) / workers) for rank in range(workers + 1)]
         return [ordered[first:last] for first, last in pairwise(ends)]
@@ -144,7 +143,9 @@ class CountedBatches:
         return RemoteReads(rows, hits, lists, edges, readers, self._halos)
 
     def _lists(self, batch: MiniBatch, seat: int) -> tuple[int, int, int]:
-        """Lists of remote vertices, edges drawn from them, and those of the lists that the last hop draws from."""
+        """The number of lists of remote vertices, of edges drawn from them, and of those lists that the last hop draws
+        from.
+        """
         far = self._part_of[batch.vertices[batch.node_type]] != seat
         asked = [far[: block.num_dst] for block in batch.blocks]
         edges = sum(int(np.diff(block.indptr)[mine].sum()) for block, mine in zip(batch.blocks, asked, strict=True))
@@ -158,7 +159,7 @@ def _most_read(rows: Sequence[Array], count: int) -> Array:
 
 
 def _halo(graph: Graph, part_of: Array, part: int) -> int:
-    """How many vertices of other parts the lists of a part name."""
+    """The number of other parts' vertices in the lists of a part."""
     (edges,) = graph.edges.values()
     members, named = np.flatnonzero(part_of == part), np.zeros(graph.num_nodes, np.bool_)
     first, lengths = edges.indptr[:-1][members], edges.indptr[1:][members] - edges.indptr[:-1][members]
@@ -167,14 +168,14 @@ def _halo(graph: Graph, part_of: Array, part: int) -> int:
     return int((named & (part_of != part)).sum())
 
 
-# What a replica of a part's features on another machine would bring to a plan, and what a plan's replicas bring.
+# The gain of a replica of a part's features on another machine, and of a plan's own replicas.
 
 _MOST = 4
 """Machines that are tried for a replica: those with the fastest links."""
 
 
 def replica_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]:
-    """The busiest part's features on each of some other machines too; and the plan without the replicas that it has.
+    """The gain of a replica of the busiest part's features on some other machines; and the plan without its replicas.
 
     Tasks stay where the plan has them.
     """
@@ -203,13 +204,13 @@ def _fastest(cluster: ClusterDocument, rate: float) -> list[Machine]:
 
 
 def _busiest_part(planned: PlannedRun, best: Trial) -> int:
-    """The part whose machine's link is busiest with what leaves it."""
+    """The part whose machine's outgoing link is busiest."""
     use = dict(zip(best.timeline.network.link_names, best.timeline.link_use.tolist(), strict=True))
     return int(np.argmax([use.get(f"{machine.name} out", 0.0) for machine in planned.cluster.machines]))
 
 
 def change_by(what: str, planned: PlannedRun, other: PlannedRun, best: Trial, seed: int) -> Change:
-    """What another run in the place of the planned one takes, its tasks where the best trial has them."""
+    """The change by another run instead of the planned one, with tasks where the best trial has them."""
     seated = with_seats(other, best)
     entry = WORKLOADS[planned.profile.mode]
     workload = entry.build(seated.profile, entry.set_up(seated))
@@ -220,7 +221,7 @@ def change_by(what: str, planned: PlannedRun, other: PlannedRun, best: Trial, se
 
 
 def with_seats(planned: PlannedRun, best: Trial) -> PlannedRun:
-    """The run with its workers where a trial has them: what comes from replicas depends on who is beside them."""
+    """The run with its workers where a trial has them: what comes from replicas depends on which are local."""
     where = dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
     return replace(planned, seats=tuple(where[f"worker-{rank}"] for rank in range(planned.profile.workers)))
 
@@ -237,26 +238,25 @@ def _as_placed(run: Comparison, best: Trial) -> Array:
     return np.array([where[load.task_names[beside]] for beside in load.beside], best.placed.machine_of.dtype)
 
 
-# What sending fewer bytes of features would bring to a plan: fewer bits, a cache, fewer remote rows and columns.
-#
-# Bytes are predicted from the profile and from batches that are drawn for it (`CountedBatches`), and the plan is
-# simulated again with them. What explanations read is counted, the processor time that they take is not.
+# The gain of sending fewer bytes of features: narrower numbers, a cache, fewer remote rows and columns. Bytes are
+# predicted from the profile and from batches that are drawn for it (`CountedBatches`), and the plan is simulated again
+# with them. What explanations read is counted, but not their CPU time.
 
 CACHED = 0.1
-"""Of the remote rows that a machine's lists name, the share whose cache is looked at."""
+"""The share of the remote rows in a machine's lists that the considered cache holds."""
 ROW_OVERHEAD = 25
 """Bytes that a cached row takes beside itself."""
 _LENGTH_BYTES, _EDGE_BYTES, _WEIGHT_BYTES, _TOTAL_BYTES = 1, 4, 4, 4
-"""Bytes of a drawn list's length, of an edge, of its weight, and of a whole list's length, as they travel."""
+"""Bytes on the wire of a drawn list's length, of an edge, of its weight, and of a whole list's length."""
 _LEAST = 0.02
-"""A gain below this share is not worth a word."""
+"""Smaller gains are not reported."""
 _MOST_EDGES = 200_000_000
-"""Larger graphs are not counted through for advice."""
+"""Larger graphs are not counted for advice."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to send fewer bytes: what to write, and the factors on the bytes of features and of neighbour lists."""
+    """A way to send fewer bytes: the setting, and its factors on the bytes of features and of neighbour lists."""
 
     what: str
     factor: float
@@ -264,7 +264,7 @@ class Way:
 
 
 def transport_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Change]:
-    """Each way by itself and the ways that combine, the most useful first; none where nothing is sent over links."""
+    """Each way by itself and in combinations, the most useful first; none where nothing is sent over links."""
     features = planned.profile.transfer("features")
     pulls = WORKLOADS[planned.profile.mode].uses_replicas and features is not None
     if not pulls or not planned.has_graph or len(planned.cluster.machines) < 2:
@@ -288,7 +288,7 @@ def transport_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Chang
 
 
 def transport_advice(changes: Sequence[Change]) -> str:
-    """Which ways help, in words: the best single one, then the others in order, then a combination that saves more."""
+    """Advice in words: the best single way, then the others in order, then a combination that saves more."""
     useful = sorted((change for change in changes if change.gain > 0), key=lambda change: -change.gain)
     if not useful:
         return ""
@@ -304,13 +304,13 @@ def transport_advice(changes: Sequence[Change]) -> str:
 
 
 def _remark(change: Change) -> str:
-    """A remark on a way to send fewer bytes, beside how much it saves."""
+    """A remark on a way to send fewer bytes, with how much it saves."""
     remarks = {"remote_cache_mb": ", lossless", "sampler: explained": ", changes what is drawn"}
     return next((remark for start, remark in remarks.items() if change.what.startswith(start)), "")
 
 
 def ways_of(planned: PlannedRun, seats: Sequence[int]) -> list[Way]:
-    """The ways that the cluster and the job do not take yet, and their combinations; for graphs of one type."""
+    """The ways that the cluster and the job do not use yet, and their combinations; for graphs of one type."""
     cluster, job, graph = planned.cluster, planned.profile.job, planned.open_graph()
     if not graph.is_homogeneous or graph.num_edges > _MOST_EDGES:
         return []
@@ -330,16 +330,16 @@ def ways_of(planned: PlannedRun, seats: Sequence[int]) -> list[Way]:
         if chosen is not None:
             explained.append(_explained(plain, chosen, rows))
     int8 = narrow[-1:]
-    # Rows of some columns have a scale of their own and are not cached.
+    # Rows of some columns have scales of their own and are not cached.
     several = [each for each in (int8 + cache, explained + int8) if len(each) > 1]
     return [*narrow, *cache, *explained, *map(_combined, several)]
 
 
 def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
-    """Sampler explained as it is by default, whose batches read what is `chosen` where plain ones read `plain`.
+    """Sampler explained with default settings, whose batches read `chosen` where plain ones read `plain`.
 
-    An explanation reads some remote rows, others every time, unless they are all that there are. Lists come with a
-    weight for every edge, and with the lengths of the whole lists of all rows that the last hop reads.
+    An explanation reads some remote rows, different ones each time unless it reads all. Lists come with a weight for
+    every edge, and with the lengths of the whole lists of all rows that the last hop reads.
     """
     options, read = ExplainedSamplingOptions(), ExplainInternals().explain_rows  # type: ignore[call-arg]
     explaining = sum(read for halo in plain.halos if halo > read)
@@ -351,7 +351,7 @@ def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
 
 
 def _combined(ways: Sequence[Way]) -> Way:
-    """Several ways at once: each saves as large a share of what the others have left."""
+    """Several ways at once: each saves its share of what the others leave."""
     first, others = ways[:1], ways[1:]
     what = " with ".join(filter(None, (" and ".join(each.what for each in some) for some in (first, others))))
     return Way(what, math.prod(way.factor for way in ways), math.prod(way.lists for way in ways))
@@ -370,7 +370,7 @@ class _Rows:
 
     @staticmethod
     def of(graph: Graph, field: str) -> "_Rows | None":
-        """Of a graph of one type; None where it has no such field of numbers."""
+        """The feature rows of a graph of one type; None where it has no such numeric field."""
         (nodes,) = graph.nodes.values()
         table = nodes.fields.get(field)
         return _Rows(table.shape[1], table.dtype.itemsize) if table is not None and table.ndim == 2 else None
@@ -378,13 +378,13 @@ class _Rows:
 
 class _Reads(NamedTuple):
     plain: RemoteReads
-    """Of the job's own sampler."""
+    """Those of the job's own sampler."""
     chosen: RemoteReads | None
-    """Of sampler explained, where it can take that one's place."""
+    """Those of sampler explained, if it can replace that one."""
 
 
 def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> _Reads | None:
-    """What batches read of other machines; None where drawing them needs more than the graph's lists."""
+    """What batches read from other machines; None where drawing them needs more than the graph's lists."""
     cluster, job = planned.cluster, planned.profile.job
     sampler = SAMPLERS[str(job.get("sampler", DEFAULT_SAMPLER))]
     if job.get("time") is not None or sampler.local:
@@ -398,7 +398,7 @@ def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> _Reads | 
 
 
 def _with_transfers(profile: Profile, factors: Mapping[str, float], seats: Sequence[int]) -> Profile:
-    """The profile with other bytes of some transfers from parts on other machines."""
+    """The profile with the bytes of some transfers from parts on other machines multiplied by factors."""
     transfers = []
     for each in profile.transfers:
         factor = factors.get(each.name, 1.0)

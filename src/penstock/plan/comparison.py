@@ -1,4 +1,4 @@
-"""Placements and flow policies side by side: each simulated over the same iterations, the best one kept."""
+"""Compares placements and flow policies: each is simulated over the same iterations, and the best one kept."""
 
 import ctypes
 import threading
@@ -26,22 +26,21 @@ from penstock.simulate.simulation import Simulator
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload
 
-# The iterations that a plan is simulated over: how many, and the amounts of each.
-#
-# Amounts repeat with a period. Within one period every task and flow has exactly its mean, so that the busiest link of
-# a simulated run is as busy as that of a long run. Large clusters are simulated over fewer iterations, and each batch
-# reads from some of the far parts at a time, in turn and so much more from each: as many bytes, in fewer flows.
+# The iterations that a plan is simulated over: how many, and the amounts of each. Amounts repeat with a period. Within
+# one period every task and flow has exactly its mean, so that the busiest link of a simulated run is as busy as that of
+# a long run. Large clusters are simulated over fewer iterations, and each batch reads from some of the far parts at a
+# time, in turn and correspondingly more from each: as many bytes, in fewer flows.
 
 _PERIODS = 4
-"""Periods that a placement is judged by."""
+"""Periods over which a placement is measured."""
 _LONG, _SHORT = 32, 8
 """Iterations of a period, and those of a large cluster."""
 _MANY = 1_000
-"""Flows of an iteration from which a cluster counts as large."""
+"""Flows per iteration from which a cluster counts as large."""
 _READ = 16
-"""Far parts that a batch of a large cluster reads from, at least."""
+"""The least number of far parts that a batch of a large cluster reads from."""
 _NEAR = 2.0
-"""A part from which a batch reads so many times the mean is near: it is read in every iteration."""
+"""A part from which a batch reads this many times the mean is near, and read in every iteration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +48,9 @@ class Iterations:
     """What is simulated for a workload."""
 
     searched: Amounts
-    """One period: what a search compares placements by."""
+    """One period, over which a search compares placements."""
     judged: Amounts
-    """Several of them: what the pace of a placement is measured on."""
+    """Several periods, over which the pace of a placement is measured."""
     turns: int
     """Iterations over which a batch's reads from all far parts are spread; 1: every batch reads from all."""
 
@@ -69,7 +68,7 @@ def draw_iterations(
     owners: str | None = None,
     own_period: int | None = None,
 ) -> Iterations:
-    """The iterations of a workload that works so many of them `ahead`.
+    """The iterations of a workload whose pipeline works `ahead` of them.
 
     `owners` is the kind of tasks that hold what others read: on large clusters, reads from them are made in turns.
     `own_period` replaces the number of iterations after which amounts repeat.
@@ -79,8 +78,8 @@ def draw_iterations(
     turns = _turns_of(load, period, owners) if large and owners is not None else 1
     drawn = draw_amounts(load, period, seed, spreads)
     one = _balanced(_in_turns(drawn, load, turns, owners) if turns > 1 else drawn, load)
-    # A third of the run fills the pipeline, the end runs it dry, and at least one period is left between. Whole periods
-    # are judged, so that links carry their means there too.
+    # A third of the run fills the pipeline, the end drains it, and at least one period is left between. Whole periods
+    # are measured, so that links carry their means there too.
     periods = -(-(period + ahead + 1) * 3 // (2 * period)) if large else _PERIODS
     return Iterations(one, _repeated(one, periods * period), turns)
 
@@ -93,7 +92,7 @@ def _balanced(drawn: Amounts, load: Workload) -> Amounts:
 def _with_mean(values: Array, mean: Array) -> Array:
     found = values.mean(axis=0)
     scale = np.divide(mean, found, out=np.ones_like(found), where=found > 0)
-    # An item that drew nothing but zeros is constant instead.
+    # An item that drew only zeros becomes constant.
     return np.ascontiguousarray(np.where(found > 0, values * scale, mean))
 
 
@@ -103,7 +102,7 @@ def _repeated(one: Amounts, count: int) -> Amounts:
 
 
 def _turns_of(load: Workload, period: int, owners: str) -> int:
-    """Iterations that all far parts are read in: a power of two, so that a period holds whole turns."""
+    """The number of iterations in which all far parts are read: a power of two, so that a period holds whole turns."""
     parts, turns = load.task_kinds.count(owners), 1
     while 2 * turns <= period and parts // (2 * turns) >= _READ:
         turns *= 2
@@ -118,12 +117,13 @@ def _in_turns(amounts: Amounts, load: Workload, turns: int, owners: str | None) 
     owned = np.array([kind == owners for kind in load.task_kinds])[load.beside]
     serving = owned & (load.beside != np.arange(load.tasks))
     for number, flows in _reads(load, owners):
-        # The largest first, so that every turn has about as many bytes; neighbours begin with different parts.
+        # Assign the largest first, so that every turn has about as many bytes; neighbouring tasks begin with different
+        # parts.
         far = flows[load.flow_bytes[flows] <= _NEAR * load.flow_bytes[flows].mean()]
         ranked = far[np.argsort(-load.flow_bytes[far], kind="stable")]
         idle = (np.arange(len(ranked))[None, :] + number + iterations[:, None]) % turns != 0
         sizes[:, ranked] = np.where(idle, 0.0, turns * sizes[:, ranked])
-        # A store takes as much longer over a request as there is more in it.
+        # A store's work on a request grows with its bytes.
         served = serving[load.sources[ranked]]
         senders = load.sources[ranked[served]]
         seconds[:, senders] = np.where(idle[:, served], 0.0, turns * seconds[:, senders])
@@ -146,20 +146,19 @@ def _reads(load: Workload, owners: str | None) -> list[tuple[int, Array]]:
     return found
 
 
-# Independent pieces of work on several threads, which end soon after Ctrl-C.
-#
-# Simulations are kernels that hold no lock of the interpreter, so threads are enough to use several cores. Kernels
-# return to Python a few times a second; an exception that is set for a thread is raised there when they do.
+# Independent pieces of work on several threads, which end soon after Ctrl-C. Simulations are kernels that release the
+# interpreter lock, so threads suffice to use several cores. Kernels return to Python a few times per second; an
+# exception that is set for a thread is raised there when they do.
 
 Result = TypeVar("Result")
 
 
 class _StoppedError(BaseException):
-    """Raised in threads whose results nobody waits for any more."""
+    """Raised in threads whose results are no longer needed."""
 
 
 def in_threads(works: Sequence[Callable[[], Result]], threads: int) -> list[Result]:
-    """What every piece of work returns, in order. The first exception, Ctrl-C among them, stops all others."""
+    """The results of all pieces of work, in order. The first exception, Ctrl-C among them, stops all others."""
     if threads <= 1 or len(works) <= 1:
         return [work() for work in works]
     left: SimpleQueue[int] = SimpleQueue()
@@ -178,7 +177,7 @@ def in_threads(works: Sequence[Callable[[], Result]], threads: int) -> list[Resu
         except (Empty, _StoppedError):
             return
 
-    # Daemons: a command that is broken off does not wait for them.
+    # Daemons: an interrupted command does not wait for them.
     started = [threading.Thread(target=take, daemon=True) for _ in range(min(threads, len(works)))]
     results: dict[int, Result] = {}
     try:
@@ -196,14 +195,16 @@ def in_threads(works: Sequence[Callable[[], Result]], threads: int) -> list[Resu
 
 
 def _stop(threads: Sequence[threading.Thread]) -> None:
-    """Raise an exception in each thread as soon as it is back in Python."""
+    """Raise an exception in each thread as soon as it returns to Python."""
     for thread in threads:
         if thread.ident is not None and thread.is_alive():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_StoppedError))
 
 
 _SIMULATED = 3e8
-"""Squares of flows, over all iterations of a period, that the simulations of one search may come to."""
+"""The bound on the sum of squared flows, over all iterations of a period, that the simulations of
+one search may reach.
+"""
 _LEAST_SIMULATIONS = 4
 
 
@@ -217,7 +218,7 @@ class Trial:
     iteration_s: float
     lower_bound_s: float
     turns: int
-    """Iterations of the run in one of the timeline."""
+    """Iterations of the run in one iteration of the timeline."""
 
     def row(self, batches: int) -> Compared:
         """The trial as a row of the comparison."""
@@ -236,7 +237,7 @@ class Trial:
 
 
 class Comparison:
-    """One run on one cluster, looked at in many ways."""
+    """One run on one cluster, compared under many placements and policies."""
 
     def __init__(self, work: ExecutionWorkload, machines: Machines, seed: int = 0) -> None:
         self.work, self.load, self.machines, self._seed = work, work.load, machines, seed
@@ -245,7 +246,7 @@ class Comparison:
 
     @property
     def simulations(self) -> int:
-        """Placements that a search may simulate if nobody says: fewer the more flows there are."""
+        """The default number of placements that a search may simulate: fewer the more flows there are."""
         sizes = self.iterations.searched.sizes
         work = np.count_nonzero(sizes) ** 2 / len(sizes)
         return int(max(_LEAST_SIMULATIONS, _SIMULATED // max(work, 1.0)))
@@ -293,7 +294,7 @@ class Comparison:
     def trial(self, placed: PlacedUnits, flows: str) -> Trial:
         """A placement, simulated and measured.
 
-        What is measured on some iterations is an estimate of the long run, which never goes below the bound.
+        The measured pace of some iterations estimates that of a long run, which is never below the bound.
         """
         network, speeds = self.problem.network, np.array(self.machines.speeds)
         timeline = Simulator(self.load, network, self.iterations.judged, flows, speeds).timeline(placed.machine_of)
@@ -303,12 +304,12 @@ class Comparison:
         return Trial(placed, flows, timeline, seconds, least, turns)
 
     def lower_bound(self) -> float:
-        """Seconds that an iteration takes at least under every placement and flow policy."""
+        """A lower bound on the seconds of an iteration under every placement and flow policy."""
         least = cluster_bound(self.problem, self.iterations.searched) / self.work.unrolled
         return max(least, self.work.floor_s(self.machines))
 
     def on(self, machines: Machines) -> "Comparison":
-        """The same run on other machines. Those that are more hold no part."""
+        """The same run on other machines. Additional ones hold no part."""
         other = copy(self)
         other.machines, other.problem = machines, self._problem(machines)
         return other
@@ -317,17 +318,17 @@ class Comparison:
         names = machines.names
         pinned = {task: names[number] for task, number in self.work.pinned.items() if number < len(names)}
         speeds = np.array(machines.speeds)
-        # What is not limited holds all that there is.
+        # An unlimited resource holds everything.
         every = {name: float(held.sum()) for name, held in self.load.resources.items()}
         limits = {name: np.minimum(machines.capacities[name], every[name] + 1) for name in every}
         return placement_problem(self.load, machines.network(), limits, pinned, speeds)
 
 
 def pace(timeline: Timeline, ahead: int, period: int = 1) -> float:
-    """Seconds for each iteration of the template in the middle of a run, over whole periods of its amounts.
+    """Seconds per iteration of the template in the middle of a run, over whole periods of its amounts.
 
-    Left out are the first third, in which the pipeline fills, and at the end as many iterations as it works `ahead`:
-    towards the end nothing more is read ahead, and links have less to carry than they will in a longer run.
+    The first third, in which the pipeline fills, is left out, and as many iterations at the end as it works `ahead`:
+    there nothing more is read ahead, and links carry less than in a longer run.
     """
     ends: Array = np.maximum.accumulate(timeline.iteration_ends)
     first, last = len(ends) // 3, len(ends) - 1 - ahead

@@ -21,11 +21,11 @@ CARRIED_OUT: dict[str, Egress] = {
     "iteration-first": "turns",
     "hermod": "coflow",
 }
-"""Flow policies that a run can carry out, and how its processes order what they send then."""
+"""Flow policies that a run can carry out, and the egress policy of its processes for each."""
 
 
 class PlannedTask(StrictDocument):
-    """One process of the run; its kind is a word of the execution mode."""
+    """One process of the run; its kind is defined by the execution mode."""
 
     id: str
     kind: str
@@ -36,7 +36,7 @@ class PlannedTask(StrictDocument):
 
 
 class PlannedFlows(StrictDocument):
-    """All flows of one kind in one iteration; the kind is a word of the execution mode."""
+    """All flows of one kind in one iteration; the kind is defined by the execution mode."""
 
     kind: str
     count: int = Field(description="flows between two tasks")
@@ -45,7 +45,7 @@ class PlannedFlows(StrictDocument):
 
 
 class Predicted(StrictDocument):
-    """What the run should do; seconds, bytes and shares are those of one iteration."""
+    """The prediction for the run; seconds, bytes and shares are those of one iteration."""
 
     iteration_s: float
     epoch_s: float
@@ -63,7 +63,7 @@ class Predicted(StrictDocument):
 
 
 class Compared(StrictDocument):
-    """One way that was looked at."""
+    """One placement and flow policy that was compared."""
 
     placement: str
     flows: str
@@ -91,7 +91,7 @@ class Effort(StrictDocument):
 
 
 class Change(StrictDocument):
-    """Something that could be bought or set."""
+    """A change of hardware or settings, and its gain."""
 
     what: str
     iteration_s: float
@@ -139,7 +139,7 @@ class Plan(StrictDocument):
 
     @property
     def egress(self) -> Egress:
-        """How processes order what they send."""
+        """The egress policy of the run's processes."""
         if POLICIES[self.flows].name not in CARRIED_OUT:
             can = ", ".join(CARRIED_OUT)
             raise PenstockError(
@@ -164,12 +164,12 @@ def read_plan(path: Path) -> Plan:
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """For people to read, and for `penstock train --plan`."""
+    """Write a plan, readable for people and for `penstock train --plan`."""
     write_whole(path, plan_text(plan))
 
 
 def plan_text(plan: Plan) -> str:
-    """What stands in a plan's file."""
+    """The content of a plan's file."""
     try:
         return Plan.model_validate(plan.model_dump()).model_dump_json(indent=1) + "\n"
     except ValidationError as error:

@@ -28,12 +28,12 @@ from penstock.simulate.rates import POLICIES
 from penstock.simulate.scenario import Scenario
 
 _FEWER = 5
-"""What a search for a change is given: so many times fewer steps than the plan's own."""
+"""A search for a change gets this many times fewer steps than the plan's own."""
 
 
 @dataclass(frozen=True)
 class PlanChoices:
-    """What a plan chooses from, and how long it may search."""
+    """The choices of a plan, and the budget of its search."""
 
     placement: str | None
     """One placement policy; None: the best of all."""
@@ -50,7 +50,7 @@ class PlanChoices:
 
 
 def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> Plan:
-    """The best of what was looked at."""
+    """The best plan of those that were compared."""
     began = perf_counter()
     job, cluster, profile = planned.job, planned.cluster, planned.profile
     entry = WORKLOADS[profile.mode]
@@ -67,7 +67,7 @@ def make_plan(planned: PlannedRun, choices: PlanChoices, progress: Progress) -> 
     trials = _trials(run, choices, budget, progress, threads)
     best = min(trials, key=lambda trial: trial.iteration_s)
     if cluster.replicas and entry.uses_replicas:
-        # Shares of replicas were those of workers where the cluster file has them.
+        # The shares of replicas so far assumed the workers of the cluster file's layout.
         section = {"mode": profile.mode, **entry.set_up(with_seats(planned, best)).model_dump(mode="json")}
         run = comparison_of(cluster, profile, section, choices.seed)
         again = tried_again(run, best)
@@ -149,7 +149,7 @@ def _tasks(run: Comparison, best: Trial) -> list[PlannedTask]:
 
 
 def _traffic(run: Comparison, best: Trial) -> list[PlannedFlows]:
-    """What tasks send each other in one iteration of the run, by kind, in the workload's order."""
+    """The traffic of one iteration of the run, by kind, in the workload's order."""
     load, where = run.load, best.placed.machine_of
     count, sent, crossing = Counter[str](), defaultdict[str, float](float), defaultdict[str, float](float)
     ends = zip(load.flow_kinds, load.flow_bytes, where[load.sources], where[load.targets], strict=True)
@@ -188,7 +188,7 @@ def _predicted(run: Comparison, best: Trial, tasks: list[PlannedTask], batches: 
 
 
 def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Progress) -> None:
-    """Say so where the plan gives machines that are all this host more cores than it has."""
+    """Note where the plan gives machines that are all this host more cores than it has."""
     here = {each.name for each in cluster.machines if each.cores is None and each.address in LOOPBACK}
     if not LAUNCHER_FACTS[cluster.launcher].one_host or not here:
         return
@@ -201,7 +201,7 @@ def _note_cores(cluster: ClusterDocument, tasks: list[PlannedTask], progress: Pr
         )
 
 
-# A plan simulated again: the workload, network, placement and amounts that its prediction came from.
+# A plan simulated again: the workload, network, placement and amounts of its prediction.
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,11 +210,11 @@ class Replay:
 
     scenario: Scenario
     pace: Pace
-    """What an iteration of the run takes, as the plan predicts it, under the policy that was asked for."""
+    """The predicted pace of the run under the policy that was asked for."""
 
 
 def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
-    """The plan's run under a flow policy; of the iterations that a plan is judged by, the first so many."""
+    """The plan's run under a flow policy; only the first `iterations` of those that a plan is measured over."""
     POLICIES[policy]
     run = _comparison(plan)
     placed = _placed(plan, run)
@@ -244,7 +244,7 @@ def _comparison(plan: Plan) -> Comparison:
 
 
 def _placed(plan: Plan, run: Comparison) -> PlacedUnits:
-    """Where the plan says that tasks run, checked against the tasks and machines of its run."""
+    """The plan's placement, checked against the tasks and machines of its run."""
     numbers = {name: number for number, name in enumerate(run.machines.names)}
     planned = plan.machine_of()
     load = run.load

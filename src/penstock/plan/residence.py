@@ -1,9 +1,9 @@
 """Where topology and features are placed (`placement: auto`). Sizes are in bytes; nothing is allocated here.
 
-What training itself needs comes first, then what was asked for by name. Of the rest the topology comes first, for
+What training itself needs comes first, then what was asked for by name. Of the rest the topology comes first, as
 sampling from pinned memory is many small reads over the bus; then the features if all of them fit, else pinned memory
-with a cache of the hottest rows in what is left of the device; and where the host has no room to pin, its own copy is
-read by the processor.
+with a cache of the most-read rows in what is left of the device; and if the host has no room to pin, the host reads its
+own copy.
 """
 
 from collections.abc import Iterator
@@ -17,34 +17,35 @@ Choice = Literal["auto", "device", "pinned", "host"]
 
 _PLACES: tuple[Place, ...] = ("device", "pinned", "host")
 _SLOT_BYTES = 4
-"""A cache keeps a slot on the device for every row of the table, cached or not,"""
+"""Bytes per row of the table for its cache slot on the device, whether cached or not."""
 _TALLY_BYTES = 16
-"""and counts of its hits and reads."""
+"""Bytes of the counters of hits and reads."""
 _PINNED_SHARE = 0.9
-"""Of the host's free memory: the rest of the system must live, and locked pages cannot be taken back."""
+"""The share of the host's free memory that may be pinned: locked pages cannot be reclaimed."""
 _SPARE_OF_WORKING = 20
-"""A cache of our choosing leaves a twentieth of the working memory free: what a prediction may be wrong by."""
+"""An automatic cache leaves one in this many parts of the working memory free, for errors of the prediction."""
 _SMALLEST_CACHE = 1000
-"""A cache of less than a row in a thousand is not worth a look into its slots for every row read."""
+"""A cache of fewer than one in this many rows is not worth checking its slots for every row read."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What there is to place, and what there is room for."""
+    """What is to be placed, and the available memory."""
 
     topology_bytes: int
     feature_bytes: int
     feature_row_bytes: int
     rows: int
     working_bytes: int
-    """What training needs on the device beside the graph: weights, batches, activations. Predicted."""
+    """Predicted memory of training on the device beside the graph: weights, batches, activations."""
     device_free: int
     device_total: int
     host_free: int
-    """That can be pinned beside what is mapped."""
+    """Host memory that can be pinned beside what is mapped."""
     bounds_bytes: int = 0
-    """Of the topology, where its lists begin: on the device also where the lists are pinned, as every draw reads them
-    anywhere."""
+    """Bytes of the list offsets: they are on the device even where the lists are pinned, as draws
+    read them randomly.
+    """
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ class Wanted:
     features: Choice = "auto"
     cache_rows: int | None = None
     share: float = 0.9
-    """Of the device's whole memory, how much may be full at the end, by us and others."""
+    """The share of the device's memory that may be in use at the end, by this and other processes."""
 
 
 @dataclass(frozen=True)
 class Residence:
-    """What was chosen, what it takes (on the device with the working memory) and why, a sentence a choice."""
+    """The choice, its memory (on the device with the working memory) and the reasons, one sentence each."""
 
     topology: Place
     features: Place
@@ -71,7 +72,7 @@ class Residence:
 
 
 class NoRoomError(PenstockError):
-    """What was asked for does not fit; `would_fit` are the changed wishes that the message names."""
+    """Raised for a placement that does not fit; `would_fit` are the changed settings that the message names."""
 
     def __init__(self, message: str, would_fit: list[Wanted]) -> None:
         super().__init__(message, code="out-of-memory")
@@ -79,7 +80,7 @@ class NoRoomError(PenstockError):
 
 
 def decide_residence(sizes: Sizes, wanted: Wanted) -> Residence:
-    """Where topology and features go, or `NoRoomError` with what would fit instead."""
+    """Where topology and features go; `NoRoomError` with alternatives where they do not fit."""
     _check(sizes, wanted)
     if problem := _problem(sizes, wanted):
         raise _refusal(sizes, wanted, problem)
@@ -99,7 +100,7 @@ def decide_residence(sizes: Sizes, wanted: Wanted) -> Residence:
 
 
 def usable(sizes: Sizes, share: float) -> int:
-    """What may still be taken of the device: what is free, less the part that is to stay free."""
+    """Bytes of the device that may still be taken: what is free, less the part that must stay free."""
     return max(0, sizes.device_free - int(sizes.device_total * (1 - share)))
 
 
@@ -109,7 +110,7 @@ def pinnable(sizes: Sizes) -> int:
 
 
 def cache_bytes(sizes: Sizes, rows: int) -> int:
-    """What a cache of so many rows takes on the device."""
+    """Bytes of a cache of so many rows on the device."""
     return rows * sizes.feature_row_bytes + sizes.rows * _SLOT_BYTES + _TALLY_BYTES if rows else 0
 
 
@@ -131,11 +132,11 @@ def _check(sizes: Sizes, wanted: Wanted) -> None:
         )
 
 
-# What was asked for by name, and whether it can be had.
+# What was asked for by name, and whether it fits.
 
 
 def _asked_features(wanted: Wanted) -> Choice:
-    """A cache that was asked for stands before a pinned table."""
+    """The place of features; a requested cache implies a pinned table."""
     return "pinned" if wanted.features == "auto" and wanted.cache_rows else wanted.features
 
 
@@ -157,7 +158,7 @@ def _room(sizes: Sizes, wanted: Wanted) -> tuple[int, int]:
 
 
 def _problem(sizes: Sizes, wanted: Wanted) -> str | None:
-    """Why the named choices cannot be had: the beginning of a sentence."""
+    """Why the named choices are not possible, as the beginning of a sentence; None where they are."""
     device_left, pinned_left = _room(sizes, wanted)
     if wanted.cache_rows and wanted.features in ("device", "host"):
         return (
@@ -197,7 +198,7 @@ def _refusal(sizes: Sizes, wanted: Wanted, problem: str) -> NoRoomError:
 
 
 def _changes(sizes: Sizes, wanted: Wanted) -> Iterator[tuple[str, str, Wanted]]:
-    """Wishes with one field changed (which, to what), in the order in which they are worth trying; not all fit."""
+    """Settings with one field changed (which, to what), in the order in which they are worth trying; not all fit."""
     for place in _PLACES:
         if wanted.features not in ("auto", place):
             yield "features", place, replace(wanted, features=place)
@@ -213,14 +214,14 @@ def _changes(sizes: Sizes, wanted: Wanted) -> Iterator[tuple[str, str, Wanted]]:
             yield "topology", place, replace(wanted, topology=place)
 
 
-# The choices that are left.
+# The choices that are left open.
 
 
 def _place_topology(sizes: Sizes, wanted: Wanted) -> Place:
     if wanted.topology != "auto":
         return wanted.topology
     device_left, pinned_left = _room(sizes, wanted)
-    # Lists are not pinned where there is no room for their bounds on the device.
+    # Lists are not pinned if their offsets do not fit on the device.
     pinned_left = pinned_left + sizes.bounds_bytes if sizes.bounds_bytes <= device_left else -1
     return _first_with_room(sizes.topology_bytes, device_left, pinned_left)
 
@@ -251,7 +252,7 @@ def _largest_cache(sizes: Sizes, wanted: Wanted, spare: int = 0) -> int:
     return max(0, min(sizes.rows, left // max(1, sizes.feature_row_bytes)))
 
 
-# And why.
+# The reasons.
 
 
 def _why_topology(sizes: Sizes, wanted: Wanted, topology: Place) -> str:
@@ -319,7 +320,7 @@ def _listed(sizes: Sizes, wanted: Wanted, place: Place) -> str:
 
 
 def _size(size: int) -> str:
-    """For a sentence: three digits or so."""
+    """A size with about three digits."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size >= unit:
             return f"{size / unit:,.1f} {name}"

@@ -1,4 +1,4 @@
-"""Jobs as a policy sees them: what a forecast makes of a job, what runs now, and how fast beside others."""
+"""Jobs as a policy sees them: what follows from a forecast, what runs now, and how fast beside others."""
 
 import signal
 import sqlite3
@@ -15,7 +15,7 @@ from penstock.service.workers.pool import StartedTask
 # How fast jobs run beside each other, compared with how fast they ran alone.
 
 _STEPS, _SECONDS = 5, 3.0
-"""A rate is known after so many steps and so many seconds with the same neighbours."""
+"""A rate is known after this many steps and seconds with the same neighbours."""
 
 
 @dataclass
@@ -28,18 +28,18 @@ class SpeedMeter:
     _first_time: float = field(default_factory=time.monotonic)
 
     def note(self, steps: int) -> None:
-        """The job has done so many steps so far."""
+        """Record how many steps the job has done so far."""
         self.steps = steps
         if self._first_steps is None:
             self._first_steps, self._first_time = steps, time.monotonic()
 
     def beside(self, neighbours: frozenset[int]) -> None:
-        """These jobs run on its device now; with others than before it is measured anew."""
+        """Set the jobs that now run on its device; if they have changed, measuring starts anew."""
         if neighbours != self.neighbours:
             self.neighbours, self._first_steps = neighbours, None
 
     def rate(self) -> float | None:
-        """Steps per second beside its present neighbours, where it has run long enough."""
+        """Steps per second beside its current neighbours; None until it has run long enough."""
         if self._first_steps is None:
             return None
         done, took = self.steps - self._first_steps, time.monotonic() - self._first_time
@@ -47,7 +47,7 @@ class SpeedMeter:
 
 
 class Speeds:
-    """Rates of jobs alone, kept for those alike, and what share of them jobs have now."""
+    """Rates of jobs that run alone, kept for similar ones, and the current speeds relative to them."""
 
     def __init__(self) -> None:
         self._alone: dict[str, float] = {}
@@ -63,7 +63,7 @@ class Speeds:
         return None if alone is None else min(1.0, rate / alone)
 
     def learn(self, together: Sequence[tuple[SpeedMeter, str]]) -> None:
-        """Estimate rates alone of jobs that never ran alone, from those that share a device with them.
+        """Estimate the rates alone of jobs that never ran alone, from those that share a device with them.
 
         Jobs on one device slow each other down alike: where all have a rate and the speed of some is known, the others
         have that speed. A rate that is measured alone replaces the estimate.
@@ -95,28 +95,28 @@ class ActiveTask:
     likeness: str = ""
     room: JobDevice | None = None
     trains: bool = False
-    """Whether it has begun to train, which ends its start."""
+    """Whether it has begun to train, which ends its start-up."""
     outcome: dict[str, Any] | None = None
     too_much: str | None = None
     began: float = field(default_factory=time.monotonic)
     told_to_stop: float | None = None
     now_bytes: int = 0
-    """What it holds of the host's memory now, without pages of files."""
+    """Host memory that it holds now, without pages of files."""
     host_bytes: int = 0
-    """The most that it has held of the host's memory."""
+    """The peak of its host memory."""
     device_bytes: int = 0
-    """The most that it has reserved of the device, as it says."""
+    """The peak of its reserved device memory, as it reports."""
     meter: SpeedMeter = field(default_factory=SpeedMeter)
     metric: dict[str, Any] = field(default_factory=dict)
-    """The best validation of the job so far (`JobRecord.metric`), as its process says."""
+    """The best validation of the job so far (`JobRecord.metric`), as its process reports."""
 
     @property
     def seconds(self) -> float:
-        """How long the job has run, its earlier tries included."""
+        """Seconds that the job has run, earlier tries included."""
         return self.record.seconds + time.monotonic() - self.began
 
     def live(self) -> dict[str, Any]:
-        """What is known of the job beyond its record while it runs."""
+        """What is known of a running job beyond its record."""
         return {
             "seconds": round(self.seconds, 1),
             "metric": self.metric or self.record.metric,
@@ -125,7 +125,7 @@ class ActiveTask:
         }
 
     def shown(self, speeds: Speeds) -> dict[str, Any]:
-        """The job on its device as users see it: what it was granted, what it took, how fast it is."""
+        """The job on its device as users see it: its grant, its use, its speed."""
         return {
             "id": self.record.id,
             "name": self.record.name,
@@ -141,7 +141,7 @@ class ActiveTask:
         }
 
     def stop(self) -> None:
-        """Ask the process to stop; where it does not, it is killed later."""
+        """Ask the process to stop; if it does not, it is killed later."""
         if self.told_to_stop is None:
             self.told_to_stop = time.monotonic()
             self.process.name.signal(signal.SIGTERM if self.kind == "train" else signal.SIGKILL)
@@ -152,10 +152,11 @@ class ActiveTask:
 # Jobs as a policy sees them, and what a forecast makes of a job.
 
 FORECAST_S, _FORECAST_SHARE, _FORECAST_BYTES = 300.0, 0.25, 2 << 30
-"""What a forecast may take: seconds, and a share of the host's memory, but so many bytes at least. It counts, and
-computes nothing large; what a job needs beyond that shows when it runs alone."""
+"""The limits of a forecast: seconds, and a share of the host's memory, with a minimum in bytes. It counts, and computes
+nothing large; a job that needs more is run alone.
+"""
 _MARGIN = 1.1
-"""A measured peak of the host's memory varies a little from run to run."""
+"""A factor for measured peaks of host memory, which vary a little from run to run."""
 
 
 def waiting_jobs(rows: Iterable[sqlite3.Row], rooms: Sequence[JobDevice]) -> list[WaitingJob]:
@@ -210,7 +211,7 @@ def running_jobs(tasks: Iterable[ActiveTask], speeds: Speeds) -> list[RunningJob
 
 
 def start_of(record: JobRecord, room: JobDevice, modules: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a start on a device changes of a job, and the task of its process; `modules`: whether its code is run.
+    """The changes to a job that is started on a device, and its process's task; `modules`: whether its code may be run.
 
     A job that runs alone is granted the whole device, whatever was forecast.
     """
@@ -244,9 +245,9 @@ def start_of(record: JobRecord, room: JobDevice, modules: bool) -> tuple[dict[st
 
 
 def share_of(cores: int, kind: str, predicted: float | None, rooms: Sequence[JobDevice]) -> float | None:
-    """The share of a processor that a job's threads take, or the share of a GPU's throughput that was predicted for it.
+    """The share of a CPU that a job's threads take, or the predicted share of a GPU's throughput.
 
-    Above half of a GPU a prediction counts as none: two such jobs are let onto it, since one of them starts, validates
+    A prediction above half of a GPU counts as unknown: two such jobs may share it, since one of them starts, validates
     or writes while the other computes, and measured speeds decide about a third.
     """
     if kind == "cpu":
@@ -255,7 +256,7 @@ def share_of(cores: int, kind: str, predicted: float | None, rooms: Sequence[Job
 
 
 def too_much_of_forecast(taken: int, seconds: float, host_bytes: int) -> str | None:
-    """Why a forecast is ended that holds `taken` bytes after so many seconds; None where it goes on."""
+    """Why a forecast that holds `taken` bytes after so many seconds must be ended; None if it may continue."""
     most = max(_FORECAST_BYTES, int(_FORECAST_SHARE * host_bytes))
     if taken > most:
         return f"the forecast of its memory took {taken / 1e9:,.1f} GB itself, and {most / 1e9:,.1f} GB are allowed"
@@ -267,8 +268,9 @@ def too_much_of_forecast(taken: int, seconds: float, host_bytes: int) -> str | N
 def after_forecast(
     record: JobRecord, outcome: dict[str, Any] | None, rooms: Sequence[JobDevice], too_much: str | None = None
 ) -> dict[str, Any]:
-    """The changes to a job whose memory was forecast, by a process that reported `outcome` or was killed: by the
-    service itself where `too_much` says why."""
+    """The changes to a job after its forecast, whose process reported `outcome` or was killed: by the service itself if
+    `too_much` says why.
+    """
     if outcome is None:
         why = "" if too_much is None else f" ({too_much})"
         return {"state": "waiting", "alone": 1, "reason": f"Its memory could not be forecast{why}: it runs alone."}
@@ -278,9 +280,9 @@ def after_forecast(
 
 
 def need_of_alike(alike: JobRecord) -> dict[str, Any] | None:
-    """What is known of a job's memory through one that is alike; None where that one does not tell, or not all."""
+    """A job's memory as known from a similar one; None where that one's is incomplete."""
     if alike.kind == "cuda" and "throughput_share" not in alike.forecast:
-        # It is of an earlier release.
+        # The record is of an earlier release.
         return None
     host, device = alike.host_bytes, alike.device_bytes
     if host is None and alike.state == "ended":
@@ -290,7 +292,7 @@ def need_of_alike(alike: JobRecord) -> dict[str, Any] | None:
 
 
 def with_need(record: JobRecord, need: dict[str, Any], rooms: Sequence[JobDevice]) -> dict[str, Any]:
-    """The changes to a job whose need is known: it waits, or is refused where no device could ever run it."""
+    """The changes to a job whose memory is known: it waits, or fails where no device could ever run it."""
     changes = {name: need[name] for name in ("device_bytes", "host_bytes", "forecast")}
     cores = changes["cores"] = need.get("cores") or record.document.get("threads", record.cores)
     if need["host_bytes"] is None:

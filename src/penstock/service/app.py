@@ -1,4 +1,4 @@
-"""The HTTP interface of a service. What a request must show before it gets here is in `gate`."""
+"""The HTTP interface of a service. `gate` authenticates requests before they get here."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from penstock.version import __version__
 
 MOST_LISTED = 500
 MOST_NUMBER = (1 << 63) - 1
-"""The largest number that the database and files know."""
+"""The largest number that the database and files can hold."""
 JobNumber = Annotated[int, Path(ge=0, le=MOST_NUMBER, description="the number of a job")]
 _STATUS: dict[Code, int] = {
     "unknown-name": 404,
@@ -34,14 +34,14 @@ _STATUS: dict[Code, int] = {
     "write-failed": 507,
 }
 _LONGEST_NAME = 100
-"""Characters of a name in a request that a refusal quotes."""
+"""Characters of a name in a request that an error quotes."""
 _EVENT_PAUSE_S = 0.2
 _DEVICES_EVERY, _STILL_EVERY = 5, 75
-"""Pauses between looks at the devices, and between signs of life."""
+"""Numbers of pauses between two reports of the devices, and between keep-alive lines."""
 
 
 class Submission(BaseModel):
-    """Jobs to queue: all of them are, or none."""
+    """Jobs to queue: all of them, or none."""
 
     model_config = ConfigDict(extra="forbid")
     job: dict[str, Any] = Field(description="fields of the job (docs/job.md); paths are absolute")
@@ -52,7 +52,7 @@ class Submission(BaseModel):
 
 
 def make_app(served: Served, token: str, host: str = "") -> FastAPI:
-    """The interface of a service that listens at `host`; whoever knows `token` may use it."""
+    """The HTTP interface of a service that listens at `host`; requests need `token`."""
     app = FastAPI(title="Penstock queue", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Gate, token=token, host=host)
     _answer_errors(app)
@@ -91,18 +91,18 @@ def _add_jobs(app: FastAPI, served: Served) -> None:
 
     @app.get("/api/jobs/{number}")
     def job(number: JobNumber) -> dict[str, Any]:
-        """One job with its document and, where it has ended, its result."""
+        """One job with its document and, if it has ended, its result."""
         (shown,) = served.shown([operations.database.job(number)])
         return {**operations.described(number), **shown}
 
     @app.get("/api/jobs/{number}/log")
     def log(number: JobNumber, offset: int = Query(0, ge=0, le=MOST_NUMBER)) -> dict[str, Any]:
-        """What the job has printed from a byte on; `next` is where to go on, `final` whether nothing will follow."""
+        """What the job has printed from a byte on; `next` is where to continue, `final` whether nothing will follow."""
         return operations.log(number, offset)
 
     @app.get("/api/jobs/{number}/metrics")
     def metrics(number: JobNumber, offset: int = Query(0, ge=0, le=MOST_NUMBER)) -> dict[str, Any]:
-        """Records of the run's metrics from a byte on; `next` is where to go on."""
+        """Records of the run's metrics from a byte on; `next` is where to continue."""
         return operations.metrics(number, offset)
 
     @app.post("/api/jobs/{number}/cancel")
@@ -112,7 +112,7 @@ def _add_jobs(app: FastAPI, served: Served) -> None:
 
     @app.post("/api/jobs/{number}/retry")
     def retry(number: JobNumber) -> dict[str, Any]:
-        """Try a job again that failed or was cancelled; it goes on from its newest checkpoint, where it has one."""
+        """Retry a job that failed or was cancelled; it continues from its newest checkpoint, if it has one."""
         return operations.retry(number).shown()
 
     @app.get("/api/jobs/{number}/report", response_class=HTMLResponse)
@@ -122,7 +122,7 @@ def _add_jobs(app: FastAPI, served: Served) -> None:
 
     @app.post("/api/drain")
     def drain() -> dict[str, Any]:
-        """Take no more jobs, start none, and end the service when the running jobs have ended."""
+        """Accept and start no more jobs, and end the service when the running ones have ended."""
         return {"running": operations.drain()}
 
 
@@ -135,7 +135,9 @@ def _add_watching(app: FastAPI, served: Served) -> None:
 
     @app.get("/api/events")
     def events(request: Request) -> StreamingResponse:
-        """Changes as server-sent events: `job` (a job's record), `devices`, or `reload` for one who fell behind."""
+        """Changes as server-sent events: `job` (a job's record), `devices`, or `reload` for a
+        client that fell behind.
+        """
         return StreamingResponse(_stream(request, served), media_type="text/event-stream")
 
     @app.get("/api/openapi.json")
@@ -155,7 +157,7 @@ async def _stream(request: Request, served: Served) -> AsyncIterator[str]:
             lines.append(f'event: devices\ndata: {{"devices": {devices}}}\n\n')
         quiet += 1
         if not lines and quiet % _STILL_EVERY == 0:
-            # A line that says nothing keeps connections open, and finds those that are gone.
+            # A comment line keeps connections open, and detects those that are gone.
             lines.append(": still here\n\n")
         for line in lines:
             yield line
@@ -172,10 +174,10 @@ def _changes(served: Served, number: int) -> tuple[list[str], int]:
 
 
 def _answer_errors(app: FastAPI) -> None:
-    """Every refusal is one sentence and a code."""
+    """Answer every error with one sentence and a code."""
 
     def answer(status: int, sentence: str, code: Code) -> JSONResponse:
-        # What is quoted of a request may be no text that can be encoded.
+        # Quoted parts of a request may not be valid text.
         quoted = sentence.encode("utf-8", "backslashreplace").decode()
         return JSONResponse({"error": quoted, "code": code}, status, HEADERS)
 

@@ -1,4 +1,4 @@
-"""A queue as a program uses it: `ps.Queue`, and what the commands call. It speaks to a service over HTTP."""
+"""The client of a queue: `ps.Queue`, also used by the commands. It speaks to a service over HTTP."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _PATIENCE_S = 30.0
 _PAUSE_S = 0.2
 _PATHS = ("graph", "partition", "run")
 _CODE = ("module", "loss", "metrics", "callbacks")
-"""Fields of a job that name files."""
+"""Job fields that name files with code."""
 
 
 class Queue:
@@ -41,7 +41,8 @@ class Queue:
         name: str = "",
         **fields: Any,
     ) -> list[int]:
-        """Queue a job, given as a file, as a mapping or as `fields` (docs/job.md); the numbers of what was queued.
+        """Queue a job, given as a file, as a mapping or as `fields` (docs/job.md); returns the numbers of the queued
+        jobs.
 
         `fields` replace those of a file or a mapping. `sweep` gives fields several values, and every combination
         becomes a job. Relative paths are those of this process. A higher `priority` goes first. In lists a job is
@@ -68,12 +69,12 @@ class Queue:
         return [each["id"] for each in self._ask("POST", "/api/jobs", sent)["jobs"]]
 
     def jobs(self, *states: str, limit: int = 100, before: int | None = None) -> list[dict[str, Any]]:
-        """The newest jobs, those in `states` only where some are named; `before` continues a list."""
+        """The newest jobs, only those in `states` if given; `before` continues a list."""
         found: list[dict[str, Any]] = self.listed(*states, limit=limit, before=before)["jobs"]
         return found
 
     def listed(self, *states: str, limit: int = 100, before: int | None = None) -> dict[str, Any]:
-        """The same with `counts`, the number of jobs in each state, and `next`, where the list goes on."""
+        """The same with `counts`, the number of jobs in each state, and `next`, where the list continues."""
         for state in states:
             if state not in STATES:
                 raise PenstockError(f"{state!r} is not a state of a job: use {', '.join(STATES)}.", code="unknown-name")
@@ -82,7 +83,7 @@ class Queue:
         return self._ask("GET", f"/api/jobs?{urlencode(asked)}")
 
     def job(self, number: int) -> dict[str, Any]:
-        """One job with its document and, where it has ended, its result."""
+        """One job with its document and, if it has ended, its result."""
         return self._ask("GET", f"/api/jobs/{number}")
 
     def logs(self, number: int, follow: bool = False) -> Iterator[str]:
@@ -103,11 +104,11 @@ class Queue:
         return self._ask("POST", f"/api/jobs/{number}/cancel")
 
     def retry(self, number: int) -> dict[str, Any]:
-        """Try a job again that failed or was cancelled; it goes on from its newest checkpoint, where it has one."""
+        """Retry a job that failed or was cancelled; it continues from its newest checkpoint, if it has one."""
         return self._ask("POST", f"/api/jobs/{number}/retry")
 
     def wait(self, *given: int | Sequence[int]) -> list[dict[str, Any]]:
-        """The jobs of some numbers, or of a list of numbers, when all of them have ended, failed or been cancelled."""
+        """Wait until all of the given jobs have ended, failed or been cancelled; returns them."""
         numbers = [number for each in given for number in (each if isinstance(each, Sequence) else [each])]
         for number in numbers:
             while self.job(number)["state"] not in FINAL:
@@ -119,7 +120,7 @@ class Queue:
         return self._ask("GET", "/api/devices")
 
     def drain(self) -> int:
-        """Let the service take no more jobs and end when the running ones have; how many those are."""
+        """Have the service accept no more jobs and end when the running ones have; returns how many those are."""
         return int(self._ask("POST", "/api/drain")["running"])
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -130,7 +131,7 @@ class Queue:
         if body is not None:
             request.add_header("Content-Type", "application/json")
             request.data = json.dumps(body, default=_plain).encode()
-        # Proxies of the environment are for other hosts than one's own.
+        # The environment's proxies are for remote hosts.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=_PATIENCE_S) as answer:
@@ -147,7 +148,7 @@ class Queue:
 
 
 def _listed(sweep: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """The values of swept fields as lists, whatever sequences they are given as."""
+    """The values of swept fields as lists."""
     if not isinstance(sweep, Mapping) or any(isinstance(each, (str, int, float)) for each in sweep.values()):
         raise PenstockError(
             "A sweep is a mapping of fields to several values each: write sweep={'lr': [0.01, 0.003]}.",
@@ -157,7 +158,7 @@ def _listed(sweep: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy's or torch's as Python's own, and a path as text."""
+    """A NumPy or torch number as a Python one, and a path as text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, os.PathLike):
@@ -170,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def findable(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's fields with paths that can be opened from any folder; names of data sets stay as they are."""
+    """A job's fields with absolute paths; names of data sets stay unchanged."""
     found = dict(fields)
     for name in _PATHS:
         value = found.get(name)

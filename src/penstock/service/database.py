@@ -1,4 +1,4 @@
-"""The durable queue: jobs in SQLite. Every change is on disk before it is answered for."""
+"""The durable queue: jobs in SQLite. Every change is on disk before it is confirmed."""
 
 import json
 import os
@@ -72,17 +72,17 @@ _ADVICE = {
 }
 _CHECK = "See whether its disk is full or damaged."
 _FILES = ("", "-wal", "-shm")
-"""What SQLite adds to the database's name."""
+"""Suffixes of the files of an SQLite database."""
 
 
 class Database:
     """The jobs of one service. All threads of the service may use it; each change is one transaction."""
 
     def __init__(self, path: Path, changed: Callable[[JobRecord], None] = lambda record: None) -> None:
-        """Open or make the database; `changed` is told of every job that was added or changed."""
+        """Open or make the database; `changed` is called with every job that was added or changed."""
         self._path, self._changed = path, changed
         self._lock = threading.RLock()
-        # Transactions are written out below; Python's own would begin them where it likes.
+        # Transactions are explicit below; Python would begin its own implicitly.
         with self._refusals(), writing(path):
             _keep_private(path)
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -90,7 +90,7 @@ class Database:
             self._prepare()
 
     def close(self) -> None:
-        """Write the log of changes into the database and close it."""
+        """Checkpoint the write-ahead log and close the database."""
         with self._lock:
             self._connection.close()
 
@@ -111,7 +111,7 @@ class Database:
         return records
 
     def job(self, number: int) -> JobRecord:
-        """One job; refused where there is none of that number."""
+        """One job; an error if the number does not exist."""
         rows = self._read(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE id = ?", (number,))
         if not rows:
             raise PenstockError(f"There is no job {number}: `penstock queue` lists them.", code="unknown-name")
@@ -132,9 +132,9 @@ class Database:
         return [_record(row) for row in self._read(query, [*values, -1 if limit is None else limit])]
 
     def waiting(self, states: Sequence[str]) -> list[sqlite3.Row]:
-        """What a policy needs of the jobs in some states, in the order of their submission.
+        """The columns that a policy needs, for jobs in some states, in the order of their submission.
 
-        `expected_s` is the mean time of jobs alike that have ended.
+        `expected_s` is the mean time of similar jobs that have ended.
         """
         where, values = _where(states)
         query = (
@@ -155,7 +155,7 @@ class Database:
         return {row[0]: row[1] for row in self._read("SELECT state, COUNT(*) FROM jobs GROUP BY state")}
 
     def change(self, number: int, since: Sequence[str] = (), **values: Any) -> bool:
-        """Change a job, provided that it is in one of the states `since` (any by default); whether it was."""
+        """Change a job if it is in one of the states `since` (any by default); returns whether it was."""
         for name in _JSON:
             if name in values:
                 values[name] = json.dumps(values[name])
@@ -171,22 +171,22 @@ class Database:
         return done
 
     def metrics_of_sweep(self, sweep: int) -> dict[int, dict[str, Any]]:
-        """What the jobs of a sweep have reached, by number."""
+        """The metrics of the jobs of a sweep, by number."""
         rows = self._read("SELECT id, metric FROM jobs WHERE sweep = ?", (sweep,))
         return {row["id"]: json.loads(row["metric"]) for row in rows}
 
     def later_with_run(self, number: int) -> int | None:
-        """A job with a larger number that writes the same run folder."""
+        """A job with a larger number that writes the same run folder; None if there is none."""
         query = "SELECT MAX(id) FROM jobs WHERE id > ? AND run = (SELECT run FROM jobs WHERE id = ?)"
         found: int | None = self._read(query, (number, number))[0][0]
         return found
 
     def likeness(self, number: int) -> str:
-        """A text that the job shares with those that need the same memory and about the same time."""
+        """A key shared by jobs that need the same memory and about the same time."""
         return str(self._read("SELECT likeness FROM jobs WHERE id = ?", (number,))[0][0])
 
     def alike(self, number: int) -> JobRecord | None:
-        """The newest other job that needs the same and has ended, or else one whose forecast is known."""
+        """The newest similar job that has ended, or else one whose forecast is known."""
         same = f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE likeness = ? AND id <> ? AND"
         newest = "ORDER BY id DESC LIMIT 1"
         given = (self.likeness(number), number)
@@ -218,7 +218,7 @@ class Database:
                 code="unsupported-version",
             )
         self._connection.execute("PRAGMA journal_mode = WAL")
-        # A change that was answered for survives a power cut, not only a kill.
+        # A confirmed change survives a power cut, not only a kill.
         self._connection.execute("PRAGMA synchronous = FULL")
         if version < VERSION:
             changes = _TABLES if version == 0 else _FROM_VERSION_1
@@ -238,7 +238,7 @@ class Database:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """What SQLite refuses, as a sentence."""
+        """Turn SQLite's errors into sentences."""
         try:
             yield
         except sqlite3.IntegrityError:
@@ -247,7 +247,7 @@ class Database:
                 code="in-use",
             ) from None
         except sqlite3.OperationalError as error:
-            # The lower byte is the kind of an error; what Python itself finds wrong has none.
+            # The lower byte is the kind of an error; errors of Python's own have none.
             kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise PenstockError(
@@ -266,7 +266,7 @@ class Database:
 
 
 def _keep_private(path: Path) -> None:
-    """Let nobody else read a database: earlier releases left that to the user's umask."""
+    """Make a database readable only by its owner: earlier releases left that to the user's umask."""
     os.close(open_private(path, os.O_RDWR | os.O_CREAT))
     for ending in _FILES:
         with suppress(FileNotFoundError):

@@ -18,11 +18,11 @@ FORMAT, VERSION = "penstock-queue", 1
 _TOKEN_BYTES = 32
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ROOT, _NOBODY = 0, 65534
-"""Owners of folders above a service's who do no harm: the administrator, and whom the system does not know here."""
+"""Owners of folders above a service's that are trusted: root, and the uid of unmapped users."""
 
 
 class Address(NamedTuple):
-    """Where a service listens."""
+    """The address at which a service listens."""
 
     host: str
     port: int
@@ -38,7 +38,7 @@ def default_folder() -> Path:
 
 
 class ServiceFolder:
-    """The files of one service. Nobody but its owner may write into the folder, or put another one in its place."""
+    """The files of one service. Only its owner may write into the folder, or replace it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().resolve()
@@ -49,7 +49,7 @@ class ServiceFolder:
         self._held: int | None = None
 
     def hold(self) -> None:
-        """Make the folder where there is none, and keep every other service out of it until `close`."""
+        """Make the folder if needed, and lock it against other services until `close`."""
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             make_private_folder(self.path)
@@ -62,31 +62,31 @@ class ServiceFolder:
                 f"A service already runs on {self.path}: use that one, stop it, or name another folder with --folder.",
                 code="in-use",
             ) from None
-        # Where a service was killed, its file names an address at which somebody else may listen by now.
+        # A killed service leaves a file with an address at which another process may listen by now.
         self._address.unlink(missing_ok=True)
 
     @property
     def is_held(self) -> bool:
-        """Whether this process has the folder."""
+        """Whether this process holds the folder."""
         return self._held is not None
 
     def close(self) -> None:
-        """Let another service have the folder."""
+        """Release the folder for other services."""
         if self._held is not None:
             self._address.unlink(missing_ok=True)
             os.close(self._held)
             self._held = None
 
     def publish(self, address: Address) -> None:
-        """Tell clients where the service listens."""
+        """Publish the service's address for clients."""
         fields = {"format": FORMAT, "version": VERSION, "host": address.host, "port": address.port}
         write_whole(self._address, json.dumps(fields) + "\n")
 
     def address(self) -> Address:
-        """Where the service of this folder listens; refused where none runs.
+        """Where the service of this folder listens; an error if none runs.
 
-        A client asks for the lock, not for the file alone: after a crash somebody else may listen at the address that
-        the file still names, and must not be sent the token.
+        A client checks the lock, not only the file: after a crash another process may listen at the address that the
+        file still names, and must not be sent the token.
         """
         self._require_own()
         if not self._is_served():
@@ -108,7 +108,7 @@ class ServiceFolder:
             ) from None
 
     def token(self) -> str:
-        """The secret that clients prove themselves with. Only the folder's owner can read it."""
+        """The secret by which clients authenticate. Only the folder's owner can read it."""
         self._require_own()
         try:
             return read_document(self._token).strip()
@@ -119,7 +119,7 @@ class ServiceFolder:
             ) from None
 
     def make_token(self) -> str:
-        """The token, made where there is none. One that others could have read is replaced."""
+        """The token, made if there is none. One that others could have read is replaced."""
         with suppress(FileNotFoundError):
             if self._token.lstat().st_mode & _OTHERS or not read_document(self._token).strip():
                 self._token.unlink()
@@ -138,10 +138,10 @@ class ServiceFolder:
         return self.job(number) / "log.txt"
 
     def _require_own(self) -> None:
-        """Refuse a folder in which, or above which, somebody else can write.
+        """Refuse a folder in which, or above which, other users can write.
 
-        Such a person could name an address of his own in it, to which clients would send the token, or a database of
-        his own, whose jobs would be run.
+        Such a user could publish an address of their own, to which clients would send the token, or a database of their
+        own, whose jobs would be run.
         """
         for place in (self.path, *self.path.parents):
             try:
@@ -155,7 +155,7 @@ class ServiceFolder:
                     " trusted: name another with --folder or PENSTOCK_QUEUE.",
                     code="not-permitted",
                 )
-            # Where everybody may write, as in /tmp, the sticky bit keeps each one's entries from the others.
+            # In a world-writable folder such as /tmp, the sticky bit protects each user's entries from the others.
             if _others_write(found) and (own or not found.st_mode & stat.S_ISVTX):
                 raise PenstockError(
                     f"Others can write to {place}, and so could answer in the place of the service: take that right"
@@ -178,7 +178,7 @@ class ServiceFolder:
 
 
 def _others_write(found: os.stat_result) -> bool:
-    """Whether others than the owner may write to a folder. A group that has the user alone is nobody else."""
+    """Whether users other than the owner may write to a folder. A group with only this user counts as none."""
     if not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return False
     if found.st_mode & stat.S_IWOTH:

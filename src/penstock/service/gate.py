@@ -1,6 +1,6 @@
-"""What a request must show before anything of its body is read: the right host and the token; and the body's bounds.
+"""Checks of a request before its body is read: the right host and the token; and the body's bounds.
 
-A browser that somebody else's page has sent here under that page's own name (DNS rebinding) names the wrong host.
+A browser that another site's page has directed here under that site's name (DNS rebinding) sends the wrong host.
 """
 
 import asyncio
@@ -18,35 +18,38 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Code
 
-# Connections to a service: how many there may be at once, and how long one may take to say what it wants.
+# Connections to a service: how many there may be at once, and how long one may take to send its request.
 
 AUTHORISED = "penstock.authorised"
-"""In a request's scope once it has shown the token."""
+"""The key, in a request's scope, that is set once it has shown the token."""
 REQUEST_S = 15.0
-"""Seconds from the opening of a connection, or from its last answer, until a request with the token is complete; of a
-request without one, until it is answered and the answer has been read."""
+"""Seconds from the opening of a connection, or from its last answer, until a request with the token is complete; for
+one without the token, until it is answered and the answer has been read.
+"""
 _MOST, _FEWEST, _SHARE = 256, 8, 4
-"""Connections at once: so many, or one in four of the descriptors that the process may open. The others are for jobs,
-of which each takes two, and for what is opened for a moment."""
+"""Upper and lower bound of connections at once, and the part of the process's file descriptors that they may use. The
+others are for jobs, which take two each, and for short use.
+"""
 _MOST_PENDING = 64
 
 
 def most_connections() -> int:
-    """How many connections the service keeps at once."""
+    """The most connections that the service keeps at once."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST if allowed == resource.RLIM_INFINITY else max(_FEWEST, min(_MOST, allowed // _SHARE))
 
 
 def most_pending() -> int:
-    """How many connections the system keeps until they are accepted; as many may be accepted in one go."""
+    """The most connections that the system keeps until they are accepted; as many may be accepted at once."""
     return min(_MOST_PENDING, most_connections())
 
 
 class HttpConnection(H11Protocol):
-    """HTTP on one connection, which is closed when its request does not come, or for others when there are too many.
+    """HTTP on one connection, which is closed when its request does not come in time, or when there are too many
+    connections.
 
-    Whoever has shown the token and waits for an answer is never closed. Of the others the one goes first that has
-    waited longest, so that a flood of them keeps nobody out whose request follows at once.
+    A connection that has shown the token and waits for an answer is never closed. Of the others the one that has waited
+    longest is closed first, so that a flood of them does not exclude clients that send their request at once.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -55,7 +58,7 @@ class HttpConnection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, in the place of another one where there are too many."""
+        """Begin; if there are too many connections, another one is closed."""
         super().connection_made(transport)
         self._wait_for_request()
         if len(self.connections) > most_connections():
@@ -63,20 +66,20 @@ class HttpConnection(H11Protocol):
             min((each for each in others if not each.is_authorised), key=lambda each: each.since).drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
+        """Cancel the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, as the end of a request whose beginning was: nothing else is sent for that one."""
+        """Answer invalid HTTP, unless an answer to the same request has begun."""
         if self._is_answering:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
-        """The next request has as much time as the first one had."""
+        """Restart the deadline for the next request."""
         super().on_response_complete()
         self._wait_for_request()
 
@@ -106,7 +109,7 @@ class HttpConnection(H11Protocol):
         self._deadline = self.loop.call_later(REQUEST_S, self._late)
 
     def _late(self) -> None:
-        # Where a request with the token is under way, its body has a deadline of its own, and its answer none.
+        # A request with the token has its own deadline for the body, and none for its answer.
         if not self.is_authorised:
             self.drop()
 
@@ -125,17 +128,17 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""No answer may be framed, loads anything from elsewhere, or is kept by browsers."""
+"""Headers that forbid framing, loading from elsewhere, and caching."""
 _DROPPED_BYTES, _DROPPED_S = 8 * MOST_BODY_BYTES, 2.0
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d{0,5})?")
 _Refusal = tuple[int, str, Code]
 
 
 class Gate:
-    """An ASGI layer that lets through what may pass, with its whole body, and answers all else itself."""
+    """An ASGI layer that passes on valid requests with their whole body, and answers all others itself."""
 
     def __init__(self, app: Any, token: str, host: str) -> None:
-        """`host` is what the service was told to listen at."""
+        """`host` is the address that the service was started with."""
         self._app, self._token = app, token.encode()
         self._names = {"localhost", host.lower(), socket.gethostname().lower()} - {""}
 
@@ -153,8 +156,8 @@ class Gate:
             refusal, body = await _received(receive)
         if refusal is not None:
             await _refuse(send, refusal)
-            # A client that still sends would not hear the answer: what it sends is dropped for a moment. One that waits
-            # to be told to send sends nothing.
+            # A client that is still sending would not read the answer, so what it sends is dropped for a moment. One
+            # that waits for permission to send sends nothing.
             if b"expect" not in headers:
                 await _dropped(receive)
             await send({"type": "http.response.body", "body": b""})
@@ -167,7 +170,7 @@ class Gate:
         await self._app(scope, replayed, send)
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> _Refusal | None:
-        """Why the request may not pass; None where it may."""
+        """Why the request is refused; None where it may pass."""
         if not self._is_host(headers.get(b"host", b"").decode("latin-1")):
             sentence = (
                 "The request names another host than this one: use the address at which the service listens,"
@@ -180,7 +183,9 @@ class Gate:
         return 401, "Send the service's token: Authorization: Bearer TOKEN.", "not-permitted"
 
     def _is_host(self, given: str) -> bool:
-        """Whether a Host header means this machine. An address does: only a name can be made to lead elsewhere."""
+        """Whether a Host header means this machine. Addresses are accepted: only a name can be made to resolve
+        elsewhere.
+        """
         found = _HOST.fullmatch(given)
         name = found[1].strip("[]").lower() if found else ""
         with suppress(ValueError):
@@ -216,7 +221,7 @@ async def _refuse(send: Any, refusal: _Refusal) -> None:
 
 
 async def _dropped(receive: Any) -> None:
-    """Read what still comes of a body and keep nothing of it, for a moment and up to a bound."""
+    """Read and discard the rest of a body, for a moment and up to a bound."""
     size, more = 0, True
     with suppress(TimeoutError):
         async with asyncio.timeout(_DROPPED_S):

@@ -1,4 +1,4 @@
-"""What the users of a service ask of it: to queue, show, cancel, try again. The scheduler does the rest."""
+"""What users of a service can do: queue, show, cancel, retry. The scheduler does the rest."""
 
 import hashlib
 import json
@@ -18,38 +18,38 @@ from penstock.service.folder import ServiceFolder
 from penstock.service.records import FINAL, RETRIED, STARTABLE, STARTED, JobRecord
 from penstock.train.job import Job, JobFields, job_fields, make_job
 
-# What is submitted, checked before it is queued: a job's fields, the paths that it names, the code that it brings.
+# Validation of submissions: a job's fields, the paths that it names, the code that it brings.
 
 MOST_BYTES = 64 << 10
-"""Bytes of one job, as JSON."""
+"""The largest size of one job, as JSON."""
 _NEVER_MATTERS = ("lr", "embedding_lr", "run")
-"""Fields that change neither the memory of a job nor its time."""
+"""Fields that affect neither the memory of a job nor its time."""
 _NAMED_ANYWAY = ("graph", "model", "module", "run")
-"""Fields that are left out of what a job's name says of its values."""
+"""Fields whose values are not appended to a job's name."""
 _LONGEST_NAME = 100
-"""Characters of a name that its user gave."""
+"""The longest name that a user may give."""
 _LONGEST_VALUES = 200
-"""Characters of a name that say the values of fields."""
+"""The longest suffix of a name with the values of fields."""
 
 
 @dataclass(frozen=True)
 class SubmissionRules:
-    """What the owner of a service allows and what jobs get that leave it open."""
+    """What the owner of a service allows, and the defaults of jobs."""
 
     allowed: tuple[Path, ...]
     """Folders, without links in their paths, whose contents jobs may name."""
     modules: bool
     """Whether code that a job names (`module`) is run."""
     threads: int
-    """Threads of a job that does not say how many; a fixed number, as it decides how sums are rounded."""
+    """Threads of a job that does not give a number; fixed, as it affects how sums are rounded."""
     reserved: Path
-    """The service's own folder, in which no job may choose its run: others would find theirs taken."""
+    """The service's own folder, in which no job may choose its run: it could take another job's folder."""
     kinds: tuple[str, ...]
-    """What computes here: cpu, or cuda and cpu. A job that does not say gets the first."""
+    """The kinds of devices here: cpu, or cuda and cpu. The first is the default."""
 
 
 def swept(fields: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[tuple[Point, dict[str, Any]]]:
-    """The combinations of the sweeps' values, each with the job's fields that it gives; one where nothing is swept."""
+    """The combinations of the sweeps' values, each with the resulting job fields; one where nothing is swept."""
     if not sweeps:
         return [({}, dict(fields))]
     known = fields_of(JobFields)
@@ -60,14 +60,14 @@ def swept(fields: Mapping[str, Any], sweeps: Sequence[Sweep]) -> list[tuple[Poin
 
 
 def too_deep() -> PenstockError:
-    """The refusal of lists in lists that nobody could walk."""
+    """The error for lists nested too deeply."""
     return PenstockError("The job's lists and mappings are nested too deeply: write it plainly.", code="invalid-value")
 
 
 def accepted_job(
     name: str, differing: Mapping[str, Any], fields: Mapping[str, Any], priority: int, rules: SubmissionRules
 ) -> dict[str, Any]:
-    """The columns of a new job in the database; refused where its fields are wrong or name what is not allowed.
+    """The columns of a new job in the database; an error where its fields are invalid or name what is not allowed.
 
     It is called `name`, or after its graph and its model, and after the values of fields by which it differs.
     """
@@ -106,7 +106,7 @@ def accepted_job(
 
 
 def _name(name: str, differing: Mapping[str, Any]) -> str:
-    """A job's name, with what tells it from others of that name."""
+    """A job's name, with the values that distinguish it from others of that name."""
     shown = {field: value for field, value in differing.items() if field not in _NAMED_ANYWAY}
     values = " ".join(said(shown).split())
     cut = values if len(values) <= _LONGEST_VALUES else f"{values[:_LONGEST_VALUES]} ..."
@@ -114,12 +114,12 @@ def _name(name: str, differing: Mapping[str, Any]) -> str:
 
 
 def _graph_name(graph: str) -> str:
-    """What a graph is called: its file without the ending, or its folder."""
+    """The name of a graph: its file without the extension, or its folder."""
     return re.sub(r"\.(npz|tsv|txt|csv|pt)$", "", Path(graph).name)
 
 
 def allowed_path(given: str, allowed: Sequence[Path]) -> Path:
-    """A path without links, which must lie in one of the allowed folders. Nothing is read to find that out."""
+    """A path without links, which must be in one of the allowed folders. Nothing is read for this check."""
     try:
         path = Path(given).expanduser()
         if not path.is_absolute():
@@ -152,7 +152,7 @@ def _run(given: str, rules: SubmissionRules) -> Path:
 
 
 def _graph(given: str, rules: SubmissionRules) -> str:
-    """A data set's name as it is; a path only if it is allowed and there."""
+    """A data set's name unchanged; a path only if it is allowed and exists."""
     if "/" not in given and not given.startswith("~"):
         return given
     path = allowed_path(given, rules.allowed)
@@ -173,7 +173,7 @@ def _kind(job: Job, rules: SubmissionRules) -> str:
 
 
 def _likeness(document: Mapping[str, Any]) -> str:
-    """A text that jobs share if they need the same memory and about the same time."""
+    """A key shared by jobs that need the same memory and about the same time."""
     kept = {name: value for name, value in document.items() if name not in _NEVER_MATTERS}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -184,7 +184,7 @@ _CHUNK = 64 << 10
 
 
 class Operations:
-    """The queue as its users see it. Every thread may call it; `wake` tells the scheduler that something changed."""
+    """The queue as its users see it. Any thread may call it; `wake` tells the scheduler that something changed."""
 
     def __init__(self, folder: ServiceFolder, database: Database, rules: SubmissionRules) -> None:
         self.folder, self.database, self.rules = folder, database, rules
@@ -203,7 +203,7 @@ class Operations:
     ) -> list[JobRecord]:
         """Queue a job, or one for each combination of a sweep's values: all of them, or none.
 
-        `changes` replace fields of the job; its name says them where none is given.
+        `changes` replace fields of the job; its name includes them if no name is given.
         """
         changes = changes or {}
         if self.draining:
@@ -229,7 +229,7 @@ class Operations:
         return records
 
     def cancel(self, number: int) -> JobRecord:
-        """Cancel a job. One that runs is told to stop: it finishes its step, writes a checkpoint and is cancelled."""
+        """Cancel a job. A running one is told to stop: it finishes its step, writes a checkpoint and is cancelled."""
         while True:
             record = self.database.job(number)
             if record.state in FINAL:
@@ -247,7 +247,7 @@ class Operations:
                 return self.database.job(number)
 
     def retry(self, number: int) -> JobRecord:
-        """Queue a job again that failed or was cancelled: it goes on from its newest checkpoint, where it has one."""
+        """Queue a job again that failed or was cancelled: it continues from its newest checkpoint, if it has one."""
         if self.draining:
             raise PenstockError(_DRAINING, code="closed")
         record = self.database.job(number)
@@ -263,7 +263,7 @@ class Operations:
                 " `run`.",
                 code="in-use",
             )
-        # What has never run is forecast again: the service may have other devices now.
+        # A job that has never run is forecast again: the service may have other devices now.
         known = record.tries > 0 and record.host_bytes is not None
         changes = {"state": "interrupted" if known else "submitted", "reason": "It is tried again.", "code": None}
         if self.database.change(number, RETRIED, ended=None, cancelling=0, lost=0, **changes):
@@ -271,14 +271,14 @@ class Operations:
         return self.database.job(number)
 
     def drain(self) -> int:
-        """Take and start no more jobs, and end when the running ones have; how many those are."""
+        """Accept and start no more jobs, and end when the running ones have; returns how many those are."""
         self.draining = True
         self.wake()
         counts = self.database.counts()
         return sum(counts.get(state, 0) for state in STARTED)
 
     def described(self, number: int) -> dict[str, Any]:
-        """A job with its document, and its result where it has one."""
+        """A job with its document, and its result if it has one."""
         record = self.database.job(number)
         result = None
         with suppress(OSError, ValueError):
@@ -297,7 +297,7 @@ class Operations:
             ) from None
 
     def log(self, number: int, offset: int) -> dict[str, Any]:
-        """What a job has printed from a byte on, in whole lines where that is possible."""
+        """What a job has printed from a byte on, in whole lines if possible."""
         final = self.database.job(number).is_final
         text, after = _read(self.folder.log(number), offset)
         return {"text": text.decode("utf-8", "replace"), "next": after, "final": final and not text}
@@ -313,12 +313,12 @@ class Operations:
         return {"records": found, "next": after, "final": record.is_final and not text}
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Close the descriptors."""
         os.close(self._changed_read)
         os.close(self._changed_write)
 
     def wake(self) -> None:
-        """Let the scheduler look again."""
+        """Wake the scheduler."""
         with suppress(BlockingIOError, OSError):
             os.write(self._changed_write, b".")
 
@@ -328,14 +328,14 @@ class Operations:
         return self._changed_read
 
     def seen(self) -> bool:
-        """Forget that something changed; whether anything did."""
+        """Clear the wake-up; returns whether there was one."""
         with suppress(BlockingIOError):
             return bool(os.read(self._changed_read, 1 << 16))
         return False
 
 
 def _require_text(*fields: Mapping[str, Any]) -> None:
-    """Refuse fields that no file could hold: half of a character, or more lists in lists than can be walked."""
+    """Refuse fields that no file could hold: unpaired surrogates, or lists nested too deeply."""
     try:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -352,7 +352,7 @@ def _report(record: JobRecord) -> Path:
 
 
 def _read(path: Path, offset: int) -> tuple[bytes, int]:
-    """Lines of a file that begin at `offset`, and where the next ones do."""
+    """Lines of a file that begin at `offset`, and where the next ones begin."""
     try:
         with open_regular(path) as file:
             file.seek(offset)

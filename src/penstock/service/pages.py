@@ -1,6 +1,6 @@
-"""What a service has for browsers and for other programs that come without a client.
+"""Pages of a service for browsers and for programs without a client.
 
-Pages hold no data and need no token (`gate.OPEN_PATHS`); what they show they ask for with one, under /api.
+Pages hold no data and need no token (`gate.OPEN_PATHS`); their scripts request data with one, under /api.
 """
 
 import base64
@@ -19,7 +19,7 @@ from penstock.service.gate import HEADERS
 from penstock.service.records import STATES
 from penstock.service.served import Served
 
-# A page that describes the HTTP interface, made from its OpenAPI document without any script.
+# A page that describes the HTTP interface, generated from its OpenAPI document, without scripts.
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
@@ -58,14 +58,14 @@ def _section(method: str, path: str, operation: dict[str, Any], schema: dict[str
     return f"<section><h2>{method.upper()} {escape(path)}</h2><p>{text}</p><ul>{listed}</ul></section>"
 
 
-# What a service tells Prometheus, in its text format.
+# Figures of a service for Prometheus, in its text format.
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[dict[str, str], float]
 
 
 def exposition(counts: Mapping[str, int], devices: Sequence[Mapping[str, Any]]) -> str:
-    """The present figures of a service: `counts` of jobs by state, and `devices` as the HTTP interface shows them."""
+    """The current figures of a service: `counts` of jobs by state, and `devices` as the HTTP interface shows them."""
     lines: list[str] = []
     for name, kind, about, samples in _families(counts, devices):
         lines += [f"# HELP penstock_{name} {about}", f"# TYPE penstock_{name} {kind}"]
@@ -119,7 +119,7 @@ def _number(value: float) -> str:
 
 
 _PAGE = Path(__file__).with_name("page.html")
-"""The live page: one file that loads nothing else."""
+"""The live page: one self-contained file."""
 
 
 def add_pages(app: FastAPI, served: Served) -> None:
@@ -143,7 +143,7 @@ def add_pages(app: FastAPI, served: Served) -> None:
 
 
 def _with_script(page: str) -> dict[str, str]:
-    """Headers that let the page's own script run, known by its hash, and that of the reports that it opens."""
+    """Headers that allow the page's own script, identified by its hash, and that of the reports that it opens."""
     own = page.partition("<script>")[2].partition("</script>")[0]
     digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (own, SCRIPT)]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)

@@ -1,4 +1,4 @@
-"""Which waiting job starts where and when: what a policy is told of jobs and devices, and all policies.
+"""Which waiting job starts where and when: a policy's inputs, and all policies.
 
 `service.POLICIES` lists them; a new policy is a class and one line there (docs/queue.md). A policy sees memory, cores,
 throughput and time, never how jobs are started or what they train.
@@ -12,14 +12,13 @@ from itertools import groupby
 from statistics import median
 from typing import Protocol
 
-# What a scheduling policy is asked and what it answers.
-#
-# A policy is a pure function of what waits, what runs and which devices there are: it keeps no state, starts nothing
-# and reads no clock. The service asks it after every change (a job was submitted, ended or cancelled, a memory
-# prediction arrived, speeds were measured) and carries out the answer; the simulator asks it on a simulated clock.
+# The interface of scheduling policies. A policy is a pure function of what waits, what runs and which devices there
+# are: it keeps no state, starts nothing and reads no clock. The service calls it after every change (a job was
+# submitted, ended or cancelled, a memory prediction arrived, speeds were measured) and carries out the answer; the
+# simulator calls it on a simulated clock.
 
 AGE_S = 1800.0
-"""Seconds after which a waiting job counts as overdue: it goes before all others, and memory is kept for it."""
+"""Seconds after which a waiting job is overdue: it goes before all others, and memory is reserved for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +27,15 @@ class JobNeeds:
 
     id: str
     kind: str = ""
-    """What computes it, such as cpu or cuda: it runs on devices of that kind only."""
+    """The kind of device that it needs, such as cpu or cuda."""
     device_bytes: int = 0
-    """Memory on the device as reserved, all included (CUDA context too); 0 on a CPU."""
+    """Reserved memory on the device, everything included (CUDA context too); 0 on a CPU."""
     host_bytes: int = 0
     cores: float = 0.0
     share: float | None = None
     """Share of the device's throughput that the job uses when it runs alone, from 0 to 1; None where unknown."""
     predicted: bool = False
-    """Whether the share was only predicted: where speeds are measured, these count instead."""
+    """Whether the share was only predicted: measured speeds take precedence."""
     alone: bool = False
     """Whether the job must have the device to itself."""
 
@@ -46,12 +45,12 @@ class WaitingJob(JobNeeds):
     """A job that could start as soon as there is room."""
 
     submitted: int
-    """Order of submission; no two jobs have the same."""
+    """Order of submission, unique."""
     priority: int = 0
     """Jobs of a higher priority go first."""
     waited_s: float = 0.0
     expected_s: float | None = None
-    """Seconds the job would take alone, from a profile or from history; None where unknown."""
+    """Seconds that the job would take alone, from a profile or from history; None where unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +62,20 @@ class RunningJob(JobNeeds):
     """Seconds since it started."""
     speed: float | None = None
     """Its steps per second, relative to running alone, measured since its neighbours last changed: 1 is undisturbed,
-    0.5 half as fast. None where too few steps were done since, or its rate alone is not known."""
+    0.5 half as fast. None where too few steps were done since, or its rate alone is not known.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRoom:
-    """A device with all it has to give, whatever runs on it. Host memory and cores are those of the machine: devices
-    that name the same machine share them."""
+    """A device with its total capacity. Host memory and cores are those of the machine: devices that name the same
+    machine share them.
+    """
 
     name: str
     kind: str = ""
     bytes: int = 0
-    """Memory that jobs may reserve, less what is kept back; 0 for a CPU."""
+    """Memory that jobs may reserve, after a safety margin; 0 for a CPU."""
     host_bytes: int
     cores: float
     concurrent: int | None = None
@@ -96,7 +97,8 @@ class QueuePolicy(Protocol):
     name: str
     barriers: bool
     """Whether jobs run in groups: a device takes no job before the last one of its group has ended. All jobs that one
-    answer starts on a device are a group."""
+    answer starts on a device are a group.
+    """
 
     def __init__(self, age_s: float = AGE_S) -> None: ...
 
@@ -112,21 +114,22 @@ def by_size(job: WaitingJob) -> tuple[float, ...]:
     return (-job.priority, job.device_bytes, job.host_bytes, job.submitted)
 
 
-# Whether a device has room for one more job: memory, host memory, cores, places and throughput.
+# Whether a device has room for one more job: device memory, host memory, cores, number of jobs and throughput.
 
 UNKNOWN_SHARE = 0.5
-"""Share of a device that is assumed of a job about which nothing is known: two such jobs fill it, as in the source."""
+"""The share of a device that is assumed for a job about which nothing is known: two such jobs fill it, as in CoGNN."""
 FULL_SPEED = 0.95
 """Jobs at this speed or above count as undisturbed; a little slowdown is noise."""
 LEAST_LEFT = 0.1
-"""A device that has less of its throughput left is full: what one more job would gain is lost to interference. In
-simulations of the source's queues, waiting until a job gets half of what it asks for took a fifth longer in makespan
-and mean completion alike: while others wait, throughput that nobody uses delays all of them."""
+"""A device with less of its throughput left is full: what one more job would gain is lost to interference. In
+simulations of CoGNN's queues, waiting until a job gets half of what it asks for took a fifth longer in makespan and
+mean completion alike: while others wait, unused throughput delays all of them.
+"""
 
 
 @dataclass(frozen=True)
 class _Held:
-    """The jobs on a device, and what they take together; kept as sums, as queues of ten thousand jobs ask often."""
+    """The jobs on a device, and their total needs; kept as sums, as queues of ten thousand jobs query them often."""
 
     jobs: tuple[JobNeeds, ...] = ()
     device_bytes: int = 0
@@ -151,15 +154,16 @@ class _Held:
             return self.predicted_load
         mean = sum(speeds) / len(speeds)
         if mean < FULL_SPEED:
-            # A device that gives less than was asked for gives all it has: speeds are one over the sum of shares.
+            # A saturated device gives all its throughput: speeds are one over the sum of shares.
             return 1 / max(mean, 1e-9)
-        # Undisturbed: jobs whose shares are not known leave room, and one more is tried. The next measurement tells.
+        # Undisturbed: jobs whose shares are not known leave room, and one more is tried. The next measurement shows its
+        # effect.
         known = [job.share for job in self.jobs if job.share is not None and not job.predicted]
         return min(1.0, sum(known))
 
     @cached_property
     def predicted_load(self) -> float:
-        """The same by what is known of the jobs before they run."""
+        """The same, by what is known of the jobs before they run."""
         return sum(UNKNOWN_SHARE if job.share is None else job.share for job in self.jobs)
 
 
@@ -170,7 +174,7 @@ class Rooms:
         self.devices = list(devices)
         self._held: dict[str, _Held] = {device.name: _Held() for device in devices}
         for job in running:
-            # A device that was taken away may still have a job that ends.
+            # A device that was removed may still have a job that is ending.
             self._held[job.device] = self._held.get(job.device, _Held()).plus(job)
 
     def idle(self) -> list[DeviceRoom]:
@@ -178,18 +182,19 @@ class Rooms:
         return [device for device in self.devices if not self._held[device.name].jobs]
 
     def add(self, job: JobNeeds, device: DeviceRoom) -> None:
-        """The job starts on the device."""
+        """Record that the job starts on the device."""
         self._held[device.name] = self._held[device.name].plus(job)
 
     def with_job(self, job: JobNeeds, device: DeviceRoom) -> "Rooms":
-        """The same with one more job on the device."""
+        """A copy with one more job on the device."""
         more = Rooms(self.devices, [])
         more._held = self._held | {device.name: self._held[device.name].plus(job)}
         return more
 
     def admits(self, job: JobNeeds, device: DeviceRoom, measured: bool = True) -> bool:
-        """Whether the job may start on the device now. An exact fit does. Without `measured`, measured speeds do not
-        count against it, only what jobs were predicted to use."""
+        """Whether the job may start on the device now. An exact fit does. Without `measured`, measured speeds are
+        ignored, and only predicted shares count.
+        """
         held = self._held[device.name]
         return (
             job.kind == device.kind
@@ -223,7 +228,7 @@ class Rooms:
 
 
 def never_fits(job: JobNeeds, devices: Sequence[DeviceRoom]) -> str | None:
-    """Why no device could ever run the job, as a sentence; None where one could once it is empty."""
+    """Why no device could ever run the job, as a sentence; None where one could when it is empty."""
     devices = [device for device in devices if device.kind == job.kind]
     empty = Rooms(devices, [])
     if any(empty.admits(job, device) for device in devices):
@@ -243,16 +248,14 @@ def never_fits(job: JobNeeds, devices: Sequence[DeviceRoom]) -> str | None:
     return f"It needs {' and '.join(lacks)}." if lacks else "No device has enough of everything that it needs."
 
 
-# No job waits for ever: past the age bound it goes first, and room is kept for it.
-#
-# An overdue job that cannot start yet keeps a claim. Another job may then start only where the overdue one would still
-# find room beside everything that has been started since it became overdue. So it starts at the latest when the jobs
-# that ran at that moment have ended (and, under a policy with barriers, the group after them), however many others
-# arrive.
+# No job waits for ever: past the age bound it goes first, and room is reserved for it. Another job may then start only
+# where the overdue one would still find room beside everything that has been started since it became overdue. So it
+# starts at the latest when the jobs that ran at that moment have ended (and, under a policy with barriers, the group
+# after them), however many others arrive.
 
 
 class Packing:
-    """A decision in the making: overdue jobs start first, and what a policy starts afterwards leaves them room."""
+    """A decision in progress: overdue jobs start first, and later starts leave them room."""
 
     def __init__(
         self,
@@ -269,7 +272,7 @@ class Packing:
         self._started: list[tuple[WaitingJob, DeviceRoom]] = []
         self._claim: WaitingJob | None = None
         self._beside_claim = empty = Rooms(devices, [])
-        # Behind a barrier nothing starts, however many wait.
+        # With barriers, a busy device starts nothing, however many wait.
         asked = waiting if self.open else []
         self._possible = [job for job in asked if any(empty.admits(job, device) for device in devices)]
         late = [job for job in self._possible if job.waited_s >= age_s]
@@ -292,7 +295,7 @@ class Packing:
         return [Start(job.id, device.name) for job, device in self._started]
 
     def start(self, job: WaitingJob, device: DeviceRoom) -> None:
-        """The job starts on the device."""
+        """Record that the job starts on the device."""
         self.rooms.add(job, device)
         self._started.append((job, device))
         if self._claim is not None:
@@ -334,7 +337,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Base:
-    """The source's Base policy. Nobody passes a job that came before, except by priority."""
+    """CoGNN's Base policy. No job overtakes an earlier one, except by priority."""
 
     name = "base"
     barriers = True
@@ -355,18 +358,17 @@ class Base:
         return packing.starts
 
 
-# Balanced memory consumption, in groups: the smallest and the largest job in turn, so that large jobs meet small ones.
-#
-# The published algorithm takes jobs from the two ends of a sorted queue and begins a new group when the sum of their
-# memory reaches that of the device. So it refuses a group that fits exactly, opens a group for a job that is larger
-# than the device, and closes a group at the first job without room although others would still fit. Here an exact fit
-# is taken, a job that no device could run is left out, and at each end the search goes on to the next job that has
-# room.
+# Balanced memory consumption (BMC), in groups: the smallest and the largest job in turn, so that large jobs run beside
+# small ones. The published algorithm takes jobs from the two ends of a sorted queue and begins a new group when the sum
+# of their memory reaches that of the device. So it refuses a group that fits exactly, opens a group for a job that is
+# larger than the device, and closes a group at the first job without room although others would still fit. Here an
+# exact fit is taken, a job that no device could run is left out, and at each end the search continues to the next job
+# that has room.
 
 
 @dataclass(frozen=True)
 class Bmc:
-    """The source's BMC policy, mended, with priorities and a bound on waiting."""
+    """CoGNN's BMC policy, corrected as above, with priorities and a bound on waiting."""
 
     name = "bmc"
     barriers = True
@@ -385,7 +387,7 @@ class Bmc:
 
 
 def _alternate(packing: Packing, device: DeviceRoom, ascending: deque[WaitingJob]) -> None:
-    """Start jobs from the two ends in turn, beginning with the smallest; one without room is passed over."""
+    """Start jobs from the two ends in turn, beginning with the smallest; one without room is skipped."""
     smallest_next = True
     while ascending:
         job = ascending.popleft() if smallest_next else ascending.pop()
@@ -408,8 +410,9 @@ class Fit:
     def choose(
         self, waiting: Sequence[WaitingJob], running: Sequence[RunningJob], devices: Sequence[DeviceRoom]
     ) -> list[Start]:
-        """Every job that has room, in the order of expected time. A job without room is passed by smaller ones until it
-        is overdue."""
+        """Every job that has room, in the order of expected time. Smaller jobs overtake a job without room until it is
+        overdue.
+        """
         packing = Packing(waiting, running, devices, age_s=self.age_s, barriers=self.barriers)
         for job in sorted(packing.candidates, key=_by_expected_time(waiting)):
             device = packing.best_device(job)
@@ -419,8 +422,9 @@ class Fit:
 
 
 def _by_expected_time(waiting: Sequence[WaitingJob]) -> Callable[[WaitingJob], tuple[float, ...]]:
-    """A sort key: priority, then seconds. Memory stands in for a time that is not known, at the rate of the jobs whose
-    time is: in the source, memory and time of a job go together."""
+    """A sort key: priority, then seconds. Where a time is not known, memory is used at the rate of the jobs whose time
+    is: in CoGNN's measurements, memory and time of a job are correlated.
+    """
     rates = [job.expected_s / size for job in waiting if job.expected_s is not None and (size := _size(job)) > 0]
     seconds_per_byte = median(rates) if rates else 1.0
 
@@ -440,7 +444,7 @@ def _size(job: WaitingJob) -> int:
 
 @dataclass(frozen=True)
 class Lmcf:
-    """The source's LMCF policy, with priorities and a bound on waiting."""
+    """CoGNN's LMCF policy, with priorities and a bound on waiting."""
 
     name = "lmcf"
     barriers = True

@@ -1,4 +1,4 @@
-"""Jobs of the queue on a Ray cluster: each is an actor that asks Ray for cores, memory and a GPU, and Ray places it.
+"""Jobs of the queue on a Ray cluster: each is an actor that requests cores, memory and a GPU from Ray, which places it.
 
 All machines must see the service's folder and the graphs under the same paths.
 """
@@ -22,11 +22,13 @@ from penstock.service.workers.cold import cold_process
 
 _PAUSE_S = 0.5
 _AHEAD = 64
-"""Jobs that Ray is given at a time: the others stay in the queue, where priorities are ours and cancelling is cheap."""
+"""Jobs that are handed to Ray at a time: the others stay in the queue, where priorities apply and
+cancelling is cheap.
+"""
 
 
 class HandOver:
-    """Stands for a policy where Ray decides: the next jobs are handed over, whatever room there is."""
+    """The policy where Ray decides: the next jobs are handed over, whatever room there is."""
 
     name = "ray"
     barriers = False
@@ -49,7 +51,7 @@ class RayJobs:
         self._cluster: RayCluster = join(RayOptions(address=address))
 
     def rooms(self) -> list[JobDevice]:
-        """What the largest node has, by kind: what needs more than that never runs."""
+        """The capacity of the largest node, by kind: jobs that need more never run."""
         nodes = self._cluster.nodes()
         if not nodes:
             raise PenstockError("No node of the Ray cluster is alive: start one.", code="peer-lost")
@@ -68,7 +70,7 @@ class RayJobs:
         return rooms
 
     def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> "RayJob":
-        """A job that is handed over when it is told what to do."""
+        """A job that is handed over when it is given its task."""
         folder.mkdir(mode=0o700, exist_ok=True)
         return RayJob(folder, environment)
 
@@ -79,7 +81,7 @@ class RayJobs:
 
 @dataclass
 class RayProcess:
-    """What stands for a process that runs on another machine, or waits for one. It is known by no number here."""
+    """Represents a process that runs on another machine, or waits for one. It has no local process id."""
 
     actor: Any = None
     is_alive: bool = True
@@ -104,12 +106,12 @@ class RayProcess:
         return True
 
     def resident_bytes(self) -> int:
-        """Memory that it held when it was last heard of."""
+        """The memory that it held at its last report."""
         return self.held_bytes
 
 
 class RayJob:
-    """A job on the cluster, with what `TaskProcess` shows of one on this machine."""
+    """A job on the cluster, with the interface of `TaskProcess`."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.name = RayProcess()
@@ -120,11 +122,11 @@ class RayJob:
         self._lock, self._messages, self._closed = threading.Lock(), list[dict[str, Any]](), threading.Event()
 
     def fileno(self) -> int:
-        """The descriptor that is readable when the job has something to say."""
+        """The descriptor that is readable when the job has reported something."""
         return self._heard_read
 
     def begin(self, task: dict[str, Any]) -> None:
-        """Hand the job over, with what it needs of a node."""
+        """Hand the job over, with the resources that it needs."""
         actor = (
             imported_ray()
             .remote(JobActor)
@@ -141,11 +143,11 @@ class RayJob:
 
     @property
     def ended_with_others(self) -> bool:
-        """No other job is in its process."""
+        """False: no other job is in its process."""
         return False
 
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
-        """What it has reported since it was last asked, and whether it has ended."""
+        """Its reports since the last call, and whether it has ended."""
         with suppress(BlockingIOError):
             os.read(self._heard_read, 1 << 10)
         with self._lock:
@@ -153,7 +155,7 @@ class RayJob:
             return messages, not self.name.is_alive
 
     def close(self) -> None:
-        """Forget the job; its actor ends when nobody refers to it."""
+        """Drop the job; its actor ends when nothing refers to it."""
         self._closed.set()
         self.name.actor = None
         with self._lock:
@@ -161,7 +163,7 @@ class RayJob:
             os.close(self._heard_write)
 
     def _listen(self) -> None:
-        """Ask the actor again and again. It answers when Ray has placed it, and no more when it is lost."""
+        """Poll the actor. It answers once Ray has placed it, and no longer when it is lost."""
         ray, actor, ended = imported_ray(), self.name.actor, False
         while not ended and not self._closed.wait(_PAUSE_S):
             try:
@@ -178,7 +180,7 @@ class RayJob:
 
 
 class JobActor:
-    """Lives on a node while its job does. If it is killed, the standard input of its process closes, and that ends."""
+    """Lives on a node as long as its job. If it is killed, the standard input of its process closes, and that ends."""
 
     def __init__(self, folder: str, environment: dict[str, str], task: str) -> None:
         if not Path(folder).is_dir():
@@ -190,7 +192,7 @@ class JobActor:
         self._process.begin(json.loads(task))
 
     def heard(self) -> tuple[list[dict[str, Any]], bool, int]:
-        """What the process has reported, whether it has ended, and what memory it holds."""
+        """The process's reports, whether it has ended, and the memory it holds."""
         if self._process is None:
             return [{"outcome": self._refusal}], True, 0
         messages, ended = self._process.heard()

@@ -1,4 +1,4 @@
-"""What this machine has to give: GPUs with their memory, the host's cores and memory."""
+"""The resources of this machine: GPUs with their memory, the host's cores and memory."""
 
 import os
 import time
@@ -13,14 +13,14 @@ from penstock.service.policies import DeviceRoom
 from penstock.service.workers.pool import WarmPool
 
 _HOST_SHARE = 0.9
-"""Share of the host's free memory that jobs may take: its users and the system's caches need some, too."""
+"""Share of the host's free memory that jobs may take; the rest is for its users and the system's caches."""
 _DEVICE_SHARE = 0.98
 _LOOKING_S = 120.0
 
 
 @dataclass(frozen=True)
 class JobDevice:
-    """A device that jobs run on: a policy's view of it, and how a process is told to use it."""
+    """A device that jobs run on: a policy's view of it, and the environment of its processes."""
 
     device: DeviceRoom
     environment: dict[str, str]
@@ -28,12 +28,12 @@ class JobDevice:
 
     @property
     def kind(self) -> str:
-        """What computes here: cpu or cuda."""
+        """The kind of device: cpu or cuda."""
         return self.device.kind
 
 
 def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) -> list[JobDevice]:
-    """The GPUs, if there are any, and the processor. They share the host's cores and memory."""
+    """The GPUs, if there are any, and the CPU. They share the host's cores and memory."""
     host, cores = int((available_mb() << 20) * _HOST_SHARE), float(default_threads())
     rooms = [
         JobDevice(
@@ -55,13 +55,13 @@ def rooms_here(folder: ServiceFolder, pool: WarmPool, concurrent: int | None) ->
 
 
 def _visible(index: int) -> str:
-    """A GPU's name for its processes; the service may have been given only some of the machine's."""
+    """A GPU's number for CUDA_VISIBLE_DEVICES; the service may see only some of the machine's."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return given.split(",")[index].strip() if given else str(index)
 
 
 def _gpus(folder: ServiceFolder, pool: WarmPool) -> list[dict[str, int]]:
-    """The GPUs as a process of its own sees them: the service itself uses none and need not import torch."""
+    """The GPUs, as found by a separate process: the service itself uses none and need not import torch."""
     if not Path("/proc/driver/nvidia").exists():
         return []
     task = {"kind": "look"}

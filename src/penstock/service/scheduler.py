@@ -1,4 +1,4 @@
-"""The loop of a service: it forecasts, starts, watches and settles jobs. It alone touches their processes."""
+"""The loop of a service: it forecasts, starts, watches and settles jobs. Only it handles their processes."""
 
 import errno
 import selectors
@@ -29,7 +29,7 @@ from penstock.service.records import FINAL, STARTABLE, STARTED, JobRecord
 from penstock.service.rooms import JobDevice
 from penstock.service.workers.pool import ProcessName, Starter, WarmPool
 
-# What becomes of a job when its process has ended: the decision, apart from carrying it out.
+# What becomes of a job when its process has ended: the decision, separate from carrying it out.
 
 MOST_LOST = 5
 """How often in a row a job's process may be killed without having written a checkpoint."""
@@ -48,9 +48,8 @@ def after_end(
     """The changes to a job whose process has ended.
 
     `outcome` is what the process reported, None where it was killed. `step` is that of its newest checkpoint,
-    `too_much` the sentence of the service that ended it for its memory, `stopping` whether the service ends
-    itself, `beside` whether others ran on its device, and `with_others` whether its process ended by itself while
-    others trained in it.
+    `too_much` the reason if the service killed it for its memory, `stopping` whether the service ends itself, `beside`
+    whether others ran on its device, and `with_others` whether its process ended by itself while others trained in it.
     """
     if record.cancelling:
         return {"state": "cancelled", "reason": f"It was cancelled; what it had trained is in {record.run}."}
@@ -89,7 +88,7 @@ def _after_failure(record: JobRecord, outcome: Mapping[str, Any], beside: bool) 
     if code == "out-of-memory":
         return _after_too_much(record, reason)
     if code == "in-use":
-        # The process of an earlier try is not quite gone.
+        # The process of an earlier try has not quite ended.
         return (
             {"state": "interrupted", "reason": reason, "lost": record.lost + 1}
             if record.lost < MOST_LOST
@@ -120,16 +119,16 @@ def _after_too_much(record: JobRecord, sentence: str) -> dict[str, Any]:
 
 _TICK_S = 0.2
 _LOOK_AGAIN_S = 2.0
-"""Speeds and ages change without anybody telling."""
+"""Seconds after which the policy is called again, as speeds and ages change without an event."""
 _PAUSE_S = 1.0
 _PASSING = ("write-failed", "not-available", "peer-lost")
-"""Refusals after which the same is tried again: a full disk, a locked database, a warm program that died."""
+"""Errors after which the same is tried again: a full disk, a locked database, a warm program that died."""
 _LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS)
-"""What the system has no more of for a while: descriptors, memory, processes."""
+"""Resources that the system may lack for a while: descriptors, memory, processes."""
 _CORES_OF_FORECAST, _FORECASTS = 4, 3
-"""There is one forecast at a time for so many cores, and some at least: a slow one must not keep others waiting."""
+"""Cores per concurrent forecast, and the least number of them: a slow one must not block the others."""
 _ALIKE_AT_ONCE = 50
-"""Submitted jobs that are looked at in one go: thousands at once would keep the others waiting."""
+"""Submitted jobs that are processed at once: thousands would block everything else."""
 
 
 class JobScheduler:
@@ -144,8 +143,9 @@ class JobScheduler:
         say: Callable[[str], None],
         trainers: Starter | None = None,
     ) -> None:
-        """`trainers` start the jobs, where `pool` does not; forecasts are always made here. `say` gets a line for
-        whatever the owner of the service should see."""
+        """`trainers` start the jobs, if `pool` does not; forecasts are always made here. `say` is called with lines for
+        the owner of the service.
+        """
         self._operations, self._database = operations, operations.database
         self._rooms, self.policy, self._pool, self._say = rooms, policy, pool, say
         self._trainers: Starter = pool if trainers is None else trainers
@@ -154,7 +154,7 @@ class JobScheduler:
         self._stopping, self._chosen_at = False, 0.0
 
     def recover(self) -> None:
-        """Take up what an earlier service has left: its processes are ended, and their jobs go on from checkpoints."""
+        """Recover from an earlier service: its processes are ended, and their jobs continue from checkpoints."""
         for record in self._database.jobs(("forecasting", *STARTED), oldest=True):
             if record.pid is not None and record.process_started is not None:
                 ProcessName(record.pid, record.process_started).kill()
@@ -166,7 +166,7 @@ class JobScheduler:
             self._database.change(record.id, pid=None, process_started=None, **changes)
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Until `stopped`, or until a drained service has no job left that runs; then end what still runs."""
+        """Run until `stopped`, or until a drained service has no running job left; then end what still runs."""
         while not stopped() and not (self._operations.draining and not self._trains()):
             self._ticked()
         self._stopping = True
@@ -176,7 +176,7 @@ class JobScheduler:
             self._ticked()
 
     def tick(self) -> None:
-        """Wait until something happens, for a moment at most, and do what follows from it."""
+        """Wait for an event, for a moment at most, and handle it."""
         changed = self._wait()
         for task in list(self._active.values()):
             changed |= self._attend(task)
@@ -188,7 +188,7 @@ class JobScheduler:
             self._chosen_at = time.monotonic()
 
     def devices(self) -> list[dict[str, Any]]:
-        """Each device with its memory and the jobs on it, as they were granted and measured."""
+        """Each device with its memory and the jobs on it, as granted and measured."""
         tasks = list(self._active.values())
         return [
             {
@@ -224,7 +224,7 @@ class JobScheduler:
             )
 
     def _pause(self, why: str) -> None:
-        """Nothing is lost: what could not be done is tried again."""
+        """Report a temporary failure: what could not be done is tried again."""
         self._say(why)
         time.sleep(_PAUSE_S)
 
@@ -232,8 +232,8 @@ class JobScheduler:
         return any(task.kind == "train" for task in self._active.values())
 
     def _wait(self) -> bool:
-        """Whether somebody has asked for something meanwhile."""
-        # Unlike others it takes no descriptor, and so works when there is none left.
+        """Wait for events; returns whether there was a user request."""
+        # `poll` needs no descriptor of its own, and so works when none is left.
         with selectors.PollSelector() as selector:
             selector.register(self._operations.changes, selectors.EVENT_READ)
             for task in self._active.values():
@@ -242,7 +242,7 @@ class JobScheduler:
         return self._operations.changes in [key.fd for key, _ in ready] and self._operations.seen()
 
     def _attend(self, task: ActiveTask) -> bool:
-        """Hear and watch a process; whether it has ended."""
+        """Read a process's reports and check its memory; returns whether it has ended."""
         messages, ended = task.process.heard()
         for message in messages:
             self._note(task, message)
@@ -261,7 +261,7 @@ class JobScheduler:
         return ended
 
     def _note(self, task: ActiveTask, message: dict[str, Any]) -> None:
-        """Keep what a process reports. Nothing is written here: a full disk must not lose what was read."""
+        """Keep what a process reports. Nothing is written here: a full disk must not lose reports."""
         task.trains |= "running" in message
         if "steps" in message:
             task.meter.note(int(message["steps"]))
@@ -273,8 +273,9 @@ class JobScheduler:
         task.device_bytes = max(task.device_bytes, int((outcome or message).get("device_bytes", 0)))
 
     def _watch_memory(self, task: ActiveTask) -> None:
-        """A job that takes more of the host than it was granted is ended: others were promised the rest. So is a
-        forecast that takes too much, or too long."""
+        """End a job that takes more host memory than it was granted, as the rest is granted to others, and a forecast
+        that takes too much memory or time.
+        """
         now = task.process.name.resident_bytes()
         task.now_bytes, task.host_bytes = now, max(task.host_bytes, now)
         if task.kind == "forecast" and task.too_much is None:
@@ -290,7 +291,7 @@ class JobScheduler:
             task.process.name.signal(signal.SIGKILL)
 
     def _settle(self, task: ActiveTask) -> None:
-        """Write down what became of a job whose process has ended."""
+        """Record what becomes of a job whose process has ended."""
         record = self._database.job(task.record.id)
         gone: dict[str, Any] = {"pid": None, "process_started": None}
         if task.kind == "forecast":
@@ -319,7 +320,7 @@ class JobScheduler:
         self._database.change(record.id, **gone, **changes)
 
     def _start_forecasts(self) -> None:
-        """Let the memory of submitted jobs be forecast; what is known of a job alike is taken over."""
+        """Start forecasts of submitted jobs; what is known of a similar job is reused."""
         under_way = {task.likeness for task in self._active.values() if task.kind == "forecast"}
         most = max(_FORECASTS, default_threads() // _CORES_OF_FORECAST)
         for record in self._database.submitted(_ALIKE_AT_ONCE):
@@ -352,7 +353,7 @@ class JobScheduler:
             self._begin(record, STARTABLE, changes, task, room)
 
     def _refused(self, record: JobRecord) -> PenstockError | None:
-        """Whether a path of the job leads elsewhere since it was submitted."""
+        """An error if a path of the job leads elsewhere since it was submitted; else None."""
         try:
             for name in ("graph", "partition"):
                 value = record.document.get(name)
@@ -372,8 +373,9 @@ class JobScheduler:
     ) -> None:
         """Start a process for a job that is still in one of the states `since`, and change the job.
 
-        The process gets its task when its number is on disk: a service that is killed in between leaves none that the
-        next one does not know. Where the disk is full or the job was cancelled, it ends without having begun.
+        The process gets its task after its number is on disk, so that a service that is killed in between leaves no
+        process that the next one does not know. Where the disk is full or the job was cancelled, it ends without having
+        begun.
         """
         refused = self._refused(record)
         if refused is not None:

@@ -1,4 +1,4 @@
-"""What the HTTP interface of a service speaks for."""
+"""What the HTTP interface of a service has access to."""
 
 import threading
 from collections import deque
@@ -10,13 +10,13 @@ from penstock.service.operations import Operations
 from penstock.service.records import JobRecord, best_of
 from penstock.service.scheduler import JobScheduler
 
-# What has changed lately, for those who watch the service.
+# Recent changes, for clients that watch the service.
 
 _KEPT = 2000
 
 
 class QueueEvent(NamedTuple):
-    """Something that happened: its number, its kind and what it says."""
+    """An event: its number, its kind and its content."""
 
     number: int
     kind: str
@@ -24,7 +24,7 @@ class QueueEvent(NamedTuple):
 
 
 class Feed:
-    """The newest events. Whoever falls behind is told to read everything again."""
+    """The newest events. A client that falls behind must read everything again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,13 +37,13 @@ class Feed:
         return self._number
 
     def add(self, kind: str, fields: dict[str, Any]) -> None:
-        """Tell all watchers."""
+        """Add an event."""
         with self._lock:
             self._number += 1
             self._events.append(QueueEvent(self._number, kind, fields))
 
     def after(self, number: int) -> list[QueueEvent] | None:
-        """Events after that number, in order; None where some of them are no longer known."""
+        """Events after that number, in order; None where some of them were dropped."""
         with self._lock:
             if number > self._number or (self._events and number < self._events[0].number - 1):
                 return None
@@ -52,7 +52,7 @@ class Feed:
 
 @dataclass
 class Served:
-    """A service as its HTTP interface knows it."""
+    """A service as its HTTP interface sees it."""
 
     operations: Operations
     scheduler: JobScheduler
@@ -61,8 +61,9 @@ class Served:
     """Whether the service ends, and streams of events with it."""
 
     def shown(self, records: Sequence[JobRecord]) -> list[dict[str, Any]]:
-        """Jobs as users see them: those that run with their seconds and metrics so far, and the best of a sweep
-        marked."""
+        """Jobs as users see them: running ones with their seconds and metrics so far, and the best
+        of a sweep marked.
+        """
         live = self.scheduler.live()
         best = {
             sweep: best_of(

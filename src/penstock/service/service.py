@@ -46,11 +46,11 @@ class ServiceOptions:
     ray: str | None = None
     """The address of a Ray cluster that jobs are handed to."""
     threads: int = 0
-    """Threads of a job that does not say how many; 0: half of the cores."""
+    """Threads of a job that does not give a number; 0: half of the cores."""
 
 
 def serve(options: ServiceOptions, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
-    """Run a service until `stopped`, or until it was drained. What it and its jobs write is the user's alone."""
+    """Run a service until `stopped`, or until it was drained. Only the user can read what it and its jobs write."""
     policy: QueuePolicy = POLICIES[options.policy](options.age_s)
     with ExitStack() as stack:
         stack.callback(os.umask, os.umask(PRIVATE_UMASK))
@@ -96,7 +96,7 @@ def _rules(options: ServiceOptions, folder: ServiceFolder, kinds: tuple[str, ...
 
 @contextmanager
 def listening_at(host: str, port: int) -> Iterator[socket.socket]:
-    """The socket of the service; taken before anything else is done, as its port may be in use."""
+    """The socket of the service; opened before anything else, as its port may be in use."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.socket(found[0], found[1])
@@ -114,7 +114,7 @@ def listening_at(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def answering(served: Served, listening: socket.socket, token: str, host: str = "") -> Iterator[None]:
-    """Answer HTTP requests in a thread; `host` is what the service was told to listen at."""
+    """Answer HTTP requests in a thread; `host` is the address that the service was started with."""
     import uvicorn
 
     from penstock.service.app import make_app
@@ -125,7 +125,7 @@ def answering(served: Served, listening: socket.socket, token: str, host: str = 
         http=HttpConnection,
         ws="none",
         backlog=most_pending(),
-        # A line for each malformed request would let anybody fill the disk.
+        # A line for each malformed request would let anyone fill the disk.
         log_level="error",
         access_log=False,
         server_header=False,

@@ -17,12 +17,12 @@ from penstock.service import SHARING
 from penstock.service.rooms import JobDevice
 from penstock.service.workers.pool import SharedPool, Starter, WarmPool
 
-# What a way of sharing devices has to say and to do.
+# The interface of a way of sharing devices.
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Devices, with what processes must be told to use them, and who starts jobs there."""
+    """Devices, with the environment of their processes, and the starter of jobs there."""
 
     rooms: list[JobDevice]
     trainers: Starter
@@ -37,22 +37,21 @@ class SharingWay(Protocol):
         """What is missing here for this way, as part of a sentence; None where nothing is."""
 
     def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-        """Prepare this way in the service's folder; what is started for it is ended with `stack`."""
+        """Prepare this way in the service's folder; what is started for it ends with `stack`."""
 
 
-# CUDA MPS: a daemon of NVIDIA's through which the kernels of several processes run on one GPU at the same time.
-#
-# Without it processes take turns (time slices). Its pipes lie in the service's folder, so that only the service's own
-# jobs share a server: a fatal fault of one client ends all clients of its server.
+# CUDA MPS: NVIDIA's daemon through which the kernels of several processes run on one GPU at the same time. Without it
+# processes take turns (time slices). Its pipes are in the service's folder, so that only the service's own jobs share a
+# server: a fatal fault of one client ends all clients of its server.
 
 _CONTROL = "nvidia-cuda-mps-control"
 _LONGEST_PATH = 80
-"""Characters of the folder: sockets in it may have about a hundred."""
+"""The longest path of the folder: those of sockets in it may have about a hundred characters."""
 _PATIENCE_S = 30.0
 
 
 class CudaMps:
-    """A running daemon, as jobs need to know it."""
+    """A running daemon, and the environment by which jobs find it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -62,11 +61,11 @@ class CudaMps:
         }
 
     def runs(self) -> bool:
-        """Whether a daemon answers; one that an earlier service has started is used again."""
+        """Whether a daemon answers; one that an earlier service has started is reused."""
         return self._told("get_server_list") is not None
 
     def start(self) -> None:
-        """Start the daemon, or refuse with what it said."""
+        """Start the daemon; an error quotes what it printed."""
         make_private_folder(self._folder)
         done = subprocess.run(
             [_CONTROL, "-d"], env=self._all(), capture_output=True, text=True, check=False, timeout=_PATIENCE_S
@@ -78,7 +77,7 @@ class CudaMps:
             )
 
     def close(self) -> None:
-        """End the daemon; nothing runs on its devices any more."""
+        """End the daemon; nothing may run on its devices any more."""
         self._told("quit -t 5")
 
     def _told(self, order: str) -> str | None:
@@ -122,18 +121,18 @@ _FOLDER = "mps"
 
 
 class Mps:
-    """A fatal fault of one job ends all others on the GPU; they go on from their checkpoints."""
+    """A fatal fault of one job ends all others on the GPU; they continue from their checkpoints."""
 
     name = "mps"
 
     def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        """It needs a GPU and NVIDIA's daemon."""
+        """A GPU and NVIDIA's daemon are needed."""
         if not any(room.kind == "cuda" for room in rooms):
             return "this machine has no GPU"
         return mps_lacks(folder / _FOLDER)
 
     def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-        """Forks of the warm program that find the daemon."""
+        """Forks of the warm program that use the daemon."""
         daemon = started_mps(folder / _FOLDER)
         stack.callback(daemon.close)
         return Sharing([replace(room, environment={**room.environment, **daemon.environment}) for room in rooms], pool)
@@ -143,36 +142,37 @@ class Mps:
 
 
 class Streams:
-    """Jobs on one graph share its mapping and its copy on the GPU; a crash of one ends all, and they go on from their
-    checkpoints."""
+    """Jobs on one graph share its mapping and its copy on the GPU; a crash of one ends all, and they continue from
+    their checkpoints.
+    """
 
     name = "streams"
 
     def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        """It is there wherever threads are."""
+        """Nothing is needed."""
         return None
 
     def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-        """A process for all jobs of a device that can be together."""
+        """One process for all jobs of a device that can share it."""
         shared = SharedPool(pool, folder / "jobs" / "shared")
         stack.callback(shared.close)
         return Sharing(rooms, shared)
 
 
-# A process for each job; the driver lets one after the other have the GPU for a moment.
+# A process for each job; the driver gives the GPU to one after the other in time slices.
 
 
 class TimeSlices:
-    """Nothing has to be prepared, and a fault of one job is its own."""
+    """Needs no preparation; a fault of one job affects no other."""
 
     name = "time-slices"
 
     def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        """It is there wherever processes are."""
+        """Nothing is needed."""
         return None
 
     def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-        """Forks of the warm program, as they are."""
+        """Plain forks of the warm program."""
         return Sharing(rooms, pool)
 
 
@@ -181,7 +181,7 @@ AUTO = "auto"
 
 
 def shared_devices(name: str, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-    """The devices as jobs share them in the way of that name; what was started for it is ended with `stack`."""
+    """The devices as jobs share them in the way of that name; what was started for it ends with `stack`."""
     if name == AUTO:
         way = next(way for way in SHARING.values() if way.lacks(folder, rooms) is None)
     elif name in SHARING:

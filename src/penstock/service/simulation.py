@@ -23,7 +23,7 @@ from penstock.service.policies import (
     never_fits,
 )
 
-# A trace of jobs: when they arrive, what they need, how long they take alone, and what the queue is told of it.
+# A trace of jobs: their arrivals and needs, their times alone, and what the queue knows about them.
 
 GB = 10**9
 Name = Annotated[str, Field(min_length=1, max_length=80)]
@@ -84,7 +84,7 @@ class TraceJob(StrictDocument):
 
 
 class QueueTrace(StrictDocument):
-    """The whole of a trace file."""
+    """The content of a trace file."""
 
     devices: list[TraceDevice] = Field(min_length=1, max_length=1024)
     jobs: list[TraceJob] = Field(min_length=1, max_length=_MOST_JOBS)
@@ -125,15 +125,14 @@ def read_queue_trace(path: Path) -> QueueTrace:
         ) from None
 
 
-# What no schedule can beat, from the jobs' true times: a bound on the makespan and one on the mean completion.
-#
-# Both relax the devices to one machine as fast as all of them together, which can switch between jobs at any moment.
-# There a job takes `share x alone_s` of throughput and `memory / all memory x alone_s` of memory, whatever runs beside
-# it. On such a machine the shortest remaining job first is optimal for the mean completion.
+# Bounds that no schedule can beat, from the jobs' true times: on the makespan and on the mean completion. Both relax
+# the devices to one machine as fast as all of them together, which can switch between jobs at any time. There a job
+# takes `share x alone_s` of throughput and `memory / all memory x alone_s` of memory, whatever runs beside it. On such
+# a machine the shortest remaining job first is optimal for the mean completion.
 
 
 def least_makespan(trace: QueueTrace) -> float:
-    """Seconds from the first arrival that no schedule takes less than."""
+    """A lower bound on the seconds from the first arrival to the last end."""
     jobs = _possible(trace)
     if not jobs:
         return 0.0
@@ -143,7 +142,7 @@ def least_makespan(trace: QueueTrace) -> float:
 
 
 def least_mean_completion(trace: QueueTrace) -> float:
-    """Mean seconds from arrival to end that no schedule takes less than."""
+    """A lower bound on the mean seconds from arrival to end."""
     jobs = _possible(trace)
     if not jobs:
         return 0.0
@@ -152,7 +151,7 @@ def least_mean_completion(trace: QueueTrace) -> float:
 
 
 def _possible(trace: QueueTrace) -> list[TraceJob]:
-    """The jobs that some device can run, each as often as it is in the trace."""
+    """The jobs that some device can run, repeated by their counts."""
     rooms = [device.room for device in trace.devices]
     fitting = [job for job in trace.jobs if never_fits(job.needs, rooms) is None]
     return [job for job in fitting for _ in range(job.count)]
@@ -200,7 +199,7 @@ def _shortest_first(work: Sequence[tuple[float, float]]) -> float:
     return total
 
 
-# What came of a queue: when each job started and ended, and what that means for those who wait for it.
+# The outcome of a queue: when each job started and ended, and its figures.
 
 
 @dataclass(frozen=True)
@@ -294,15 +293,14 @@ class QueueOutcome:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, 0 of nothing."""
+    """The mean; 0 of an empty list."""
     return sum(values) / len(values) if values else 0.0
 
 
-# How fast jobs are beside each other.
-#
-# A device has a throughput of 1. Jobs ask for shares of it; together they get what they ask for up to 1, and beyond
-# that everybody gets the same part of it. On top of that every neighbour makes steps longer by `interference`, a part
-# that can be measured: the time of a step of two jobs together over its time alone, where their shares fit.
+# The speed of jobs beside each other. A device has a throughput of 1. Jobs ask for shares of it; together they get what
+# they ask for up to 1, and beyond that all are slowed alike. In addition every neighbour makes steps longer by
+# `interference`, a measurable factor: the time of a step of two jobs together over its time alone, where their shares
+# fit.
 
 
 def relative_speed(shares: Sequence[float], interference: float) -> float:
@@ -320,7 +318,7 @@ def throughput(shares: Sequence[float], interference: float) -> float:
 # The clock: jobs arrive, start as the policy says, slow each other down, and end.
 
 _INSTANT = 1e-9
-"""Moments that differ by less than this part, or by less than so many seconds, are the same."""
+"""Times that differ by less than this part, or by less than so many seconds, are equal."""
 
 
 def simulate_queue(
@@ -338,13 +336,13 @@ def simulate_queue(
 
 @dataclass(eq=False)
 class _Job:
-    """A job of the trace with what is left of it."""
+    """A job of the trace with its remaining work."""
 
     id: str
     order: int
     given: TraceJob
     starting_s: float
-    """Seconds before its first step; in these it holds memory and computes nothing."""
+    """Seconds before its first step, in which it holds memory and computes nothing."""
     left_s: float
     device: str = ""
     start_s: float = 0.0
@@ -368,7 +366,7 @@ class _QueueRun:
         self._outcome = QueueOutcome("", devices=len(devices), device_bytes=sum(room.bytes for room in self._rooms))
 
     def finished(self, method: str) -> QueueOutcome:
-        """What came of it, once all jobs have ended."""
+        """The outcome, once all jobs have ended."""
         while self._arriving or self._waiting or any(self._running.values()):
             self._arrive()
             self._end()
@@ -424,7 +422,9 @@ class _QueueRun:
                 self._outcome.groups.append(GroupOutcome(device, self._now, [job.id for job in jobs], held))
 
     def _next_s(self) -> float:
-        """When something happens next: an arrival, an end, a first step, a measurement, or a job becomes overdue."""
+        """The time of the next event: an arrival, an end, a first step, a measurement, or a job
+        that becomes overdue.
+        """
         times = [self._arriving[-1].given.arrival_s] if self._arriving else []
         for device, jobs in self._running.items():
             speed = self._speed(device)
@@ -495,11 +495,12 @@ def _jobs_of(trace: QueueTrace, start_s: float) -> list[_Job]:
 
 
 def _less(left: float, passed: float) -> float:
-    """What is left; a rest that is only rounding is nothing."""
+    """What is left; a remainder of rounding becomes zero."""
     return left - passed if left - passed > _INSTANT * max(1.0, left) else 0.0
 
 
-# What is compared: every policy with warm workers, and one job after the other with warm and with cold ones.
+# The methods that are compared: every policy with warm workers, and one job after the other with warm and with cold
+# ones.
 
 SEQUENTIAL = "sequential"
 SEQUENTIAL_COLD = "sequential-cold"

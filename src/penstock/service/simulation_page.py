@@ -68,7 +68,7 @@ def _refused(outcome: QueueOutcome) -> str:
 
 
 def _completions_card(outcomes: Sequence[QueueOutcome], looks: dict[str, str]) -> str:
-    """What part of all jobs is done after how long."""
+    """The share of jobs that is done after a time since arrival."""
     size, unit = time_unit(max(job.completion_s for each in outcomes for job in each.jobs))
     series = []
     for each in outcomes:
@@ -88,7 +88,7 @@ def _memory_card(trace: QueueTrace, outcomes: Sequence[QueueOutcome], looks: dic
     if not capacity or not any(job.device_bytes for job in outcomes[0].jobs):
         return ""
     size, unit = time_unit(_longest(outcomes))
-    # One job after the other would draw a comb over the rest.
+    # One job after the other would cover the other curves.
     together = [each for each in outcomes if each.method in POLICIES] or outcomes
     series = [Series(each.method, _held(each.jobs, size), looks[each.method], {}) for each in together]
     last = max(at for each in series for at, _ in each.points)
@@ -114,7 +114,7 @@ def _held(jobs: Sequence[JobOutcome], size: float) -> list[Point]:
 
 
 def _gantt_card(outcome: QueueOutcome, look: str, longest: float) -> str:
-    """A bar for each job, on as few lanes of each device as it takes; all policies have one axis of time."""
+    """A bar for each job, on as few lanes of each device as possible; all policies have one axis of time."""
     size, unit = time_unit(longest)
     axis = exact(0.0, longest / size)
     shown = sorted(outcome.jobs, key=lambda job: job.start_s)[:_MOST_BARS]

@@ -1,10 +1,10 @@
-"""Tasks and flows over a network in time: what a placed job will take, before it runs.
+"""Tasks and flows over a network in time: predicts what a placed job will take.
 
-`workload` says what has to be done (`workload_builder` puts one together, `gnn` builds GNN training), `amounts` how
-much each iteration brings, `rates/` how flows share links, `timeline` what happened when, `levels` which chain set
-the pace and what no schedule can beat. `simulation` joins them; `document` is all of it in a file and `scenario` what
-a file describes; `engine` and the files it needs (`state`, `routes`, `heaps`) are kernels. Links are described in
-`penstock.hardware.machines`; where tasks are placed is decided in `penstock.plan`.
+`workload` is what has to be done (`workload_builder` puts one together, `gnn` builds GNN training), `amounts` the
+seconds and bytes of each iteration, `rates/` how flows share links, `timeline` what happened when, `levels` the
+critical path and lower bounds. `simulation` joins them; `document` is all of it in a file and `scenario` what a file
+describes; `engine` and the files it needs (`state`, `routes`, `heaps`) are kernels. Links are described in
+`penstock.hardware.machines`; `penstock.plan` decides where tasks are placed.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How much each iteration brings: seconds of every task and bytes of every flow, drawn around their means."""
+"""The amounts of each iteration: seconds of every task and bytes of every flow, drawn around their means."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from penstock.simulate.workload import Workload
 
 
 class Amounts(NamedTuple):
-    """What the iterations of a workload bring."""
+    """The amounts of a workload's iterations."""
 
     seconds: Array  # float64 [iterations, tasks], on a machine of speed 1
     sizes: Array  # float64 [iterations, flows]: bytes
@@ -75,7 +75,7 @@ def draw_amounts(
 ) -> Amounts:
     """Amounts of so many iterations; `spreads` gives a distribution to a kind of task or flow, others are constant.
 
-    An amount depends on the seed, the iteration and the item's number alone.
+    An amount depends only on the seed, the iteration and the item's number.
     """
     if iterations < 1:
         raise PenstockError(f"The number of iterations is {iterations}: ask for at least 1.", code="value-out-of-range")

@@ -18,7 +18,7 @@ Held = dict[Name, Amount]
 
 _MOST_FLOWS = 5_000_000
 _FURTHEST = 1000
-"""Iterations back that something may wait for."""
+"""The largest number of iterations back that an item may wait for."""
 
 
 class MachineDocument(StrictDocument):
@@ -154,7 +154,7 @@ class WorkloadDocument(StrictDocument):
 
 
 def read_workload(path: Path) -> WorkloadDocument:
-    """The workload file at `path`, checked as far as it can be without building it."""
+    """The workload file at `path`, validated as far as possible without building it."""
     fields = read_yaml(path, "a workload file")
     try:
         return WorkloadDocument.model_validate(fields)

@@ -36,7 +36,7 @@ from penstock.simulate.symmetry import MANY, quotient_of
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def open_run(family: int, shape: Shape, routes: Routes, terms: Terms, scratch: EngineScratch) -> None:
-    """Make the scratch ready for a run from the start, whatever it was used for before."""
+    """Prepare the scratch memory for a new run."""
     tree = scratch.tree
     if family != PRIORITY or terms.rank.size == 1:
         tree = tree[: 2 * leaves_for(routes.paths.shape[0])]
@@ -61,11 +61,11 @@ def run(
     record: TimelineRecord,
     moments: int,
 ) -> bool:
-    """Simulate `seconds.shape[0]` iterations for so many moments in time; whether that was to the end.
+    """Simulate `seconds.shape[0]` iterations for so many moments in time; returns whether the end was reached.
 
     `seconds` is [iterations, tasks], multiplied by `slowness` [tasks]; `sizes` is [iterations, flows] in bytes. All
-    that is known stays in `scratch`, so that the next call goes on where this one stopped; `scratch.clock` has the
-    seconds simulated so far and `scratch.numbers` what else was counted.
+    state stays in `scratch`, so that the next call continues where this one stopped; `scratch.clock` has the seconds
+    simulated so far and `scratch.numbers` the counters.
     """
     starts, followers, lags = borrowed(shape.starts), borrowed(shape.followers), borrowed(shape.lags)
     flow_path, paths, path_links = borrowed(routes.flow_path), borrowed(routes.paths), borrowed(routes.path_links)
@@ -82,7 +82,7 @@ def run(
     finishes, owner, changes = borrowed(record.ends), borrowed(record.owner), borrowed(record.changes)
     seconds, slowness, sizes = borrowed(seconds), borrowed(slowness), borrowed(sizes)
     if family != PRIORITY or rank.size == 1:
-        # One group a path: a lower tree is enough.
+        # One group per path: a smaller tree is enough.
         tree = tree[: 2 * leaves_for(paths.shape[0])]
     now = scratch.clock[0]
     for _ in range(moments):
@@ -114,7 +114,7 @@ def run(
 
 @inner
 def _open_iterations(waits: Array, waiting: Array, ready: Array, numbers: Array) -> None:
-    """Fill in what everything waits for; what waits for nothing is ready."""
+    """Initialise what everything waits for; items that wait for nothing are ready."""
     last, items = waits.shape[0] - 1, waits.shape[1]
     for n in range(waiting.shape[0]):
         for item in range(items):
@@ -157,7 +157,7 @@ def _begin(
     changes: Array,
     numbers: Array,
 ) -> None:
-    """Start all that is ready; what takes no time has ended at once."""
+    """Start all that is ready; items without duration end at once."""
     items = task_count + sizes.shape[1]
     for k in range(numbers[READY]):
         n, item = ready[k] // items, ready[k] % items
@@ -195,7 +195,7 @@ def _release(
     finishes: Array,
     numbers: Array,
 ) -> None:
-    """Tell those that wait for what has ended; who waits for nothing more is ready."""
+    """Update the items that wait for what has ended; those that wait for nothing more are ready."""
     iterations, items = waiting.shape
     for k in range(numbers[STACKED]):
         n, item = ended[k] // items, ended[k] % items
@@ -237,7 +237,7 @@ def _collect(
     ended: Array,
     numbers: Array,
 ) -> None:
-    """Gather all that ends now."""
+    """Collect all items that end now."""
     items, stacked, limit = task_count + flow_count, 0, now * (1 + SAME)
     while numbers[AT_WORK] > 0 and ends[0] <= limit:
         task = pop_task(ends, tasks, numbers[AT_WORK])
@@ -270,13 +270,13 @@ def _term(values: Array, n: int, flow: int) -> Any:
 # Carry a placed workload out under a policy's terms: what happened when, and how long it took.
 
 _LEAST_MOMENTS = 64
-_PATIENCE_S = 0.1  # a kernel hears no signal: it is left about so often
+_PATIENCE_S = 0.1  # a kernel handles no signals: it returns about this often
 _NEVER = 1 << 62
 _EQUALS = (PROPORTIONAL, PRIORITY)  # ways of sharing in which equal flows get equal rates
 
 
 class SimulatedTimes(NamedTuple):
-    """What a run wrote down; arrays without entries where it was not asked for."""
+    """The record of a run; empty arrays for what was not asked for."""
 
     makespan: float  # seconds
     events: int  # ends of tasks and flows that took time
@@ -284,16 +284,16 @@ class SimulatedTimes(NamedTuple):
 
 
 class Executor:
-    """Runs cases of one workload and length after each other, in memory that is used again."""
+    """Runs cases of one workload and length one after the other, in reused memory."""
 
     def __init__(self, many: int = MANY) -> None:
-        """Cases of at least `many` items in all iterations are simulated with one of each that behave alike."""
+        """Cases with at least `many` items in all iterations are simulated with one representative of equal items."""
         self._many = many
         self._scratch: EngineScratch | None = None
         self._moments = _LEAST_MOMENTS
 
     def run(self, family: int, case: Case, terms: Terms, times: bool = False, segments: bool = False) -> SimulatedTimes:
-        """Carry out a case; `times` writes down starts and ends, `segments` also every change of a flow's rate."""
+        """Simulate a case; `times` records starts and ends, `segments` also every change of a flow's rate."""
         if family in _EQUALS and case.amounts.seconds.size + case.amounts.sizes.size >= self._many:
             quotient = quotient_of(case, terms)
             if quotient is not None:
@@ -323,7 +323,7 @@ class Executor:
         return SimulatedTimes(float(self._scratch.clock[0]), int(numbers[TIMED]), record)
 
     def _carry_out(self, family: int, case: Case, terms: Terms, scratch: EngineScratch, record: TimelineRecord) -> None:
-        """Run to the end, leaving the kernel often enough that Ctrl-C is heard."""
+        """Run to the end, returning from the kernel often enough that Ctrl-C is handled."""
         seconds, sizes = case.amounts
         open_run(family, case.shape, case.routes, terms, scratch)
         while True:
@@ -340,6 +340,6 @@ class Executor:
 
 
 def _timed(case: Case) -> int:
-    """How many tasks and flows of all iterations take time."""
+    """The number of tasks and flows of all iterations that take time."""
     tasks = (case.amounts.seconds * case.slowness > 0).sum()
     return int(tasks + (case.amounts.sizes[:, case.routes.flow_path >= 0] > 0).sum())

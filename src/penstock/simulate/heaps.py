@@ -1,7 +1,7 @@
 """The queues of the engine: a pairing heap of flows per group, a heap of running tasks, a tree of groups' next ends.
 
-A pairing heap lives in the records of flow instances (key, child, sibling), so that any number of heaps share one
-allocation and joining costs one comparison.
+A pairing heap is stored in the records of flow instances (key, child, sibling), so that any number of heaps share one
+allocation and merging costs one comparison.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ NONE = -1
 
 @inner
 def meld(a: int, b: int, flows: Array) -> int:
-    """One heap of two, by their roots; equal keys are ordered by instance, so that nothing depends on history."""
+    """Merge two heaps, given by their roots; equal keys are ordered by instance, so that nothing depends on history."""
     if a == NONE:
         return b
     if b == NONE:
@@ -29,7 +29,7 @@ def meld(a: int, b: int, flows: Array) -> int:
 
 @inner
 def without_root(root: int, flows: Array) -> int:
-    """The heap that is left when its root is taken: pair the children, then join the pairs from the last back."""
+    """The heap without its root: pair the children, then merge the pairs from the last back."""
     pairs, each = NONE, int(flows[root].child)
     while each != NONE:
         first, second = each, int(flows[each].sibling)
@@ -52,7 +52,7 @@ def without_root(root: int, flows: Array) -> int:
 
 @inner
 def set_leaf(tree: Array, leaf: int, value: float) -> None:
-    """Put a group's next end into the tree; goes up only as far as a minimum changes."""
+    """Put a group's next end into the tree; updates only as far up as a minimum changes."""
     node = (tree.shape[0] >> 1) + leaf
     tree[node] = value
     node >>= 1
@@ -91,7 +91,7 @@ def push_task(ends: Array, tasks: Array, size: int, end: float, task: int) -> No
 
 @inner
 def pop_task(ends: Array, tasks: Array, size: int) -> int:
-    """Take the task that ends first out of the binary heap of `size` tasks."""
+    """Remove the task that ends first from the binary heap of `size` tasks."""
     out, size = tasks[0], size - 1
     end, task = ends[size], tasks[size]
     k = 0

@@ -1,4 +1,4 @@
-"""Longest chains of what waits for what: the critical path that set the pace, and what no schedule can beat."""
+"""Longest chains of dependencies: the critical path of a run, and bounds that no schedule can beat."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,10 @@ from penstock.simulate.symmetry import MANY, quotient_of
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import successors
 
-# Longest chains of what waits for what: before and behind each item, and the critical path that set the pace.
-#
-# An item's head is the longest chain before it, its tail the longest from its start to the end. On the critical path
-# everything starts the moment the last thing it waits for ends, so it has no gaps, and its steps add up to the
-# makespan. A flow on it may have taken longer than it would have alone: that is its wait, named by the busiest link it
-# crosses.
+# Longest chains of dependencies: before and after each item, and the critical path. An item's head is the longest chain
+# before it, its tail the longest from its start to the end. On the critical path everything starts the moment the last
+# thing it waits for ends, so it has no gaps, and its steps add up to the makespan. A flow on it may have taken longer
+# than it would have alone: that is its wait, named by the busiest link it crosses.
 
 
 def durations_alone(routes: Routes, amounts: Amounts, slowness: Array) -> Array:
@@ -28,7 +26,7 @@ def durations_alone(routes: Routes, amounts: Amounts, slowness: Array) -> Array:
 
 
 def durations_crowded(routes: Routes, amounts: Amounts, slowness: Array) -> Array:
-    """Seconds of every item if all flows of an iteration shared their links all the time: the paper's weights.
+    """Seconds of every item if all flows of an iteration shared their links all the time: DGTP's weights.
 
     A flow takes bytes / min over its links of (capacity / flows of one iteration on it). Under `oes` no flow that
     follows itself takes longer, so the longest chain of these is an upper bound of the makespan.
@@ -106,7 +104,7 @@ class CriticalStep(NamedTuple):
 
 
 def critical_path(timeline: Timeline) -> list[CriticalStep]:
-    """The steps from the first start to the last end, in time's order; items without duration are left out."""
+    """The steps from the first start to the last end, in time order; items without duration are left out."""
     load, case = timeline.load, timeline.case
     alone = durations_alone(case.routes, case.amounts, case.slowness)
     first, befores, lags = successors(load.items, load.after, load.before, load.lags)
@@ -116,7 +114,7 @@ def critical_path(timeline: Timeline) -> list[CriticalStep]:
     while True:
         start, end = float(timeline.starts[n, item]), float(timeline.ends[n, item])
         if end > start:
-            # Rounding of the times themselves is no wait.
+            # Rounding of the times themselves does not count as a wait.
             waited = end - start - float(alone[n, item])
             waited = waited if waited > 1e-9 * end else 0.0
             link = _busiest_link(timeline, int(item) - load.tasks) if waited else ""
@@ -146,26 +144,26 @@ def _busiest_link(timeline: Timeline, flow: int) -> str:
 
 
 class Pace(NamedTuple):
-    """Seconds that an iteration takes in the long run, and that any schedule of the placed workload takes."""
+    """Seconds per iteration in the long run, and a lower bound for any schedule of the placed workload."""
 
     iteration_s: float
     bound_s: float
 
     @property
     def gap(self) -> float:
-        """How much longer than the bound an iteration takes, as a share of it."""
+        """How much longer than the bound an iteration takes, relative to it."""
         return gap_of(self.iteration_s, self.bound_s)
 
 
 def gap_of(seconds: float, bound: float) -> float:
-    """How much longer than the bound, as a share of it; rounding below it is none."""
+    """How much longer than the bound, relative to it; 0 where rounding makes it negative."""
     return max(0.0, seconds / bound - 1) if bound else 0.0
 
 
 def lower_bound(case: Case, many: int = MANY) -> float:
-    """Seconds that every schedule of the placed workload takes at least.
+    """A lower bound on the seconds of every schedule of the placed workload.
 
-    From `many` items in all iterations on, one of each that behave alike is looked at.
+    From `many` items in all iterations on, one representative of equal items is used.
     """
     if case.amounts.seconds.size + case.amounts.sizes.size >= many:
         quotient = quotient_of(case, terms_of(case))
@@ -189,12 +187,14 @@ def chain_alone(case: Case) -> float:
 
 
 def chain_crowded(case: Case) -> float:
-    """The source's critical path: an upper bound of `oes` where every flow follows itself (seconds)."""
+    """DGTP's critical path: an upper bound of `oes` where every flow follows itself (seconds)."""
     return float(tails(case.shape, case.order, durations_crowded(case.routes, case.amounts, case.slowness)).max())
 
 
 def largest_degree(case: Case) -> int:
-    """The most flows of one iteration that cross one link: how far `oes` can be from the best at most, as a factor."""
+    """The most flows of one iteration that cross one link: an upper bound on the factor between
+    `oes` and the optimum.
+    """
     return max(1, int(carried_by(case.routes, np.ones(case.shape.flows)).max(initial=1)))
 
 

@@ -1,4 +1,4 @@
-"""What a rate policy is: a way of sharing, and what it says of every flow before anything runs."""
+"""The interface of rate policies: a way of sharing, and terms of every flow that are fixed before anything runs."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from penstock.simulate.state import Routes, Shape, Terms
 
 
 class Case(NamedTuple):
-    """What a policy may look at."""
+    """What a policy may use."""
 
     shape: Shape
     order: Array  # the workload's items so that each comes after what it waits for
@@ -35,7 +35,7 @@ class RatePolicy(NamedTuple):
 
 
 def terms_of(case: Case, weight: Array | None = None, size: Array | None = None, rank: Array | None = None) -> Terms:
-    """Terms in which all that is not given is alike: weight 1, size in bytes, one rank, no ceiling."""
+    """Terms with defaults: weight 1, size in bytes, one rank, no ceiling."""
     return Terms(
         np.ones((1, 1)) if weight is None else weight,
         case.amounts.sizes if size is None else size,

@@ -59,7 +59,7 @@ def _number_pairs(
     flow_path: Array,
     pairs: Array,
 ) -> tuple[int, int]:
-    """Number pairs by first use; how many there are, and how many links they cross in all."""
+    """Number pairs by first use; returns how many there are, and how many links they cross in all."""
     count, crossings = 0, 0
     for flow in range(sources.shape[0]):
         pair = np.int64(placement[sources[flow]]) * machines + placement[targets[flow]]

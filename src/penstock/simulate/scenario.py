@@ -39,14 +39,14 @@ class Scenario:
     language_model: bool = False
 
     def simulate(self, policy: str | RatePolicy = "oes", segments: bool = False, queues: int | None = None) -> Timeline:
-        """The timeline under a policy, where asked for as so many queues carry it out."""
+        """The timeline under a policy; with `queues`, as so many queues carry it out."""
         simulator = Simulator(self.load, self.network, self.amounts, policy, self.speeds)
         if queues is not None:
             simulator = with_queues(simulator, self.placement, queues)
         return simulator.timeline(self.placement, segments)
 
     def silent(self) -> Timeline:
-        """The timeline if nothing had to travel."""
+        """The timeline if flows took no time."""
         seconds = self.amounts.seconds
         if self.language_model:
             seconds = np.where([kind in DELAYS for kind in self.load.task_kinds], 0.0, seconds)
@@ -70,7 +70,7 @@ def build_scenario(document: WorkloadDocument, iterations: int | None = None) ->
 
 
 def _llm(document: WorkloadDocument, job: LlmDocument, iterations: int | None) -> Scenario:
-    """One step and its borders: what a step takes shows between the first and the last of three."""
+    """Three steps: the time of a step shows between the first and the last of them."""
     step = build_step(job.job(document.seed))
     count = iterations or document.iterations or _STEPS
     _check_size(step.load, count)
@@ -95,7 +95,7 @@ def _network(document: WorkloadDocument) -> Network:
 
 
 def _loose(document: WorkloadDocument, machines: Sequence[str]) -> tuple[Workload, Array, Array]:
-    """Tasks and flows as they are listed."""
+    """Tasks and flows as listed in the file."""
     building = WorkloadBuilder()
     items: dict[str, Item] = {}
     for task in document.tasks:
@@ -169,11 +169,11 @@ def _placed(load: Workload, job: GnnDocument, machines: Sequence[str], name: str
 
 
 def _amounts(load: Workload, iterations: int, seed: int, ratios: Array) -> Amounts:
-    """Amounts in which every item, not every kind, has its own peak over its mean."""
+    """Amounts in which every item, not every kind, has its own ratio of peak to mean."""
     out = draw_amounts(load, iterations, seed)
     kinds = {*load.task_kinds, *load.flow_kinds}
     for ratio in np.unique(ratios[ratios > 1]).tolist():
-        # An amount depends on the item's number alone, so these columns are those of a draw for them only.
+        # An amount depends only on the item's number, so these columns equal those of a draw for them only.
         drawn = draw_amounts(load, iterations, seed, dict.fromkeys(kinds, PeakToMean(ratio)))
         chosen = ratios == ratio
         out.seconds[:, chosen[: load.tasks]] = drawn.seconds[:, chosen[: load.tasks]]

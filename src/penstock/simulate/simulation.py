@@ -1,4 +1,4 @@
-"""Run a placed workload under a policy: `simulate` for a timeline, `Simulator` for a search that wants makespans."""
+"""Run a placed workload under a policy: `simulate` for a timeline, `Simulator` for a search over makespans."""
 
 from time import perf_counter
 
@@ -36,7 +36,7 @@ def simulate(
 
 
 class Simulator:
-    """One workload on one network with given amounts: makespans of placement after placement in memory used again."""
+    """One workload on one network with given amounts: makespans of one placement after the other, in reused memory."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Simulator:
         self._executor = Executor()
 
     def under(self, ranks: Array) -> "Simulator":
-        """The same under an order of flows, entry [n, f] of `ranks`, by strict priority."""
+        """The same under strict priority by `ranks`, entry [n, f]."""
         policy = RatePolicy(self.policy.name, PRIORITY, lambda case: terms_of(case, rank=ranks))
         return Simulator(self.load, self.network, self.amounts, policy, self.speeds)
 
@@ -88,9 +88,9 @@ class Simulator:
 
 
 def with_queues(simulator: Simulator, placement: Array, queues: int) -> Simulator:
-    """The same under what so many queues of strict priority can carry out of the policy's order.
+    """The same with the policy's order carried out by so many queues of strict priority.
 
-    Of a policy that found its order among several, the one that so many queues carry out best is taken.
+    For a policy that chose among several orders, the one that so many queues carry out best is taken.
     """
     policy = simulator.policy
     if policy.family != PRIORITY:

@@ -1,4 +1,4 @@
-"""What the engine keeps while it runs: arrays of records, and tuples of arrays that only the outermost kernel takes.
+"""The engine's state: arrays of records, and tuples of arrays that only the outermost kernel takes.
 
 Kernels below the outermost take arrays one by one: Numba counts references of a tuple's arrays at every call.
 """
@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.simulate.heaps import tree_for
 from penstock.simulate.workload import Workload, successors
 
-# Flows that always have one rate, those of one path and one rank, are a group.
+# Flows that always have the same rate, those of one path and one rank, are a group.
 GROUP = np.dtype(
     [
         ("clock", np.float64),  # service per flow so far
@@ -79,11 +79,11 @@ class Shape(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """The paths that a placement uses, numbered anew, and the links they cross.
+    """The paths that a placement uses, renumbered, and the links they cross.
 
     A crossing is an entry of `path_links`: one path on one link. The engine reorders `link_crossings` within each link,
     paths with flows first, and keeps `crossing_places` in step. The copies are 1 except where one path, flow or link
-    stands for several of its kind (see `symmetry`).
+    represents several of its kind (see `symmetry`).
     """
 
     flow_path: Array  # int32 [flows]: -1 within one machine
@@ -98,7 +98,7 @@ class Routes(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a policy says of flow f in iteration n: entry [n, f]; an array of one column or row holds for all."""
+    """A policy's terms of flow f in iteration n: entry [n, f]; an array of one column or row holds for all."""
 
     weight: Array  # float64: share of a link relative to others (proportional sharing)
     size: Array  # float64: what is served, bytes or another measure in which the group's clock runs
@@ -107,7 +107,7 @@ class Terms(NamedTuple):
 
 
 class EngineScratch(NamedTuple):
-    """Room for one run, to be used again by the next of the same workload and length."""
+    """Memory for one run, reused by the next of the same workload and length."""
 
     groups: Array  # GROUP
     flows: Array  # FLOW [iterations * flows]
@@ -128,7 +128,7 @@ class EngineScratch(NamedTuple):
 
 
 class TimelineRecord(NamedTuple):
-    """What is written down; arrays without entries where it is not asked for."""
+    """What is recorded; empty arrays for what was not asked for."""
 
     starts: Array  # float64 [iterations, items]
     ends: Array  # float64 [iterations, items]
@@ -167,7 +167,8 @@ def scratch_for(load: Shape, iterations: int, links: int) -> EngineScratch:
     """Room for so many iterations of a workload on a network of so many links."""
     together = min(iterations, load.overlap) if load.overlap else iterations
     items = load.tasks + load.flows
-    # Never more groups, nor paths, than flows at a time; and groups that ran empty in an event are kept to its end.
+    # There are never more groups or paths than flows at a time; groups that became empty in an event are kept to its
+    # end.
     groups = max(1, 2 * load.flows * together)
     return EngineScratch(
         groups=np.empty(groups, GROUP),

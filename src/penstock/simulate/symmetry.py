@@ -1,14 +1,13 @@
-"""Workloads whose parts behave alike, simulated with one of each: the same times, for a fraction of the work.
+"""Workloads with equal parts, simulated with one representative of each: the same times, for a fraction of the work.
 
 Items (tasks and flows), paths and links are coloured. Items of one colour bring the same amounts and terms in every
 iteration, wait for as many items of every colour, and cross paths of one colour; paths of one colour carry as many
 flows of every colour and cross links of one colour; links of one colour have one capacity and as many paths of every
-colour.
-By induction over time, items of one colour start and end together under every way of sharing that treats equals
+colour. By induction over time, items of one colour start and end together under every way of sharing that treats equals
 equally. One of each colour is then enough, with a count of how many like it share a link (Routes' copies).
 
 The colours come from colour refinement: hashes of what an item waits for and crosses, until no colour splits. Colours
-have 64 bits; among millions of items two that differ are taken for one with a probability below one in a million.
+have 64 bits; among millions of items two different ones collide with a probability below one in a million.
 """
 
 from typing import NamedTuple
@@ -25,7 +24,7 @@ from penstock.simulate.state import PATH, Routes, Terms, TimelineRecord, shape_f
 from penstock.simulate.workload import sorted_items
 
 MANY = 20_000
-"""Items of all iterations from which on it is worth while to look for symmetries."""
+"""Items of all iterations from which on searching for symmetries pays."""
 _MOST_SWEEPS = 100
 
 
@@ -38,7 +37,7 @@ class Quotient(NamedTuple):
     tasks: int  # of the whole
 
     def expanded(self, record: TimelineRecord) -> TimelineRecord:
-        """What was written down of one of each colour, for every item."""
+        """The record of all items, from that of one of each colour."""
         iterations = len(self.case.amounts.seconds)
         owner = record.owner
         if len(owner):
@@ -49,7 +48,7 @@ class Quotient(NamedTuple):
 
 
 def quotient_of(case: Case, terms: Terms) -> Quotient | None:
-    """The case with one item of each colour; None where more than half of the items differ from each other."""
+    """The case with one item of each colour; None where more than half of the items are different."""
     items, paths, links = _initial_colours(case, terms)
     counts = (0, 0, 0)
     for _ in range(_MOST_SWEEPS):
@@ -86,14 +85,14 @@ def _initial_colours(case: Case, terms: Terms) -> tuple[Array, Array, Array]:
 
 @njit(nogil=True, cache=True)
 def _fold_in(colours: Array, values: Array) -> None:
-    """Let every row of `values` [rows, colours] count."""
+    """Fold every row of `values` [rows, colours] into the colours."""
     for row in range(values.shape[0]):
         for k in range(colours.shape[0]):
             colours[k] = draw(colours[k], values[row, k])
 
 
 def _sweep(case: Case, items: Array, paths: Array, links: Array) -> None:
-    """Split colours once by what items wait for and cross, from the first item of an iteration to the last."""
+    """Refine colours once by what items wait for and cross, from the first item of an iteration to the last."""
     shape, routes = case.shape, case.routes
     _colour_items(shape.starts, shape.followers, shape.lags, case.order, shape.tasks, routes.flow_path, paths, items)
     _colour_routes(items[shape.tasks :], routes.flow_path, routes.path_links, routes.crossing_paths, paths, links)
@@ -103,7 +102,7 @@ def _sweep(case: Case, items: Array, paths: Array, links: Array) -> None:
 def _colour_items(
     starts: Array, followers: Array, lags: Array, order: Array, tasks: int, flow_path: Array, paths: Array, items: Array
 ) -> None:
-    """Sums of hashes stand for the items that one waits for: their order does not count, their number does."""
+    """Sums of hashes represent the items that one waits for: independent of their order, but not of their number."""
     count = items.shape[0]
     waited = np.zeros(count, np.uint64)
     for item in range(count):
@@ -151,7 +150,7 @@ def _numbered(colours: Array, most: int) -> tuple[Array, Array]:
 
 @njit(nogil=True, cache=True)
 def _number(colours: Array, slots: Array, classes: Array, chosen: Array) -> int:
-    """A hash table with open addressing; -1 where `chosen` has no room left."""
+    """Number colours with an open-addressing hash table; -1 where `chosen` has no room left."""
     mask, count = slots.shape[0] - 1, 0
     for k in range(colours.shape[0]):
         slot = np.int64(colours[k] & np.uint64(mask))

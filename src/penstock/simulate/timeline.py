@@ -102,9 +102,9 @@ COMPUTING = ("forward", "backward")
 
 
 def step_seconds(case: Case, ends: Array) -> float:
-    """Seconds from one iteration's last task to the next's, over all but the first, which nothing went before.
+    """Seconds from one iteration's last task to the next's, without the first iteration, which has no predecessor.
 
-    Of language models only forward and backward passes count: nobody waits for what follows the last of them.
+    For language models only forward and backward passes count: nothing waits for what follows the last of them.
     """
     chosen = np.flatnonzero([kind in COMPUTING for kind in case.task_kinds])
     tasks = chosen if len(chosen) else np.arange(case.shape.tasks)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -64,15 +63,6 @@ class Operator:
 def rows(count: int, width: int, device: torch.device, gradient: bool = False) -> torch.Tensor:
     """A matrix whose memory has been touched."""
     return torch.ones(count, width, device=device, requires_grad=gradient)
-
-
-def moved(block: Block, device: torch.device) -> Any:
-    """A block where the operator runs."""
-    if device.type == "cpu":
-        return block
-    from penstock.sampling.device.block import on_device
-
-    return on_device(block, device)
 
 
 def distinct_rows(reads: Array, rows: int) -> int:

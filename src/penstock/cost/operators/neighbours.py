@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from penstock.cost.operators.dense import pass_work
-from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, moved, rows
+from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, rows
 from penstock.nn.aggregation import aggregate
 from penstock.nn.attention import attend
 from penstock.nn.derived import transposed, with_self_loops
@@ -20,6 +20,7 @@ from penstock.nn.operator_work import (
 )
 from penstock.nn.table_aggregation import aggregate_table
 from penstock.sampling import Block
+from penstock.sampling.device.block import block_on
 
 # Sums over neighbour lists, their gradients, and the lists of readers that gradients go along.
 
@@ -29,7 +30,7 @@ def _aggregation_sizes(rung: Rung) -> dict[str, float]:
 
 
 def _forward(rung: Rung, device: torch.device) -> Run:
-    block, x = moved(rung.block, device), rows(rung.block.num_src, rung.width, device)
+    block, x = block_on(rung.block, device), rows(rung.block.num_src, rung.width, device)
     return lambda: aggregate(block, x, "mean")
 
 
@@ -45,7 +46,7 @@ def _from_table(rung: Rung, device: torch.device) -> Run:
 
 
 def _backward(rung: Rung, device: torch.device) -> Run:
-    block, x = moved(rung.block, device), rows(rung.block.num_src, rung.width, device, gradient=True)
+    block, x = block_on(rung.block, device), rows(rung.block.num_src, rung.width, device, gradient=True)
     result = aggregate(block, x, "mean")
     gradient = torch.ones_like(result)
     return lambda: torch.autograd.grad(result, x, gradient, retain_graph=True)
@@ -95,12 +96,12 @@ def _given(rung: Rung, device: torch.device, gradient: bool) -> tuple[torch.Tens
 
 
 def _attend(rung: Rung, device: torch.device) -> Run:
-    block, given = moved(rung.block, device), _given(rung, device, gradient=False)
+    block, given = block_on(rung.block, device), _given(rung, device, gradient=False)
     return lambda: attend(block, *given)
 
 
 def _attend_backward(rung: Rung, device: torch.device) -> Run:
-    block, given = moved(rung.block, device), _given(rung, device, gradient=True)
+    block, given = block_on(rung.block, device), _given(rung, device, gradient=True)
     result = attend(block, *given)
     gradient = torch.ones_like(result)
     return lambda: torch.autograd.grad(result, given, gradient, retain_graph=True)

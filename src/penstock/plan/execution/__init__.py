@@ -1,9 +1,9 @@
-"""Plans of one machine's execution: who draws, reads, aggregates and multiplies what of a batch, and what that takes.
+"""Plans of one machine's execution: which device draws, reads, aggregates and multiplies what of a batch, and the time.
 
-`choice` has what can be chosen and the sizes of a batch that decide, `first_layer` what becomes of a batch's features
-before the model sees them. `batch_operators` makes the operators of one batch from a choice, prices them with the
-cost model and says which processor or bus carries them out, `prediction` lets the simulator run many batches one
-behind the other, and `search` compares all choices. Nothing here knows jobs: `penstock.train.execution_plan` does.
+`choice` has what can be chosen and the sizes of a batch that decide, `first_layer` what is done with a batch's features
+before the model. `batch_operators` makes the operators of one batch from a choice, prices them with the cost model and
+assigns them to processors and the bus, `prediction` simulates many batches one after the other, and `search` compares
+all choices. Nothing here knows jobs: `penstock.train.execution_plan` does.
 """
 
 from penstock.plan.execution.choice import BatchKind, ExecutionChoice, PipelineDepths, mean_blocks

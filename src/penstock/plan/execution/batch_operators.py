@@ -1,4 +1,4 @@
-"""The operators of one batch under a choice, priced by the cost model: what waits for what, and who does it."""
+"""The operators of one batch under a choice, priced by the cost model: their dependencies and what executes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,23 +14,22 @@ from penstock.nn.operator_work import Sizes
 from penstock.plan.execution.choice import BatchKind, ExecutionChoice
 from penstock.plan.execution.first_layer import FirstLayerWork, WayWork, balanced_share, predicted_rates, row_calls
 
-# Who carries out operators: threads of the host, streams of a device, and the bus in both directions.
-#
-# A lane does one operator after the other. It uses resources, which lanes share: cores of the host in parts, and the
-# bus and the device in turns. For the simulator a resource is a link, and an operator is a flow over it.
+# What executes operators: threads of the host, streams of a device, and the bus in both directions. A lane executes one
+# operator after the other. It uses resources, which lanes share: cores of the host in fractions, and the bus and the
+# device in turns. For the simulator a resource is a link, and an operator is a flow over it.
 
 CORES, UP, DOWN, GPU = "CPU cores", "bus up", "bus down", "GPU"
 UNITS = 1e9
-"""Of a second of a resource: the simulator counts in whole bytes, so to speak, and operators take microseconds."""
+"""Units per second of a resource: the simulator counts whole bytes, and operators take microseconds."""
 
 
 class OperatorLane(NamedTuple):
-    """What carries out an operator."""
+    """Executes operators one after the other."""
 
     name: str
     resources: tuple[str, ...]
     cores: float = 1.0
-    """Cores that the operator keeps busy, where it is the host's."""
+    """Cores that the operator keeps busy, on the host."""
 
     @property
     def title(self) -> str:
@@ -39,13 +38,13 @@ class OperatorLane(NamedTuple):
 
 
 def lane_network(lanes: Sequence[OperatorLane], cores: float) -> Network:
-    """A machine for each lane, behind one that all operators start from; lanes' resources are links to them."""
+    """A network with a machine for each lane, and one that all operators start from; the lanes' resources are links."""
     capacities = {CORES: cores, UP: 1.0, DOWN: 1.0, GPU: 1.0}
     names, shared = ["start", *(lane.title for lane in lanes)], list(capacities)
     links = [*capacities.values(), *(lane.cores if CORES in lane.resources else 1.0 for lane in lanes), 1.0]
     paths = [[len(links) - 1]]
     paths += [[len(shared) + place, *map(shared.index, lane.resources)] for place, lane in enumerate(lanes)]
-    # Every path to a lane is the same, wherever it begins; none leads from a machine to itself.
+    # The path to a lane is the same from every machine; there is none from a machine to itself.
     ends = [[] if source == target else paths[target] for source in range(len(names)) for target in range(len(names))]
     starts = np.cumsum([0, *map(len, ends)])
     return Network(
@@ -59,7 +58,8 @@ def lane_network(lanes: Sequence[OperatorLane], cores: float) -> Network:
 
 class BatchOperator(NamedTuple):
     """One operator of a batch. It waits for the one before it in its stage, and the first of a stage for the last of
-    the stage before."""
+    the stage before.
+    """
 
     name: str
     lane: OperatorLane
@@ -69,7 +69,7 @@ class BatchOperator(NamedTuple):
     """The kind of device that it was measured on."""
 
     def use(self, resource: str) -> float:
-        """Seconds of a resource: of the cores, summed over those that it keeps busy."""
+        """Seconds of a resource: for cores, summed over those that it keeps busy."""
         if resource not in self.lane.resources:
             return 0.0
         return self.seconds * (self.lane.cores if resource == CORES else 1.0)
@@ -77,7 +77,7 @@ class BatchOperator(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchOperators:
-    """The operators of a batch by stage of the pipeline; in every stage one after the other."""
+    """The operators of a batch by stage of the pipeline, sequential within each."""
 
     sample: list[BatchOperator]
     gather: list[BatchOperator]
@@ -86,7 +86,7 @@ class BatchOperators:
 
     @property
     def stages(self) -> list[list[BatchOperator]]:
-        """In the order in which a batch goes through them."""
+        """The stages in the order of the pipeline."""
         return [self.sample, self.gather, self.transfer, self.compute]
 
     def use(self, resource: str) -> float:
@@ -95,7 +95,7 @@ class BatchOperators:
 
 
 def batch_operators(model: CostModel, kind: BatchKind, choice: ExecutionChoice, way: WayWork) -> BatchOperators:
-    """The operators of a batch; one that was not measured where the choice needs it is refused with a sentence."""
+    """The operators of a batch; an error where one that the choice needs was not measured."""
     work = way(_divided(model, kind))
     filled = choice.can_be_filled and bool(work.filled) and model.knows("host_gather", "cuda")
     prices = _Prices(model, choice, filled or (choice.captured and not work.ahead))
@@ -112,7 +112,7 @@ def batch_operators(model: CostModel, kind: BatchKind, choice: ExecutionChoice, 
 
 
 def _divided(model: CostModel, kind: BatchKind) -> BatchKind:
-    """The kind of batch with the host's shares that make host and device end together, where both are known."""
+    """The kind of batch with the host's shares at which host and device end together, if both rates are known."""
     rates = predicted_rates(model, kind.blocks[0], kind.width, kind.table_rows, kind.number_bytes)
     if rates is None:
         return kind
@@ -121,14 +121,14 @@ def _divided(model: CostModel, kind: BatchKind) -> BatchKind:
 
 
 def _gathered_rows(kind: BatchKind, choice: ExecutionChoice, work: FirstLayerWork) -> float:
-    """Rows of pinned features that the host gathers beside the device."""
+    """Rows of pinned features that the host gathers while the device reads the others."""
     if choice.features != "pinned":
         return 0.0
     return work.gathered_share * (1 - kind.hit_rate(choice.cache_rows)) * kind.rows
 
 
 class _Prices:
-    """Operators with their seconds under a choice."""
+    """Prices operators under a choice."""
 
     def __init__(self, model: CostModel, choice: ExecutionChoice, captured: bool) -> None:
         self.model, self._choice, self._captured = model, choice, captured
@@ -138,19 +138,19 @@ class _Prices:
         launched = device == "cpu" or not self._captured
         seconds = self.model.seconds(*call, device, launched=launched)
         if device == "cpu":
-            # Lanes of alike operators are one, so that there are few of them.
+            # Lanes of similar operators are merged, so that there are few of them.
             cores = round(self.model.cores(*call), 1)
             return BatchOperator(call.operator, OperatorLane(lane, (CORES,), cores), seconds, call.sizes, device)
         return BatchOperator(call.operator, OperatorLane(f"GPU {lane}", (GPU,)), seconds, call.sizes, device)
 
     def filled(self, call: Call) -> BatchOperator:
-        """An operator of all threads of the host, for slots of captured steps."""
+        """An operator of all threads of the host that fills slots of captured steps."""
         seconds = self.model.seconds(*call, "cuda")
         lane = OperatorLane("fill", (CORES,), float(self.model.machine.cores))
         return BatchOperator(call.operator, lane, seconds, call.sizes, "cuda")
 
     def in_step(self, call: Call, device: str) -> BatchOperator:
-        """An operator of a step: as much longer than alone as steps were measured to take, where they were."""
+        """An operator within a step: longer than alone by the factor measured for whole steps, if it was measured."""
         made = self.priced(call, device, "compute")
         if not self.model.knows(STEP, device):
             return made
@@ -168,7 +168,7 @@ class _Prices:
 def _transfer(
     prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: FirstLayerWork, gathered: float
 ) -> list[BatchOperator]:
-    """What brings a batch to the device: copies of what the host has made, and rows that the device reads itself."""
+    """The operators that bring a batch to the device: copies from the host, and rows that the device reads itself."""
     drawn_elsewhere = choice.sampled_by != choice.device
     copied = work.bytes_up + drawn_elsewhere * kind.list_bytes + 4 * kind.stored_width * gathered
     made = prices.copied("copy_up", copied, UP, "copy up")
@@ -198,7 +198,7 @@ def _compute(prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: Fi
         for call in layers[number]:
             entry = OPERATORS[call.operator]
             device = "cpu" if number == 0 and call.operator in work.on_host else choice.device
-            # What only the host does is part of other operators on a device.
+            # Operators that exist only on the host are part of others on a device.
             if entry.backward == backward and device in entry.devices:
                 found.append(prices.in_step(call, device))
         return _with_copies(prices, found, work, backward) if number == 0 else found
@@ -211,7 +211,7 @@ def _compute(prices: _Prices, kind: BatchKind, choice: ExecutionChoice, work: Fi
 def _with_copies(
     prices: _Prices, found: list[BatchOperator], work: FirstLayerWork, backward: bool
 ) -> list[BatchOperator]:
-    """The first layer's operators, with the copies between what the host does of them and what the device does."""
+    """The first layer's operators, with the copies between the host's part and the device's."""
     host = [each for each in found if each.name in work.on_host]
     device = [each for each in found if each.name not in work.on_host]
     if backward:

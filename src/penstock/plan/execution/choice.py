@@ -1,4 +1,4 @@
-"""What can be chosen of one machine's execution, and the sizes of a kind of batch, which decide what is best."""
+"""The choices of one machine's execution, and the sizes of a kind of batch, which decide between them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,19 +29,19 @@ class ExecutionChoice:
     """One way to execute a job's batches."""
 
     device: Device
-    """That computes the model."""
+    """The device that computes the model."""
     sampled_by: Device
     features: Features
-    """Where they lie: in the host's memory, pinned there for the device to read, or on the device."""
+    """Where features lie: in the host's memory, pinned there for the device to read, or on the device."""
     first_layer: str
     order: tuple[Order, ...]
-    """Of every layer's products, the outermost first."""
+    """The order of every layer's products, the outermost first."""
     cache_rows: int = 0
-    """Rows of pinned features that the device has too."""
+    """Rows of pinned features that are cached on the device."""
     sample_threads: int = 1
     """Threads of the host that draw."""
     groups: int = 1
-    """Batches that are drawn together before they are trained on; 1: each beside the training of others."""
+    """Batches that are drawn together before they are trained on; 1: each is drawn while others are trained."""
 
     launched: bool = False
     """Whether a device's steps are launched one by one, although they could be captured."""
@@ -53,7 +53,7 @@ class ExecutionChoice:
 
     @property
     def captured(self) -> bool:
-        """Whether a device's steps can be captured: it draws, and reads features by itself."""
+        """Whether a device's steps can be captured without the host: it draws, and reads features by itself."""
         return self.can_be_filled and self.features != "host"
 
 
@@ -62,52 +62,52 @@ class ExecutionChoice:
 
 @dataclass(frozen=True)
 class BatchKind:
-    """The batches of a job, each as large as their mean."""
+    """The batches of a job, all with mean sizes."""
 
     layer: str
     """Kind of layer: a key of `penstock.cost.step_prediction.LAYER_CALLS`."""
     blocks: tuple[BlockSizes, ...]
     """Outermost first."""
     widths: tuple[tuple[int, int], ...]
-    """Of every layer, in and out."""
+    """The widths in and out of every layer."""
     sample: Mapping[str, float]
     """The sizes of operator `sample`."""
     table_rows: int
     """Rows of the features' table."""
     number_bytes: int = 4
-    """Of one stored feature."""
+    """Bytes of a stored feature value."""
     batches: int = 1
-    """Of an epoch."""
+    """The number of batches in an epoch."""
     heads: int = 4
     has_orders: bool = True
     """Whether layers may aggregate first or transform first."""
     own_rows: bool = True
-    """Whether the first layer reads its destinations' own rows beside what it aggregates."""
+    """Whether the first layer reads its destinations' own rows in addition to the aggregate."""
     host_share: float = 0.5
-    """Of the first block's edges, where host and device divide them."""
+    """The host's share of the first block's edges, where host and device divide them."""
     gathered_share: float = 0.5
-    """Of the rows that no cache has, those that the host gathers, where host and device divide them."""
+    """The share of uncached rows that the host gathers, where host and device divide them."""
     hit_rate: Callable[[int], float] = lambda rows: 0.0
-    """The share of reads that a cache of so many of the hottest rows serves."""
+    """The share of reads that a cache of so many of the most-read rows serves."""
 
     @property
     def rows(self) -> int:
-        """Rows of features that a batch reads."""
+        """Feature rows that a batch reads."""
         return self.blocks[0].src
 
     @property
     def width(self) -> int:
-        """Numbers of a row."""
+        """The width of a feature row."""
         return self.widths[0][0]
 
     @property
     def stored_width(self) -> float:
-        """Words of four bytes of a row as it is stored."""
+        """The size of a stored row in four-byte words."""
         return self.width * self.number_bytes / 4
 
     @property
     def list_bytes(self) -> float:
-        """Bytes of a batch's blocks: numbers of neighbours and bounds of lists, of four and eight bytes."""
+        """Bytes of a batch's blocks: neighbour indices and list bounds, of four and eight bytes."""
         return float(sum(4 * block.edges + 8 * (block.dst + 1) for block in self.blocks))
 
     def shape(self, order: Sequence[Order]) -> StepShape:
@@ -116,7 +116,7 @@ class BatchKind:
 
 
 def mean_blocks(batches: Sequence[Sequence[BlockSizes]]) -> tuple[BlockSizes, ...]:
-    """Of every layer, the mean sizes of some batches' blocks; None stays where one has it."""
+    """For every layer, the mean sizes of some batches' blocks; None where a batch has None."""
     return tuple(_mean(blocks) for blocks in zip(*batches, strict=True))
 
 

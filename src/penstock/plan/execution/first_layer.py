@@ -1,7 +1,7 @@
-"""What becomes of a batch's features before the model sees them, as operators.
+"""What is done with a batch's features before the model, as operators.
 
-Each function here belongs to a way of `penstock.train.first_layer`: it says what the host does ahead of the step, what
-is copied, and which operators of the first layer are done already or stay on the host.
+Each function here belongs to a way of `penstock.train.first_layer`: it gives the host's work ahead of the step, what is
+copied, and which operators of the first layer are done already or stay on the host.
 """
 
 from collections.abc import Callable
@@ -14,27 +14,26 @@ from penstock.nn.order_costs import Order
 from penstock.plan.execution.choice import BatchKind
 
 # The share of a batch's edges that the host aggregates, so that host and device end together (`first_layer: divided`).
-#
 # The device has the first destinations and reads the rows of their neighbours, and all destinations' own rows; the host
 # aggregates the lists of the others.
 
 
 class DivisionRates(NamedTuple):
-    """What both sides take."""
+    """Seconds per edge or row of the host and of the device."""
 
     host: float
-    """Seconds for each edge whose row the host adds up."""
+    """Seconds for each edge whose row the host sums."""
     device: float
     """Seconds for each row that the device reads."""
     gather: float | None = None
-    """Seconds for each row that the host gathers, where that is known."""
+    """Seconds for each row that the host gathers; None where unknown."""
 
 
 def balanced_share(block: BlockSizes, rates: DivisionRates) -> float:
-    """The share of the edges that takes the host as long as the rest takes the device, from 0 to 1.
+    """The share of the edges, 0 to 1, that takes the host as long as the rest takes the device.
 
-    With share s the host adds up s * edges rows, and the device reads dst + (1 - s) * (src - dst): rows of a sampled
-    block are numbered as its edges meet them.
+    With share s the host sums s * edges rows, and the device reads dst + (1 - s) * (src - dst): rows of a sampled block
+    are numbered in the order of its edges.
     """
     met = max(0, block.src - block.dst)
     slower = block.edges * rates.host + met * rates.device
@@ -49,7 +48,7 @@ def rows_read(block: BlockSizes, share: float) -> float:
 def predicted_rates(
     model: CostModel, block: BlockSizes, width: int, table_rows: int, number_bytes: int = 4
 ) -> DivisionRates | None:
-    """By the cost model, for a table of numbers of so many bytes; None where it does not know both sides."""
+    """The rates by the cost model, for a table of values of so many bytes; None where it lacks one side."""
     if not model.knows("pinned_read", "cuda") or not block.edges:
         return None
     stored = {"width": width * number_bytes / 4, "rows": float(block.src)}
@@ -66,44 +65,43 @@ def predicted_rates(
 
 @dataclass(frozen=True)
 class FirstLayerWork:
-    """What a way makes of a batch's features."""
+    """The work of a way on a batch's features."""
 
     ahead: tuple[Call, ...] = ()
-    """By the host, when it reads them."""
+    """Operators of the host while it reads the features."""
     bytes_up: float = 0.0
-    """Copied to a device before the step."""
+    """Bytes copied to a device before the step."""
     order: Order | None = None
-    """Of the first layer's products, where the way fixes it."""
+    """The order of the first layer's products, if the way fixes it."""
     done: frozenset[str] = frozenset()
-    """Operators of the first layer that are no more needed."""
+    """Operators of the first layer that are no longer needed."""
     on_host: frozenset[str] = frozenset()
-    """Operators of the first layer that the host does in the step, whatever computes the rest."""
+    """Operators of the first layer that the host does within the step."""
     bytes_forward: float = 0.0
-    """Copied to a device in the step, when the host has done its part of the forward pass."""
+    """Bytes copied to a device within the step, after the host's part of the forward pass."""
     bytes_backward: float = 0.0
-    """Copied from a device in the step, before the host does its part of the backward pass."""
+    """Bytes copied from a device within the step, before the host's part of the backward pass."""
 
     device_rows: float | None = None
     """Rows that a device reads by itself where features are pinned; None: all of the batch."""
     on_device: tuple[Call, ...] = ()
-    """By the device, when the rows that it reads are there."""
+    """Operators of the device after it has read its rows."""
     filled: tuple[Call, ...] = ()
-    """What all threads of the host do instead of `ahead`, where they fill the slots of captured steps."""
+    """Operators of all threads of the host instead of `ahead`, where they fill the slots of captured steps."""
     gathered_share: float = 0.0
-    """Of the rows of pinned features that no cache has, those that the host gathers while the device reads the others.
-    """
+    """The share of uncached pinned rows that the host gathers while the device reads the others."""
 
 
 WayWork = Callable[[BatchKind], FirstLayerWork]
 
 
 def row_calls(kind: BatchKind, rows: float) -> tuple[Call, ...]:
-    """All threads of the host gather so many rows for a device."""
+    """Gathering so many rows for a device with all threads of the host."""
     return (Call("host_gather", {"rows": rows, "width": kind.stored_width}),)
 
 
 def _sum_calls(kind: BatchKind, share: float, own: float) -> tuple[Call, ...]:
-    """All threads of the host add up a share of the first layer's lists, and gather `own` rows."""
+    """Summing a share of the first layer's lists with all threads of the host, and gathering `own` rows."""
     block = kind.blocks[0]
     sizes = {"src": share * block.src, "edges": share * block.edges, "dst": share * block.dst}
     sums = Call("host_aggregate", {**sizes, "width": kind.stored_width})
@@ -111,19 +109,19 @@ def _sum_calls(kind: BatchKind, share: float, own: float) -> tuple[Call, ...]:
 
 
 def rows_read_by_device(kind: BatchKind) -> FirstLayerWork:
-    """The host does nothing: the device reads rows where they lie."""
+    """The host does nothing: the device reads rows in place."""
     return FirstLayerWork()
 
 
 def rows_of_place(on_host: bool, gathers: bool) -> WayWork:
-    """How a device gets rows as they are: `gathers` says whether the host gathers some of those that are pinned."""
+    """How a device gets plain rows: `gathers` says whether the host gathers some of the pinned ones."""
     if on_host:
         return rows_gathered
     return rows_along_paths if gathers else rows_read_by_device
 
 
 def rows_along_paths(kind: BatchKind) -> FirstLayerWork:
-    """Of pinned rows, the device reads some by itself while the host gathers the others, so that both end together."""
+    """Pinned rows: the device reads some by itself while the host gathers the others, so that both end together."""
     return FirstLayerWork(gathered_share=kind.gathered_share)
 
 
@@ -134,7 +132,7 @@ def rows_gathered(kind: BatchKind) -> FirstLayerWork:
 
 
 def rows_aggregated(kind: BatchKind) -> FirstLayerWork:
-    """The host aggregates rows straight from their table, and gathers the destinations' own."""
+    """The host aggregates rows directly from their table, and gathers the destinations' own."""
     block, own = kind.blocks[0], kind.blocks[0].dst * kind.own_rows
     known = {name: size for name, size in block._asdict().items() if size is not None}
     sums = Call("aggregate_table", {**known, "width": kind.width, "table_rows": kind.table_rows})

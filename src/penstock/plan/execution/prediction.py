@@ -1,4 +1,4 @@
-"""The seconds of a batch among many, one behind the other, as the simulator finds them; and what limits them."""
+"""The seconds of a batch in a sequence of many, by simulation; and what limits them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,23 +26,25 @@ from penstock.simulate.simulation import simulate
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 _BATCHES = 24
-"""That are simulated, at least; the middle third counts: before it the pipeline fills, behind it it runs dry."""
+"""The least number of simulated batches, of which the middle third counts: before it the pipeline fills, after it it
+drains.
+"""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a choice is predicted to take."""
+    """The predicted time of a choice."""
 
     seconds: float
-    """For each batch, in the midst of a run."""
+    """Seconds per batch, in the middle of a run."""
     use: dict[str, float]
     """Share of the time that each resource is busy."""
     operators: int = 0
-    """Of a batch."""
+    """The number of operators of a batch."""
 
     @property
     def limit(self) -> str:
-        """The resource with the largest share."""
+        """The busiest resource."""
         return max(self.use, key=lambda name: self.use[name])
 
 
@@ -93,7 +95,7 @@ class _Batches:
 
     @property
     def lanes(self) -> list[OperatorLane]:
-        """All that are used."""
+        """All lanes that are used."""
         return list(self._places)
 
     def placement(self) -> Array:
@@ -107,7 +109,7 @@ class _Batches:
         return self._stage(number, drawn, [])
 
     def _go_on(self) -> None:
-        """The other stages of every batch; a group is trained on when all of it is drawn."""
+        """Add the other stages of every batch; a group is trained on when all of it is drawn."""
         drawn = [stages[0].last for stages in self.made]
         for number, stages in enumerate(self.made):
             after = drawn if self._grouped and number == 0 else [stages[0].last]
@@ -116,7 +118,7 @@ class _Batches:
                 after = [stages[-1].last]
 
     def _stage(self, number: int, operators: Sequence[BatchOperator], after: Sequence[Item]) -> _Stage:
-        """Operators one after the other, when all of `after` have ended."""
+        """Add operators one after the other, beginning when all of `after` have ended."""
         flows = list[Item]()
         for place, each in enumerate(operators):
             if each.lane not in self._places:
@@ -132,16 +134,16 @@ class _Batches:
         return _Stage(flows[0], flows[-1])
 
     def _wait_for_lanes(self) -> None:
-        """A stage begins a batch when it has ended the last one, and a thread that draws likewise."""
+        """A stage, or a drawing thread, begins a batch when it has ended the last one."""
         for number, stages in enumerate(self.made):
             for place, stage in enumerate(stages):
                 before, lag = self._ago(number, self._threads if place == 0 else 1)
                 self.builder.wait(self.made[before][place].last, stage.first, lag)
 
     def _wait_for_room(self, depths: PipelineDepths) -> None:
-        """A stage begins a batch when the next one has taken those that there is no room beside.
+        """A stage begins a batch when the next stage has taken enough earlier ones.
 
-        A group begins to be drawn when its first batch is asked for.
+        A group begins to be drawn when its first batch is needed.
         """
         rooms = [depth for depth, stage in zip(depths, self._operators.stages, strict=False) if stage]
         for number, stages in enumerate(self.made):
@@ -153,6 +155,6 @@ class _Batches:
                 self.builder.wait(self.made[before][place + 1].last, stages[place].first, lag)
 
     def _ago(self, number: int, batches: int) -> tuple[int, int]:
-        """The batch so many before one: its number among the repeated ones, and how many repeats ago that was."""
+        """The batch so many before one: its number among the repeated ones, and how many repetitions ago that was."""
         repeats, place = divmod(number - batches, len(self.made))
         return place, -repeats

@@ -13,9 +13,11 @@ from penstock.plan.execution.first_layer import WayWork, rows_of_place
 from penstock.plan.execution.prediction import Prediction, predict
 
 _ALIKE = 1.01
-"""Predictions that differ by less are taken as equal: the first choice is then taken, which changes least."""
+"""Predictions that differ by less count as equal; then the first choice is taken, which changes least."""
 _BEYOND, _MATTERS = 1.25, 0.05
-"""How far a size must be beyond what was measured, and which share of a batch its operator must take, if it is said."""
+"""How far a size must be outside the measured range, and what share of a batch its operator must
+take, to be reported.
+"""
 _BOTH: tuple[Order, Order] = ("aggregate", "transform")
 
 
@@ -32,14 +34,14 @@ class PlannedWay:
 
 @dataclass(frozen=True)
 class Space:
-    """What a job and a machine leave open."""
+    """The choices that a job and a machine leave open."""
 
     ways: Mapping[str, PlannedWay]
     devices: tuple[Device, ...] = ("cpu",)
-    """That may compute."""
+    """Devices that may compute."""
     sampled_by: tuple[Device, ...] = ("cpu",)
     features: tuple[tuple[Features, int], ...] = (("host", 0),)
-    """Places of the features, each with the rows of a cache."""
+    """Places of the features, each with a number of cached rows."""
     sample_threads: tuple[int, ...] = (1,)
     groups: tuple[int, ...] = (1,)
     depths: PipelineDepths = USUAL_DEPTHS
@@ -55,7 +57,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """The chosen execution and then all others, the fastest first; `unknown` says what could not be predicted."""
+    """The chosen execution and then all others, the fastest first; `unknown` lists what could not be predicted."""
 
     alternatives: list[Alternative]
     unknown: list[str] = field(default_factory=list)
@@ -67,7 +69,7 @@ class ExecutionPlan:
 
 
 def search(model: CostModel, kind: BatchKind, space: Space) -> ExecutionPlan:
-    """Predict all choices of a space; refused where none can be predicted."""
+    """Predict all choices of a space; an error where none can be predicted."""
     found, unknown = list[Alternative](), dict[str, None]()
     for choice in choices(model, kind, space):
         try:
@@ -87,7 +89,7 @@ def search(model: CostModel, kind: BatchKind, space: Space) -> ExecutionPlan:
 
 
 def _in_run(model: CostModel, choice: ExecutionChoice, predicted: Prediction) -> Prediction:
-    """What a batch takes in a run, where runs of the device were measured."""
+    """The prediction of a batch within a run, if runs of the device were measured."""
     launched = choice.device == "cuda" and not choice.can_be_filled
     seconds = model.batch_seconds(predicted.seconds, predicted.operators, choice.device, launched=launched)
     shares = {name: min(1.0, share * predicted.seconds / seconds) for name, share in predicted.use.items()}
@@ -95,7 +97,7 @@ def _in_run(model: CostModel, choice: ExecutionChoice, predicted: Prediction) ->
 
 
 def outside_measured(model: CostModel, kind: BatchKind, chosen: Alternative, way: WayWork) -> list[Extrapolation]:
-    """What of an alternative is smaller or larger than all that was measured, each size once, the farthest first.
+    """Sizes of an alternative outside the measured range, each once, the farthest first.
 
     Operators that take little of a batch do not count.
     """
@@ -104,7 +106,7 @@ def outside_measured(model: CostModel, kind: BatchKind, chosen: Alternative, way
     least = _MATTERS * sum(each.seconds for each in operators)
     long = [each for each in operators if each.seconds >= least]
     found = [each for made in long for each in model.outside(made.name, made.sizes, made.device)]
-    # Longer batches are made of more of the same; of shorter ones more is overhead.
+    # Longer batches consist of more of the same; in shorter ones the overhead weighs more.
     seconds = {"seconds": chosen.predicted.seconds}
     found += [each for each in model.outside(BATCH, seconds, device) if each.value < each.smallest]
     by_size = {each.size: each for each in sorted(found, key=lambda each: each.factor) if each.factor > _BEYOND}
@@ -139,9 +141,9 @@ def _orders(model: CostModel, kind: BatchKind, fixed: Order | None, device: Devi
 
 
 def cheapest_orders(model: CostModel, kind: BatchKind, device: Device) -> tuple[Order, ...]:
-    """Of every layer, the order of its products that is predicted to take less on a device.
+    """For every layer, the order of its products that is predicted to be faster on a device.
 
-    Operators of a step run one after the other, so what is cheapest for each layer is cheapest for all of them.
+    Operators of a step run one after the other, so the cheapest order of each layer is the cheapest of all.
     """
     costs = order_costs_of(model.profile.model_dump(mode="json", include={"machine", "fits"})).get(device)
     if costs is None or not kind.has_orders:
@@ -153,10 +155,10 @@ def cheapest_orders(model: CostModel, kind: BatchKind, device: Device) -> tuple[
     return tuple(_BOTH[not costs.aggregates_first(each)] for each in sizes)
 
 
-# Where a GPU's features lie if they do not fit on it: what is predicted to be fastest.
+# Where a GPU's features lie if they do not fit on it, by predicted time.
 
 _WORTH = 1.05
-"""How much slower the usual place must be predicted to be, if another one is taken."""
+"""Another place is taken only if the usual one is predicted to be slower by at least this factor."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class FeaturePlace:
 
 
 def knows_transfers(model: CostModel) -> bool:
-    """Whether a model tells how a GPU gets rows: by copies, and by reading pinned memory."""
+    """Whether a model includes how a GPU gets rows: by copies, and by reading pinned memory."""
     return all(model.knows(name, "cuda") for name in ("copy_up", "pinned_read", "gather"))
 
 
@@ -181,7 +183,7 @@ def fastest_place(
     places: Sequence[tuple[Features, int]],
     gathers: bool = False,
 ) -> tuple[FeaturePlace, FeaturePlace]:
-    """The place that a GPU's batches are predicted to be fastest with, and the usual one, which is the first.
+    """The place with which a GPU's batches are predicted to be fastest, and the usual one, which is the first.
 
     The usual one is taken unless another is clearly faster. On the host rows are gathered and copied; pinned ones are
     read by the GPU, or some of them gathered as well (`gathers`).

@@ -1,8 +1,8 @@
-"""Where every task runs: policies that place the tasks of a workload on machines of unequal means.
+"""Where every task runs: policies that place the tasks of a workload on unequal machines.
 
-`problem` says what is to be placed, `from_workload` makes one and says why none can be solved; `evaluator` judges
-placements. `PLACEMENTS` has the policies: those of `constructions` (`ifs`, `distdgl`, `spread` and `greedy`) make a
-placement, `etp` and `search` (ours) look for better ones.
+`problem` is what is to be placed, `from_workload` makes one and explains why one has no solution; `evaluator` evaluates
+placements; `PLACEMENTS` has the policies: those of `constructions` (`ifs`, `distdgl`, `spread` and `greedy`) make
+a placement, `etp` (DGTP's) and `search` (ours) look for better ones.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """One chain of `search`: simulated annealing over placements, scored by the load of links.
 
-A proposal changes few flows, so its score follows from few additions. Machines may be over-used on the way, at a price
-that grows with it: packed clusters leave no other way from one packing to the next. Only placements that respect every
-limit are kept.
+A proposal changes few flows, so its score follows from few additions. Machines may be over-used temporarily, with a
+penalty that grows with it: on packed clusters there is no other way from one packing to the next. Only placements that
+respect every limit are kept.
 """
 
 from typing import NamedTuple
@@ -15,9 +15,8 @@ from penstock.graph.hashing import unit as unit_interval
 from penstock.kernels import njit
 from penstock.plan.placement.problem import Tables, Walk, move, over_use
 
-# Changes that a search tries: a unit elsewhere, two units exchanged, a worker moved with its samplers.
-#
-# A proposal is a short list of (unit, machine it came from); it is carried out at once and can be taken back.
+# Changes that a search tries: a unit elsewhere, two units exchanged, a worker moved with its samplers. A proposal is a
+# short list of (unit, former machine); it is carried out at once and can be undone.
 
 DRAWS = 8  # random numbers that one proposal may use
 _NEAR = 0.3  # of the moves go to the machine of a partner in the unit's group
@@ -25,7 +24,7 @@ _MOVES, _SWAPS, _SWAPS_NEAR = 0.35, 0.3, 0.2  # the rest exchanges groups
 
 
 class Proposal(NamedTuple):
-    """Room for what a proposal changed."""
+    """Buffers for what a proposal changed."""
 
     units: Array  # int32
     came_from: Array  # int32
@@ -39,7 +38,7 @@ def room_for_proposal(tables: Tables) -> Proposal:
 
 @njit(nogil=True, cache=True)
 def propose(tables: Tables, walk: Walk, key: np.uint64, step: int, proposal: Proposal) -> int:
-    """Change the walk at random; how many units moved (0: the draw had nothing to change)."""
+    """Change the walk at random; returns how many units moved (0: the draw had nothing to change)."""
     counter = np.uint64(step * DRAWS)
     kind = _real(key, counter)
     unit = tables.movable[below(draw(key, counter + np.uint64(1)), tables.movable.shape[0])]
@@ -54,7 +53,7 @@ def propose(tables: Tables, walk: Walk, key: np.uint64, step: int, proposal: Pro
         other = tables.movable[below(draw(key, counter + np.uint64(5)), tables.movable.shape[0])]
         return _swap(tables, walk, unit, other, proposal)
     if kind < _MOVES + _SWAPS + _SWAPS_NEAR:
-        # A unit changes places with a stranger that stands beside its partner.
+        # A unit is exchanged with one of another group on its partner's machine.
         if near < 0:
             return 0
         other = _someone_on(tables, walk, walk.units[near], tables.group_of[unit], draw(key, counter + np.uint64(5)))
@@ -90,9 +89,9 @@ def _swap(tables: Tables, walk: Walk, unit: int, other: int, proposal: Proposal)
 
 @njit(nogil=True, cache=True)
 def _exchange_groups(tables: Tables, walk: Walk, unit: int, to: int, bits: np.uint64, proposal: Proposal) -> int:
-    """What of the unit's group stands with it goes to another machine, and what of a group there stands together, back.
+    """Move the units of a group that are on one machine to another one, and those of a group there back.
 
-    Half of the time nothing comes back.
+    Half of the time nothing is moved back.
     """
     group, here = tables.group_of[unit], walk.units[unit]
     if group < 0 or here == to:
@@ -126,7 +125,7 @@ def _partner(tables: Tables, unit: int, bits: np.uint64) -> int:
 
 @njit(nogil=True, cache=True)
 def _someone_on(tables: Tables, walk: Walk, machine: int, not_of: int, bits: np.uint64) -> int:
-    """A movable unit on a machine that is not of a group, by a random start among all; -1 where there is none."""
+    """A movable unit on a machine that is not of a group, chosen at random; -1 where there is none."""
     count = tables.movable.shape[0]
     first = below(bits, count)
     for k in range(count):
@@ -156,7 +155,7 @@ class Cooling(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def score(tables: Tables, walk: Walk) -> float:
-    """About the seconds of an iteration: the 32-norm of links' busy times and of the slowest task's."""
+    """Approximately the seconds of an iteration: the 32-norm of links' busy times and of the slowest task's."""
     largest = _slowest_task(tables, walk)
     for link in range(walk.link_bytes.shape[0]):
         largest = max(largest, walk.link_bytes[link] / tables.link_rates[link])
@@ -172,7 +171,9 @@ def score(tables: Tables, walk: Walk) -> float:
 def anneal(
     tables: Tables, walk: Walk, key: np.uint64, first: int, last: int, cooling: Cooling, proposal: Proposal, best: Array
 ) -> float:
-    """Steps `first` to `last` of a chain; `best` takes the best feasible units met, its score is returned (or inf)."""
+    """Steps `first` to `last` of a chain; `best` receives the best feasible units, and its score is
+    returned (or inf).
+    """
     lowest = np.inf
     at = score(tables, walk) * (1 + cooling.price * over_use(tables, walk))
     for step in range(first, last):
@@ -200,7 +201,7 @@ def nearby(
 ) -> int:
     """The first step from `first` on whose proposal is feasible and scores at most `most`; -1 where none does.
 
-    `found` takes its units; the walk stays where it is.
+    `found` receives its units; the walk is unchanged.
     """
     for step in range(first, last):
         moved = propose(tables, walk, key, step, proposal)

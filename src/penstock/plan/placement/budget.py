@@ -1,4 +1,4 @@
-"""How long a search may go on: so many steps, or until so many seconds are gone."""
+"""The budget of a search: so many steps, or until so many seconds have passed."""
 
 import math
 import time
@@ -13,10 +13,10 @@ _CHUNK = 250  # steps between two looks at the clock
 
 @dataclass(frozen=True)
 class Budget:
-    """Steps decide (None: the policy's own number); seconds, where given, may cut a search short.
+    """The number of steps (None: the policy's own); seconds, where given, may end a search earlier.
 
     `simulations` is how many placements a search may simulate beside those that it starts from (None: as many as it
-    finds worth it).
+    needs).
     """
 
     steps: int | None = None
@@ -37,14 +37,14 @@ class Budget:
 
 
 class Found(NamedTuple):
-    """What a policy comes back with."""
+    """The result of a policy."""
 
     units: Array  # int32 [U]: machine of every unit
     steps: int
 
 
 class BudgetClock:
-    """Steps taken and what is left of a budget."""
+    """Steps taken and the rest of a budget."""
 
     def __init__(self, budget: Budget, default_steps: int) -> None:
         self.steps = 0
@@ -58,6 +58,6 @@ class BudgetClock:
         return self.steps < self.most and (self._deadline is None or time.monotonic() < self._deadline)
 
     def up_to(self, wanted: int | None = None) -> int:
-        """The step that the next stretch ends before: `wanted` steps on, or fewer."""
+        """The step at which the next stretch ends: after `wanted` steps, or earlier."""
         most = self.most if wanted is None else min(self.most, self.steps + wanted)
         return most if self._deadline is None else min(most, self.steps + _CHUNK)

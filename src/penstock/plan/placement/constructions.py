@@ -10,11 +10,10 @@ from penstock.plan.placement.annealing import score
 from penstock.plan.placement.packing import RemainingCapacity, classes_of, pack
 from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, move, tables_of, walk_from
 
-# `distdgl`: every worker is placed with as many of its samplers as resources allow, then near its part.
-#
-# Workers choose in the order of their numbers: the machine that takes the most of their samplers, among those the one
-# whose graph store they read most from, among those the one with the fewest workers. Samplers that found no room beside
-# their worker go where most is free.
+# `distdgl`: every worker is placed with as many of its samplers as resources allow, then near its part. Workers choose
+# in the order of their numbers: the machine that takes the most of their samplers, among those the one whose graph
+# store they read most from, among those the one with the fewest workers. Samplers without room beside their worker go
+# where most is free.
 
 
 def colocated_placement(problem: PlacementProblem) -> Array:
@@ -43,7 +42,7 @@ def bytes_near(problem: PlacementProblem) -> Array:
 
 
 def place_rest(problem: PlacementProblem, left: RemainingCapacity) -> None:
-    """Units still open go, one by one, to the machine that has the largest share of its resources free."""
+    """Place the remaining units, one by one, on the machine that has the largest share of its resources free."""
     scale = np.maximum(problem.capacities, 1e-300)
     for unit in np.flatnonzero(left.units < 0):
         alone = np.array([unit])
@@ -55,7 +54,7 @@ def place_rest(problem: PlacementProblem, left: RemainingCapacity) -> None:
 
 
 def _gather(left: RemainingCapacity, group: Array, near: Array, workers: Array) -> int:
-    """Place a worker with as many samplers as go with it; its machine."""
+    """Place a worker with as many samplers as possible; returns its machine."""
     for beside in range(len(group), 0, -1):
         together = group[:beside]
         for machine in np.lexsort((np.arange(len(workers)), workers, -near)):
@@ -64,10 +63,9 @@ def _gather(left: RemainingCapacity, group: Array, near: Array, workers: Array) 
     raise AssertionError("what packs as a whole lets its next unit in somewhere")
 
 
-# `greedy`: workers with their samplers, one after the other, to where links stay least busy.
-#
-# Co-location as in `distdgl`, but the machine is chosen by what all links carry with the newcomer on it, so slow NICs
-# take less; samplers without room beside their worker choose in the same way.
+# `greedy`: workers with their samplers, one after the other, to where links stay least busy. Co-location is as in
+# `distdgl`, but the machine is chosen by the load of all links with the new tasks on it, so slow NICs get less;
+# samplers without room beside their worker choose in the same way.
 
 
 def least_busy_placement(problem: PlacementProblem) -> Array:
@@ -85,7 +83,7 @@ def least_busy_placement(problem: PlacementProblem) -> Array:
 
 
 def _place_beside(tables: Tables, walk: Walk, left: RemainingCapacity, units: Array) -> None:
-    """Place the first unit and as many of the others as go with it, on the best machine that takes them."""
+    """Place the first unit and as many of the others as possible with it, on the best machine that takes them."""
     for beside in range(len(units), 0, -1):
         together = units[:beside]
         scores = np.empty(len(tables.capacities))
@@ -108,11 +106,9 @@ def _try_everywhere(tables: Tables, walk: Walk, units: Array, scores: Array) -> 
         move(tables, walk, unit, -1)
 
 
-# `ifs`: the first packing that the dynamic programme of the source's Algorithm 2 finds.
-#
-# Machines stand in a random order and as few of them as can be are used. The source counts samplers, workers and
-# parameter servers; here tasks with equal demands are counted together, which is the same where kinds differ in demands
-# and lets any workload in.
+# `ifs`: the first packing that the dynamic programme of DGTP's Algorithm 2 finds. Machines are in a random order and as
+# few of them as possible are used. DGTP counts samplers, workers and parameter servers; here tasks with equal demands
+# are counted together, which is the same where kinds differ in demands and supports any workload.
 
 
 def initial_placement(problem: PlacementProblem, seed: int = 0) -> Array:

@@ -1,9 +1,9 @@
-"""`etp`: the source's walk (Algorithm 3) from `ifs`, one random task to one random machine at a time.
+"""`etp`: the exploration of DGTP (Algorithm 3) from `ifs`, one random task to one random machine at a time.
 
 Machines may be over-used up to (1 + mu) of their capacities; a step is accepted with probability min(1, exp(beta x
-(cost - cost'))), costs (eq. 27) as shares of the first one, so that beta means the same on every cluster. As in the
-text, every feasible placement it comes to within (1 + gamma) of the shortest feasible critical path is simulated, and
-the best simulated one wins.
+(cost - cost'))), costs (eq. 27) relative to the first one, so that beta means the same on every cluster. As in the
+paper's text, every feasible placement within (1 + gamma) of the shortest feasible critical path is simulated, and the
+best simulated one wins.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ _DRAWS = 3
 
 
 class Exploring(NamedTuple):
-    """The constants of the exploration, as in the source."""
+    """The constants of the exploration, as in DGTP."""
 
     beta: float = 0.1
     gamma: float = 0.1
@@ -36,7 +36,7 @@ EXPLORING = Exploring()
 def explore(
     problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int, constants: Exploring = EXPLORING
 ) -> Found:
-    """The best simulated placement of the walk; where simulations are limited, of those with the shortest paths."""
+    """The best simulated placement of the walk; if simulations are limited, of those with the shortest paths."""
     best = initial_placement(problem, seed)
     lowest = evaluator.makespan(best)
     if not len(problem.movable):
@@ -59,7 +59,7 @@ def _walk(
 ) -> tuple[list[tuple[float, Array]], int]:
     """The placements of a walk that are worth simulating, each once, with their critical paths; and its steps.
 
-    No flow policy decides where it goes: it is walked once for all of them.
+    The walk does not depend on the flow policy, so it is done once for all of them.
     """
     tables, waits, spending = evaluator.tables, evaluator.waits, BudgetClock(budget, STEPS)
     walk = walk_from(tables, start)
@@ -98,9 +98,9 @@ def _explore(
     constants: Exploring,
     costs: Array,
 ) -> tuple[int, bool]:
-    """Walk until a placement is worth simulating: the step to go on from, and whether there is one.
+    """Walk until a placement is worth simulating: the step to continue from, and whether there is one.
 
-    `costs`: here, the shortest feasible path so far, the unit, and the path of what is worth simulating.
+    `costs`: the current cost, the shortest feasible path so far, the unit, and the path of what is worth simulating.
     """
     open_machines = np.empty(tables.capacities.shape[0], np.int32)
     for step in range(first, last):
@@ -127,7 +127,9 @@ def _explore(
 
 @njit(nogil=True, cache=True)
 def _with_room(tables: Tables, walk: Walk, chosen: int, mu: float, machines: Array) -> int:
-    """Machines other than its own that take the unit within (1 + mu) of their capacities (eq. 28); their number."""
+    """The machines other than its own that take the unit within (1 + mu) of their capacities (eq. 28); returns their
+    number.
+    """
     count = 0
     for machine in range(tables.capacities.shape[0]):
         room = machine != walk.units[chosen]

@@ -1,7 +1,7 @@
-"""What a placement is worth: its critical path, the cost of eq. 27, and its simulated makespan.
+"""The value of a placement: its critical path, the cost of DGTP's eq. 27, and its simulated makespan.
 
-All policies of a comparison share one evaluator: they see the same iterations under the same flow policy, and what one
-has simulated no other simulates again.
+All policies of a comparison share one evaluator: they see the same iterations under the same flow policy, and each
+placement is simulated once.
 """
 
 import threading
@@ -17,15 +17,14 @@ from penstock.simulate.amounts import Amounts, draw_amounts
 from penstock.simulate.rate_policy import RatePolicy
 from penstock.simulate.simulation import Simulator
 
-# The longest path through all iterations of a placed workload, with the weights of eq. 26.
-#
-# A task weighs its seconds; a flow between machines its bytes over the rate that it would get if all flows of one
-# iteration were active at once: the least, over the links it crosses, of the link's rate by the number of flows on it.
-# No run under `oes` takes longer (Theorem 3).
+# The longest path through all iterations of a placed workload, with the weights of DGTP's eq. 26. A task weighs its
+# seconds; a flow between machines its bytes over the rate that it would get if all flows of one iteration were active
+# at once: the least, over the links it crosses, of the link's rate by the number of flows on it. No run under `oes`
+# takes longer (Theorem 3).
 
 
 class Waits(NamedTuple):
-    """What every item waits for, in an order that keeps the dependencies, and room for the ends of items."""
+    """What every item waits for, in topological order, and buffers for the ends of items."""
 
     order: Array  # int32 [items]
     starts: Array  # int32 [items + 1]
@@ -79,7 +78,7 @@ def critical_path(tables: Tables, walk: Walk, waits: Waits, seconds: Array, size
     return longest
 
 
-# Plain arrays from here on: members of a tuple that are read in a loop have their references counted every time.
+# Plain arrays from here on: Numba counts references of tuple members that are read in a loop.
 @njit(nogil=True, cache=True)
 def _pass_through(
     order: Array,
@@ -92,7 +91,7 @@ def _pass_through(
     sizes: Array,
     ends: Array,
 ) -> float:
-    """Ends of all items of one iteration; the latest of them."""
+    """Compute the ends of all items of one iteration; returns the latest."""
     tasks, row = seconds.shape[0], row_of_lag[0]
     longest = 0.0
     for item in order:
@@ -111,7 +110,7 @@ def _pass_through(
 
 @njit(nogil=True, cache=True)
 def _turn_rows(iteration: int, items: int, row_of_lag: Array) -> None:
-    """Where the ends of earlier iterations stand; those before the first are the zeros of the last row."""
+    """Set where the ends of earlier iterations are; those before the first are the zeros of the last row."""
     rows = row_of_lag.shape[0]
     for lag in range(rows):
         row_of_lag[lag] = items * ((iteration - lag) % rows if lag <= iteration else rows)
@@ -141,20 +140,20 @@ def _rate_pairs(tables: Tables, walk: Walk, pair_seconds: Array) -> None:
 
 ITERATIONS = 20
 _ITEMS_ON_PATH, _LEAST_ON_PATH = 40_000, 2
-"""Items of all iterations that one critical path goes through at most, and iterations at least."""
+"""The most items of all iterations on one critical path, and the least number of iterations."""
 _ITEMS_AT_ONCE = 20_000_000
-"""Items on critical paths that take some tenths of a second."""
+"""Items on critical paths that take some tenths of a second to compute."""
 
 
 class Walks:
-    """What was found without a flow policy, worked out once for all who ask, on whatever thread."""
+    """Results of walks that do not depend on the flow policy, computed once for all threads."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What is kept under a key; made where nothing is yet."""
+        """The value of a key; made on first use."""
         with self._lock:
             if key not in self._found:
                 self._found[key] = make()
@@ -162,7 +161,9 @@ class Walks:
 
 
 class Evaluator:
-    """Judges placements of one problem under one flow policy over the iterations of `amounts` (the means, if None)."""
+    """Evaluates placements of one problem under one flow policy over the iterations of `amounts`
+    (the means, if None).
+    """
 
     def __init__(
         self,
@@ -172,9 +173,9 @@ class Evaluator:
         known: Sequence[Array] = (),
         walks: Walks | None = None,
     ) -> None:
-        """`known` are feasible placements, machines of tasks: a search starts from them too, and never ends behind.
+        """`known` are feasible placements, machines of tasks: a search starts from them too, and is never worse.
 
-        `walks` keeps what a search found without a flow policy, for evaluators of the same problem and amounts.
+        `walks` keeps results that do not depend on the flow policy, for evaluators of the same problem and amounts.
         """
         self.problem = problem
         self.starts = [problem.units_at(each) for each in known]
@@ -190,7 +191,7 @@ class Evaluator:
 
     @property
     def patience(self) -> int:
-        """Critical paths that a kernel may work out before it returns, so that Ctrl-C is heard."""
+        """Critical paths that a kernel may compute before it returns, so that Ctrl-C is handled."""
         return max(1, _ITEMS_AT_ONCE // (self.seconds.size + self.sizes.size))
 
     def critical_path(self, units: Array) -> float:
@@ -198,13 +199,13 @@ class Evaluator:
         return float(critical_path(self.tables, walk_from(self.tables, units), self.waits, self.seconds, self.sizes))
 
     def cost(self, units: Array) -> float:
-        """The critical path times 1 plus the relative over-use of all resources (eq. 27), seconds."""
+        """The critical path times 1 plus the relative over-use of all resources (eq. 27), in seconds."""
         return self.critical_path(units) * (1 + float(over_use(self.tables, walk_from(self.tables, units))))
 
     def bound(self, units: Array) -> float:
-        """Seconds that no run of a placement goes below: the busiest link's, over all iterations."""
+        """A lower bound on a run of a placement, in seconds: the busiest link's over all iterations."""
         walk = walk_from(self.tables, units)
-        # Means are whole bytes here, half a byte off at most for each flow.
+        # Mean bytes are rounded to integers here, by at most half a byte per flow.
         carried = np.maximum(walk.link_bytes - 0.5 * walk.link_flows, 0)
         return float(self.iterations * (carried / self.tables.link_rates).max())
 
@@ -218,7 +219,7 @@ class Evaluator:
 
 
 def _on_paths(drawn: Amounts) -> Amounts:
-    """The iterations that critical paths go through: all, or of a large workload fewer, with mean amounts."""
+    """The iterations of critical paths: all, or for a large workload fewer, with mean amounts."""
     count = max(_LEAST_ON_PATH, _ITEMS_ON_PATH // (drawn.seconds.shape[1] + drawn.sizes.shape[1]))
     if count >= len(drawn.seconds):
         return drawn

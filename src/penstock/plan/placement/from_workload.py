@@ -1,4 +1,4 @@
-"""From a workload, a network and the machines' means to a placement problem that has a solution."""
+"""From a workload, a network and the machines' capacities to a placement problem that has a solution."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from penstock.plan.placement.packing import classes_of, fits, most_of_commonest
 from penstock.plan.placement.problem import PlacementProblem
 from penstock.simulate.workload import Workload
 
-# Whether a placement exists; where none does, a sentence that names the resource and by how much it lacks.
+# Whether a placement exists; if not, an error that names the resource and how much is missing.
 
 
 def check_machines(problem: PlacementProblem) -> None:
-    """Every machine has a speed above 0 and a finite amount, 0 or more, of every resource."""
+    """Check that every machine has a speed above 0 and a finite amount, 0 or more, of every resource."""
     machines, capacities, speeds = problem.network.machines, problem.capacities, problem.speeds
     if len(speeds) != len(machines):
         raise PenstockError(
@@ -39,7 +39,7 @@ def check_machines(problem: PlacementProblem) -> None:
 
 
 def check_placeable(problem: PlacementProblem) -> None:
-    """Raise the sentence of the first thing in the way: pinned tasks, sums, a task too large, or the packing."""
+    """Raise an error for the first obstacle: pinned tasks, sums, a task too large, or the packing."""
     _check_pinned(problem)
     _check_sums(problem)
     _check_single_tasks(problem)
@@ -154,11 +154,11 @@ def placement_problem(
     pinned: Mapping[str, str] | None = None,
     speeds: Sequence[float] | Array | None = None,
 ) -> PlacementProblem:
-    """The problem of one job or of several merged ones; that a placement exists is checked.
+    """The problem of one job or of several merged ones; checked to have a solution.
 
     `capacities` gives each resource's amount on every machine in the network's order. `pinned` names the machine of a
-    task; without it the k-th graph store of a job stays on the k-th machine. `speeds` of machines
-    are 1 where not given.
+    task; without it the k-th graph store of a job stays on the k-th machine. `speeds` of machines are 1 where not
+    given.
     """
     missing = sorted(name for name, held in load.resources.items() if name not in capacities and held.any())
     if missing:
@@ -213,5 +213,5 @@ def _named_pins(load: Workload, network: Network, pinned: Mapping[str, str]) -> 
 
 
 def _units(load: Workload) -> Array:
-    """One unit for each task that stands by itself, with all that stand beside it; numbered by their first task."""
+    """One unit for each independent task, with all tasks that stay beside it; numbered by their first task."""
     return np.unique(load.beside, return_inverse=True)[1].reshape(-1).astype(np.int32)

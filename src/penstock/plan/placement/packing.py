@@ -1,4 +1,4 @@
-"""Can these tasks be packed on these machines, and how many of each on which? An exact answer, over counts.
+"""Whether tasks can be packed on machines, and how many of each on which: an exact answer, over counts.
 
 Tasks with equal demands are one class. What matters of a packing of the first i machines is how many of each class it
 holds; and since less always fits where more does, only the largest number of the commonest class for given numbers of
@@ -31,12 +31,12 @@ def pack(demands: Array, wanted: Array, free: Array) -> Array | None:
 
 
 def most_of_commonest(demands: Array, wanted: Array, free: Array) -> int:
-    """How many tasks of the commonest class fit when all others are packed; -1 where already those do not fit."""
+    """How many tasks of the commonest class fit when all others are packed; -1 where the others alone do not fit."""
     return _fill(demands, wanted, free)[0]
 
 
 def packs(demands: Array, wanted: Array, free: Array) -> bool:
-    """Whether a packing exists; cheap where sums already forbid it."""
+    """Whether a packing exists; fast where sums already exclude it."""
     if ((wanted[:, None] * demands).sum(axis=0) > free.sum(axis=0) * (1 + _SLACK) + _SLACK).any():
         return False
     return bool(_fill(demands, wanted, free)[0] >= wanted.max(initial=0))
@@ -58,7 +58,7 @@ _Choices = list[tuple[Array, Array, Array]]
 
 def _fill(demands: Array, wanted: Array, free: Array) -> tuple[int, _Choices]:
     """The most tasks of the commonest class with all others packed, and each machine's (choice, patterns, rooms)."""
-    # Two classes that nobody asks for, so that there always are a commonest and another.
+    # Two classes without tasks, so that there always are a commonest and another.
     demands, wanted = np.append(demands, np.zeros((2, free.shape[1])), axis=0), np.append(wanted, [0, 0])
     common = int(wanted.argmax())
     others = np.delete(np.arange(len(wanted)), common)
@@ -102,7 +102,9 @@ def _add_machine(table: Array, patterns: Array, rooms: Array, total: int) -> tup
 
 
 def _patterns(demands: Array, common: Array, wanted: Array, total: int, free: Array) -> tuple[Array, Array]:
-    """Every set of counts of the other classes that one machine holds, and its room for the commonest beside them."""
+    """Every combination of counts of the other classes that one machine holds, and its room for the commonest beside
+    them.
+    """
     free = free + _SLACK * np.maximum(np.abs(free), 1)
     most = [min(int(count), _times(demand, free)) for demand, count in zip(demands, wanted, strict=True)]
     found, rooms = [], []
@@ -115,7 +117,7 @@ def _patterns(demands: Array, common: Array, wanted: Array, total: int, free: Ar
 
 
 def _times(demand: Array, free: Array) -> int:
-    """How often a demand fits; a task that asks for nothing always does."""
+    """How often a demand fits; a task without demands always does."""
     asked = demand > 0
     return int((free[asked] / demand[asked]).min()) if asked.any() else 1 << 40
 
@@ -137,7 +139,9 @@ def _walk_back(wanted: Array, choices: _Choices, machines: int) -> Array:
 
 
 class RemainingCapacity:
-    """Units not yet placed and what machines have left; any order of `place` ends in a feasible placement."""
+    """Units not yet placed and the machines' remaining capacities; any order of `place` ends in a
+    feasible placement.
+    """
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.units = problem.home.copy()  # the placement so far, -1 where open
@@ -149,7 +153,7 @@ class RemainingCapacity:
         self._wanted = np.bincount(movable_class, minlength=len(self._kinds))
 
     def place(self, units: Array, machine: int) -> bool:
-        """Put open units on a machine if they fit and all others can still be packed; whether that was so."""
+        """Place open units on a machine if they fit and all others can still be packed; returns whether that was so."""
         free = self.free.copy()
         free[machine] -= self._demands[units].sum(axis=0)
         if not fits(self._demands[units].sum(axis=0), self.free[machine]):

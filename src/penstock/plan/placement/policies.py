@@ -1,4 +1,4 @@
-"""The placement policies that construct a placement at once, and the one way to call any policy."""
+"""The placement policies that construct a placement at once, and the function that calls any policy."""
 
 import time
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def least_busy(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, 
 
 @dataclass(frozen=True, eq=False)
 class PlacedUnits:
-    """A placement that respects every limit, and what finding it took."""
+    """A placement that respects every limit, and the effort of finding it."""
 
     policy: str
     machine_of: Array  # int32 [T]

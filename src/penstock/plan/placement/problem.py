@@ -1,4 +1,6 @@
-"""What is to be placed: tasks, machines and what moves together; as flat arrays, with the state of a walk over them."""
+"""What is to be placed: tasks, machines and units that move together; as flat arrays, with the state of a walk over
+them.
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,10 +18,10 @@ from penstock.simulate.workload import Workload
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """A workload, the network it runs on, and the limits of every machine (`placement_problem` poses and checks it).
+    """A workload, the network it runs on, and the limits of every machine (made and checked by `placement_problem`).
 
-    Tasks are placed in units: tasks of one unit stand on one machine (ring steps with their worker). A unit with a
-    pinned task does not move (a graph store stays with its part).
+    Tasks are placed in units: tasks of one unit are on one machine (ring steps with their worker). A unit with a pinned
+    task does not move (a graph store stays with its part).
     """
 
     workload: Workload
@@ -40,12 +42,12 @@ class PlacementProblem:
 
     @property
     def machines(self) -> int:
-        """Number of machines, M."""
+        """The number of machines, M."""
         return len(self.network.machines)
 
     @cached_property
     def units(self) -> int:
-        """Number of units, U."""
+        """The number of units, U."""
         return int(self.unit_of.max()) + 1
 
     def units_at(self, machine_of: Array) -> Array:
@@ -107,7 +109,7 @@ class PlacementProblem:
 
 
 class Tables(NamedTuple):
-    """What does not change while units move. Bytes are whole numbers, so that sums of them are exact in any order."""
+    """What does not change while units move. Bytes are integers, so that sums of them are exact in any order."""
 
     unit_task_starts: Array  # int32 [U + 1]
     unit_tasks: Array  # int32
@@ -140,7 +142,7 @@ class Walk(NamedTuple):
 
 
 def tables_of(problem: PlacementProblem, flow_bytes: Array | None = None) -> Tables:
-    """The problem for kernels; `flow_bytes` [F] stands for the workload's own means where given."""
+    """The problem for kernels; `flow_bytes` [F] replaces the workload's own means where given."""
     load, network = problem.workload, problem.network
     touching: list[list[int]] = [[] for _ in range(problem.units)]
     ends = zip(problem.unit_of[load.sources].tolist(), problem.unit_of[load.targets].tolist(), strict=True)
@@ -193,7 +195,7 @@ def walk_from(tables: Tables, machine_of_unit: Array) -> Walk:
 
 @njit(nogil=True, cache=True)
 def settle(tables: Tables, walk: Walk) -> None:
-    """Work out everything from `walk.units`."""
+    """Compute everything from `walk.units`."""
     walk.link_bytes[:] = 0
     walk.link_flows[:] = 0
     walk.used[:] = 0
@@ -209,7 +211,7 @@ def settle(tables: Tables, walk: Walk) -> None:
 
 @njit(nogil=True, cache=True)
 def move(tables: Tables, walk: Walk, unit: int, to: int) -> None:
-    """Put one unit on another machine (or on none, -1); the work is that of the flows it has."""
+    """Put one unit on another machine (or on none, -1); the cost is that of its flows."""
     here = walk.units[unit]
     if here == to:
         return
@@ -229,9 +231,9 @@ def move(tables: Tables, walk: Walk, unit: int, to: int) -> None:
 
 @njit(nogil=True, cache=True)
 def over_use(tables: Tables, walk: Walk) -> float:
-    """Sum over machines and resources of what is used beyond the capacity, as a share of it (the penalty of eq. 27).
+    """Sum over machines and resources of the use beyond the capacity, relative to it (the penalty of eq. 27).
 
-    Of what a machine has none of, nothing may be used: infinity.
+    Infinity where a machine without a resource is used for it.
     """
     total = 0.0
     for machine in range(walk.used.shape[0]):
@@ -247,7 +249,7 @@ def over_use(tables: Tables, walk: Walk) -> float:
 
 @njit(nogil=True, cache=True)
 def _count(tables: Tables, walk: Walk, flow: int, sign: int) -> None:
-    """Add a flow to the links it crosses, or take it off them."""
+    """Add a flow to the links it crosses, or remove it."""
     machines = tables.capacities.shape[0]
     source, target = walk.tasks[tables.sources[flow]], walk.tasks[tables.targets[flow]]
     if source < 0 or target < 0:

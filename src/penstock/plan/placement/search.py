@@ -1,10 +1,10 @@
-"""`search`: several annealing chains from several constructions, judged by simulation under the flow policy in use.
+"""`search`: several annealing chains from several constructions, evaluated by simulation under the flow policy in use.
 
-Chains walk by the score of `annealing`, which costs a microsecond; every stretch of a chain hands in its best feasible
-placement, which is simulated. Now and then the weaker half of the chains starts again from the best simulated one.
-What is left of the budget goes to small changes of the best. Whatever cannot beat the best, because its busiest link
-alone takes longer, is not simulated. Problems with few placements are searched whole. The result is never worse than
-any construction or known placement, since all are compared with it.
+Chains walk by the score of `annealing`, which costs a microsecond; the best feasible placement of every stretch of a
+chain is simulated. From time to time the weaker half of the chains restarts from the best simulated one. The rest of
+the budget is spent on small changes of the best. A placement that cannot beat the best, because its busiest link alone
+takes longer, is not simulated. Problems with few placements are searched completely. The result is never worse than any
+construction or known placement, since all are compared with it.
 """
 
 from itertools import product
@@ -72,7 +72,7 @@ class Best:
         self._evaluator = evaluator
 
     def offer(self, units: Array) -> float:
-        """Keep a feasible placement if it is better; its makespan, or the bound that already says that it is not."""
+        """Keep a feasible placement if it is better; returns its makespan, or a bound that shows it is not."""
         bound = self._evaluator.bound(units)
         if bound >= self.makespan or self.simulations == 0:
             return bound
@@ -115,7 +115,7 @@ def _run_chains(tables: Tables, starts: list[Array], best: Best, spending: Budge
             if (scored := anneal(tables, walk, key, first, first + stretch, cooling, proposal, found)) < np.inf:
                 handed_in.append((scored, chain, found.copy()))
             spending.steps += stretch
-        # Where simulations are limited every round has its share, and those that score best go first.
+        # Where simulations are limited every round has its share, and the best scores go first.
         share = None if best.simulations is None else best.simulations // (_ROUNDS - number)
         for _, chain, units in sorted(handed_in, key=lambda each: each[:2])[:share]:
             latest[chain] = best.offer(units)
@@ -130,7 +130,7 @@ def _restart_weak(tables: Tables, walks: list[Walk], latest: Array, best: Best) 
 
 
 def _polish(tables: Tables, best: Best, spending: BudgetClock, seed: int) -> None:
-    """Small changes of the best, simulated; a better one becomes the best at once."""
+    """Simulate small changes of the best; a better one becomes the best at once."""
     key = key_of(seed, "search/polish")
     proposal = room_for_proposal(tables)
     found = np.empty_like(best.units)

@@ -1,8 +1,8 @@
-"""Workload builders: how each execution mode turns what was measured into tasks and flows for the simulator.
+"""Workload builders: how each execution mode turns measurements into tasks and flows for the simulator.
 
-`entry` is what a builder brings. `mini_batch` is the builder of mini-batch training on a cluster with its tasks and
-flows. `whole` is that of training on the whole graph; `whole_section` says how a run is set up and what bins and
-messages take. `gradient_sums` are tasks and flows that both have. A new execution mode is one file that defines a
+`entry` is the interface of a builder. `mini_batch` is the builder of mini-batch training on a cluster with its tasks
+and flows. `whole` is that of training on the whole graph; `whole_section` has the setup of a run and the costs of bins
+and messages. `gradient_sums` are tasks and flows that both have. A new execution mode is one file that defines a
 `WorkloadEntry` and one line in `WORKLOADS` (docs/planning.md, "How to add a workload builder").
 """
 

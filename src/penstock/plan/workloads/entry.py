@@ -1,4 +1,4 @@
-"""What an execution mode brings to be planned for: a section of the plan, and the workload that it stands for."""
+"""The interface of an execution mode to the planner: a section of the plan, and the workload of a run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from penstock.simulate.amounts import Spread
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload
 
-# Memory over time: what machines and their devices hold while a simulated run goes on.
+# Memory over time: what machines and their devices hold in a simulated run.
 
 
 class HeldMemory(NamedTuple):
@@ -27,13 +27,13 @@ class HeldMemory(NamedTuple):
     gb: float
     device: str = "cpu"
     until: str | None = None
-    """The task at whose end it is given back; None: it is held for the whole run."""
+    """The task at whose end it is freed; None: it is held for the whole run."""
     lag: int = 0
-    """It is given back so many iterations later."""
+    """It is freed so many iterations later."""
 
 
 class MemoryCurve(NamedTuple):
-    """What is held of one kind of memory: `gb[k]` from `seconds[k]` to `seconds[k + 1]`."""
+    """The use of one kind of memory: `gb[k]` from `seconds[k]` to `seconds[k + 1]`."""
 
     seconds: Array
     gb: Array
@@ -57,7 +57,7 @@ def memory_over_time(
             found = np.array([[0.0, each.gb]])
         else:
             starts, ends = timeline.starts[:, task], timeline.ends[each.lag :, numbers[each.until]]
-            # What the last iterations take is given back behind the end of the simulation.
+            # Memory of the last iterations is freed after the end of the simulation.
             taken = np.stack([starts, np.full(len(starts), each.gb)], axis=1)
             found = np.concatenate([taken, np.stack([ends, np.full(len(ends), -each.gb)], axis=1)])
         changes.setdefault(place, []).append(found)
@@ -65,7 +65,7 @@ def memory_over_time(
 
 
 def _curve(changes: Array) -> MemoryCurve:
-    """Changes of (second, GB) added up in order; at one moment memory is given back before it is taken."""
+    """Changes of (second, GB) summed in order; at equal times memory is freed before it is taken."""
     ordered = changes[np.lexsort((changes[:, 1], changes[:, 0]))]
     return MemoryCurve(ordered[:, 0], np.maximum(ordered[:, 1].cumsum(), 0.0))
 
@@ -76,12 +76,12 @@ def _nothing_more(machines: Machines) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ExecutionWorkload:
-    """A run in the simulator's terms: what is repeated, how amounts vary, and what stays where it is."""
+    """A run in the simulator's terms: the repeated template, how amounts vary, and what is pinned."""
 
     load: Workload
-    """Tasks and flows that are repeated. What a task needs to be placed (`resources`) it holds for the whole run."""
+    """The repeated tasks and flows. Resources of a task are held for the whole run."""
     memory: tuple[HeldMemory, ...] = ()
-    """What tasks hold beside that: memory of devices, and memory that is taken and given back."""
+    """Further memory of tasks: of devices, and memory that is taken and freed."""
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     """How amounts vary from iteration to iteration, by kind of task or flow."""
     pinned: Mapping[str, int] = field(default_factory=dict)
@@ -89,17 +89,17 @@ class ExecutionWorkload:
     owners: str | None = None
     """The kind of tasks that hold the data which others read; on large clusters these reads are simulated in turns."""
     unrolled: int = 1
-    """Iterations of the run in one of the workload."""
+    """Iterations of the run in one iteration of the workload."""
     ahead: int = 0
     """Iterations of the workload that tasks work ahead of the last one."""
     period: int | None = None
     """Iterations after which amounts repeat; None: as many as the number of flows allows."""
     floor_s: Callable[[Machines], float] = _nothing_more
-    """Seconds that an iteration takes at least because of what the simulator does not know."""
+    """A lower bound on the seconds of an iteration from what the simulator does not model."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """For each kind of task, what it does in words: `worker-0 spends 90 % of the time on WORDS`."""
+    """For each kind of task, its work in words: `worker-0 spends 90 % of the time on WORDS`."""
     notes: tuple[str, ...] = ()
-    """What to know of a prediction from this workload."""
+    """Notes on a prediction from this workload."""
 
 
 def _no_graph() -> Graph:
@@ -118,9 +118,9 @@ class PlannedRun:
     gpus: float = 0.0
     """GPUs that each worker needs."""
     seats: tuple[int, ...] | None = None
-    """The machine of every worker, where a placement is known; None: as the cluster file has it."""
+    """The machine of every worker, if a placement is known; None: as in the cluster file."""
     open_graph: Callable[[], Graph] = _no_graph
-    """Opens the job's graph, for modes whose amounts depend on how it is cut."""
+    """Opens the job's graph, for modes whose amounts depend on its partition."""
 
     @property
     def has_graph(self) -> bool:
@@ -130,22 +130,22 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class WorkloadEntry:
-    """One execution mode, as far as it can be planned for."""
+    """One execution mode that can be planned for."""
 
     mode: str
     section: type[StrictDocument]
-    """How a run in this mode is set up: the section `execution` of its plan, beside `mode`."""
+    """The document of a run's setup in this mode: the section `execution` of its plan, beside `mode`."""
     set_up: Callable[[PlannedRun], Any]
     """From a run to the section."""
     build: Callable[[Profile, Any], ExecutionWorkload]
     """(profile, section) -> the workload."""
     conditions: Callable[[ClusterDocument], Mapping[str, Any]]
-    """What of a cluster decides the amounts of a profile: it must be as it was where the profile was measured."""
+    """Settings of a cluster that affect the amounts of a profile: they must be the same as when it was measured."""
     samplers: frozenset[str] | None = None
     """Samplers of jobs that are executed in this mode; None: all that no other mode names."""
     any_size: bool = False
-    """Whether a profile serves clusters of every size, as its amounts are those of rows and edges."""
+    """Whether a profile serves clusters of every size, as its amounts are per row and edge."""
     uses_replicas: bool = False
-    """Whether replicas of features change what is sent, and how rows travel does."""
+    """Whether replicas of features, and the wire type of rows, affect what is sent."""
     decides: Callable[[Any], Mapping[str, Any]] = lambda section: {}
-    """Fields of the job that its section decided: the plan's job has them."""
+    """Job fields that its section decided: the plan's job has them."""

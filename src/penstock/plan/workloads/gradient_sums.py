@@ -1,4 +1,4 @@
-"""Gradients of all workers summed by parameter servers, or around a ring of the workers: tasks and flows of it."""
+"""Gradients summed by parameter servers, or around a ring of the workers: their tasks and flows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,21 +6,21 @@ from typing import NamedTuple
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 _ROUNDS = 8
-"""Steps of a ring that are simulated at most."""
+"""The most simulated steps of a ring."""
 
 
 class Summed(NamedTuple):
     """Gradients that are summed together."""
 
     label: str
-    """In the names of tasks and flows."""
+    """A label in the names of tasks and flows."""
     bytes: float
     computed: Sequence[Item]
-    """The task of each worker after which its gradients are there."""
+    """The task of each worker that computes its gradients."""
     following: Sequence[Item]
     """The task of each worker that needs the sum."""
     lag: int = 0
-    """It needs it so many iterations later."""
+    """How many iterations later it needs it."""
 
 
 def sum_on_servers(building: WorkloadBuilder, summed: Summed, servers: Sequence[Item], seconds: float) -> None:
@@ -42,8 +42,9 @@ def sum_on_servers(building: WorkloadBuilder, summed: Summed, servers: Sequence[
 def sum_around_ring(building: WorkloadBuilder, summed: Summed, workers: Sequence[Item]) -> None:
     """2(n - 1) steps in which every worker sends an n-th to the next, one after the other.
 
-    A ring of many workers is drawn with fewer and larger steps, as many bytes in all. These do not bring word of a
-    late worker all the way around, so all wait for the last one first: with every step, each would wait for it too.
+    A ring of many workers is simulated with fewer and larger steps, as many bytes in all. These do not propagate the
+    delay of a late worker all the way around, so all wait for the last one first: with every step, each would wait for
+    it too.
     """
     computed, following, label = summed.computed, summed.following, summed.label
     size = len(computed)

@@ -24,14 +24,13 @@ from penstock.simulate.workload_builder import Item, WorkloadBuilder
 from penstock.store.parts.row_encoding import encoding_for
 from penstock.store.rows import by_counts
 
-# One of our own training runs as a workload: who sends what to whom, and what waits for what.
-#
-# A worker's pipeline is repeated: neighbour lists from the stores to whoever draws, the batch to the worker, features
-# from the stores to the worker, rows put in place, the step, and gradients to servers or around a ring. With K samplers
-# a worker, K batches are drawn at once, each by the next sampler in turn: the template holds K iterations then.
+# A training run as a workload: who sends what to whom, and what waits for what. A worker's pipeline is repeated:
+# neighbour lists from the stores to whoever draws, the batch to the worker, features from the stores to the worker,
+# rows put in place, the step, and gradients to servers or around a ring. With K samplers per worker, K batches are
+# drawn at once, each by the next sampler in turn: the template then holds K iterations.
 
 OPERATORS = {"store": "serve", "sampler": "sample", "worker": "step", "server": "sum"}
-"""For each kind of process, the operator that it is there for: it keeps as many cores busy."""
+"""For each kind of process, its main operator, which decides how many cores it keeps busy."""
 
 
 class PlannedReplica(StrictDocument):
@@ -43,7 +42,7 @@ class PlannedReplica(StrictDocument):
 
 
 class MiniBatchExecution(StrictDocument):
-    """How a run is set up, beside what its iterations cost."""
+    """The setup of a run, beside the costs of its iterations."""
 
     stores: list[str] = Field(description="a task's name for every part")
     samplers: int = Field(default=0, ge=0, description="sampling tasks of each worker; 0: it draws its batches itself")
@@ -67,7 +66,7 @@ class MiniBatchExecution(StrictDocument):
 
     @property
     def drawn_ahead(self) -> int:
-        """A batch is drawn when the one so many before it has its rows: what the pipeline's queues hold."""
+        """A batch is drawn when the one so many before it has its rows: the capacity of the pipeline's queues."""
         return self.sample_depth + max(self.samplers, self.sample_threads) + 1
 
     @property
@@ -77,14 +76,14 @@ class MiniBatchExecution(StrictDocument):
 
     @property
     def pulled_ahead(self) -> int:
-        """A batch's rows are pulled when the one so many before it is computed."""
+        """A batch's rows are fetched when the one so many before it is computed."""
         return self.gather_depth + self.transfer_depth + self.gather_threads + 2
 
 
 def mini_batch_template(profile: Profile, execution: MiniBatchExecution) -> Workload:
     """The run of a profile's workers over its parts.
 
-    The stores, `server-N`, `sampler-N-N` and `worker-N` are the tasks to be placed; all else stays beside one.
+    The stores, `server-N`, `sampler-N-N` and `worker-N` are the tasks to be placed; all others are beside one of them.
     """
     if len(execution.stores) != profile.parts:
         raise PenstockError(
@@ -103,7 +102,7 @@ class _Template:
         self._servers = [self._process(f"server-{number}", "server") for number in range(execution.servers)]
         self._workers = [self._process(f"worker-{rank}", "worker") for rank in range(profile.workers)]
         self._gradients = self._bytes("gradients")[0][0]
-        # One for each request of every worker to every store: looked up once.
+        # One for each request of every worker to every store, so it is looked up once.
         self._serving = self._seconds("serve", "store") / 2
 
     def build(self) -> Workload:
@@ -111,7 +110,7 @@ class _Template:
         learned = self._profile.transfer("embeddings")
         for turn in range(self._turns):
             computed = [each[turn] for each in steps]
-            # Whoever computes next waits for this turn's weights.
+            # The next steps wait for this turn's weights.
             following = [each[(turn + 1) % self._turns] for each in steps]
             lag = 1 if turn + 1 == self._turns else 0
             if learned is not None and any(map(any, learned.bytes)):
@@ -131,18 +130,18 @@ class _Template:
         return self._building.task(name, kind, 0.0, held, follows_itself=False)
 
     def _task(self, name: str, kind: str, seconds: float, beside: Item) -> Item:
-        """Work of a process."""
+        """Add work of a process."""
         return self._building.task(name, kind, seconds, None, follows_itself=False, beside=beside)
 
     def _device(self, kind: str) -> str:
-        """Workers may compute on another kind of device; all else is on processors."""
+        """The kind of device: workers may compute on another kind; all else is on CPUs."""
         return self._shape.device if kind == "worker" else "cpu"
 
     def _seconds(self, operator: str, kind: str = "worker") -> float:
         return float(self._profile.operator(operator, self._device(kind)).seconds.mean)
 
     def _bytes(self, name: str) -> list[list[float]]:
-        """From every source to every target."""
+        """Mean bytes of a transfer from every source to every target."""
         found = self._profile.transfer(name)
         if found is None:
             raise PenstockError(
@@ -151,7 +150,7 @@ class _Template:
         return found.bytes
 
     def _pipeline(self, rank: int) -> list[Item]:
-        """A worker's steps, one a turn."""
+        """A worker's steps, one per turn."""
         building, worker, shape = self._building, self._workers[rank], self._shape
         drawn, placed, computed = [], [], []
         for turn in range(self._turns):
@@ -211,7 +210,7 @@ class _Template:
         return self._shape.stores[store.number]
 
     def _after(self, items: list[Item], turn: int, back: int, *waiting: Item) -> None:
-        """Let something of this turn wait for an item `back` iterations earlier."""
+        """Make items of this turn wait for an item `back` iterations earlier."""
         lag = max(0, -(-(back - turn) // self._turns))
         for each in waiting:
             self._building.wait(items[(turn - back) % self._turns], each, lag)
@@ -219,7 +218,9 @@ class _Template:
     def _learn_rows(
         self, turn: int, rows: list[list[float]], computed: list[Item], following: list[Item], lag: int
     ) -> None:
-        """Gradients of learnable rows to their owners, who change them when all have come; the next step reads them."""
+        """Gradients of learnable rows are sent to their owners, which update them when all have come; the next step
+        reads them.
+        """
         for store, sizes in zip(self._stores, rows, strict=True):
             name = self._name(store)
             changed = self._task(f"change {turn} at {name}", "change", 0.0, store)
@@ -234,10 +235,10 @@ class _Template:
                 )  # fmt: skip
 
 
-# What of a part's feature bytes each worker gets from replicas, as a run's selector would divide it.
+# The feature bytes of a part that each worker gets from replicas, divided as a run's selector would.
 
 _CHUNKS = 40
-"""Into which the bytes between a part and a worker are divided."""
+"""Chunks into which the bytes between a part and a worker are divided."""
 
 
 def replica_shares(
@@ -246,9 +247,9 @@ def replica_shares(
     open_graph: Callable[[], Graph],
     seats: Sequence[int] | None = None,
 ) -> list[PlannedReplica]:
-    """Every chunk goes where it ends first: at the owner's or a replica's link, given what these carry already.
+    """Every chunk goes where it ends first: over the owner's or a replica's link, given their present load.
 
-    `seats` are the workers' machines; None: as the cluster file has them. A worker beside a replica reads it there.
+    `seats` are the workers' machines; None: as in the cluster file. A worker on a replica's machine reads it there.
     """
     features, lists = profile.transfer("features"), profile.transfer("lists")
     if not cluster.replicas or features is None or "replica" not in _allowed(cluster):
@@ -292,7 +293,7 @@ def replica_shares(
 
 
 def covered_reads(cluster: ClusterDocument, profile: Profile, open_graph: Callable[[], Graph]) -> list[float]:
-    """For each replica the share of the feature bytes of its part that its rows answer."""
+    """For each replica the share of its part's feature bytes that its rows serve."""
     if all(each.rows == "all" for each in cluster.replicas):
         return [1.0] * len(cluster.replicas)
     graph, features = open_graph(), profile.transfer("features")
@@ -307,10 +308,10 @@ def covered_reads(cluster: ClusterDocument, profile: Profile, open_graph: Callab
 
 
 class _PartReads(NamedTuple):
-    """How often rows of a part are read: one node type."""
+    """How often rows of a part, of one node type, are read."""
 
     entries: Array
-    """Entries of other parts' lists that name each row."""
+    """Entries of other parts' lists that refer to each row."""
     held: Array
     """Whether a replica holds it."""
     row_bytes: int
@@ -341,10 +342,11 @@ def _reads(replica: Replica, cluster: ClusterDocument, graph: Graph, field: str,
 
 
 def _covered(reads: Sequence[_PartReads], pulled: float) -> float:
-    """The share of the bytes that a batch pulls of a part which are of held rows.
+    """The share of held rows in the bytes that a batch fetches from a part.
 
-    A batch pulls a row once however often it reads it. With reads in proportion to a row's entries in lists, a row is
-    pulled with chance 1 - exp(-rate * entries); the rate is such that a batch pulls as many bytes as the profile has.
+    A batch fetches a row once however often it reads it. With reads in proportion to a row's entries in lists, a row is
+    fetched with probability 1 - exp(-rate * entries); the rate is such that a batch fetches as many bytes as in the
+    profile.
     """
     entries = np.concatenate([np.empty(0, np.int64), *(each.entries for each in reads)])
     sizes = np.concatenate([np.empty(0), *(np.full(len(each.entries), each.row_bytes) for each in reads)])
@@ -352,7 +354,7 @@ def _covered(reads: Sequence[_PartReads], pulled: float) -> float:
         return 0.0
 
     def expected(log_rate: float) -> Array:
-        """Bytes of every row."""
+        """The expected bytes of every row, at a given logarithm of the rate."""
         return np.asarray(-sizes * np.expm1(-np.exp(log_rate) * entries))
 
     rarely, always = np.log(1e-9 / entries.max()), np.log(50.0)
@@ -399,12 +401,12 @@ def _set_up(run: PlannedRun) -> MiniBatchExecution:
 
 
 def _knows_home(profile: Profile) -> bool:
-    """Whether workers were measured beside their parts, because their sampler asks what is near."""
+    """Whether workers were measured beside their parts, because their sampler depends on what is local."""
     return SAMPLERS[str(profile.job.get("sampler", DEFAULT_SAMPLER))].local
 
 
 def _seats(cluster: ClusterDocument) -> list[int]:
-    """The machine of every worker, as the cluster file has it."""
+    """The machine of every worker in the cluster file."""
     return [number for number, machine in enumerate(cluster.machines) for _ in range(machine.workers)]
 
 
@@ -413,7 +415,7 @@ def _build(profile: Profile, execution: MiniBatchExecution) -> ExecutionWorkload
     serving = profile.operator("serve").seconds.mean
 
     def slowest_store(machines: Machines) -> float:
-        """What the slowest store needs for all workers' requests: the simulator gives each request its own thread."""
+        """Seconds of the slowest store for all workers' requests: the simulator gives each request its own thread."""
         return profile.workers * serving / _SERVING / min(machines.speeds[: len(execution.stores)])
 
     notes = []
@@ -435,7 +437,7 @@ def _build(profile: Profile, execution: MiniBatchExecution) -> ExecutionWorkload
 
 
 def _device_memory(profile: Profile, device: str) -> tuple[HeldMemory, ...]:
-    """What each worker holds on its GPU, as far as it was measured."""
+    """What each worker holds on its GPU, if it was measured."""
     gb = profile.memory_gb("worker", device) if device != "cpu" else 0.0
     return tuple(HeldMemory(f"worker-{rank}", gb, device) for rank in range(profile.workers)) if gb else ()
 
@@ -456,7 +458,7 @@ def _spreads(profile: Profile, execution: MiniBatchExecution) -> dict[str, Sprea
 
 
 def conditions(cluster: ClusterDocument) -> Mapping[str, Any]:
-    """What of a cluster decides how many bytes travel, and who computes."""
+    """Settings of a cluster that decide how many bytes are sent, and who computes."""
     servers = cluster.servers if cluster.reduce == "servers" else 0
     cached = {"remote_cache_mb": cluster.remote_cache_mb} if cluster.remote_cache_mb else {}
     return {"wire_type": cluster.wire_type, "reduce": cluster.reduce, "servers": servers, **cached}

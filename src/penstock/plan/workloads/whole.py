@@ -29,21 +29,20 @@ from penstock.simulate.simulation import Simulator
 from penstock.simulate.workload import Workload
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
-# One step on the whole graph as a workload: bins forward and backward, rows and gradients between workers, sums.
-#
-# A worker computes one bin at a time, in a fixed order. What one worker sends another in one layer and direction goes
-# bin after bin over one connection; all of it, from and to every worker, is one coflow. A run may choose among bins
-# that are ready, and the template cannot: bins are ordered by when their inputs are sent.
+# One step on the whole graph as a workload: bins forward and backward, rows and gradients between workers, sums. A
+# worker computes one bin at a time, in a fixed order. What one worker sends another in one layer and direction goes bin
+# after bin over one connection; all of it, from and to every worker, is one coflow. A run may choose among bins that
+# are ready, and the template cannot: bins are ordered by when their inputs are sent.
 
 _NUMBER = 4
-"""Bytes of a number of a row that travels."""
+"""Bytes of a value in a row that is sent."""
 Bins = list[list[Item]]
 """The tasks of a layer: for every worker, its bins by number."""
 Connections = dict[tuple[int, int], dict[int, Item]]
 """The flows of a layer in one direction: from one worker to another, by the bin after which they start."""
 
 Seconds = Callable[..., float]
-"""Of a bin with so many rows, edges and inputs."""
+"""Seconds of a bin with so many rows, edges and inputs."""
 
 
 def bin_name(direction: str, layer: int, place: int, rank: int) -> str:
@@ -106,7 +105,7 @@ class WholeTemplate:
         return made
 
     def _compute(self, number: int, layer: LayerBins, direction: str, seconds: Seconds, handling: Array) -> Bins:
-        """A task for each bin with the messages handled meanwhile: a worker's one after the other."""
+        """A task for each bin, including the messages handled meanwhile: a worker's bins one after the other."""
         share = self._section.share
         edges = layer.edges - (1 - share) * layer.remote_edges * (number > 0)
         found: Bins = []
@@ -117,7 +116,7 @@ class WholeTemplate:
                 counts = layer.rows[rank, place], edges[rank, place], layer.inputs[rank, place]
                 work = seconds(*map(float, counts)) + float(handling[rank, place])
                 if place == bins[-1] and layer.again[rank, 0]:
-                    # Rows of others come last: nobody waits for them but this worker's next layer.
+                    # Rows of other workers come last: only this worker's next layer waits for them.
                     work += seconds(*map(float, layer.again[rank]))
                 tasks[place] = self._task(bin_name(direction, number, place, rank), direction, work, rank)
                 self._chain(rank, tasks[place])
@@ -125,7 +124,7 @@ class WholeTemplate:
         return found
 
     def _turns(self, number: int, rank: int, backward: bool) -> list[int]:
-        """A worker's bins of a layer in the order in which one pass has them."""
+        """A worker's bins of a layer in the order of one pass."""
         bins = list(range(self._section.bins))
         return bins[::-1] if backward and not self._layers[number].onward[rank] else bins
 
@@ -136,7 +135,7 @@ class WholeTemplate:
         self._last[rank] = task
 
     def _exchange(self, level: int, sent: Array, senders: Bins, until: Array, readers: Bins, what: str) -> None:
-        """What one layer's bins give to the bins of another, forward or backward, and who waits for it."""
+        """The flows from one layer's bins to those of another, forward or backward, and what waits for them."""
         backward = what == "gradients"
         flows = self._send(level, sent, senders, what, backward)
         for (source, target), found in flows.items():
@@ -149,7 +148,7 @@ class WholeTemplate:
                 number, ending = level if backward else level + 1, list(found.values())[-1]
                 self._building.wait(ending, readers[target][self._turns(number, target, backward)[0]])
                 if not self._section.sends_early:
-                    # Who exchanges a layer as a whole goes on when its own rows have left, too.
+                    # With a layer-wise exchange, a worker continues only when its own rows have left as well.
                     self._building.wait(ending, readers[source][self._turns(number, source, backward)[0]])
 
     def _send(self, level: int, sent: Array, senders: Bins, what: str, backward: bool) -> Connections:
@@ -214,12 +213,13 @@ _EDGE_BYTES = 20
 _BINS = (1, 2, 4, 8, 16)
 """Numbers of bins that are tried where the job leaves it open."""
 _GAIN, _CLEAR_GAIN = 0.03, 0.1
-"""Share of a step that more bins must save to be chosen, and several instead of one: predictions are no better than
-that, and what several bins cost is the least certain part of them."""
+"""The share of a step that more bins must save to be chosen, and several instead of one: predictions are no more exact
+than that, and the cost of several bins is their least certain part.
+"""
 _MOST_FLOWS = 8192
-"""Flows of a layer up to which a number of bins is tried."""
+"""The most flows of a layer for which a number of bins is tried."""
 _FLOWS = "hermod"
-"""The flow policy with which they are tried: what a step needs first is sent first."""
+"""The flow policy of these trials: what a step needs first is sent first."""
 _WORDS = {
     "forward": "computing bins forward",
     "backward": "computing bins backward",
@@ -228,7 +228,7 @@ _WORDS = {
 
 
 def _set_up(run: PlannedRun) -> WholeGraphExecution:
-    """The run with the job's bins, or with as many as let it overlap best: small ones overlap more and cost more."""
+    """The run with the job's bins, or with the number that overlaps best: smaller bins overlap more and cost more."""
     counted, job = CountedRun(run), run.job
     workers = len(counted.homes)
     if job.bins or workers == 1 or job.exchange == "layer" or job.pipeline == "none":
@@ -247,7 +247,7 @@ def _set_up(run: PlannedRun) -> WholeGraphExecution:
 
 
 def _alone(profile: Profile, execution: WholeGraphExecution, machines: Machines) -> float:
-    """Seconds of one step by itself."""
+    """Seconds of a single step."""
     load = WholeTemplate(profile, execution).build()
     place = np.zeros(load.tasks, np.int32)
     for task, home in _pinned(execution).items():
@@ -256,7 +256,7 @@ def _alone(profile: Profile, execution: WholeGraphExecution, machines: Machines)
 
 
 def _pinned(execution: WholeGraphExecution) -> dict[str, int]:
-    """Rows stay with their part, so workers do, too."""
+    """Workers are pinned, as rows stay with their part."""
     stores = {name: number for number, name in enumerate(execution.stores)}
     return stores | {f"worker-{rank}": home for rank, home in enumerate(execution.homes)}
 
@@ -282,11 +282,11 @@ def _build(profile: Profile, execution: WholeGraphExecution) -> ExecutionWorkloa
 def _busiest_worker(
     execution: WholeGraphExecution, costs: list[LayerCost], message: MessageCost, machines: Machines
 ) -> float:
-    """Seconds that some worker needs for its forward pass and then for its backward pass.
+    """A lower bound: seconds that some worker needs for its forward pass and then for its backward pass.
 
     The second begins when the first is done, which bounds by links or by dependencies over a whole step do not see. A
-    pass takes as long as its bins. Forward it takes as long as the rows that the worker reads, and then the last bin;
-    backward as long as the first bin, and then the gradients of these rows.
+    pass takes at least as long as its bins. Forward it takes as long as receiving the rows that the worker reads, and
+    then the last bin; backward as long as the first bin, and then the gradients of these rows.
     """
     homes, share = np.array(execution.homes), execution.share
     elsewhere = homes[:, None] != homes[None, :]
@@ -331,7 +331,7 @@ def _held_memory(execution: WholeGraphExecution, costs: list[LayerCost]) -> tupl
 
 
 def conditions(cluster: ClusterDocument) -> Mapping[str, Any]:
-    """Nothing of a cluster decides what a bin takes."""
+    """Empty: nothing of a cluster affects the cost of a bin."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""How a run on the whole graph is set up, and what its bins and messages take: lines through what was measured."""
+"""The setup of a run on the whole graph, and the costs of its bins and messages: linear fits to measurements."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,13 +21,13 @@ from penstock.partition.bins import BinCounts, LayerBins, count_bins, levels_rea
 from penstock.partition.problem import merged_relations, whole_of
 from penstock.plan.workloads.entry import PlannedRun
 
-# What a bin of a layer takes, forward and backward: lines through what a profile measured at several sizes.
+# The seconds of a bin of a layer, forward and backward: linear fits to what a profile measured at several sizes.
 
 FORWARD, BACKWARD = "forward", "backward"
 
 
 class CostLine(NamedTuple):
-    """Seconds of a bin by its rows, its edges, and the different rows that it reads."""
+    """Seconds of a bin by its rows, its edges, and the distinct rows that it reads."""
 
     fixed: float
     row: float
@@ -35,12 +35,12 @@ class CostLine(NamedTuple):
     input: float = 0.0
 
     def seconds(self, rows: float, edges: float, inputs: float = 0.0) -> float:
-        """Seconds of a bin; one without rows is not computed."""
+        """Seconds of a bin; 0 without rows."""
         return self.fixed + self.row * rows + self.edge * edges + self.input * inputs if rows else 0.0
 
 
 class LayerCost(NamedTuple):
-    """One layer of a model."""
+    """The costs of one layer of a model."""
 
     forward: CostLine
     backward: CostLine
@@ -49,12 +49,12 @@ class LayerCost(NamedTuple):
 
 
 def operator_name(direction: str, layer: int) -> str:
-    """The operator of a profile that is one layer's pass over a bin in one direction."""
+    """The profile's operator for one layer's pass over a bin in one direction."""
     return f"{direction} {layer}"
 
 
 def layer_costs(profile: Profile, device: str) -> list[LayerCost]:
-    """The layers of a profile's model on a kind of device, or on processors where they were measured there alone."""
+    """The layers of a profile's model on a kind of device, or on CPUs if they were measured only there."""
     found: list[LayerCost] = []
     names = {each.name for each in profile.operators}
     while operator_name(FORWARD, len(found)) in names:
@@ -63,21 +63,21 @@ def layer_costs(profile: Profile, device: str) -> list[LayerCost]:
         forward, backward = map(fitted_line, passes)
         found.append(LayerCost(forward, backward, int(sizes["width_in"]), int(sizes["width_out"])))
     if not found:
-        # Says what is missing, and how to measure it.
+        # Raises an error that says what is missing, and how to measure it.
         profile.operator(operator_name(FORWARD, 0), device)
     return found
 
 
 def fitted_line(measured: list[OperatorCost]) -> CostLine:
-    """The line nearest to some measurements by relative difference, none of whose terms is below 0."""
-    # Profiles of earlier releases say nothing of inputs.
+    """The linear function with the least relative error to some measurements and non-negative terms."""
+    # Profiles of earlier releases have no inputs.
     at = np.array([[1.0, each.sizes["rows"], each.sizes["edges"], each.sizes.get("inputs", 0.0)] for each in measured])
     return CostLine(*fitted_terms(at, np.array([each.seconds.mean for each in measured])))
 
 
 def fitted_terms(at: Array, seconds: Array) -> list[float]:
-    """For every column of `at` a factor of at least 0, such that products add up to about the seconds of each row."""
-    # Columns of about the same size: those of rows, edges and bytes are millions.
+    """Non-negative factors of the columns of `at`, whose products approximately sum to the seconds of each row."""
+    # Columns are scaled to a similar size: those of rows, edges and bytes are millions.
     weights, scale = 1 / np.maximum(seconds, 1e-9), np.maximum(at.max(axis=0), 1e-300)
     terms, _ = nnls(at / scale * weights[:, None], seconds * weights)
     found: list[float] = (terms / scale).tolist()
@@ -100,7 +100,7 @@ def _measured(profile: Profile, name: str, device: str) -> list[OperatorCost]:
 # How a run on the whole graph is set up: bins of all workers, and the rows that they exchange.
 
 _NUMBER = 4
-"""Bytes of a number of a row that travels."""
+"""Bytes of a value in a row that is sent."""
 _ANY_DEGREE = 2**31 - 1
 Table = list[list[int]]
 Cube = list[list[list[int]]]
@@ -125,11 +125,11 @@ class PlannedLayer(StrictDocument):
 
     @classmethod
     def of(cls, bins: LayerBins) -> "PlannedLayer":
-        """A layer as it was counted."""
+        """A layer from its counts."""
         return cls.model_validate({name: getattr(bins, name).tolist() for name in cls.model_fields})
 
     def counted(self) -> LayerBins:
-        """The layer as arrays."""
+        """The layer's counts as arrays."""
         found = {name: np.array(getattr(self, name)) for name in type(self).model_fields}
         # Plans of earlier releases do not have these.
         found["inputs"] = found["inputs"] if self.inputs else np.zeros_like(found["rows"])
@@ -138,7 +138,7 @@ class PlannedLayer(StrictDocument):
 
 
 class WholeGraphExecution(StrictDocument):
-    """How a run is set up, beside what its bins cost."""
+    """The setup of a run, beside the costs of its bins."""
 
     stores: list[str] = Field(description="a task's name for every part")
     homes: list[int] = Field(description="for every worker, the number of the machine that holds its rows")
@@ -166,17 +166,17 @@ class WholeGraphExecution(StrictDocument):
 
     @property
     def starts_early(self) -> bool:
-        """Whether a bin starts before all rows of the layer below are there."""
+        """Whether a bin starts before all rows of the layer below have arrived."""
         return self.exchange != "layer" and self.pipeline in ("inter", "both")
 
     @property
     def share(self) -> float:
-        """Of the rows that a worker reads from others, what travels."""
+        """The share of the rows that a worker reads from others which is sent."""
         return self.boundary_share if self.exchange == "boundary" else 1.0
 
 
 class CountedRun:
-    """A run whose graph is cut; its bins can be counted for several numbers of them."""
+    """A run with a partitioned graph, whose bins can be counted for several numbers of them."""
 
     def __init__(self, run: PlannedRun) -> None:
         for machine in run.cluster.machines:
@@ -239,13 +239,13 @@ class CountedRun:
         return None if self._whole.graph.is_homogeneous else merged_relations(self._whole)
 
     def _slowest_share(self) -> float:
-        """Bytes/s of the slowest worker's share of its machine's link."""
+        """Bytes per second of the slowest worker's share of its machine's link."""
         rates = machines_of(self._run.cluster, self._run.profile.rate).rates
         return min(rates[home] / self.homes.count(home) for home in set(self.homes))
 
 
 def _read_by_loss(graph: Graph, task: str, offsets: dict[str, int]) -> Array:
-    """Numbers of the training vertices, type after type; all vertices where edges are trained on."""
+    """Numbers of the training vertices, type after type; all vertices for tasks on edges."""
     if is_about(task, "edges"):
         return np.arange(graph.num_nodes)
     split = {name: nodes.splits.get("train") for name, nodes in graph.nodes.items()}
@@ -254,7 +254,7 @@ def _read_by_loss(graph: Graph, task: str, offsets: dict[str, int]) -> Array:
 
 
 def _replica_costs(costs: Sequence[LayerCost]) -> list[float]:
-    """Of a row, which is read too, and of an edge."""
+    """For each layer, seconds of a row, including its reading, and of an edge."""
     found = []
     for cost in costs:
         passes = cost.forward, cost.backward
@@ -263,7 +263,9 @@ def _replica_costs(costs: Sequence[LayerCost]) -> list[float]:
 
 
 def again_degree(first: LayerCost, rate: float) -> int:
-    """The most neighbours with which a row of the first layer is computed sooner than sent and returned at a rate."""
+    """The most neighbours with which computing a row of the first layer is faster than sending it
+    both ways at a rate.
+    """
     left = 2 * _NUMBER * first.width_out / rate - first.forward.row - first.backward.row
     edge = first.forward.edge + first.backward.edge
     if left < 0:
@@ -271,24 +273,23 @@ def again_degree(first: LayerCost, rate: float) -> int:
     return int(min(left / edge, _ANY_DEGREE)) if edge else _ANY_DEGREE
 
 
-# What messages of rows cost the processors of both their ends, as a profile measured them; and who pays it when.
-#
-# A worker handles its messages with the processor that computes its bins. So what a bin sends is handled with the bin,
-# and what a layer receives is handled while the layer is computed, a share of it with each bin.
+# The CPU cost of messages of rows at both ends, as measured in a profile, and when it arises. A worker handles its
+# messages with the CPU that computes its bins. So what a bin sends is handled with the bin, and what a layer receives
+# is handled while the layer is computed, a share of it with each bin.
 
 MESSAGE = "message"
-"""The operator of a profile that is a message, at both ends together."""
+"""The profile's operator for a message, both ends together."""
 
 
 class MessageCost(NamedTuple):
-    """Seconds of a processor that a message takes at both ends together, by its bytes."""
+    """CPU seconds of a message at both ends together, by its bytes."""
 
     fixed: float = 0.0
     byte: float = 0.0
 
 
 def message_cost(profile: Profile) -> MessageCost:
-    """The line through what a profile measured; messages that were not measured cost nothing."""
+    """A linear fit to a profile's measurements; 0 if messages were not measured."""
     measured = profile.measurements(MESSAGE, "cpu")
     if not measured:
         return MessageCost()
@@ -297,14 +298,14 @@ def message_cost(profile: Profile) -> MessageCost:
 
 
 class Handling(NamedTuple):
-    """Seconds that workers handle messages, by layer [workers, bins]: with each bin of either pass."""
+    """Seconds of handling messages, by layer [workers, bins], with each bin of either pass."""
 
     forward: list[Array]
     backward: list[Array]
 
 
 def handling_of(execution: WholeGraphExecution, costs: Sequence[LayerCost], message: MessageCost) -> Handling:
-    """Of rows that a layer sends forward and reads, and of gradients on the way back."""
+    """The handling of rows that a layer sends forward and reads, and of gradients on the way back."""
     layers = [layer.counted() for layer in execution.layers]
     found = Handling([np.zeros(layer.rows.shape) for layer in layers], [np.zeros(layer.rows.shape) for layer in layers])
     in_one = not (execution.sends_early or execution.starts_early)
@@ -327,6 +328,6 @@ def _seconds(rows: Array, row_bytes: float, message: MessageCost, in_one: bool, 
 
 
 def _share(senders: Array, readers: Array, seconds: Array) -> None:
-    """Half of it is the sender's and half the reader's, with whose bins it is spread evenly."""
+    """Half of the cost is the sender's and half the reader's, spread evenly over the reader's bins."""
     senders += seconds.sum(axis=2) / 2
     readers += seconds.sum(axis=(0, 1))[:, None] / 2 / readers.shape[1]

@@ -111,6 +111,11 @@ def on_device(block: Block, device: torch.device) -> Block:
     return block.changed(lambda part: part if part.on_device else device_block(part, device))
 
 
+def block_on(block: Block, device: torch.device) -> Block:
+    """A block where a device computes, which may be the host; one that is there already is returned unchanged."""
+    return host_block(block) if device.type == "cpu" else on_device(block, device)
+
+
 # The room of a batch on the device: upper bounds fixed before sampling, so that nothing waits for sizes.
 
 _ROUND = 64

@@ -1,4 +1,4 @@
-"""A program that does one task: for machines where no warm program waits. Its argument is where it reports to."""
+"""A program that does one task, for machines without a warm program. Its argument is the address that it reports to."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from penstock.service.workers.pool import ProcessName, TaskProcess
 
 
 def cold_process(folder: Path, environment: dict[str, str]) -> TaskProcess:
-    """A process that imports what it needs and then waits for its task in `folder`, which gets its log."""
+    """A process that imports what it needs and then waits for its task; its log is in `folder`."""
     entry, told = os.pipe()
     reports, told_back = os.pipe()
     try:
@@ -33,7 +33,7 @@ def cold_process(folder: Path, environment: dict[str, str]) -> TaskProcess:
 
 
 def main() -> int:
-    """Do the task that comes on standard input."""
+    """Do the task that is sent on standard input."""
     from penstock.service.workers.tasks import run_task
 
     os.umask(PRIVATE_UMASK)

@@ -9,21 +9,22 @@ from penstock.train.memory.host_forecast import program_file_bytes
 from penstock.train.trace.allocations import PROCESS
 
 _MARGIN, _MARGIN_BYTES = 0.02, 32 << 20
-"""What is granted beyond the forecast: forecasts may be off by a percent, and a process holds a little more or less."""
+"""What is granted beyond the forecast: forecasts may be off by a percent, and a process's memory varies a little."""
 
 _MOST = 1 << 62
-"""Bytes: more than any machine has, and no more than the database can hold."""
+"""An upper bound in bytes: more than any machine has, and no more than the database can hold."""
 
 _HOST_MARGIN = 0.4
-"""The same for what a job takes of the host beyond its process, which is forecast less exactly: freed memory of one
-thread is not used by another, and some jobs on whole graphs took a third more than was traced."""
+"""The margin for host memory beyond the process itself, which is forecast less exactly: freed memory of one thread is
+not reused by another, and some jobs on whole graphs took a third more than was traced.
+"""
 
 
 def memory_need(job: Job, room: dict[str, int], held: int) -> dict[str, Any]:
-    """Bytes to be granted on the device, None on a processor, and on the host; and what the forecast says of them.
+    """Bytes to be granted on the device, None on a CPU, and on the host; and the details of the forecast.
 
-    `room` has the memory of the device, 0 where it is not known. `held` are the bytes that a process has before it
-    begins, as a fork of the warm program, pages of files not counted.
+    `room` has the memory of the device, 0 where it is not known. `held` are the bytes of a process before it begins, as
+    a fork of the warm program, without pages of files.
     """
     found = _without_program_files(forecast(job, device=job.device, device_memory=room["bytes"] or None), held)
     on_device = found.device == "cuda"
@@ -43,8 +44,9 @@ def with_margin(bytes_needed: int, margin: float = _MARGIN) -> int:
 
 
 def _without_program_files(found: MemoryForecast, held: int) -> MemoryForecast:
-    """The forecast without pages of programs and libraries: all jobs are forks of one process and share them. Nor does
-    the service count them when it watches what a job holds."""
+    """The forecast without pages of programs and libraries: all jobs are forks of one process and share them. The
+    service does not count them either when it checks a job's memory.
+    """
     less = {PROCESS: max(held, found.host_categories[PROCESS] - program_file_bytes())}
     host = found.host - found.host_categories[PROCESS] + less[PROCESS]
     categories = found.categories | less if PROCESS in found.categories else found.categories

@@ -1,4 +1,4 @@
-"""The service's side of the warm program: tasks are started through it and heard through their pipes."""
+"""The service's side of the warm program: tasks are started through it and report through their pipes."""
 
 import json
 import os
@@ -17,20 +17,20 @@ from penstock.processes import start_python
 from penstock.service.records import boot
 from penstock.service.workers.warm import rest_of_line
 
-# Processes as the system knows them: which one a number stands for, what memory it has, and how to end it.
+# Processes identified by number and start time: their memory, and how to end them.
 
 _GONE_S = 10.0
 
 
 class ProcessName(NamedTuple):
-    """One process for good: numbers are used again, but not with the same start."""
+    """Identifies one process for good: numbers are reused, but not with the same start time."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> "ProcessName | None":
-        """The process that has this number now; None where there is none, or only what is left of a dead one."""
+        """The process that has this number now; None where there is none, or only a zombie."""
         started = _started(pid)
         return None if started is None else cls(pid, started)
 
@@ -40,17 +40,17 @@ class ProcessName(NamedTuple):
         return _started(self.pid) == self.started
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and to its session, if it is still there."""
+        """Send a signal to the process and to its session, if it still exists."""
         if not self.is_alive:
             return
         with suppress(ProcessLookupError, PermissionError):
-            # A task's process leads a session, in which stays what it starts itself; one that has only just been forked
-            # does not yet.
+            # A task's process leads a session that includes its children; one that has only just been forked does not
+            # yet.
             send = os.killpg if os.getpgid(self.pid) == self.pid else os.kill
             send(self.pid, number)
 
     def kill(self) -> bool:
-        """End it at once and wait until it is gone; whether it is."""
+        """Kill it and wait until it is gone; returns whether it is."""
         until = time.monotonic() + _GONE_S
         while self.is_alive and time.monotonic() < until:
             self.signal(signal.SIGKILL)
@@ -58,7 +58,7 @@ class ProcessName(NamedTuple):
         return not self.is_alive
 
     def resident_bytes(self) -> int:
-        """Memory that it alone holds: without pages of files, which the system takes back when it needs them."""
+        """Memory that only it holds: without pages of files, which the system can reclaim."""
         if not sys.platform.startswith("linux"):
             return int(_ps(self.pid, "rss") or 0) << 10
         total = 0
@@ -74,10 +74,10 @@ def _started(pid: int) -> str | None:
         state, _, started = _ps(pid, "stat=,lstart").partition(" ")
         return started.strip() or None if not state.startswith("Z") else None
     try:
-        # The name, which may hold anything, ends with the last bracket.
+        # The process's name may contain anything, and ends with the last bracket.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        # Anything else, as too many open files, is no sign that it has ended.
+        # Other errors, such as too many open files, do not mean that it has ended.
         return None
     return None if fields[0] in "ZX" else f"{boot()}:{fields[19]}"
 
@@ -88,7 +88,7 @@ def _ps(pid: int, wanted: str) -> str:
 
 
 _ANSWER_S = 180.0
-"""Seconds in which the warm program forks, the time included that it needs to import everything."""
+"""Seconds in which the warm program must fork, including its imports."""
 
 
 class TaskProcess:
@@ -101,12 +101,12 @@ class TaskProcess:
         self._unread = b""
 
     def fileno(self) -> int:
-        """The descriptor that is readable when the process has something to say, or is gone."""
+        """The descriptor that is readable when the process has reported something, or is gone."""
         assert self._reports is not None
         return self._reports
 
     def begin(self, task: dict[str, Any]) -> None:
-        """Tell it what to do. Before that it does nothing, and ends where the service does."""
+        """Send it its task. Before that it does nothing, and ends if the service does."""
         self.tell(task)
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -119,11 +119,11 @@ class TaskProcess:
 
     @property
     def ended_with_others(self) -> bool:
-        """No other job is in it."""
+        """False: no other job is in it."""
         return False
 
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
-        """What it has reported since it was last asked, and whether it has ended."""
+        """Its reports since the last call, and whether it has ended."""
         ended = False
         while self._reports is not None:
             try:
@@ -138,7 +138,7 @@ class TaskProcess:
         return [json.loads(line) for line in lines], ended or not self.name.is_alive
 
     def close(self) -> None:
-        """Forget the process; one that still runs ends when it notices."""
+        """Close the pipes; a process that still runs ends when it notices."""
         for descriptor in (self._entry, self._reports):
             if descriptor is not None:
                 os.close(descriptor)
@@ -146,7 +146,7 @@ class TaskProcess:
 
 
 def start_warm_program(requests: int) -> subprocess.Popen[bytes]:
-    """The warm program, which is asked through the socket of this number."""
+    """Start the warm program, which takes requests through the socket of this number."""
     arguments = ["-m", "penstock.service.workers.warm", str(requests)]
     return start_python(arguments, stdin=subprocess.DEVNULL, pass_fds=[requests], start_new_session=True)
 
@@ -159,7 +159,7 @@ class WarmPool:
         self._socket: socket.socket | None = None
 
     def prepare(self) -> None:
-        """Start the warm program, which imports for some seconds while others go on."""
+        """Start the warm program, which imports for some seconds in the background."""
         if self._program is None or self._program.poll() is not None:
             self.close()
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -168,11 +168,11 @@ class WarmPool:
                 self._program = start_warm_program(theirs.fileno())
 
     def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> TaskProcess:
-        """A process that waits for its task in `folder`, which gets its log."""
+        """A process that waits for its task; its log is in `folder`."""
         return self.fork(folder, environment, "task")
 
     def fork(self, folder: Path, environment: dict[str, str], program: str) -> TaskProcess:
-        """A process that runs one of `shared_jobs.PROGRAMS` in `folder`, which gets its log."""
+        """A process that runs one of `shared_jobs.PROGRAMS`; its log is in `folder`."""
         with self.make_log(folder) as log:
             for _ in range(2):
                 self.prepare()
@@ -190,7 +190,7 @@ class WarmPool:
             return open_bytes(folder / "log.txt", "ab")
 
     def close(self) -> None:
-        """End the warm program; what it has forked goes on."""
+        """End the warm program; its forks continue."""
         if self._socket is not None:
             self._socket.close()
         if self._program is not None:
@@ -227,19 +227,19 @@ class WarmPool:
             os.close(told_back)
 
 
-# What the scheduler needs of those who start processes for it, on this machine or elsewhere.
+# What the scheduler requires of those that start processes for it, on this machine or elsewhere.
 
 
 class StartedProcess(Protocol):
-    """A process as the system knows it, or what stands for one on another machine."""
+    """A process, on this machine or another."""
 
     @property
     def pid(self) -> int | None:
-        """Its number; with `started` it is one process for good. None where it is on another machine."""
+        """Its id; with `started` it identifies one process. None where it is on another machine."""
 
     @property
     def started(self) -> str | None:
-        """When it started, as the system says it."""
+        """When it started, as the system reports it."""
 
     @property
     def is_alive(self) -> bool:
@@ -249,10 +249,10 @@ class StartedProcess(Protocol):
         """Ask it to stop (SIGTERM), or end it (SIGKILL)."""
 
     def kill(self) -> bool:
-        """End it at once; whether it is gone."""
+        """Kill it; returns whether it is gone."""
 
     def resident_bytes(self) -> int:
-        """Memory that it alone holds."""
+        """Memory that only it holds."""
 
 
 class StartedTask(Protocol):
@@ -263,27 +263,27 @@ class StartedTask(Protocol):
         """The process itself."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable when there is something to hear."""
+        """A descriptor that is readable when there is a report."""
 
     def begin(self, task: dict[str, Any]) -> None:
-        """Tell it what to do."""
+        """Send it its task."""
 
     @property
     def ended_with_others(self) -> bool:
-        """Whether its process ended by itself while it trained other jobs, too: nobody can tell whose fault it was."""
+        """Whether its process ended by itself while it trained other jobs as well, so that the cause is unknown."""
 
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
-        """What it has reported since it was last asked, and whether it has ended."""
+        """Its reports since the last call, and whether it has ended."""
 
     def close(self) -> None:
-        """Forget it."""
+        """Release what is held for it."""
 
 
 class Starter(Protocol):
     """Starts processes that wait for tasks."""
 
     def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> StartedTask:
-        """A process for a task in `folder`, which gets its log; the task begins when it is told so."""
+        """A process for a task, with its log in `folder`; the task begins with `begin`."""
 
 
 # The service's side of processes that train several jobs at once (`shared_jobs`).
@@ -298,11 +298,11 @@ class ProcessKind(NamedTuple):
     tf32: bool
     """torch has one switch for a process."""
     alone: bool
-    """A job that is to run alone shares no process either."""
+    """A job that must run alone shares no process either."""
 
 
 class SharedPool:
-    """Starts jobs in processes that they share: those that can be together are in one."""
+    """Starts jobs in shared processes: those that can share one do."""
 
     def __init__(self, pool: WarmPool, folder: Path) -> None:
         """`folder` gets the logs of processes; jobs have their own."""
@@ -310,14 +310,14 @@ class SharedPool:
         self._processes = dict[ProcessKind, SharedProcess]()
 
     def start(self, folder: Path, environment: dict[str, str], task: dict[str, Any]) -> "SharedTask":
-        """A place for a job in a process; what it prints goes to the log in `folder`."""
+        """Add a job to a process; what it prints goes to the log in `folder`."""
         self._pool.make_log(folder).close()
         document = task["document"]
         kind = ProcessKind(
             tuple(sorted(environment.items())), document["threads"], document["compute_type"] == "tf32", task["alone"]
         )
         for other, process in list(self._processes.items()):
-            # What waits idle would keep its memory from this job; where it is the same kind it is warm.
+            # An idle process would keep its memory from this job; one of the same kind is reused, as it is warm.
             if not process.is_alive or (other != kind and not process.jobs):
                 self._processes.pop(other).close()
         if kind not in self._processes:
@@ -349,14 +349,14 @@ class SharedProcess:
         return self._process.name.is_alive
 
     def add(self, task: "SharedTask", fields: dict[str, Any], log: Path) -> int:
-        """Begin a job; its number in this process."""
+        """Begin a job; returns its number in this process."""
         self._numbers += 1
         self.jobs[self._numbers] = task
         self._process.tell({"job": self._numbers, "task": fields, "log": str(log)})
         return self._numbers
 
     def listen(self) -> bool:
-        """Hand what the process has said to the jobs that it is about; whether it has ended."""
+        """Pass the process's reports on to the jobs concerned; returns whether it has ended."""
         messages, ended = self._process.heard()
         for message in messages:
             job = self.jobs.get(message.pop("job"))
@@ -373,7 +373,7 @@ class SharedProcess:
         self._process.tell({"job": number})
 
     def kill(self) -> None:
-        """End the process with all its jobs, for the sake of one of them: the others are not at fault."""
+        """End the process with all its jobs because of one of them: the others are not at fault."""
         self._killed = True
         self._process.name.signal(signal.SIGKILL)
 
@@ -384,7 +384,7 @@ class SharedProcess:
 
 
 class SharedName:
-    """What stands for the process of one job among others."""
+    """Represents the process of one job among others."""
 
     def __init__(self, task: "SharedTask", process: SharedProcess) -> None:
         self._task, self._shared, self._name = task, process, process.process.name
@@ -397,7 +397,7 @@ class SharedName:
         return not self._task.has_ended and self._name.is_alive
 
     def signal(self, number: int) -> None:
-        """Ask the job to stop. To end it at once, its whole process is ended; the others go on from checkpoints."""
+        """Ask the job to stop. To kill it, its whole process is killed; the others continue from checkpoints."""
         if not self.is_alive:
             return
         if number == signal.SIGKILL:
@@ -406,37 +406,37 @@ class SharedName:
             self._task.stop()
 
     def kill(self) -> bool:
-        """A job that has ended leaves nothing behind; its process stays for the others and those to come."""
+        """True once the job has ended; its process stays for other jobs."""
         if not self._task.has_ended:
             self._shared.kill()
         return True
 
     def resident_bytes(self) -> int:
-        """Memory of the process beyond what its other jobs were granted: what one job holds nobody can tell."""
+        """Memory of the process beyond what its other jobs were granted: the memory of one job cannot be measured."""
         others = sum(each.granted for each in self._shared.jobs.values() if each is not self._task)
         return max(0, self._name.resident_bytes() - others)
 
 
 class SharedTask:
-    """A job in a process that it shares, with what `TaskProcess` shows of one in a process of its own."""
+    """A job in a shared process, with the interface of `TaskProcess`."""
 
     def __init__(self, process: SharedProcess, folder: Path) -> None:
         self._process, self._folder, self._number = process, folder, 0
         self._messages = list[dict[str, Any]]()
         self.has_ended = self.ended_with_others = False
         self.granted = 0
-        """Bytes of the host's memory."""
+        """Granted bytes of host memory."""
         self.name = SharedName(self, process)
-        # Each job is waited for with a descriptor of its own.
+        # Each job has a descriptor of its own to wait for.
         self._heard: int | None = os.dup(process.process.fileno())
 
     def fileno(self) -> int:
-        """The descriptor that is readable when its process has something to say, or is gone."""
+        """The descriptor that is readable when its process has reported something, or is gone."""
         assert self._heard is not None
         return self._heard
 
     def begin(self, task: dict[str, Any]) -> None:
-        """Tell its process what to do."""
+        """Send the job's task to its process."""
         self.granted = task["host_bytes"]
         self._number = self._process.add(self, task, self._folder / "log.txt")
 
@@ -445,25 +445,25 @@ class SharedTask:
         self._process.stop(self._number)
 
     def take(self, message: dict[str, Any]) -> None:
-        """Something was said about the job."""
+        """Store a report about the job."""
         self._messages.append(message)
         if "outcome" in message:
             self.has_ended = True
             self._process.jobs.pop(self._number, None)
 
     def lost(self, with_others: bool) -> None:
-        """The process is gone, and the job with it."""
+        """Record that the process is gone, and the job with it."""
         self.has_ended, self.ended_with_others = True, with_others
 
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
-        """What the job has reported since it was last asked, and whether it has ended."""
+        """The job's reports since the last call, and whether it has ended."""
         if not self.has_ended:
             self._process.listen()
         messages, self._messages = self._messages, []
         return messages, self.has_ended
 
     def close(self) -> None:
-        """Forget the job; one that was never begun was not in the process."""
+        """Drop the job; one that was never begun is not in the process."""
         if self._heard is not None:
             os.close(self._heard)
         self._heard = None

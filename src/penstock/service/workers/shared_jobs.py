@@ -1,8 +1,8 @@
 """A process that trains several jobs at once, each in a thread of its own.
 
-They share what a process has once: imports, compiled kernels, the CUDA context, and the mapping and the copy on the GPU
-of a graph that several of them use. On a GPU each job computes on streams of its own, and so in memory of its own. A
-crash ends all of them: they go on from their checkpoints.
+They share what a process has once: imports, compiled kernels, the CUDA context, and the mapping and the GPU copy of a
+graph that several of them use. On a GPU each job computes on streams of its own, and so in memory of its own. A crash
+ends all of them: they continue from their checkpoints.
 """
 
 import json
@@ -23,7 +23,9 @@ from penstock.train.job import Job
 
 
 def run_shared(descriptor: int) -> int:
-    """Begin and stop jobs as standard input says, a JSON object in a line, until it closes and the service is gone."""
+    """Begin and stop jobs as standard input says, one JSON object per line, until it closes because the service is
+    gone.
+    """
     jobs = SharedJobs(Reports(descriptor))
     for message in _messages():
         if "task" in message:
@@ -63,13 +65,13 @@ class SharedJobs:
 
 
 class OpenGraphs:
-    """Graphs that jobs of this process have open: jobs on the same one share its mapping and what is known of it."""
+    """Graphs that jobs of this process have open: jobs on the same one share its mapping and cached facts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: WeakValueDictionary[tuple[str, int, bool], Graph] = WeakValueDictionary()
         self._newest: Graph | None = None
-        """Kept for the next job on it."""
+        """Kept open for the next job on it."""
 
     def of(self, job: Job) -> Graph:
         """The graph that a job names."""
@@ -91,7 +93,7 @@ def _messages() -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-# What a fork of the warm program may do.
+# The programs that a fork of the warm program can run.
 
 PROGRAMS: dict[str, Callable[[int], int]] = {"task": run_task, "shared": run_shared}
 """By name; each is given the descriptor that it reports to, and returns an exit status."""

@@ -1,4 +1,4 @@
-"""What a process does that has one task: train a job, forecast the memory of one, or look at the GPUs."""
+"""A process with one task: train a job, forecast the memory of one, or describe the GPUs."""
 
 import json
 import math
@@ -29,20 +29,20 @@ from penstock.train.run import resume_run, start_run
 from penstock.train.run_folder import RunFolder
 from penstock.train.trace.kernel_rates import measure_kernel_rates
 
-# What a task's process tells the service, a JSON object in a line: its steps, its memory, how it ended.
+# The reports of a task's process to the service, one JSON object per line: its steps, its memory, how it ended.
 
 _PAUSE_S = 1.0
 _STATUS_S = 2.0
 
 
 class Reports:
-    """The service's ear. Lines of several threads do not mix."""
+    """Sends reports to the service. Lines of several threads are not mixed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._lock = descriptor, threading.Lock()
 
     def say(self, **fields: Any) -> None:
-        """Tell the service; where it is gone, the process is about to end anyway."""
+        """Send a report; if the service is gone, the process is about to end anyway."""
         data = json.dumps(fields).encode() + b"\n"
         with self._lock, suppress(OSError):
             while data:
@@ -50,20 +50,20 @@ class Reports:
 
 
 class JobReports(Reports):
-    """What one of several jobs of a process tells: each line names the job."""
+    """The reports of one of several jobs of a process: each line names the job."""
 
     def __init__(self, reports: Reports, job: int) -> None:
         self._reports, self._job = reports, job
 
     def say(self, **fields: Any) -> None:
-        """Tell the service."""
+        """Send a report that names the job."""
         self._reports.say(job=self._job, **fields)
 
 
 def reached(
     metric: str, better: str, val: float | None, epoch: int | None, test: float | None = None
 ) -> dict[str, Any]:
-    """What a job has reached (`JobRecord.metric`): values that are no numbers, which JSON cannot hold, are left out."""
+    """A job's metric so far (`JobRecord.metric`), without NaN and infinities, which JSON cannot hold."""
     values = {"val": val, "epoch": epoch, "test": test}
     known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
     return {"name": metric, "better": better, **known}
@@ -117,14 +117,14 @@ class LoggedProgress(Progress):
 # The part of a GPU that a job was granted: of a process of its own, or of one that it shares with other jobs.
 
 _GPU = torch.device("cuda", 0)
-"""A job's process sees one GPU."""
+"""The only GPU that a job's process sees."""
 
 
 class DeviceGrant(Protocol):
-    """What a job may take of its GPU."""
+    """A job's limit of GPU memory."""
 
     def entered(self, reports: Reports) -> AbstractContextManager[None]:
-        """Within it, in this thread, the job trains with no more than it was granted."""
+        """A context in which, in this thread, the job trains within its grant."""
 
     def peak_bytes(self) -> int | None:
         """The most that it has reserved so far; None where it has used no GPU."""
@@ -144,7 +144,7 @@ class OwnDevice:
             yield
             return
         limit_process(granted_bytes(self._task))
-        # What is placed where is decided as for the forecast: by the device's memory, not by what others leave of it.
+        # Placement is decided as for the forecast: by the device's total memory, not by what others leave of it.
         with assumed_memory(self._task["room_bytes"], torch.cuda.memory_allocated), reporting(self, reports):
             yield
 
@@ -164,7 +164,7 @@ class SharedDevice:
         self._streams: RunStreams | None = None
         self._peak = 0
         self.exceeded = ""
-        """By how much it took more than it was granted, a sentence; empty where it did not."""
+        """A sentence on how much it exceeded its grant; empty where it did not."""
 
     @contextmanager
     def entered(self, reports: Reports) -> Iterator[None]:
@@ -190,10 +190,10 @@ class SharedDevice:
 
 
 class ProcessLimit:
-    """What the jobs of a process may reserve together: the sum of what each was granted, beside what is no job's.
+    """What the jobs of a process may reserve together: the sum of their grants, plus what belongs to no job.
 
-    Jobs that have ended leave workspaces of matrix libraries behind, which torch keeps for each stream, and the copies
-    of graphs that jobs share are nobody's own. A limit without them would leave the next job too little.
+    Jobs that have ended leave workspaces of matrix libraries behind, which torch keeps for each stream, and shared
+    copies of graphs belong to no job. A limit without them would leave the next job too little.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class ProcessLimit:
 
     @contextmanager
     def raised(self, granted: int, streams: RunStreams) -> Iterator[None]:
-        """Within it the process may reserve so much more, for a job on these streams."""
+        """Within the context the process may reserve so much more, for a job on these streams."""
         with self._lock:
             if not self._granted:
                 give_back_unused()
@@ -224,7 +224,7 @@ class ProcessLimit:
 
 @contextmanager
 def reporting(grant: DeviceGrant, reports: Reports) -> Iterator[None]:
-    """Within it the service hears every second how much of the GPU is reserved."""
+    """Within the context the reserved GPU memory is reported every second."""
     ended = threading.Event()
 
     def report() -> None:
@@ -246,7 +246,7 @@ def granted_bytes(task: dict[str, Any]) -> int:
 
 
 def limit_process(most: int) -> None:
-    """Let torch reserve no more than so many bytes of the GPU in this process."""
+    """Limit what torch may reserve of the GPU in this process."""
     total = torch.cuda.get_device_properties(_GPU).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), _GPU)
 
@@ -257,7 +257,7 @@ def reserved_by_process() -> int:
 
 
 def give_back_unused() -> None:
-    """Return to the GPU what is kept for reuse and for matrix libraries; only while no job computes."""
+    """Release cached memory and library workspaces to the GPU; only while no job computes."""
     libraries: Any = torch._C
     libraries._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
@@ -272,7 +272,7 @@ _DEVICE_FAULTS = ("CUDA error", "cuBLAS", "CUBLAS", "cudnn", "device-side", "MPS
 
 
 def run_task(descriptor: int) -> int:
-    """Read the task from standard input, do it, and report how it ended; the exit status."""
+    """Read the task from standard input, do it, and report how it ended; returns the exit status."""
     line = _task_line()
     if not line:
         return 0
@@ -285,8 +285,9 @@ def run_task(descriptor: int) -> int:
 
 
 def outcome_of(work: Callable[[], dict[str, Any]], device: DeviceGrant, log: TextIO) -> dict[str, Any]:
-    """Do some work and say how it ended, with the memory that it took, pages of files not counted; what is to be read
-    goes to `log`."""
+    """Do some work and describe how it ended, with the memory that it took without pages of files; messages go to
+    `log`.
+    """
     peak = HOST_PEAK.measure()
     outcome: dict[str, Any]
     try:
@@ -316,9 +317,9 @@ def train(
     log: TextIO | None = None,
     opened: Callable[[Job], Graph] | None = None,
 ) -> dict[str, Any]:
-    """Train a job from its beginning, or from its newest checkpoint where an earlier try has written one.
+    """Train a job from its beginning, or from its newest checkpoint if an earlier try has written one.
 
-    `opened` gives the graph of a job, where others use it as well; `log` is the process's by default.
+    `opened` gives the graph of a job, if others use it as well; `log` is the process's by default.
     """
     progress, run = LoggedProgress(reports, log or sys.stderr), Path(task["run"])
     job = stored_job(task["document"], "The job", {"run": str(run)})
@@ -331,19 +332,21 @@ def train(
 
 
 def forecast(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
-    """What a job will need of its device and its host."""
+    """Forecast what a job needs of its device and its host."""
     held = round((resident_mb() - file_mb()) * (1 << 20))
     return {"need": memory_need(stored_job(task["document"], "The job"), task["room"], held)}
 
 
 def look(task: dict[str, Any], reports: Reports, device: DeviceGrant) -> dict[str, Any]:
-    """The GPUs of this machine: their names, their memory, and what of it is free; how fast they are is kept."""
+    """Describe the GPUs of this machine: their names, their total and free memory; their rates are
+    measured and kept.
+    """
     found = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         free, total = torch.cuda.mem_get_info(index)
         found.append({"index": index, "name": properties.name, "bytes": total, "free_bytes": free})
-    # No job is there yet to be disturbed, or to disturb.
+    # No job runs yet that could be disturbed, or disturb the measurement.
     measure_kernel_rates()
     return {"gpus": found}
 
@@ -367,7 +370,7 @@ def _ended(folder: RunFolder, progress: Progress) -> dict[str, Any]:
 
 
 def _reached(facts: dict[str, Any]) -> dict[str, Any]:
-    """The metric of a run that has ended: of its best model, or of its last one where no other was validated."""
+    """The metric of a run that has ended: of its best model, or of its last one if none was validated."""
     judged, result = facts.get("metric"), facts.get("result", {})
     if not judged:
         return {}
@@ -378,7 +381,7 @@ def _reached(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _task_line() -> str:
-    """The task, in one line; empty where the service ended before it told."""
+    """The task's line; empty if the service ended before it sent one."""
     line = b""
     while not line.endswith(b"\n"):
         chunk = os.read(0, 1 << 16)
@@ -389,13 +392,15 @@ def _task_line() -> str:
 
 
 def _end_with_the_service() -> None:
-    """Standard input stays open as long as the service lives. The next service must not find two of a job."""
+    """End when standard input closes, which it does with the service: the next service must not find a job running
+    twice.
+    """
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _is_fault(error: BaseException) -> bool:
-    """Whether a GPU failed, which under MPS may be another process's doing."""
+    """Whether a GPU failed, which under MPS may be caused by another process."""
     text = f"{error} {error.__cause__}"
     return uses_gpu() and any(word in text for word in _DEVICE_FAULTS)

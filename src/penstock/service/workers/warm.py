@@ -1,7 +1,7 @@
 """A program that imports everything once and forks processes, which then start at once.
 
-It never uses a GPU itself, since a process that has done so cannot be forked, and it has one thread: a fork has none of
-the others, and so might wait for ever for what one of them had locked.
+It never uses a GPU itself, since a process that has done so cannot be forked, and it has one thread: a fork lacks the
+other threads, and would deadlock on locks that they held.
 """
 
 import faulthandler
@@ -18,7 +18,9 @@ from typing import Any, NoReturn
 from penstock.graph.files import PRIVATE_UMASK
 
 _WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""What keeps OpenBLAS, of NumPy and SciPy, and jemalloc, of Arrow, from starting threads when they are loaded."""
+"""Settings that keep OpenBLAS, of NumPy and SciPy, and jemalloc, of Arrow, from starting threads
+when they are loaded.
+"""
 LONGEST = 64 << 10
 """Bytes of a request or an answer that are read at once; each is a line."""
 
@@ -31,18 +33,18 @@ def main() -> None:
 
 def run(requests: int) -> None:
     """Fork on request through the socket of this number, until the service is gone."""
-    # Nobody asks how forks ended: what they have to say they have reported themselves.
+    # Forks are not waited for: they report how they ended themselves.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # Ctrl-C in the service's terminal is the service's to hear.
+    # The service handles Ctrl-C in its terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(PRIVATE_UMASK)
-    # A service that is killed after it has asked leaves a fork that ends by itself: nobody tells it what to do.
+    # A service that is killed after a request leaves a fork that gets no task, and ends by itself.
     with suppress(ConnectionError):
         serve(socket.socket(fileno=requests))
 
 
 def import_everything() -> None:
-    """Import what tasks need, and load one kernel, for which Numba gets ready for all others."""
+    """Import what tasks need, and load one kernel, which initialises Numba for all others."""
     with _libraries_start_no_threads():
         import numpy as np
         import pyarrow
@@ -58,9 +60,9 @@ def import_everything() -> None:
 
 @contextmanager
 def _libraries_start_no_threads() -> Iterator[None]:
-    """Libraries that are loaded in it start no threads; those of later forks read the environment as it was.
+    """Libraries that are loaded within the context start no threads; later forks get the environment unchanged.
 
-    torch, which is imported later, has a library of its own for the products of a training.
+    torch, which is imported later, has a library of its own for products in training.
     """
     before = {name: os.environ.get(name) for name in _WITHOUT_THREADS}
     os.environ.update(_WITHOUT_THREADS)
@@ -74,8 +76,9 @@ def _libraries_start_no_threads() -> Iterator[None]:
 
 
 def serve(requests: socket.socket) -> None:
-    """Answer each request, what to run in which environment, with its standard files and its pipe, with the number of a
-    fork."""
+    """Answer each request (the program to run and its environment, with its standard files and its pipe) with the id of
+    a fork.
+    """
     while True:
         data, files, _, _ = socket.recv_fds(requests, LONGEST, 3)
         data += rest_of_line(requests, data)
@@ -91,7 +94,7 @@ def serve(requests: socket.socket) -> None:
 
 
 def rest_of_line(stream: socket.socket, read: bytes) -> bytes:
-    """What is missing of a line of which some was read; less than that where the other side is gone."""
+    """The rest of a line that was partly read; incomplete if the other side is gone."""
     rest = b""
     while not (read + rest).endswith(b"\n"):
         more = stream.recv(LONGEST)
@@ -102,7 +105,7 @@ def rest_of_line(stream: socket.socket, read: bytes) -> bytes:
 
 
 def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
-    """What happens in a fork: `files` are its input, its log and where it reports to."""
+    """Run a request in a fork: `files` are its input, its log and its report pipe."""
     status = 1
     try:
         os.setsid()
@@ -124,7 +127,7 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        # What the run has to say it has written: threads and exit handlers that this fork inherited are not waited for.
+        # The run has written what it has to: inherited threads and exit handlers are not waited for.
         os._exit(status)
 
 

@@ -19,7 +19,7 @@ from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
 
 class DeviceWorkload:
-    """Tasks and flows by device number; images of devices follow these, and then the places of `fabric`."""
+    """Tasks and flows by device number; images of devices follow these, and then the virtual nodes of `fabric`."""
 
     def __init__(self, devices: int) -> None:
         """`devices` are all devices, including images of others."""
@@ -28,7 +28,7 @@ class DeviceWorkload:
         self._places = [self.task(f"place {place}", "place", 0.0, place) for place in range(devices + len(PLACES))]
 
     def beyond(self, apart: int) -> int:
-        """The place for what goes so far (of `fabric`) from a device, or comes from there."""
+        """The virtual node for traffic to or from this distance (of `fabric`)."""
         return self._devices + apart
 
     def task(self, name: str, kind: str, seconds: float, device: int, after: Iterable[Item] = ()) -> Item:
@@ -54,7 +54,7 @@ class DeviceWorkload:
         return item
 
     def wait(self, before: Item, after: Item, lag: int = 0) -> None:
-        """Let `after` wait for `before` of `lag` steps ago."""
+        """Make `after` wait for `before` of `lag` steps ago."""
         self._builder.wait(before, after, lag)
 
     def build(self) -> tuple[Workload, Array]:
@@ -62,17 +62,17 @@ class DeviceWorkload:
         return self._builder.build(), np.array(self._placement, np.int32)
 
 
-# All-to-alls of expert groups in a workload.
-#
-# In pairs, every two ranks have a flow and all start at once: what `fair` does. In ports, a rank has one flow for all
-# it sends and one for all it receives, so the whole takes what its busiest port needs, as the best schedule does; what
-# a schedule takes longer than that (phases' overheads, ports that wait for each other) follows as a delay. A rank goes
-# on when all it sends and receives is through.
+# All-to-alls of expert groups in a workload. In pairs, every two ranks have a flow and all start at once, as under
+# `fair`. In ports, a rank has one flow for all it sends and one for all it receives, so the whole takes as long as its
+# busiest port, as under the best schedule; what a schedule takes longer than that (overheads of phases, ports that wait
+# for each other) follows as a delay. A rank continues when all it sends and receives has arrived.
 
 _PAIRS = 16
-"""Ranks up to which every pair has a flow of its own."""
+"""The largest number of ranks for which every pair has a flow of its own."""
 _MOST_WORK = 2e9
-"""Of layers times the fourth power of ranks, by which the time to schedule their all-to-alls goes: a minute."""
+"""The bound on layers times the fourth power of ranks, which the time to schedule their all-to-alls is proportional to:
+a minute.
+"""
 
 
 def in_pairs(job: LlmJob) -> bool:
@@ -83,7 +83,7 @@ def in_pairs(job: LlmJob) -> bool:
 
 
 class Marks(NamedTuple):
-    """What an all-to-all is called and ordered by."""
+    """The name of an all-to-all, and the factors by which it is ordered."""
 
     name: str
     kind: str
@@ -92,7 +92,7 @@ class Marks(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """Where a layer's tokens go: bytes from rank to rank, and how far (of `fabric`) these are apart."""
+    """The routing of a layer's tokens: bytes from rank to rank, and the distances (of `fabric`) between them."""
 
     sizes: Array  # int64 [ranks, ranks]; nothing to itself
     apart: Array  # int64 [ranks, ranks]
@@ -105,7 +105,9 @@ class Routing(NamedTuple):
 
 
 class Experts:
-    """Of one job, for expert groups of devices on `servers` [devices], each of which sends so many bytes."""
+    """The expert traffic of one job, for groups of devices on `servers` [devices], each of which
+    sends so many bytes.
+    """
 
     def __init__(self, job: LlmJob, workload: DeviceWorkload, sent: float, servers: Sequence[int]) -> None:
         self._job, self._workload, self._sent, self._servers = job, workload, round(sent), servers
@@ -125,7 +127,7 @@ class Experts:
             )
 
     def routing(self, layer: int, devices: Sequence[int]) -> Routing:
-        """A layer's, in a group of devices; the same for all microbatches."""
+        """The routing of a layer in a group of devices; the same for all microbatches."""
         apart = self._distances(devices)
         layer = layer if self._job.exchange.skew else 0
         key = (layer, apart.tobytes())
@@ -148,7 +150,7 @@ class Experts:
         return self._apart[devices[0]]
 
     def load(self, layer: int) -> Array:
-        """Tokens that each rank's experts have, over an equal part."""
+        """Tokens that each rank's experts have, relative to an equal share."""
         received = self._sizes(layer).sum(axis=0)
         return np.asarray(received / received.mean())
 
@@ -162,7 +164,9 @@ class Experts:
     def exchange(
         self, routing: Routing, devices: Sequence[int], ready: Sequence[Item], marks: Marks
     ) -> list[list[Item]]:
-        """The flows of a group's all-to-all, each rank's after its own of `ready`; what each rank then waits for."""
+        """Add the flows of a group's all-to-all, each rank's after its own of `ready`; returns what each rank then
+        waits for.
+        """
         waits = self._in_pairs(routing, devices, ready, marks) if self._pairs else self._in_ports(
             routing, devices, ready, marks
         )  # fmt: skip
@@ -190,7 +194,7 @@ class Experts:
     ) -> list[list[Item]]:
         workload = self._workload
         waits: list[list[Item]] = [[item] for item in ready]
-        # What a rank receives is on its way from when the last of the others sends.
+        # What a rank receives counts as in flight from when the last of the others sends.
         all_ready = workload.task(f"{marks.name} {devices[0]} begins", "edge", 0.0, devices[0], ready)
         for apart in np.unique(routing.apart).tolist():
             sizes, middle = np.where(routing.apart == apart, routing.sizes, 0), workload.beyond(apart)
@@ -210,8 +214,8 @@ class Experts:
 def token_bytes(ranks: int, sent: int, skew: float, seed: int, layer: int) -> Array:
     """int64 [ranks, ranks]: each rank sends `sent` bytes, to the ranks in proportion to their experts' popularity.
 
-    The k-th most popular rank has a weight of 1 / k^skew; who is popular is drawn anew for every layer, and how the
-    tokens of each rank fall is drawn around that within a fifth. All microbatches are alike.
+    The k-th most popular rank has a weight of 1 / k^skew; which are popular is drawn anew for every layer, and the
+    tokens of each rank vary around that by up to a fifth. All microbatches are alike.
     """
     if skew == 0:
         return np.full((ranks, ranks), round(sent / ranks), np.int64)
@@ -223,11 +227,11 @@ def token_bytes(ranks: int, sent: int, skew: float, seed: int, layer: int) -> Ar
     return np.asarray(np.round(sent * shares / shares.sum(axis=1, keepdims=True)), np.int64)
 
 
-# Gradients summed and parameters handed out, bucket by bucket: coflows of rings over data ranks.
+# Gradients are summed and parameters distributed, bucket by bucket: coflows of rings over data ranks.
 
 
 class Bucket(NamedTuple):
-    """Layers whose gradients go together, on the devices that hold them (one for each simulated data rank)."""
+    """Layers whose gradients are sent together, on the devices that hold them (one for each simulated data rank)."""
 
     layers: range
     devices: Sequence[int]
@@ -246,7 +250,7 @@ def add_gradients(job: LlmJob, costs: Costs, workload: DeviceWorkload, buckets: 
     ]
     whole = None
     if job.reduction.clip == "norm":
-        # One number of all gradients, which every update needs.
+        # Gradient clipping needs one number from all gradients before any update.
         flows = [flow for each in summed for flow in each]
         whole = workload.task("norm of all gradients", "edge", 0.0, 0, flows)
     for bucket, flows in zip(buckets, summed, strict=True):
@@ -255,7 +259,7 @@ def add_gradients(job: LlmJob, costs: Costs, workload: DeviceWorkload, buckets: 
 
 def _hand_out(job: LlmJob, costs: Costs, workload: DeviceWorkload, bucket: Bucket, summed: list[Item]) -> None:
     start, first = bucket.layers.start, bucket.devices[0]
-    # One task between many and many, for they would have a dependency for every pair.
+    # One task between many and many, which would otherwise have a dependency for every pair.
     there = workload.task(f"hops {start}", "hops", _latency(job), first, summed)
     seconds = len(bucket.layers) * job.compute.update_ms / 1e3
     updated = [
@@ -275,11 +279,11 @@ def _collective(
     ready: Sequence[Item],
     reduce: bool,
 ) -> list[Item]:
-    """One coflow: the ring of all data ranks for what they share, that of every e-th for experts."""
+    """One coflow: the ring of all data ranks for shared parameters, that of every e-th for experts."""
     kind = "reduce" if reduce else "gather"
     name = f"{kind} {bucket.layers.start}"
     each = job.reduction.gradient_bytes if reduce else job.reduction.parameter_bytes
-    # A reduction belongs to the last microbatch, a hand-out to the first of the next step.
+    # A reduction belongs to the last microbatch, a gather to the first of the next step.
     microbatch = job.parallel.microbatches - 1 if reduce else 0
     flows: list[Item] = []
     for shift, parameters, ring in ((1, sizes[0], "shared"), (job.parallel.expert, sizes[1], "experts")):
@@ -293,7 +297,7 @@ def _collective(
 
 
 def _next(bucket: Bucket, rank: int) -> int:
-    """The device of a rank; beyond those simulated, the one that stands for it, as seen from another server."""
+    """The device of a rank; beyond those simulated, its representative, as seen from another server."""
     if rank < len(bucket.devices):
         return bucket.devices[rank]
     return (bucket.images or bucket.devices)[rank % len(bucket.devices)]

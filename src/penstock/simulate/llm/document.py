@@ -21,7 +21,7 @@ Milliseconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class ModelDocument(StrictDocument):
-    """A model's shape: that of a preset, but for what is said otherwise; or all of it."""
+    """A model's shape: that of a preset with changes, or all of it."""
 
     preset: str | None = Field(default=None, description="gpt3-13b, gpt3-175b, mixtral-8x7b, ...")
     layers: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -54,7 +54,7 @@ class ModelDocument(StrictDocument):
 
 
 class ParallelDocument(StrictDocument):
-    """Degrees of parallelism; together they say how many GPUs there are."""
+    """Degrees of parallelism, which together give the number of GPUs."""
 
     tensor: Degree = 1
     pipeline: Degree = 1
@@ -83,7 +83,7 @@ class ServersDocument(StrictDocument):
 
 
 class ComputeDocument(StrictDocument):
-    """What GPUs take: from a rate, or as measured (milliseconds a layer and microbatch, forward)."""
+    """Times of GPUs: from a rate, or as measured (milliseconds per layer and microbatch, forward)."""
 
     tflops: Positive = Field(default=312.0, description="of a GPU")
     efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
@@ -95,7 +95,7 @@ class ComputeDocument(StrictDocument):
 
 
 class ExchangeDocument(StrictDocument):
-    """How tokens go to their experts and back."""
+    """How tokens are sent to their experts and back."""
 
     schedule: ScheduleName = "fair"
     skew: Annotated[float, Field(ge=0, le=8)] = Field(default=0.5, description="0: all experts are alike")
@@ -110,7 +110,7 @@ class ExchangeDocument(StrictDocument):
 
 
 class ReductionDocument(StrictDocument):
-    """How gradients are summed and parameters handed out (ZeRO-2)."""
+    """How gradients are summed and parameters distributed (ZeRO-2)."""
 
     shape: Literal["ring", "tree"] = "ring"
     bucket_layers: Annotated[int, Field(ge=1, le=1024)] = 1

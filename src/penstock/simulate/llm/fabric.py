@@ -1,8 +1,8 @@
 """The network between simulated devices: NVLink inside a server, NICs, and the switches where they can limit.
 
-Beside the devices there are images of some of them, with their links, as devices in other servers see them: for what
-goes to one that is not simulated, and that the device stands for. And there are places without links of their own, for
-what goes to or comes from all of a group at once: one for every distance, for that says which switches are on the way.
+Beside the devices there are images of some of them, with their links, as devices in other servers see them: for traffic
+to a device that is not simulated, and that the device represents. And there are virtual nodes without links of their
+own, for traffic to or from all of a group at once: one for every distance, which decides the switches on the way.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from penstock.hardware.machines import Network
 _GBPS = 1e9 / 8
 PLACES = ("switch", "leaf", "pod", "fabric")
 SERVER, LEAF, POD, ANYWHERE = range(4)
-"""How far two devices are apart: in one server, under one leaf, in one pod (or under one layer of spines), or more."""
+"""The distance of two devices: in one server, under one leaf, in one pod (or under one layer of spines), or more."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Servers:
             )
 
     def apart(self, one: int, other: int) -> int:
-        """How far two servers are apart; all are far where switches cannot limit."""
+        """The distance of two servers; the largest one where switches cannot limit."""
         if one == other:
             return SERVER
         if not self.limiting:
@@ -58,7 +58,7 @@ class Servers:
 
     @property
     def limiting(self) -> bool:
-        """Whether the links of switches can be in the way although packets are sprayed over all."""
+        """Whether the links of switches can limit although packets are sprayed over all."""
         return self.oversubscription > 1 and self.routing == "spray"
 
     @property
@@ -92,7 +92,7 @@ class Image(NamedTuple):
 
 
 class _Ways(NamedTuple):
-    """What leads out of a device, or into it: numbers of links."""
+    """The links out of a device, or into it, by number."""
 
     nvlink: int
     nic: int
@@ -100,10 +100,10 @@ class _Ways(NamedTuple):
 
 
 class Fabric:
-    """Links by name, found as they are first crossed."""
+    """Links by name, created when they are first crossed."""
 
     def __init__(self, servers: Servers, seats: Sequence[Seat], images: Sequence[Image], seed: int) -> None:
-        """Without images, the seats are all there are, and switches carry what they do in truth."""
+        """Without images, the seats are all devices, and switches carry exactly their traffic."""
         if servers.routing == "ecmp" and images:
             raise PenstockError(
                 "routing ecmp needs the paths of all devices: set simulate to all, or routing to spray.",
@@ -112,13 +112,13 @@ class Fabric:
         self.servers, self._seats, self._images = servers, seats, images
         self._key = document_key(seed, "equal-cost paths")
         self._where = [seat.server for seat in seats] + [image.server for image in images]
-        # Servers that are not simulated have their part of an uplink, and use it alike; those not in use leave theirs.
+        # Servers that are not simulated use their share of an uplink likewise; the share of unused servers is free.
         self._here = sorted({seat.server for seat in seats}) if images else range(servers.count)
         self._links: dict[str, int] = {}
         self._rates: list[float] = []
 
     def network(self, names: Sequence[str]) -> Network:
-        """Between the devices, called `names`, then their images, and then the places."""
+        """The network between the devices, called `names`, then their images, and then the virtual nodes."""
         size = len(self._where) + len(PLACES)
         starts, crossed = [0], list[int]()
         for source in range(size):
@@ -142,7 +142,7 @@ class Fabric:
         return [*out, *self._hashed(source, target), *into] if self.servers.routing == "ecmp" else [*out, *into]
 
     def _half(self, ways: _Ways, apart: int) -> Sequence[int]:
-        """The links from a device to the top of its way, or from there to it."""
+        """The links from a device to the top of its route, or from there to it."""
         if apart == SERVER:
             return (ways.nvlink,)
         return (ways.nic, *ways.switches[: apart - LEAF])
@@ -186,7 +186,7 @@ class Fabric:
         return Counter(self.servers.pod(server) for server in self._here)
 
     def _hashed(self, source: int, target: int) -> list[int]:
-        """One of the equal paths through the switches, by the pair."""
+        """One of the equal paths through the switches, chosen by a hash of the pair."""
         servers, ends = self.servers, (self._seats[source].server, self._seats[target].server)
         leaves, pods = tuple(map(servers.leaf, ends)), tuple(map(servers.pod, ends))
         if leaves[0] == leaves[1]:

@@ -1,6 +1,6 @@
-"""All that one step of training depends on, and its costs in seconds and bytes.
+"""All inputs of one training step, and its costs in seconds and bytes.
 
-Costs are those of a device, which is all GPUs of a tensor group together: what one sends, all of them send.
+Costs are those of a device, which is all GPUs of a tensor group together: they all send the same.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from penstock.simulate.llm.model import Model, Parallelism
 
 @dataclass(frozen=True)
 class Compute:
-    """What GPUs take. A time that is given (milliseconds a layer and microbatch, forward) counts before the rate."""
+    """Times of GPUs. A given time (milliseconds per layer and microbatch, forward) takes precedence over the rate."""
 
     tflops: float = 312.0  # of a GPU, 16 bit
     efficiency: float = 0.5  # what a layer reaches of it
@@ -26,7 +26,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class ExpertExchange:
-    """How tokens go to their experts and back."""
+    """How tokens are sent to their experts and back."""
 
     schedule: str = "fair"  # of penstock.coflow.matching
     skew: float = 0.5  # exponent of the experts' popularity; 0: all alike
@@ -41,7 +41,7 @@ class ExpertExchange:
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """How gradients are summed and parameters handed out: ZeRO-2's reduce-scatter and all-gather."""
+    """How gradients are summed and parameters distributed: ZeRO-2's reduce-scatter and all-gather."""
 
     shape: Literal["ring", "tree"] = "ring"
     bucket_layers: int = 1
@@ -93,7 +93,7 @@ class LlmJob:
         return self.parallel.replicas(self.servers.gpus, self.simulate == "all")
 
     def seat(self, stage: int, rank: int) -> Seat:
-        """Where the device of a stage and a data rank is, simulated or not."""
+        """The seat of the device of a stage and a data rank, simulated or not."""
         first = (rank + self.parallel.data * stage) * self.parallel.tensor
         return Seat(first // self.servers.gpus, first % self.servers.gpus, self.parallel.tensor)
 
@@ -103,7 +103,7 @@ _HALF = 2
 
 
 class Costs:
-    """Seconds and bytes of one job's parts."""
+    """Seconds and bytes of one job's operations."""
 
     def __init__(self, job: LlmJob) -> None:
         model, compute, parallel = job.model, job.compute, job.parallel
@@ -118,7 +118,7 @@ class Costs:
         self.between_stages = passed if parallel.sequence_parallel else passed * parallel.tensor
         """Bytes from stage to stage."""
         self.to_experts = passed * model.top_k
-        """Bytes of tokens that a device sends in one all-to-all, to itself too."""
+        """Bytes of tokens that a device sends in one all-to-all, including to itself."""
 
     def attention(self, forward: bool) -> float:
         """Seconds of a layer's pass up to its feed-forward part."""
@@ -133,8 +133,9 @@ class Costs:
         return self._head * (1.0 if forward else self._job.compute.backward)
 
     def reduced(self, layers: range, last: int) -> tuple[float, float]:
-        """Parameters of some layers as far as a ring of all data ranks moves them, and as far as a ring of those with
-        the same experts does. `last` is the model's last layer: the first and last hold the words' embeddings."""
+        """Parameters of some layers that a ring of all data ranks moves, and those that a ring of ranks with the same
+        experts moves. `last` is the model's last layer: the first and last hold the token embeddings.
+        """
         model, parallel = self._job.model, self._job.parallel
         ends = sum(1 for layer in layers if layer == 0) + sum(1 for layer in layers if layer == last)
         shared = len(layers) * model.shared_parameters + ends * model.vocabulary * model.hidden
@@ -142,14 +143,15 @@ class Costs:
         return shared * self._moved(parallel.data), experts * self._moved(parallel.data // parallel.expert)
 
     def _moved(self, ranks: int) -> float:
-        """What part of the data a rank sends in a reduce-scatter, or in an all-gather."""
+        """The share of the data that a rank sends in a reduce-scatter, or in an all-gather."""
         if ranks == 1:
             return 0.0
         return (ranks - 1) / ranks if self._job.reduction.shape == "ring" else 1.0
 
     def _whole(self, seconds: float, forward: bool) -> float:
-        """With what tensor ranks exchange: as much backward as forward, and again where activations are computed again,
-        which `backward` counts as one forward pass more than 2."""
+        """Seconds including tensor-parallel communication: as much backward as forward, and again where activations are
+        recomputed, which `backward` counts as one forward pass more than 2.
+        """
         times = self._job.compute.backward
         return seconds + self._tensor if forward else seconds * times + self._tensor * max(1.0, times - 1)
 

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from penstock.errors import PenstockError, nearest
 
-# The shape of a transformer, and what follows from it: parameters and arithmetic of a layer.
-#
-# `preset` gives models by name: as they were published, and as the source of the coflow policies simulated them.
+# The shape of a transformer, and what follows from it: parameters and arithmetic of a layer. `preset` gives models by
+# name: as they were published, and as Hermod simulated them.
 
 
 @dataclass(frozen=True)
@@ -72,13 +71,15 @@ class Model:
         return self.layers * (self.shared_parameters + self.expert_parameters) + 2 * self.vocabulary * self.hidden
 
     def attention_flops(self, tokens: int) -> float:
-        """Of one layer's forward pass up to the experts: projections, scores, the gate, what every token passes."""
+        """Operations of one layer's forward pass up to the experts: projections, scores, the gate, and shared parts."""
         scores = 4.0 * tokens * self.sequence * self.hidden
         beside = self.matrices * self.hidden * self.shared if self.experts else 0
         return 2.0 * tokens * (self.attention_parameters + self.hidden * self.experts + beside) + scores
 
     def feed_forward_flops(self, tokens: int) -> float:
-        """Of one layer's forward pass through its feed-forward part, or through the experts its tokens go to."""
+        """Operations of one layer's forward pass through its feed-forward part, or through the
+        experts of its tokens.
+        """
         return 2.0 * tokens * max(1, self.top_k) * self.matrices * self.hidden * self.feed_forward
 
     def head_flops(self, tokens: int) -> float:
@@ -110,10 +111,10 @@ PRESETS = {
     "gpt3-175b": _GPT3_175B,
     "mixtral-8x7b": _MIXTRAL_7B,
     "mixtral-8x22b": _MIXTRAL_22B,
-    "mixtral-8x22b-32l": replace(_MIXTRAL_22B, layers=32),  # the source's
+    "mixtral-8x22b-32l": replace(_MIXTRAL_22B, layers=32),  # Hermod's
     "qwen1.5-moe": _QWEN_MOE,
-    "qwen-moe-24l": replace(_QWEN_MOE, experts=64),  # the source's
-    "qwen-moe-12l": replace(_QWEN_MOE, experts=64, layers=12),  # the source's, on its testbed
+    "qwen-moe-24l": replace(_QWEN_MOE, experts=64),  # Hermod's
+    "qwen-moe-12l": replace(_QWEN_MOE, experts=64, layers=12),  # Hermod's, on its testbed
 }
 
 
@@ -124,22 +125,19 @@ def preset(name: str) -> Model:
     return PRESETS[name]
 
 
-# How a model is spread over GPUs, and which GPUs are simulated for all that do the same.
-#
-# GPUs are numbered as Megatron does: tensor ranks first, then data ranks, then stages; the expert groups are
-# neighbouring data ranks. The GPUs of one tensor group always send and compute alike and stand for one *device*.
-#
-# Data ranks do the same work on other tokens. Where not all are asked for, the first `replicas` stand for all: as many
-# as fill whole expert groups and whole servers. A ring over all data ranks then goes on beyond the last of them to the
-# fabric, from where the same comes in to the first. Where the data ranks are no multiple of that number, servers hold
-# different stages and expert groups lie differently in them: then none can stand for others, and all are simulated.
-#
-# A stage works in the order of one forward, one backward pass (1F1B), plain or interleaved (`order_of`).
+# How a model is parallelised over GPUs, and which GPUs are simulated on behalf of all that do the same. GPUs are
+# numbered as in Megatron: tensor ranks first, then data ranks, then stages; the expert groups are neighbouring data
+# ranks. The GPUs of one tensor group always send and compute alike and are one *device*. Data ranks do the same work on
+# other tokens. Where not all are asked for, the first `replicas` represent all: as many as fill whole expert groups and
+# whole servers. A ring over all data ranks then continues from the last of them into the fabric, from where the same
+# traffic reaches the first. Where the data ranks are no multiple of that number, servers hold different stages and
+# expert groups lie differently in them: then none can represent others, and all are simulated. A stage works in the
+# order of one forward, one backward pass (1F1B), plain or interleaved (`order_of`).
 
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Degrees, and how a step is cut."""
+    """Degrees of parallelism, and the microbatches of a step."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -184,7 +182,7 @@ class Parallelism:
         return range(chunk * each, (chunk + 1) * each)
 
     def check(self, model: Model, server_gpus: int) -> None:
-        """Refuse what does not go into each other."""
+        """Refuse degrees that do not divide the model or the servers."""
         if model.layers % self.chunks:
             raise PenstockError(
                 f"layers={model.layers} is not divisible by pipeline x interleave = {self.chunks}.",
@@ -220,12 +218,12 @@ class Work(NamedTuple):
 
 
 def order_of(stage: int, stages: int, microbatches: int, interleave: int = 1) -> list[Work]:
-    """What a stage does in a step: forward passes until the first comes back, then one of each, then the rest."""
+    """The work of a stage in a step: forward passes until the first returns, then one of each, then the rest."""
     total = microbatches * interleave
     if interleave == 1:
         warm = min(stages - stage - 1, total)
     elif microbatches == stages:
-        # The first microbatch comes back after all have passed everywhere.
+        # The first microbatch returns after it has passed all stages.
         warm = total
     else:
         warm = min(2 * (stages - stage - 1) + (interleave - 1) * stages, total)
@@ -236,7 +234,7 @@ def order_of(stage: int, stages: int, microbatches: int, interleave: int = 1) ->
 
 
 def _pass(k: int, forward: bool, stages: int, interleave: int) -> Work:
-    """A stage's k-th pass one way: rounds of as many microbatches as there are stages, chunk after chunk."""
+    """A stage's k-th pass in one direction: rounds of as many microbatches as there are stages, chunk after chunk."""
     chunk = k // stages % interleave
     microbatch = k // (stages * interleave) * stages + k % stages if interleave > 1 else k
     return Work(forward, chunk if forward else interleave - 1 - chunk, microbatch)

@@ -1,5 +1,4 @@
-"""One step of training as a workload, whose iterations are steps: what a device computes, in what order, and what
-travels between devices.
+"""One training step as a workload, whose iterations are steps: what devices compute, in what order, and what they send.
 
 Kinds of tasks: `forward`, `backward`, `update`, and as delays `phases` (of an all-to-all's schedule) and `hops` (of a
 ring or tree); `edge` and `place` take no time. Kinds of flows: `ep-forward`, `ep-backward` (all-to-alls of experts),
@@ -23,7 +22,7 @@ DELAYS = ("phases", "hops")
 """Kinds of tasks that are communication."""
 _MOST_DEVICES = 512
 _MOST_ITEMS = 2_000_000
-"""Tasks and flows of a step, one by one in memory."""
+"""The most tasks and flows of a step that are held in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ def build_step(job: LlmJob) -> LlmStep:
 
 
 def _check_size(job: LlmJob) -> None:
-    """Refuse what would take too long, or too much memory, before it is put together."""
+    """Refuse jobs that would take too long, or too much memory, before the step is built."""
     parallel, replicas = job.parallel, job.replicas
     alike, devices = parallel.alike(job.servers.gpus), parallel.pipeline * replicas
     if devices > _MOST_DEVICES:
@@ -85,7 +84,7 @@ class _StepBuilder:
         self.job, self.costs, self.replicas = job, Costs(job), job.replicas
         self.seats = [job.seat(stage, rank) for stage in range(parallel.pipeline) for rank in range(self.replicas)]
         self.names = [f"s{stage}.d{rank}" for stage in range(parallel.pipeline) for rank in range(self.replicas)]
-        # Seen by the last ranks that are simulated, the first stand for those that follow.
+        # The last simulated ranks see the first ones as those that would follow.
         beyond = range(parallel.expert if self.replicas < parallel.data else 0)
         self.images = [
             Image(stage * self.replicas + rank, job.seat(stage, self.replicas + rank).server)
@@ -123,7 +122,7 @@ class _StepBuilder:
             self.workload.wait(item, self._entries[True, chunk, first.microbatch, device], 1)
 
     def join_stages(self) -> None:
-        """What a chunk hands on goes to the next, forward and then back."""
+        """Connect the chunks: each sends to the next, forward and then backward."""
         parallel, size = self.job.parallel, self.costs.between_stages
         for (forward, chunk, microbatch, device), item in self._exits.items():
             following = chunk + 1 if forward else chunk - 1
@@ -140,7 +139,7 @@ class _StepBuilder:
             self.workload.wait(flow, self._entries[forward, following, microbatch, target])
 
     def buckets(self) -> list[Bucket]:
-        """Layers whose gradients go together, in the model's order."""
+        """Layers whose gradients are sent together, in the model's order."""
         parallel, model, out = self.job.parallel, self.job.model, []
         for chunk in range(parallel.chunks):
             stage = chunk % parallel.pipeline
@@ -166,7 +165,7 @@ class _StepBuilder:
         return entries, exits
 
     def _add_dense_pass(self, stage: int, work: Work) -> tuple[list[Item], list[Item]]:
-        """One task; or one for every bucket where parameters are waited for or gradients go."""
+        """One task; or one for every bucket where parameters are waited for or gradients are sent."""
         parallel, costs = self.job.parallel, self.costs
         chunk = stage + work.chunk * parallel.pipeline
         layers = parallel.layers_of(chunk, self.job.model)
@@ -188,7 +187,7 @@ class _StepBuilder:
         return entries, exits
 
     def _add_expert_pass(self, stage: int, work: Work) -> tuple[list[Item], list[Item]]:
-        """Attention, tokens to their experts, the experts, tokens back, for every layer; backward the same reversed."""
+        """Attention, tokens to their experts, the experts, tokens back, for every layer; backward in reverse."""
         layers = self.job.parallel.layers_of(stage + work.chunk * self.job.parallel.pipeline, self.job.model)
         costs, devices = self.costs, self.devices(stage)
         head = costs.head(work.forward) * (layers[-1] == self.job.model.layers - 1)
@@ -224,7 +223,7 @@ class _StepBuilder:
         return items
 
     def _experts(self, work: Work, layer: int, stage: int, ready: list[Item]) -> list[list[Item]]:
-        """There, through the experts, and back; what each device then waits for."""
+        """Tokens to the experts, through them, and back; returns what each device then waits for."""
         assert self.experts is not None, "only for models with experts"
         load, size = self.experts.load(layer), self.job.parallel.expert
         seconds = self.costs.feed_forward(work.forward)

@@ -1,7 +1,7 @@
 """How flows share links: the policies, each of which chooses a way of sharing from `simulate/sharing`.
 
-`POLICIES` is the table of contents. `flow_policies` know flows alone, `coflow_policies` what belongs together. A new
-policy is an entry in one of them or in a file of its own, and one line here (docs/simulating.md).
+`POLICIES` lists them. `flow_policies` consider single flows, `coflow_policies` groups of them. A new policy is an entry
+in one of them or in a file of its own, and one line here (docs/simulating.md).
 """
 
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ _OF_COFLOWS = {
 FLOW_POLICIES = tuple(_OF_FLOWS)
 """For flows of any kind."""
 COFLOW_POLICIES = tuple(_OF_COFLOWS)
-"""Orders of coflows by what they are to a model."""
+"""Orders of coflows by their role in a model."""
 POLICIES: "Registry[RatePolicy]" = Registry(
     "rate policy",
     "penstock.rate_policies",

@@ -13,7 +13,7 @@ from penstock.simulate.sharing.families import PRIORITY, PROPORTIONAL
 from penstock.simulate.state import Terms
 from penstock.simulate.timeline import step_seconds
 
-# Which flows are of one type: what the coflow policies tell apart.
+# The types of flows that the coflow policies distinguish.
 
 EP, PP, DP, OTHER = "ep", "pp", "dp", "other"
 TYPES = {
@@ -46,15 +46,13 @@ def rank_by_kind(case: Case, ranks: Mapping[str, int], rest: int) -> Array:
     return np.array([[ranks.get(kind, rest) for kind in case.kinds]], np.int64)
 
 
-# `hermod`: strict priority by step, microbatch, type and layer.
-#
-# Within a microbatch, experts' all-to-alls and what passes between stages go before gradients (experts before stages
-# where chunks are interleaved), and lower layers before higher ones. Parameters that are gathered for the next step
-# count as its first microbatch's, and there the layer counts before the type: what the front layers need comes first. A
-# GNN's batches are its steps: what an earlier batch needs goes first, and of one batch gradients and parameters first.
-#
-# Open in the source: "a DP coflow competes by layer" makes no order of three factors; counting gathers as the first
-# microbatch of the next step does, and agrees with all of its cases.
+# `hermod` (Hermod): strict priority by step, microbatch, type and layer. Within a microbatch, experts' all-to-alls and
+# what passes between stages go before gradients (experts before stages where chunks are interleaved), and lower layers
+# before higher ones. Parameters that are gathered for the next step count as its first microbatch's, and there the
+# layer counts before the type: what the front layers need comes first. A GNN's batches are its steps: what an earlier
+# batch needs goes first, and of one batch gradients and parameters first. Open in Hermod: "a DP coflow competes by
+# layer" does not define an order of three factors; counting gathers as the first microbatch of the next step does, and
+# agrees with all of its cases.
 
 _FIRST, _SECOND, _LAST = range(3)
 _ORDER = dict.fromkeys(TYPES, _FIRST) | {
@@ -77,7 +75,7 @@ def model_ranks(case: Case) -> Array:
     widths = (int(microbatch.max(initial=0)) + 1, max(3, int(layer.max(initial=0)) + 1) + 1)
     by_layer = microbatch == 0
     higher, lower = np.where(by_layer, layer, kinds), np.where(by_layer, kinds, layer)
-    # Reductions come last in their microbatch, also where it is the first because it is the only one.
+    # Reductions come last in their microbatch, also if it is the only one.
     higher, lower = np.where(reductions, widths[1] - 1, higher), np.where(reductions, layer, lower)
     step = np.arange(len(case.amounts.sizes), dtype=np.int64)[:, None] + gathers[None, :]
     return np.asarray(((step * widths[0] + microbatch) * widths[1] + higher) * widths[1] + lower)
@@ -90,13 +88,12 @@ def _terms_of_model_ranks(case: Case) -> Terms:
 HERMOD = RatePolicy("hermod", PRIORITY, _terms_of_model_ranks)
 
 
-# `slack`: the coflow that can wait least goes first, by the step's own critical path.
-#
-# Ours. A coflow's tail is the longest chain from its start to the end of the last step; the longer, the sooner its
-# turn. Tails depend on how long flows take, and that on the order: so the order is found in rounds, each from the times
-# that the best order so far gave in the simulator. The rounds start from the model's factors (`hermod`), from no order
-# at all (`fair`) and from times without contention, and the order with the shortest step wins: an order worse than one
-# of these is never taken. What comes out is an order of coflows, to be set before training starts, as the factors are.
+# `slack` (ours): the coflow that can wait least goes first, by the step's own critical path. A coflow's tail is the
+# longest chain from its start to the end of the last step; the longer, the earlier its turn. Tails depend on how long
+# flows take, and that on the order: so the order is found in rounds, each from the simulated times of the best order so
+# far. The rounds start from the model's factors (`hermod`), from no order at all (`fair`) and from times without
+# contention, and the order with the shortest step wins: an order worse than one of these is never taken. The result is
+# an order of coflows, to be set before training starts, as the factors are.
 
 _ROUNDS = 4
 _SAME = 1e-9  # relative: tails closer than this are one rank
@@ -132,7 +129,7 @@ def _by_tails(case: Case, durations: Array) -> Array:
 
 
 def _tried(case: Case, ranks: Array) -> tuple[float, Array]:
-    """Seconds of a step under an order, and what every item took."""
+    """Seconds of a step under an order, and the duration of every item."""
     record = Executor().run(PRIORITY, case, terms_of(case, rank=ranks), times=True).record
     return step_seconds(case, record.ends), record.ends - record.starts
 
@@ -144,12 +141,11 @@ def _terms_of_slack_orders(case: Case) -> Terms:
 SLACK = RatePolicy("slack", PRIORITY, _terms_of_slack_orders, slack_orders)
 
 
-# `omcoflow`: rates inside a coflow so that its flows would end together if it were alone; coflows share in proportion.
-#
-# The flows of one coflow number and iteration (by default those into one task) are a coflow. Alone, it would take G =
-# max over links of its bytes on the link / capacity, each flow at bytes / G. With others, every link is divided in
-# proportion to these rates, and no flow is faster than alone. The source gives no formula for flows that start at
-# different times: G is that of the whole coflow, known when its first flow starts.
+# `omcoflow` (OMCoflow, a baseline of DGTP): rates inside a coflow so that its flows would end together if it were
+# alone; coflows share in proportion. The flows of one coflow number and iteration (by default those into one task) are
+# a coflow. Alone, it would take G = max over links of its bytes on the link / capacity, each flow at bytes / G. With
+# others, every link is divided in proportion to these rates, and no flow is faster than alone. DGTP gives no formula
+# for flows that start at different times: G is that of the whole coflow, known when its first flow starts.
 
 
 def _terms_in_proportion(case: Case) -> Terms:
@@ -217,10 +213,9 @@ def _terms_by_layer(case: Case) -> Terms:
 BYTESCHEDULER = RatePolicy("bytescheduler", PRIORITY, _terms_by_layer)
 
 
-# `ep-over-dp` (Lina): in the backward pass experts' all-to-alls go before all else; the rest share as equals.
-#
-# The source gives all-to-alls precedence over gradient reductions, and only where the two meet in the backward pass; of
-# what passes between stages it says nothing, so this shares with the reductions.
+# `ep-over-dp` (Lina): in the backward pass experts' all-to-alls go before all else; the rest share as equals. Lina
+# gives all-to-alls precedence over gradient reductions, and only where the two meet in the backward pass; it does not
+# treat traffic between stages, so this shares with the reductions.
 
 
 def _terms_of_experts_first(case: Case) -> Terms:

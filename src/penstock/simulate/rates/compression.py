@@ -1,9 +1,9 @@
-"""An order of many ranks with the few queues that switches have.
+"""An order of many ranks carried out with the few queues that switches have.
 
-What matters is only the order among coflows that meet: that cross one link at one time. A coflow's queue is the first
-that comes after those of all coflows that go before it and meet it, as far as there are queues; the last queue holds
-the rest, which share as equals. When each is under way is taken from a run with all ranks. The queues are settled
-before training starts, as a mark in packets has to be.
+Only the order among coflows that meet matters: that cross one link at one time. A coflow's queue is the first after
+those of all coflows that precede it and meet it, as far as there are queues; the last queue holds the rest, which share
+as equals. When each coflow is active is taken from a run with all ranks. The queues are fixed before training starts,
+as packet marks must be.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ def compressed(case: Case, ranks: Array, starts: Array, ends: Array, queues: int
 
 
 def check_coflows(case: Case) -> None:
-    """Refuse more coflows than can be put in queues in a reasonable time."""
+    """Refuse more coflows than can be assigned to queues in a reasonable time."""
     many = len(case.amounts.sizes) * (int(case.coflows.max(initial=0)) + 1)
     if many > _MOST:
         raise PenstockError(
@@ -60,8 +60,8 @@ def _crossed(case: Case, count: int) -> Array:
 def _queues(order: Array, rank: Array, begin: Array, end: Array, crossed: Array, queues: int) -> Array:
     """The queue of every coflow, in order.
 
-    Those that have theirs are listed by stretches of time, as wide as keeps the lists short: a coflow looks only at
-    those of its own stretches.
+    Coflows that have a queue are listed by intervals of time, as wide as keeps the lists short: a coflow compares only
+    with those of its own intervals.
     """
     out, since = np.zeros(len(order), np.int64), begin.min()
     width = max((end - begin).sum() / (_STRETCHES * len(order)), (end.max() - since) / len(order)) or 1.0
@@ -85,13 +85,13 @@ def _put_in_queues(
     listed: Array,
     out: Array,
 ) -> None:
-    """Fill in `out`. A stretch's list is of places in `listed`: who it is, and the place of the next."""
+    """Fill in `out`. An interval's list consists of entries in `listed`: a coflow, and the entry of the next."""
     count, at = crossed.shape[0], 0
     for coflow in order:
         queue = 0
         for stretch in range(first[coflow], last[coflow] + 1):
             entry = heads[stretch]
-            # The last queue is the most that can come out.
+            # No coflow can get a later queue than the last.
             while entry >= 0 and queue < queues - 1:
                 other = listed[0, entry]
                 entry = listed[1, entry]

@@ -7,42 +7,37 @@ from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.sharing.families import BY_ARRIVAL, BY_TIME_LEFT, PRIORITY, PROPORTIONAL
 from penstock.simulate.state import Terms
 
-# `fair`: max-min fair rates by progressive filling. What `oes` leaves unused is given to whoever can take it.
-#
-# All flows count alike: what a network does that knows nothing of coflows (Megatron's case), and what long-lived TCP
-# flows of one round-trip time come near to.
+# `fair`: max-min fair rates by progressive filling. What `oes` leaves unused is given to flows that can use it. All
+# flows count alike: the behaviour of a network that knows nothing of coflows (Megatron's case), and approximately that
+# of long-lived TCP flows with equal round-trip times.
 
 FAIR = RatePolicy("fair", PRIORITY, terms_of)
 
 
-# `oes`: every link is divided equally among its active flows, and a flow gets the least of its links' shares.
-#
-# On a star this is min(Bin / in-degree, Bout / out-degree), degrees counting active flows. The source works in time
-# steps; rates change only when something starts or ends, so continuous time is exact. Its listing starts every task at
-# once, its text only those that wait for nothing: we follow the text.
+# `oes` (DGTP): every link is divided equally among its active flows, and a flow gets the least of its links' shares. On
+# a star this is min(Bin / in-degree, Bout / out-degree), degrees counting active flows. DGTP works in time steps; rates
+# change only when something starts or ends, so continuous time is exact. Its listing starts every task at once, its
+# text only those that wait for nothing: we follow the text.
 
 OES = RatePolicy("oes", PROPORTIONAL, terms_of)
 
 
-# `fifo`: flows in the order in which they started, each takes all that is left along its path.
-#
-# The source says only that DistDGL sends from FIFO queues. One order for the whole network is ours; flows that start in
-# the same instant are ordered by iteration, then by number.
+# `fifo`: flows in the order in which they started, each takes all that is left along its path. DGTP says only that
+# DistDGL sends from FIFO queues. One order for the whole network is ours; flows that start in the same instant are
+# ordered by iteration, then by number.
 
 FIFO = RatePolicy("fifo", BY_ARRIVAL, terms_of)
 
 
-# `mrtf`: the flow with the least remaining time first; each takes all that is left along its path.
-#
-# Remaining time is bytes left over the path's rate when nothing else flows; the source does not say. The order is
-# looked at whenever something starts or ends, and a flow in service may be put back.
+# `mrtf` (a baseline of DGTP): the flow with the least remaining time first; each takes all that is left along its path.
+# Remaining time is bytes left over the path's rate when nothing else flows; DGTP does not define it. The order is
+# updated whenever something starts or ends, and a flow in service may be preempted.
 
 MRTF = RatePolicy("mrtf", BY_TIME_LEFT, terms_of)
 
 
-# `iteration-first`: flows of an earlier iteration go before those of a later one; max-min among equals.
-#
-# Ours: batches that are needed sooner do not wait for prefetching.
+# `iteration-first` (ours): flows of an earlier iteration go before those of a later one; max-min among equals. Batches
+# that are needed sooner do not wait for prefetching.
 
 
 def _terms_by_iteration(case: Case) -> Terms:
@@ -52,12 +47,11 @@ def _terms_by_iteration(case: Case) -> Terms:
 ITERATION_FIRST = RatePolicy("iteration-first", PRIORITY, _terms_by_iteration)
 
 
-# `critical-path`: the flow with the least slack first; max-min among those of like slack.
-#
-# Ours. A flow's tail is the longest chain from its start to the end of the last iteration, each item as long as it
-# takes alone. The longer the tail, the less slack, the earlier the rank; a rank is as wide as a sixteenth of the mean
-# iteration on the longest chain. Measured on the papers100M setting: tails without contention beat the source's
-# crowded ones by -0.2 to 7 %, and narrow ranks beat wide ones, most where samplers are away from their workers.
+# `critical-path` (ours): the flow with the least slack first; max-min among those of similar slack. A flow's tail is
+# the longest chain from its start to the end of the last iteration, each item as long as it takes alone. The longer the
+# tail, the less slack, the earlier the rank; a rank is as wide as a sixteenth of the mean iteration on the longest
+# chain. Measured on the papers100M setting: tails without contention beat DGTP's crowded ones by -0.2 to 7 %, and
+# narrow ranks beat wide ones, most where samplers are away from their workers.
 
 RANKS_PER_ITERATION = 16
 

@@ -1,6 +1,6 @@
-"""The ways of sharing that policies choose from, and the one place that tells them apart.
+"""The ways of sharing that policies choose from, and the dispatch to them.
 
-Kernels that take functions cannot be cached between processes, so a number says which way is meant.
+Kernels that take functions cannot be cached between processes, so a way is given by a number.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def open_groups(
     closed: Array,
     numbers: Array,
 ) -> None:
-    """Forget whatever the arrays hold from an earlier run."""
+    """Reset the arrays of an earlier run."""
     tree[:] = np.inf
     numbers[:] = 0
     for link in range(links.shape[0]):
@@ -72,7 +72,7 @@ def let_in(
     changes: Array,
     numbers: Array,
 ) -> int:
-    """A flow, and those it stands for, starts; the serial of the group whose speed it has."""
+    """Start a flow, and those it represents; returns the serial of the group whose speed it has."""
     if family == PROPORTIONAL:
         enter(groups, flows, path, instance, size, copies, now)
         shift_load(links, paths, path_links, link_crossings, places, path_copies, dirty, numbers, path, weight, copies)
@@ -99,7 +99,7 @@ def let_out(
     ended: Array,
     numbers: Array,
 ) -> int:
-    """The first flows of a group end now: their instances go to `ended`; how many there are."""
+    """End the first flows of a group: their instances go to `ended`; returns how many there are."""
     set_leaf(tree, group, np.inf)
     if family >= BY_ARRIVAL:
         ended[0] = groups[group].root
@@ -142,7 +142,7 @@ def share_links(
     changes: Array,
     numbers: Array,
 ) -> None:
-    """New rates after flows came or went."""
+    """Compute new rates after flows came or went."""
     if family == PROPORTIONAL:
         share_by_weight(
             groups, flows, tree, links, crossing_paths, link_crossings, places, paths, path_links, dirty, ceiling, now,

@@ -7,14 +7,13 @@ from penstock.graph.inline_kernels import inner
 from penstock.simulate.heaps import NONE, meld, set_leaf, without_root
 from penstock.simulate.state import CHANGES, TOUCHED
 
-# What every way of sharing does with a group: bring its clock up to date, set its speed, write the change down.
-#
-# The paths with flows on a link are kept first in the link's list, so that sharing a link looks at no idle path.
+# Operations on a group in every way of sharing: update its clock, set its speed, record the change. The paths with
+# flows on a link are kept first in the link's list, so that sharing a link reads no idle path.
 
 
 @inner
 def clear_group(groups: Array, group: int, path: int, rank: int, serial: int, now: float) -> None:
-    """A group without flows, from now on."""
+    """Initialise a group without flows."""
     groups[group].clock = 0.0
     groups[group].since = now
     groups[group].speed = 0.0
@@ -29,7 +28,7 @@ def clear_group(groups: Array, group: int, path: int, rank: int, serial: int, no
 
 @inner
 def enter(groups: Array, flows: Array, group: int, instance: int, size: float, copies: int, now: float) -> None:
-    """Let a flow into a group: it ends when the group's clock has moved on by `size`; it stands for so many."""
+    """Add a flow to a group: it ends when the group's clock has advanced by `size`; it represents `copies` flows."""
     if groups[group].count == 0:
         groups[group].clock = 0.0
     else:
@@ -45,7 +44,7 @@ def enter(groups: Array, flows: Array, group: int, instance: int, size: float, c
 
 @inner
 def take_first(groups: Array, flows: Array, flow_copies: Array, group: int) -> None:
-    """Take the flow that ends first, and those it stands for, out of its group."""
+    """Remove the flow that ends first, and those it represents, from its group."""
     first = groups[group].root
     groups[group].root = without_root(first, flows)
     groups[group].count -= flow_copies[first % flow_copies.shape[0]]
@@ -54,7 +53,7 @@ def take_first(groups: Array, flows: Array, flow_copies: Array, group: int) -> N
 
 @inner
 def touch(groups: Array, touched: Array, numbers: Array, group: int) -> None:
-    """List a group whose flows are about to come or go."""
+    """List a group whose flows are about to change."""
     if groups[group].changed == 0:
         groups[group].changed = 1
         touched[numbers[TOUCHED]] = group
@@ -65,7 +64,7 @@ def touch(groups: Array, touched: Array, numbers: Array, group: int) -> None:
 def set_speed(
     groups: Array, flows: Array, tree: Array, group: int, speed: float, now: float, changes: Array, numbers: Array
 ) -> None:
-    """Give the group's flows a new speed from now on, and say when the first of them ends."""
+    """Give the group's flows a new speed from now on, and set when the first of them ends."""
     if speed == groups[group].speed and groups[group].changed == 0:
         return
     groups[group].clock += groups[group].speed * (now - groups[group].since)
@@ -83,7 +82,7 @@ def set_speed(
 
 @inner
 def log_speed(changes: Array, numbers: Array, serial: int, speed: float, now: float) -> None:
-    """Write a change of speed down where that is asked for; past the end of the room it is only counted."""
+    """Record a change of speed if asked for; beyond the room it is only counted."""
     if changes.shape[0] == 0:
         return
     k = numbers[CHANGES]
@@ -105,7 +104,7 @@ def activate(links: Array, paths: Array, path_links: Array, link_crossings: Arra
 
 @inner
 def deactivate(links: Array, paths: Array, path_links: Array, link_crossings: Array, places: Array, path: int) -> None:
-    """Take a path out of the active ones of the links it crosses."""
+    """Remove a path from the active ones of the links it crosses."""
     for at in range(paths[path].first, paths[path].last):
         link = path_links[at]
         links[link].active -= 1
@@ -114,16 +113,15 @@ def deactivate(links: Array, paths: Array, path_links: Array, link_crossings: Ar
 
 @inner
 def _swap(link_crossings: Array, places: Array, at: int, place: int) -> None:
-    """Put a crossing at a place of its link's list, and what stood there where it stood."""
+    """Swap a crossing with the one at a position of its link's list."""
     other, left = link_crossings[place], places[at]
     link_crossings[place], places[at] = at, place
     link_crossings[left], places[other] = other, left
 
 
-# Links filled by the groups of one rank, from what the ranks before it left (`spare` [links], bytes/s).
-#
-# The link that gives its flows least is found, its flows get that and are done, and so on until every flow has met a
-# full link: max-min fairness by progressive filling.
+# Links filled by the groups of one rank, from what the ranks before it left (`spare` [links], bytes/s). The link that
+# gives its flows least is found, its flows get that and are done, and so on until every flow crosses a full link:
+# max-min fairness by progressive filling.
 
 FULL = 1e-9  # of a link's capacity: what rounding leaves of a full link
 OPEN = np.iinfo(np.int64).max  # the link is not known to be full
@@ -164,7 +162,7 @@ def fill_rank(
         paths[path].filling = group
         for at in range(paths[path].first, paths[path].last):
             link = path_links[at]
-            # Counts instead of branches here and below: no processor could guess these.
+            # Counts instead of branches here and below, as these would be unpredictable.
             dirty[crossed] = link
             crossed += links[link].crossing == 0
             links[link].crossing += groups[group].count * path_copies[at]
@@ -197,7 +195,7 @@ def fill_rank(
 def change_speed(
     groups: Array, flows: Array, tree: Array, group: int, speed: float, now: float, changes: Array, numbers: Array
 ) -> None:
-    """Give a group a speed; one that differs by rounding alone is left as it is, for a change has its price."""
+    """Give a group a speed; one that differs only by rounding is ignored, as a change is costly."""
     if abs(speed - groups[group].speed) <= _LIKE * speed:
         speed = groups[group].speed
     set_speed(groups, flows, tree, group, speed, now, changes, numbers)
@@ -205,7 +203,7 @@ def change_speed(
 
 @inner
 def take_all(links: Array, paths: Array, path_links: Array, path_copies: Array, spare: Array, path: int) -> float:
-    """Take all that is left along a path, and along each that it stands for (bytes/s of one path)."""
+    """Take all that is left along a path, and along each that it represents (bytes/s of one path)."""
     least = np.inf
     for at in range(paths[path].first, paths[path].last):
         least = min(least, spare[path_links[at]] / path_copies[at])

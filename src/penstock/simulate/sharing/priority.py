@@ -1,9 +1,9 @@
 """Strict priority by rank, and among flows of one rank max-min fairness.
 
 Flows of one path and one rank have one rate and form a group. Ranks are served in order, each from what the ranks
-before it left. A group goes on until a link of its path is full, so of the groups of one path only the first in rank
-gets anything: it alone is listed in `order`. An event that leaves the listed groups and their numbers of flows as they
-were changes no rate; any other changes none of the ranks before the first that it touched.
+before it left. A group gets more until a link of its path is full, so of the groups of one path only the first in rank
+gets anything: only it is listed in `order`. An event that leaves the listed groups and their numbers of flows unchanged
+changes no rate; any other changes none of the ranks before the first that it touched.
 """
 
 from penstock.graph.arrays import Array
@@ -75,10 +75,10 @@ def share_by_rank(
     changes: Array,
     numbers: Array,
 ) -> None:
-    """New speeds for the listed groups from the first touched rank on.
+    """Set new speeds for the listed groups from the first touched rank on.
 
-    Row r of `spare` is what r ranks leave of the links; `rows` has the last of them and where it ends in `order`.
-    The last row is for all ranks for which there is no row. `closed` is the rank that filled a link.
+    Row r of `spare` is what r ranks leave of the links; `rows` has the last of them and where it ends in `order`. The
+    last row is for all ranks without a row of their own. `closed` is the rank that filled a link.
     """
     from_rank = _list_touched(
         groups, flows, tree, links, link_crossings, places, paths, path_links, order, touched, now, changes, numbers
@@ -132,7 +132,7 @@ def _list_touched(
     changes: Array,
     numbers: Array,
 ) -> int:
-    """Bring the list up to date with the groups that flows came to or left; the first rank whose rates may change."""
+    """Update the list with the groups that flows came to or left; returns the first rank whose rates may change."""
     from_rank, unlisted, heads = OPEN, 0, 0
     for k in range(numbers[TOUCHED]):
         group = touched[k]
@@ -174,7 +174,7 @@ def _list_touched(
 
 @inner
 def _drop_unlisted(groups: Array, paths: Array, order: Array, numbers: Array) -> None:
-    """Take those off the list that are no longer their path's listed group."""
+    """Remove groups from the list that are no longer their path's first."""
     kept = 0
     for k in range(numbers[ACTIVE]):
         group = order[k]
@@ -185,7 +185,7 @@ def _drop_unlisted(groups: Array, paths: Array, order: Array, numbers: Array) ->
 
 @inner
 def _merge_heads(groups: Array, order: Array, heads: Array, count: int, numbers: Array) -> None:
-    """Put new heads on the list by rank, behind those of the same rank."""
+    """Insert new heads by rank, after those of the same rank."""
     active = numbers[ACTIVE]
     _sort_by_rank(groups, heads, order, active, count)
     here, new = active - 1, count - 1
@@ -201,7 +201,7 @@ def _merge_heads(groups: Array, order: Array, heads: Array, count: int, numbers:
 
 @inner
 def _sort_by_rank(groups: Array, heads: Array, room: Array, offset: int, count: int) -> None:
-    """Sort heads[:count] by rank, those of one rank as they are: merges of ever longer runs, in room[offset:]."""
+    """Sort heads[:count] stably by rank: a merge sort in room[offset:]."""
     width = 1
     while width < count:
         for first in range(0, count, 2 * width):

@@ -1,7 +1,7 @@
-"""Sharing in proportion: every link is divided by weight among the flows on it, a flow gets the least of its links.
+"""Proportional sharing: every link is divided by weight among its flows, and a flow gets the least of its links.
 
-What a flow does not take of one link because another holds it back is left unused. All flows of one path have one
-speed, so a path is a group, and a flow that comes or goes changes the speed only of paths that share a link with it.
+What a flow does not use of one link because another limits it is left unused. All flows of one path have one speed, so
+a path is a group, and a flow that comes or goes changes the speed only of paths that share a link with it.
 """
 
 from penstock.graph.arrays import Array
@@ -25,7 +25,7 @@ def shift_load(
     weight: float,
     flows: int,
 ) -> None:
-    """Add so many flows of one weight to every link of a path; a negative number takes them away."""
+    """Add so many flows of one weight to every link of a path; a negative number removes them."""
     if paths[path].member == NONE:
         paths[path].member = path
         activate(links, paths, path_links, link_crossings, places, path)
@@ -33,7 +33,7 @@ def shift_load(
         link = path_links[at]
         changed = flows * path_copies[at]
         links[link].crossing += changed
-        # An idle link carries nothing: rounding of earlier weights ends here.
+        # An idle link carries nothing: this removes the rounding of earlier weights.
         links[link].load = links[link].load + weight * changed if links[link].crossing > 0 else 0.0
         if links[link].dirty == 0:
             links[link].dirty = 1
@@ -62,7 +62,7 @@ def share_by_weight(
     for k in range(numbers[DIRTY]):
         link = dirty[k]
         links[link].dirty = 0
-        # From the last to the first: a path that is taken out is replaced by one that was looked at already.
+        # From the last to the first: a path that is removed is replaced by one that was handled already.
         for place in range(links[link].first + links[link].active - 1, links[link].first - 1, -1):
             path = crossing_paths[link_crossings[place]]
             if groups[path].count == 0:

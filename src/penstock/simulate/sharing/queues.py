@@ -1,7 +1,7 @@
 """One flow after the other: flows in an order, each takes all that is left along its path.
 
-Of the flows of one path only the first in order can get anything, for it fills a link of that path. So a path is a
-queue, and the queues' heads are served in order. The order is looked at when something ends or starts, as rates are.
+Of the flows of one path only the first in order can get anything, as it fills a link of that path. So a path is a
+queue, and the queues' heads are served in order. The order is updated when something ends or starts, as rates are.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def join_queue(
     changes: Array,
     numbers: Array,
 ) -> None:
-    """Let a flow in: behind all others, or by the bytes it has left."""
+    """Add a flow: behind all others, or by its remaining bytes."""
     if paths[path].member == NONE:
         paths[path].member = path
         order[numbers[ACTIVE]] = path
@@ -49,7 +49,7 @@ def join_queue(
 
 @inner
 def leave_queue(groups: Array, flows: Array, path: int) -> None:
-    """Take the head out; the next has no rate yet."""
+    """Remove the head; the next one has no rate yet."""
     groups[path].root = without_root(groups[path].root, flows)
     groups[path].count -= 1
     groups[path].changed = 1
@@ -94,7 +94,8 @@ def share_in_order(
 def _sort_heads(
     groups: Array, flows: Array, tree: Array, paths: Array, order: Array, by_time_left: bool, now: float, numbers: Array
 ) -> bool:
-    """Whether the order of heads is new. Insertion sort, for it hardly changes between events; empty queues drop out.
+    """Sort the heads; returns whether their order has changed. Insertion sort, as it hardly changes between events;
+    empty queues drop out.
 
     `clock` holds the keys: bytes left over the path's rate, else when the head started. Only those of new heads and,
     where the time left counts, of heads in service can have changed.
@@ -135,7 +136,7 @@ def _key(groups: Array, flows: Array, paths: Array, path: int, by_time_left: boo
 
 @inner
 def _serve_head(groups: Array, flows: Array, path: int, by_time_left: bool, now: float) -> None:
-    """Bring the bytes left of the queue's head up to date."""
+    """Update the remaining bytes of the queue's head."""
     if groups[path].speed > 0:
         root = groups[path].root
         flows[root].left = max(0.0, flows[root].left - groups[path].speed * (now - groups[path].since))

@@ -1,8 +1,8 @@
 """Flexible job shops: jobs of operations in order, each on one of several machines. A group of batches is one.
 
-`shop` is what has to be done, its usual text format, and the time that no schedule beats. `schedule` is who does what
-when, checked against its shop without knowing how it was made, and turned into a simulated workload, so that it is
-drawn as other simulations are. `schedulers` has the ways to make a schedule.
+`shop` is what has to be done, its usual text format, and a lower bound. `schedule` is a schedule, checked against its
+shop independently of how it was made, and turned into a simulated workload, so that it is drawn like other simulations.
+`schedulers` has the ways to make a schedule.
 """
 
 from typing import TYPE_CHECKING

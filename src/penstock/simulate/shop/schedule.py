@@ -1,4 +1,4 @@
-"""Who does what when in a job shop: schedules made from an order of operations, checked, and drawn as simulations."""
+"""Schedules of a job shop: made from an order of operations, checked, and drawn as simulations."""
 
 from bisect import insort
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from penstock.simulate.simulation import simulate
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
 
-# Who does what when: a schedule, and how one is made from an order of operations.
+# A schedule, and how one is made from an order of operations.
 
 
 class ScheduledOperation(NamedTuple):
@@ -30,7 +30,7 @@ class ScheduledOperation(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """The next operation of a job, given to one of its machines."""
+    """The next operation of a job, assigned to one of its machines."""
 
     job: int
     machine: int
@@ -43,7 +43,7 @@ class ShopSchedule:
     routes: tuple[int, ...]
     steps: tuple[ScheduledOperation, ...]
     proved: float | None = None
-    """A time that no schedule beats, where the scheduler has proved one."""
+    """A lower bound on the makespan, if the scheduler has proved one."""
 
     @property
     def makespan(self) -> float:
@@ -52,14 +52,14 @@ class ShopSchedule:
 
     @property
     def picks(self) -> list[Pick]:
-        """The steps as an order in which they can be placed again."""
+        """The operations in an order in which they can be placed again."""
         return [Pick(step.job, step.machine) for step in self.steps]
 
 
 def placed(shop: Shop, routes: tuple[int, ...], picks: Iterable[Pick], filling: bool = False) -> ShopSchedule:
-    """Operations placed one after the other, each as early as its job and its machine allow.
+    """Place operations one after the other, each as early as its job and its machine allow.
 
-    An operation goes behind all others of its machine, or with `filling` into the first gap that is long enough.
+    An operation goes after all others of its machine, or with `filling` into the first gap that is long enough.
     """
     ready, done = [0.0] * len(shop.jobs), [0] * len(shop.jobs)
     busy: list[list[tuple[float, float]]] = [[] for _ in shop.machines]
@@ -88,11 +88,13 @@ def _start(busy: list[tuple[float, float]], ready: float, time: float, filling: 
 # Checks a schedule against its shop, without knowing how it was made.
 
 _ROUNDING = 1e-9
-"""The share of a time by which sums of floating-point numbers may be off."""
+"""The relative rounding error that sums of times may have."""
 
 
 def check_schedule(shop: Shop, schedule: ShopSchedule) -> None:
-    """Refuse a schedule that leaves something out, does it twice, elsewhere, too fast, too early or two at once."""
+    """Raise an error for a schedule that omits or repeats an operation, or does it elsewhere, too fast, too early or
+    two at once.
+    """
     if len(schedule.routes) != len(shop.jobs):
         raise _wrong(f"it chooses routes for {len(schedule.routes)} jobs of {len(shop.jobs)}")
     of_jobs: list[list[ScheduledOperation]] = [[] for _ in shop.jobs]
@@ -151,7 +153,7 @@ def timeline_of(shop: Shop, schedule: ShopSchedule) -> tuple[Timeline, Array]:
     """The timeline of a schedule in seconds, and the machine of every task.
 
     The simulator is given the orders of jobs and machines, not the times: it finds these by itself, and no operation
-    waits longer than these orders make it.
+    waits longer than these orders require.
     """
     builder = WorkloadBuilder(shop.name)
     of_job: dict[int, Item] = {}

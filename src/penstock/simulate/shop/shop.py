@@ -1,4 +1,4 @@
-"""What has to be done in a flexible job shop: in memory, as text (`.fjs`), and the time that no schedule beats."""
+"""A flexible job shop: in memory, as text (`.fjs`), and a lower bound of its schedules."""
 
 import math
 from dataclasses import dataclass
@@ -27,8 +27,9 @@ Operation = tuple[Choice, ...]
 Route = tuple[Operation, ...]
 """Operations one after the other."""
 Job = tuple[Route, ...]
-"""Ways to do a job, of which a schedule takes one. A batch has one for each rewriting; a text file has one for each
-job."""
+"""Alternative routes of a job, of which a schedule takes one. A batch has one for each rewriting; in a text file each
+job has one.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Shop:
     machines: tuple[str, ...]
     jobs: tuple[Job, ...]
     unit: float = 1.0
-    """Seconds of a unit of time, for showing."""
+    """Seconds per unit of time, for display."""
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -77,12 +78,12 @@ class Shop:
         return sum(len(job[0]) for job in self.jobs)
 
     def part(self, jobs: tuple[int, ...]) -> "Shop":
-        """The shop with some of its jobs only, in the order given."""
+        """The shop with only some of its jobs, in the order given."""
         return Shop(self.name, self.machines, tuple(self.jobs[job] for job in jobs), self.unit)
 
 
 def quickest(operation: Operation) -> Choice:
-    """The choice that takes the least time; of several the first."""
+    """The choice that takes the least time; ties go to the first."""
     return min(operation, key=lambda choice: choice.time)
 
 
@@ -92,7 +93,7 @@ def alone(route: Route) -> float:
 
 
 def best_route(job: Job) -> int:
-    """The route that takes the least time where nothing is waited for; of several the first."""
+    """The route that takes the least time without waiting; ties go to the first."""
     return min(range(len(job)), key=lambda number: alone(job[number]))
 
 
@@ -103,7 +104,7 @@ def best_route(job: Job) -> int:
 # them the number of machines that can do it followed by pairs of machine (from 1) and time. Empty lines are skipped.
 
 _LARGEST = 1 << 24
-"""Bytes of a file that are read at most: the largest public ones have some ten thousand."""
+"""The most bytes of a file that are read: the largest public ones have some ten thousand."""
 
 
 def read_fjs(path: Path) -> Shop:
@@ -179,17 +180,17 @@ def _malformed(path: Path, line: int, what: str) -> PenstockError:
     )
 
 
-# A time that no schedule of a shop beats.
+# A lower bound of a shop's schedules.
 
 
 def shop_bound(shop: Shop) -> float:
-    """The largest of three bounds: the longest job, machines with what they alone can do, and all work divided."""
+    """The largest of three bounds: the longest job, machines with what only they can do, and all work divided."""
     longest = max(min(map(alone, job)) for job in shop.jobs)
     return max(longest, _alone_at_machines(shop), _divided(shop))
 
 
 def _alone_at_machines(shop: Shop) -> float:
-    """Of every machine what it alone can do, behind the shortest way there and before the shortest way on."""
+    """For every machine the work that only it can do, plus the shortest time before and after it."""
     best = 0.0
     for machine in range(len(shop.machines)):
         loads, heads, tails = 0.0, [], []
@@ -208,7 +209,7 @@ def _alone_at_machines(shop: Shop) -> float:
 
 
 def _divided(shop: Shop) -> float:
-    """What all machines take if routes and operations could be divided among them at will: a linear program."""
+    """The time of all machines if routes and operations could be divided among them freely: a linear program."""
     # Variables: a share of every route, a share of every choice, and the time.
     routes = [(job, route) for job, ways in enumerate(shop.jobs) for route in ways]
     operations: list[tuple[int, Operation]] = [
@@ -234,7 +235,7 @@ def _divided(shop: Shop) -> float:
         b_eq=sums,
         method="highs",
     )
-    # The solver's answer may be off by its tolerance: a bound must not be above the truth.
+    # The solver's answer has a tolerance: a bound must not exceed the true one.
     return float(found.fun) * (1 - 1e-7) if found.status == 0 else 0.0
 
 

@@ -29,27 +29,34 @@ class Filling(Protocol):
 
     def attach(self, slot: Slot) -> None:
         """Fill this slot from now on, with memory for its room. Waits for work in progress."""
+        return
 
     def inputs(self) -> Tensor | TableRows | AggregatedRows:
         """The model's inputs at fixed addresses; called while the step is recorded."""
 
     def list(self) -> None:
         """Called at the end of a recorded draw, to prepare what the host will read."""
+        return
 
     def fetch(self, stream: Any) -> None:
         """Start copying what was drawn to the host, on the stream that has drawn."""
+        return
 
     def begin(self) -> None:
         """Wait for what was drawn, and start to fill the slot."""
+        return
 
     def finish(self) -> None:
         """Wait until the host's part is done, and launch its copy to the slot."""
+        return
 
     def hold(self, stream: Any) -> None:
         """Make later launches on a stream wait until the slot is filled."""
+        return
 
     def abandon(self) -> None:
         """Discard the batch that was begun."""
+        return
 
 
 class SlotFill(Protocol):
@@ -61,17 +68,22 @@ class SlotFill(Protocol):
     """Batches whose memory there is at once."""
     ahead: int
     """How many batches before a batch's step its slot is begun to be filled."""
-    paths: HostPaths | None
-    """Of the host's rows to the device; None where the host has no part in it."""
+
+    @property
+    def paths(self) -> HostPaths | None:
+        """The paths of the host's rows to the device; None where the host has no part in it."""
+        return None
 
     def take(self) -> Filling:
         """Memory for one slot, until it is given back."""
 
     def give_back(self, filling: Filling) -> None:
         """Return the memory for reuse. Launches that use it may still be in progress."""
+        return
 
     def release(self) -> None:
         """Free unused memory, because slots are filled in another way for now."""
+        return
 
 
 class FillParts(NamedTuple):
@@ -117,35 +129,14 @@ def fits(sizes: Any, room: Room) -> bool:
 # Slots whose inputs need no word from the host.
 
 
-class NoFilling:
-    """Of a slot whose step finds its inputs by itself."""
-
-    def attach(self, slot: Slot) -> None:
-        pass
+class NoFilling(Filling):
+    """For a slot whose step finds its inputs by itself."""
 
     def inputs(self) -> Any:
         return None
 
-    def list(self) -> None:
-        pass
 
-    def fetch(self, stream: Any) -> None:
-        pass
-
-    def begin(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
-    def hold(self, stream: Any) -> None:
-        pass
-
-    def abandon(self) -> None:
-        pass
-
-
-class DeviceFilling(NoFilling):
+class DeviceFilling(Filling):
     """A slot's rows where the device reads them: in their table, or in a copy at a fixed place that the draw fills."""
 
     def __init__(self, fill: "DeviceRows") -> None:
@@ -169,10 +160,10 @@ class DeviceFilling(NoFilling):
             self._fill.table.gather(self._slot.vertices, self._rows, self._slot.known[-1:])
 
 
-class NoFill:
-    """Of steps that find their inputs by themselves."""
+class NoFill(SlotFill):
+    """For steps that find their inputs by themselves."""
 
-    numbers_rows, ahead, paths = True, 0, None
+    numbers_rows, ahead = True, 0
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -180,18 +171,13 @@ class NoFill:
     def take(self) -> Filling:
         return NoFilling()
 
-    def give_back(self, filling: Filling) -> None:
-        """What it held is free when nobody refers to it."""
 
-    def release(self) -> None:
-        pass
-
-
-class DeviceRows(NoFill):
+class DeviceRows(SlotFill):
     """Rows that the device reads from a table by itself."""
 
+    numbers_rows, slots, ahead = True, 2, 0
+
     def __init__(self, table: DeviceSource, in_place: bool, row_type: torch.dtype) -> None:
-        super().__init__(2)
         self.table, self.in_place, self.row_type = table, in_place, row_type
 
     def take(self) -> Filling:

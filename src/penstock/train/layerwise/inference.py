@@ -19,7 +19,7 @@ from penstock.graph.graph import Graph
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows
 from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.progress import SILENT, Progress
-from penstock.sampling.device.block import on_device
+from penstock.sampling.device.block import block_on
 from penstock.train.compute_device import INFERENCE, device_memory
 from penstock.train.inputs import Inputs
 from penstock.train.layerwise.plan import Chunk, LayerPlan, Sampled
@@ -110,9 +110,7 @@ class LayerEngine:
                 x = {name: source(name, ids) for name, ids in sampled.inputs.items() if len(ids) or not skip_empty}
                 if self.edges:
                     sampled = sampled._replace(blocks=self.edges.attached(sampled.blocks))
-                if self._device.type != "cpu":
-                    blocks = [on_device(block, self._device) for block in sampled.blocks]
-                    sampled = sampled._replace(blocks=blocks)
+                sampled = sampled._replace(blocks=[block_on(block, self._device) for block in sampled.blocks])
             return sampled, x
 
         first = list(islice(chunks, 2))

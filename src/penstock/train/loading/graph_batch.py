@@ -14,7 +14,7 @@ from penstock.formatting import counted
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
-from penstock.sampling.device.block import host_block, on_device
+from penstock.sampling.device.block import block_on
 from penstock.train.loading.batch_fields import BatchFields
 from penstock.train.loading.given_graph import Place
 
@@ -66,7 +66,7 @@ class GraphBatch:
 
     @property
     def device(self) -> torch.device:
-        """The device of all values that were not moved by name."""
+        """The device of all values that were not block_on by name."""
         return self._device
 
     @property
@@ -86,9 +86,7 @@ class GraphBatch:
     @property
     def blocks(self) -> list[Any]:
         """One block for each layer, outermost first, as models of `ps.nn` take them."""
-        blocks = list(self._batch.blocks)
-        moved = host_block if self._device.type == "cpu" else partial(on_device, device=self._device)
-        return [moved(block) for block in blocks]
+        return [block_on(block, self._device) for block in self._batch.blocks]
 
     @property
     def links(self) -> Any:

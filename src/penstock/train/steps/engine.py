@@ -14,7 +14,6 @@ Shapes are fixed by the room (`sampling.device.block.Room`). A batch that lacks 
 behind it, until the host has seen it, made more room and had everything recorded anew.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
@@ -95,7 +94,6 @@ class Engine:
         self._record()
         if self._update.is_apart:
             self._apply = self._runner.record(self._update.apply)
-        self._update.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,19 +105,13 @@ class Engine:
         self._session.optimiser.zero_grad(set_to_none=True)
 
     def __iter__(self) -> Iterator[list[Step]]:
-        epochs, update = self._schedule.epochs, self._update
+        epochs = self._schedule.epochs
         while epochs is None or self._position.epoch < epochs:
-            began, many = time.perf_counter(), min(self._pause(self._position), update.most)
-            update.begin()
-            try:
-                done = self._burst(many)
-            except BaseException:
-                update.undo()
-                raise
-            update.end(len(done), many)
-            yield done
             # Whoever asks to stop is heard between two bursts.
-            update.took(many, time.perf_counter() - began)
+            many = min(self._pause(self._position), self._update.most)
+            with self._update.burst(many):
+                done = self._burst(many)
+            yield done
 
     def fill(self, position: Position) -> None:
         """Make an epoch ready from one of its batches on."""

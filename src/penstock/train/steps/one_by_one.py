@@ -12,12 +12,13 @@ from penstock.pipeline.stages import StageTime
 from penstock.train.session import Step
 
 T = TypeVar("T")
+Coming = TypeVar("Coming", covariant=True)
 
 
-class ComingWork(Protocol[T]):
+class ComingWork(Protocol[Coming]):
     """Work that comes by itself, until it is closed."""
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Coming]:
         """Each is valid until the next is asked for."""
 
     def __enter__(self) -> Self:

@@ -5,6 +5,7 @@ Methods with a body are what most sources and updates do.
 """
 
 from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -110,10 +111,6 @@ class Update(Protocol):
         """Called before anything is recorded, where steps can be left out."""
         return
 
-    def start(self) -> None:
-        """Called when everything is recorded, before the first burst."""
-        return
-
     @abstractmethod
     def take(self, slot: Any, found: Gradients) -> Any:
         """The last of a step's launches; recorded. Returns what is kept for the slot."""
@@ -126,9 +123,9 @@ class Update(Protocol):
         """The optimiser's step, where it is apart; recorded."""
         return
 
-    def begin(self) -> None:
-        """A burst begins."""
-        return
+    def burst(self, many: int) -> AbstractContextManager[Any]:
+        """Around a burst of `many` steps, which counts as a whole."""
+        return nullcontext()
 
     def look(self, source: Source, first: int, last: int) -> tuple[list[float], int | None]:
         """See `Source.look`; as all workers see it, where there are several."""
@@ -137,15 +134,3 @@ class Update(Protocol):
     def settled(self, kept: Any, position: Position, losses: list[float]) -> list[float]:
         """The host has seen losses; `kept` and `position` are the last one's. Returns those of the whole batches."""
         return losses
-
-    def end(self, done: int, many: int) -> None:
-        """A burst of `many` steps has ended."""
-        return
-
-    def undo(self) -> None:
-        """A burst has failed."""
-        return
-
-    def took(self, many: int, seconds: float) -> None:
-        """A burst took so long, with what the loop did behind it."""
-        return

@@ -57,6 +57,7 @@ class Order(Protocol):
 
     def bring(self, device: torch.device) -> None:
         """Put what never changes on a device."""
+        return
 
     def places(self, epoch: int, counts: Tensor, weights: Tensor) -> Tensor:
         """Which of the schedule's items each place of an epoch has; updates how many seeds each batch has, and what
@@ -64,6 +65,7 @@ class Order(Protocol):
 
     def close(self) -> None:
         """Nothing is asked for any more."""
+        return
 
 
 class Drawing(Protocol):
@@ -74,15 +76,18 @@ class Drawing(Protocol):
 
     def start(self, position: Position) -> None:
         """Batches are asked for in order from this one on."""
+        return
 
     def prepare(self, slot: Slot, number: int, epoch: DeviceEpoch) -> None:
         """Called before a batch's draw is launched."""
+        return
 
     def enlarged(self, source: "VertexSource", failed: int) -> Room:
         """Room that holds a batch which lacked it."""
 
     def close(self) -> None:
         """Nothing is drawn any more."""
+        return
 
 
 class VertexSource(Source):
@@ -210,7 +215,7 @@ class VertexSource(Source):
         self._order.close()
 
 
-class DeviceDrawing:
+class DeviceDrawing(Drawing):
     """The device draws, without the host."""
 
     def __init__(self, schedule: Schedule, placed: PlacedGraph) -> None:
@@ -218,12 +223,6 @@ class DeviceDrawing:
 
     def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
         return self._placed.slot(room, keys, place)
-
-    def start(self, position: Position) -> None:
-        pass
-
-    def prepare(self, slot: Slot, number: int, epoch: DeviceEpoch) -> None:
-        pass
 
     def enlarged(self, source: VertexSource, failed: int) -> Room:
         """Found by drawing the batch."""
@@ -239,11 +238,8 @@ class DeviceDrawing:
                 return room
             room = room.enlarged(needed, largest)
 
-    def close(self) -> None:
-        pass
 
-
-class WholeOrder:
+class WholeOrder(Order):
     """All items of a schedule, shuffled."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -254,9 +250,6 @@ class WholeOrder:
 
     def places(self, epoch: int, counts: Tensor, weights: Tensor) -> Tensor:
         return shuffled(self._names, self._schedule.order_key(epoch))
-
-    def close(self) -> None:
-        pass
 
 
 # One worker's shares of the batches of an epoch, on its device.
@@ -287,7 +280,7 @@ class _EpochShares(NamedTuple):
     wholes: Array
 
 
-class ShareOrder:
+class ShareOrder(Order):
     """One worker's shares of the batches of an epoch; the next epoch's are computed meanwhile."""
 
     def __init__(self, schedule: Schedule, share: Share) -> None:
@@ -296,9 +289,6 @@ class ShareOrder:
         self.items = schedule.batches * self.batch_size
         self._ahead = ThreadPoolExecutor(1, "epoch-shares")
         self._next: tuple[int, Future[_EpochShares]] | None = None
-
-    def bring(self, device: torch.device) -> None:
-        pass
 
     def places(self, epoch: int, counts: Tensor, weights: Tensor) -> Tensor:
         shares = self._shares(epoch)

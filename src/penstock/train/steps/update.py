@@ -4,7 +4,8 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -67,13 +68,15 @@ class Local(Update):
     def take(self, slot: Any, found: Gradients) -> None:
         make_step(self._session, found.skip, found.rows)
 
-    def end(self, done: int, many: int) -> None:
+    @contextmanager
+    def burst(self, many: int) -> Iterator[None]:
+        """Steps are counted, and the next burst is as long as it should be."""
+        began = time.perf_counter()
+        yield
         if self._group is not None:
-            self._group.count_steps(self._session, done, self._group.was_asked_to_stop())
-
-    def took(self, many: int, seconds: float) -> None:
+            self._group.count_steps(self._session, many, self._group.was_asked_to_stop())
         aim = BURST_SECONDS if self._seconds is None else self._seconds
-        self.most = max(1, int(aim * many / max(seconds, 1e-9)))
+        self.most = max(1, int(aim * many / max(time.perf_counter() - began, 1e-9)))
 
 
 class LaunchedFirst:
@@ -212,13 +215,11 @@ class Summed(Update):
     def __init__(self, session: Session, group: WorkerGroup, sums: DeviceSums, batches: int) -> None:
         self._session, self._group, self._sums, self._device = session, group, sums, session.inputs.device
         self._row = StepSum(session, batches, group.world, self._device)
-        self.most, self._stopping, self._pace, self._began = _FIRST_BURST, False, 0.0, 0.0
+        self.most, self._stopping, self._pace = _FIRST_BURST, False, 0.0
+        self._before: Snapshot | None = None
 
     def prepare(self) -> None:
         prepare_skipping(self._session.optimiser)
-
-    def start(self) -> None:
-        self._before = Snapshot(self._session)
 
     def take(self, slot: Any, found: Gradients) -> None:
         """Into the row that is summed."""
@@ -233,10 +234,21 @@ class Summed(Update):
     def apply(self) -> None:
         self._row.apply()
 
-    def begin(self) -> None:
-        self._began = time.perf_counter()
+    @contextmanager
+    def burst(self, many: int) -> Iterator[None]:
+        """Should it fail, weights and optimiser are as when it began."""
+        began, self._before = time.perf_counter(), self._before or Snapshot(self._session)
         self._row.begin(self._group.was_asked_to_stop(), self._pace)
         self._before.take()
+        try:
+            yield
+        except BaseException:
+            rest(self._device)
+            self._before.put_back()
+            rest(self._device)
+            raise
+        self._group.count_steps(self._session, many, self._stopping)
+        self._pace = (time.perf_counter() - began) / many
 
     def look(self, source: Source, first: int, last: int) -> tuple[list[float], int | None]:
         """As all workers see it, so that they decide alike: where to go on, when to stop, how long bursts are."""
@@ -251,16 +263,6 @@ class Summed(Update):
             self.most = max(1, int(BURST_SECONDS * self._group.world / agreed[0].pace))
         losses = [each.loss for each in agreed if not each.lacking]
         return losses, first + len(losses) if len(losses) < len(agreed) else None
-
-    def end(self, done: int, many: int) -> None:
-        self._group.count_steps(self._session, done, self._stopping)
-        self._pace = (time.perf_counter() - self._began) / many
-
-    def undo(self) -> None:
-        """Weights and optimiser are as when the burst began."""
-        rest(self._device)
-        self._before.put_back()
-        rest(self._device)
 
 
 class Served(Update):

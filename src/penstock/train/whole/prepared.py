@@ -11,7 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows, as_tensors
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import BatchKey, MiniBatch
-from penstock.sampling.device.block import on_device
+from penstock.sampling.device.block import block_on
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel, LevelGradients, RowsInPlace
 from penstock.train.whole.memory import Decision
@@ -155,8 +155,7 @@ class PreparedStep:
 def prepared_bin(work: Bin, device: torch.device, edges: EdgeRows = NO_EDGE_ROWS) -> PreparedBin:
     """A bin, moved to where it is computed."""
     places = {name: None if rows is None else torch.from_numpy(rows).to(device) for name, rows in work.inputs.items()}
-    block: Any = work.block if work.block is None else edges.attached([work.block])[0]
-    block = block if device.type == "cpu" else on_device(block, device)
+    block: Any = None if work.block is None else block_on(edges.attached([work.block])[0], device)
     row_names = {
         name: torch.from_numpy(ids.astype(np.int64, copy=False)).to(device) for name, ids in work.names.items()
     }

@@ -1,7 +1,7 @@
 """Ways to schedule a flexible job shop.
 
-`SCHEDULERS` is the table of contents. A new scheduler is one file and one line here (docs/simulating.md). What any of
-them returns is checked before it is given to anybody. `enumeration` has the exact search; `bilevel` uses it for groups.
+`SCHEDULERS` lists them. A new scheduler is one file and one line here (docs/simulating.md). The result of any of them
+is checked before it is returned. `enumeration` has the exact search; `bilevel` uses it for groups.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,19 +1,17 @@
 """DAHA's bi-level heuristic (its Algorithm 1): jobs in small groups, each planned closely, groups improved in rounds.
 
-The lower level plans a group: all orders of its jobs, and from the best of them a beam search over routes, machines
-and orders.
-The upper level looks at what grouping gained. A group whose plan is longer than (1 - mu) times the sum of its jobs
-alone has failed; mu grows by `step` in every round. The jobs of failed groups are grouped anew, so that computing and
-transferring balance in each: a job's ratio y is its time on other machines over its time on links, alone; the group
-with the largest |log y| is joined with the one whose ratio is closest to 1/y, until no group may grow. Settled by us,
-where the source is open:
-
+The lower level plans a group: all orders of its jobs, and from the best of them a beam search over routes, machines and
+orders. The upper level evaluates what grouping gained. A group whose plan is longer than (1 - mu) times the sum of its
+jobs alone has failed; mu grows by `step` in every round. The jobs of failed groups are grouped anew, so that computing
+and transferring balance in each: a job's ratio y is its time on other machines over its time on links, alone; the group
+with the largest |log y| is joined with the one whose ratio is closest to 1/y, until no group may grow. Where DAHA
+leaves it open, we decided:
 - Groups that are left when all ratios are on one side of 1 are put together, at most `beta` jobs in each, so that the
   largest |log y| of them is small: two batches that both compute much still overlap.
 - The best of all groupings that were seen is returned, not the last; and first in, first out where that is shorter, as
-  it often is for batches that are alike.
+  it often is for similar batches.
 - Groups are joined by placing their plans one after the other, with later operations filling gaps that earlier groups
-  leave: this is the source's eager start of the next group.
+  leave: this is DAHA's eager start of the next group.
 - Where no machines are named as links, the one that the jobs need longest is taken.
 """
 
@@ -35,7 +33,7 @@ Total = Callable[[Group], float]
 
 
 class BilevelOptions(StrictDocument):
-    """The source's parameters, and what it leaves open."""
+    """DAHA's parameters, and what it leaves open."""
 
     mu: float = Field(0.5, gt=0, lt=1, description="the share that grouping is to save, at the end")
     step: float = Field(0.05, gt=0, le=1, description="by how much that share grows in each round")
@@ -93,7 +91,7 @@ def regrouped(groups: Sequence[Group], ratios: Sequence[float], beta: int) -> li
 
 
 def _settled(groups: list[Group], total: Total, beta: int) -> list[Group]:
-    """Groups whose ratios are all on one side of 1, put together into as few as hold them, evenly."""
+    """Merge groups whose ratios are all on one side of 1 into as few as possible, evenly."""
     few: list[list[int]] = [[] for _ in range(-(-sum(map(len, groups)) // beta))]
     for group in sorted(groups, key=lambda group: (-abs(total(group)), group)):
         open_groups = [each for each in few if len(each) + len(group) <= beta]
@@ -127,7 +125,7 @@ def _log_ratio(shop: Shop, job: int, links: set[int]) -> float:
     chosen = [quickest(operation) for operation in route]
     transferring = sum(time for machine, time in chosen if machine in links)
     computing = sum(time for machine, time in chosen if machine not in links)
-    # A job that does only one of the two is as far from balance as a number can say.
+    # A job that does only one of the two has the largest finite imbalance.
     least = 1e-9 * max(transferring + computing, 1e-300)
     return math.log(max(computing, least) / max(transferring, least))
 

@@ -1,4 +1,4 @@
-"""The optimum, or as much of it as is proved in time, by OR-tools' CP-SAT solver (the extra `shop`)."""
+"""The optimum, or the best schedule and bound found in time, by OR-tools' CP-SAT solver (the extra `shop`)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler, in
 from penstock.simulate.shop.shop import Shop
 
 _TICKS = 1_000_000
-"""Whole numbers that the longest schedule is divided into, where times have fractions: the solver knows no others."""
+"""Ticks into which the longest schedule is divided if times have fractions: the solver supports only integers."""
 
 
 class CpSatOptions(StrictDocument):
@@ -23,13 +23,13 @@ class CpSatOptions(StrictDocument):
 
 
 def solved(shop: Shop, options: CpSatOptions) -> ShopSchedule:
-    """The best schedule that was found, with the time that no schedule beats as far as it was proved."""
+    """The best schedule that was found, with the proved lower bound."""
     model = _Model(shop, in_order_of_arrival(shop, NoOptions()))
     return model.solved(options)
 
 
 class _Model:
-    """Intervals that may be used, one for each choice; of a job one route, of an operation one choice."""
+    """Optional intervals, one for each choice; one route per job and one choice per operation are used."""
 
     def __init__(self, shop: Shop, known: ShopSchedule) -> None:
         self._cp = _solver()
@@ -51,7 +51,7 @@ class _Model:
         self._hint()
 
     def _ticks(self, time: float) -> int:
-        """Rounded up, so that a schedule in ticks leaves room for the times themselves."""
+        """A time in ticks, rounded up, so that a schedule in ticks leaves room for the times themselves."""
         return int(-(-time * self._scale // 1))
 
     def _add_job(self, job: int) -> None:
@@ -78,7 +78,7 @@ class _Model:
             model.add(self._makespan >= before).only_enforce_if(taken[number])
 
     def _hint(self) -> None:
-        """The schedule that is known, to start from."""
+        """Give the solver a known schedule to start from."""
         for job, taken in enumerate(self._routes):
             for number, variable in enumerate(taken):
                 self._model.add_hint(variable, number == self._known.routes[job])
@@ -87,12 +87,12 @@ class _Model:
             self._model.add_hint(use, True)
 
     def solved(self, options: CpSatOptions) -> ShopSchedule:
-        """Solve, and place the operations in the order of their starts, so that none waits for nothing."""
+        """Solve, and place the operations in the order of their starts, so that none waits without need."""
         solver = self._cp.CpSolver()
         solver.parameters.max_time_in_seconds = options.seconds
         solver.parameters.num_workers = options.threads or default_threads()
         status = solver.solve(self._model)
-        # The solver's bound is in ticks that were rounded up: rounding adds less than a tick to every operation.
+        # The solver's bound is in rounded-up ticks: rounding adds less than a tick per operation.
         most = sum(max(map(len, job)) for job in self._shop.jobs)
         slack = 0 if self._scale == 1.0 else most
         proved = max(0.0, (solver.best_objective_bound - slack) / self._scale)

@@ -1,4 +1,4 @@
-"""Every schedule of up to four jobs, and the exact search that finds the shortest one and proves it."""
+"""An exact search for shops of up to four jobs, which finds the shortest schedule and proves it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
 from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler
 from penstock.simulate.shop.shop import Choice, Route, Shop, best_route, quickest
 
-# Schedules that place one job after the other: where a search begins.
+# Schedules that place one job after the other, from which a search begins.
 
 _MOST_ORDERS = 120
-"""Orders of jobs that are tried: those of five jobs."""
+"""The most orders of jobs that are tried: those of five jobs."""
 
 
 def best_order(shop: Shop) -> ShopSchedule:
@@ -25,7 +25,7 @@ def best_order(shop: Shop) -> ShopSchedule:
 
 
 def _placed_in(shop: Shop, routes: tuple[int, ...], order: Sequence[int]) -> ShopSchedule:
-    """Each operation on the machine where it would end first behind all that is there, in the first gap that fits."""
+    """Each operation on the machine where it would end first, in the first gap that fits."""
     free, picks = [0.0] * len(shop.machines), []
     for job in order:
         ready = 0.0
@@ -36,18 +36,17 @@ def _placed_in(shop: Shop, routes: tuple[int, ...], order: Sequence[int]) -> Sho
     return placed(shop, routes, picks, filling=True)
 
 
-# The exact search: operations are placed in order of their start, and of two ways to the same point one is kept.
-#
-# A state says how far every job is, when it can go on, and when every machine is free. Nothing starts before what was
-# placed last, so no time before that counts: all times are raised to it. A state that is nowhere earlier than another
-# at the same point is let go, and so is one whose remaining work cannot beat the best schedule known. With a limit on
-# the states after each operation it is a beam search: the most promising ones are kept, and nothing is proved.
+# The exact search: operations are placed in order of their start, and of equivalent partial schedules one is kept. A
+# state says how far every job is, when it can continue, and when every machine is free. Nothing starts before what was
+# placed last, so earlier times do not matter: all times are raised to it. A state that is dominated by another at the
+# same point is dropped, and so is one whose remaining work cannot beat the best known schedule. With a limit on the
+# states after each operation it is a beam search: the most promising ones are kept, and nothing is proved.
 
 _UNSTARTED = -1
 
 
 class _State(NamedTuple):
-    """Times, and how they were come to: the pick behind it and the state before that."""
+    """Times, and how they were reached: the last pick and the state before it."""
 
     ready: tuple[float, ...]
     free: tuple[float, ...]
@@ -56,13 +55,13 @@ class _State(NamedTuple):
 
 
 Progress = tuple[tuple[int, int], ...]
-"""Of every job its route, or _UNSTARTED, and the operations that are done."""
+"""For every job its route, or _UNSTARTED, and the number of completed operations."""
 
 
 class Search:
-    """Looks for the best schedule of a shop, starting from one that is known.
+    """Searches the best schedule of a shop, starting from a known one.
 
-    `width` limits the states that are kept after each operation; None: none is left out, and the result is the best.
+    `width` limits the states that are kept after each operation; None: no limit, and the result is optimal.
     """
 
     def __init__(self, shop: Shop, known: ShopSchedule, width: int | None = None) -> None:
@@ -70,7 +69,7 @@ class Search:
         self._rest = [[_remaining(route) for route in job] for job in shop.jobs]
 
     def run(self) -> ShopSchedule:
-        """The best schedule: the one that was known, where no other is shorter."""
+        """The best schedule: the known one, if none is shorter."""
         shop = self._shop
         start: Progress = ((_UNSTARTED, 0),) * len(shop.jobs)
         nothing = _State((0.0,) * len(shop.jobs), (0.0,) * len(shop.machines), None, None)
@@ -121,7 +120,7 @@ class Search:
         return kept
 
     def _bound(self, progress: Progress, state: _State) -> float:
-        """What the way on takes at least: the longest job, and all remaining work on all machines."""
+        """A lower bound on the makespan: the longest job, and all remaining work on all machines."""
         longest, work = 0.0, sum(state.free)
         for job, (route, done) in enumerate(progress):
             rest = min(each[0] for each in self._rest[job]) if route == _UNSTARTED else self._rest[job][route][done]
@@ -154,14 +153,14 @@ def _nowhere_later(one: _State, other: _State) -> bool:
 
 
 def _remaining(route: Route) -> list[float]:
-    """The least time of the operations from each one on, and 0 behind the last."""
+    """The least time of the operations from each one on, and 0 after the last."""
     found = [0.0]
     for operation in reversed(route):
         found.append(found[-1] + quickest(operation).time)
     return found[::-1]
 
 
-# Every schedule of up to four jobs: the shortest one is found, and proved to be it.
+# The shortest schedule of up to four jobs, with proof.
 
 MOST_JOBS = 4
 

@@ -1,4 +1,4 @@
-"""What a scheduler of job shops is, and the simplest one: first in, first out."""
+"""The interface of schedulers of job shops, and the simplest one: first in, first out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from penstock.graph.documents import StrictDocument
 from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
 from penstock.simulate.shop.shop import Shop, best_route
 
-# What a scheduler of job shops is.
+# The interface of schedulers of job shops.
 
 
 class NoOptions(StrictDocument):
-    """Nothing can be chosen."""
+    """No options."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Scheduler:
     options: type[StrictDocument] = NoOptions
 
 
-# First in, first out: whatever is ready first is begun first, on the machine where it ends first.
+# First in, first out: the operation that is ready first is begun first, on the machine where it ends first.
 
 
 def in_order_of_arrival(shop: Shop, options: NoOptions) -> ShopSchedule:
-    """Jobs by number, each by the route that is shortest alone; of operations ready at once the first job's."""
+    """Jobs by number, each by the route that is shortest alone; ties go to the first job."""
     routes = tuple(best_route(job) for job in shop.jobs)
     free, picks = [0.0] * len(shop.machines), []
     arrived = [(0.0, job, 0) for job in range(len(shop.jobs))]

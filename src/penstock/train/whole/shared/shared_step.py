@@ -12,7 +12,7 @@ from penstock.nn.norm import BatchNorm
 from penstock.pipeline.batch_rows import EdgeRows, as_tensors
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import BatchKey, MiniBatch
-from penstock.sampling.device.block import on_device
+from penstock.sampling.device.block import block_on
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel, read_in_place
 from penstock.train.whole.memory import Decision
@@ -267,8 +267,7 @@ class SharedStep:
 
 def _prepared_sums(sums: SentSums, device: torch.device) -> PreparedSums:
     def prepared(found: RowLists) -> tuple[Tensor, Any]:
-        lists = found.lists if device.type == "cpu" else on_device(found.lists, device)
-        return torch.from_numpy(found.rows).to(device), lists
+        return torch.from_numpy(found.rows).to(device), block_on(found.lists, device)
 
     return PreparedSums(prepared(sums.added), {place: prepared(found) for place, found in sums.returned.items()})
 
