@@ -4,12 +4,13 @@ Each setting trains the same job for some epochs, one setting after the other an
 that a busier machine slows all. Of each the fastest epoch of all rounds counts; the figure is the time of the run's own
 setting over that of the fastest (1.03: 3 % slower).
 
-Run: python benchmarks/pipeline_depths.py [--graph FOLDER] [--scale 0.3] [--rounds 5] [--epochs 3] [--json]
+Run: python benchmarks/pipeline_depths.py [--graph FOLDER] [--scale 0.3] [--minutes 4] [--epochs 3] [--json]
 """
 
 import argparse
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graph", type=Path, help="a graph folder; by default a scaled synthetic-arxiv is made")
     parser.add_argument("--scale", type=float, default=0.3)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=4.0, help="no round begins that would end later")
     parser.add_argument("--epochs", type=int, default=3, help="of each run that are timed")
     parser.add_argument("--first-layer", default="gather", help="gather has the host copy rows, which takes longest")
     parser.add_argument("--json", action="store_true")
@@ -59,14 +60,16 @@ def main() -> None:
         else:
             graph = Graph.open(args.graph)
         taken: dict[str, list[float]] = {name: [] for name in SETTINGS}
-        for _ in range(args.rounds):
+        began, rounds = time.monotonic(), 0
+        while rounds == 0 or time.monotonic() - began < 60 * args.minutes * rounds / (rounds + 1):
             for name, setting in SETTINGS.items():
                 taken[name] += epoch_seconds(graph, setting, args.epochs, args.first_layer)
+            rounds += 1
     fastest = {name: min(seconds) for name, seconds in taken.items()}
     best = min(fastest, key=lambda name: fastest[name])
     ratio = fastest["as it is"] / fastest[best]
     if args.json:
-        print(json.dumps({"seconds": fastest, "best": best, "ratio": ratio}))
+        print(json.dumps({"rounds": rounds, "seconds": fastest, "best": best, "ratio": ratio}))
         return
     for name, seconds in fastest.items():
         print(f"{name:24} {seconds:.3f} s  {seconds / fastest[best]:.3f}")

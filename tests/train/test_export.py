@@ -17,7 +17,7 @@ from penstock.train.export.module_specs import part_spec
 from penstock.train.export.plain import loading
 from penstock.train.use import open_session
 from refusals import refused
-from training_graphs import SMALL, carrying_graph, community_graph, labelled_edges, typed_graph
+from training_graphs import SMALL, carrying_graph, community_graph, labelled_edges, trained, typed_graph
 
 WITHOUT_PENSTOCK = """
 import json, sys
@@ -66,7 +66,7 @@ def bare(graph):
 
 
 def trained_session(tmp_path, graph, **fields):
-    run = train(graph, run=str(tmp_path / "run"), **{**SMALL, "epochs": 1, **fields})
+    run = trained(graph, tmp_path / "run", **{"epochs": 1, **fields})
     return open_session(run.path, graph)
 
 

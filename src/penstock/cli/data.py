@@ -273,7 +273,7 @@ def prepare_command(
         )
     with measured() as took:
         made = prepare(
-            load(graph, **({"split": split} if split else {})),
+            load(graph, split=split) if split else load(graph),
             out,
             scale_features=scale_features,
             largest_component=largest_component,

@@ -75,7 +75,7 @@ def decide_gather_threads(session: Session) -> None:
     if job.gather_threads or not needs_placement(job.sampler):
         return
     fields = [nodes.fields[job.features] for nodes in session.graph.nodes.values() if job.features in nodes.fields]
-    mapped = sum(rows.nbytes for rows in fields if isinstance(rows, np.memmap))
+    mapped = sum(rows.nbytes for rows in fields if isinstance(rows.base, np.memmap))
     if mapped > available_mb() << 20:
         session.job = job.model_copy(update={"gather_threads": _FROM_DISK})
         session.decided["gather_threads"] = _FROM_DISK

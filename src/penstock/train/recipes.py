@@ -113,7 +113,8 @@ def prepared_graph(recipe: Recipe, archive: Path, folder: Path) -> Path:
     from penstock.graph.prepare import prepare
 
     out = folder / recipe.prepared_name
-    prepare(load(archive), out, **recipe.prepare)
+    scaled, component = (recipe.prepare.get(name, False) for name in _DONE)
+    prepare(load(archive), out, scale_features=scaled, largest_component=component)
     return out
 
 
