@@ -186,7 +186,7 @@ class TypedGATLayer(nn.Module):
         )
 
     def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and weights here."""
+        """[dst_counts[t], out] of every type t that has rows to compute and weights here."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         parts = dict(readable_relations(block, x, self._place, result))
         for kind, place in self._place.items():

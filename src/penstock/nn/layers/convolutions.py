@@ -221,5 +221,5 @@ class TypedDenseLayer(nn.Module):
         self.own = nn.ModuleList(nn.Linear(width_in, width_out) for _ in node_types)
 
     def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and weights here."""
+        """[dst_counts[t], out] of every type t that has rows to compute and weights here."""
         return own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))

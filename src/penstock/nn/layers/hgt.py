@@ -138,7 +138,7 @@ class HGTLayer(nn.Module):
                 nn.init.xavier_uniform_(matrix)
 
     def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and weights here."""
+        """[dst_counts[t], out] of every type t that has rows to compute and weights here."""
         queries = own_terms(block, x, dict(zip(self.node_types, self.query, strict=True)))
         parts = dict(readable_relations(block, x, self._place, queries))
         kept = self._kept(parts, x)

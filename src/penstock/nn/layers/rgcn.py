@@ -88,7 +88,7 @@ class RGCNLayer(nn.Module):
             nn.init.xavier_uniform_(self.mixture)
 
     def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[num_dst[t], out] of every type t that has rows to compute and weights here."""
+        """[dst_counts[t], out] of every type t that has rows to compute and weights here."""
         result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         # Unbound once, since the gradient of each slice would be as large as the whole.
         weights = self._weights().unbind()
