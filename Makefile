@@ -39,7 +39,7 @@ pytest: env
 # Further whole runs on clusters of every kind, the rest of large products of cases, and ten times as many examples of every
 # property: about twenty-five minutes on two cores.
 test-long: env
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile=long
 
 # Every kind of page in a real browser, from a phone's width to a large screen's, and what scripts do: needs chromium.
