@@ -1,10 +1,10 @@
-"""Several paths for one request: declared, profiled, simulated, and chosen by measured cost.
+"""Several paths for one request (LEO): declared, profiled, simulated, and chosen by measured cost.
 
 `documents` are the three files, of an application, its hardware and its metrics, and those that come with Penstock.
-`route_table` turns them into arrays, `request_sequence` draws requests, and `simulation` sends them over paths in
-time and profiles paths that way. `selectors` is the registry of ways to choose, `rules` holds their kernels;
-`optimum` and `fluid_limit` say how well one could choose. `chunk_selector` chooses for chunks of one transfer, as
-training runs do, and says what they report. What moves rows in a training run is not here.
+`route_table` turns them into arrays, `request_sequence` draws requests, and `simulation` sends them over paths in time
+and profiles paths that way. `selectors` is the registry of ways to choose, `rules` holds their kernels; `optimum` and
+`fluid_limit` are bounds on how well one could choose. `chunk_selector` chooses for chunks of one transfer, as training
+runs do, and has what they report. What moves rows in a training run is elsewhere.
 """
 
 from typing import TYPE_CHECKING
@@ -65,7 +65,7 @@ __all__ = [
     "write_metrics",
 ]
 
-# Looked up on first use: training reports what came along which path, and waits for no solver.
+# Imported on first use: training reports the use of each path without loading a solver.
 __getattr__ = lazy_names(
     __name__,
     {

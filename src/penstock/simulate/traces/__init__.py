@@ -5,9 +5,9 @@ engine's ranks cannot express, and at the public trace's size `fair` is five tim
 (docs/measurements/simulation.md has the figures).
 
 `trace` is the public benchmark's shuffles, read, drawn and written; `coflows` is what is simulated, `simulation` does
-it and says what came of it and what no policy can beat. Its table has the policies: `fair` and `coflowsim-fair`, and
-in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the events of these four;
-`progress` is what kernels share.
+it and has the outcome and lower bounds. Its table has the policies: `fair` and `coflowsim-fair`, and in an order
+`fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the events of these four; `progress` is
+shared by the kernels.
 """
 
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
