@@ -21,11 +21,11 @@ METHODS: dict[str, Method] = {
     "stream": assign_stream,
 }
 PLUGINS = "penstock.partitioners"
-"""The group of entry points by which packages offer further ones."""
+"""The entry-point group by which packages add methods."""
 
 
 def method_named(name: str) -> Method:
-    """The method of that name, which may be a plug-in's; an unknown one gets the nearest suggested."""
+    """The method of that name, which may be a plug-in's; for an unknown name the error suggests the nearest."""
     if name in METHODS:
         return METHODS[name]
     if has_plugin(PLUGINS, name):
