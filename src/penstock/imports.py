@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-# Names of a package that are imported when they are first asked for.
-#
-# A command's help, or a module that needs only a package's options, does not wait for Numba and torch.
+# Names of a package that are imported when they are first used.  A command's help, or a module that needs only a
+# package's options, does not wait for Numba and torch.
 
 
 def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """A package's `__getattr__`: `homes` says which of its modules has which names."""
+    """A package's `__getattr__`; `homes` maps each of its modules to the names that it defines."""
     modules = {name: home for home, names in homes.items() for name in names}
 
     def lookup(name: str) -> Any:
@@ -31,7 +30,7 @@ def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
     return lookup
 
 
-# Modules that can be called: `ps.train(...)` is the sentence users want to write, and a package has that name.
+# Modules that can be called, so that users can write `ps.train(...)` although `train` is a package.
 
 
 class CallableModule(ModuleType):
@@ -41,7 +40,9 @@ class CallableModule(ModuleType):
         return _function(self)(*given, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A module is sent by its name: functions that call it travel to other processes, as Ray's and Dask's do."""
+        """Pickle a module by its name: functions that call it are sent to other processes, by Ray
+        and Dask for example.
+        """
         return import_module, (self.__name__,)
 
     @property
@@ -50,24 +51,23 @@ class CallableModule(ModuleType):
         return inspect.signature(_function(self))
 
     def __getattribute__(self, name: str) -> Any:
-        # `help` and notebooks ask for it; a module's own docstring is for those who read its source.
+        # `help` and notebooks read it; a module's own docstring is for those who read its source.
         return _function(self).__doc__ if name == "__doc__" else super().__getattribute__(name)
 
 
 def make_callable(name: str) -> None:
-    """Let the module of that name be called."""
+    """Make the module of that name callable."""
     sys.modules[name].__class__ = CallableModule
 
 
 def _function(module: ModuleType) -> Any:
-    """The function of that name; `penstock.api` is imported at the call, because it lies above these modules."""
+    """The function with the module's name; imported at the call, because `penstock.api` imports these modules."""
     return getattr(import_module("penstock.api"), module.__name__.rpartition(".")[2])
 
 
-# Models, samplers and other entries of registries that installed packages offer through entry points.
-#
-# A registry asks here only for names that it does not know itself, so that packages are looked through when they are
-# needed and imported when they are used. docs/extending.md shows how a package offers an entry.
+# Models, samplers and other entries of registries that installed packages offer through entry points.  A registry calls
+# these functions only for names that it does not define, so that packages are searched when they are needed and
+# imported when they are used. docs/extending.md shows how a package offers an entry.
 
 Entry = TypeVar("Entry")
 
@@ -92,7 +92,7 @@ def plugins(group: str) -> "dict[str, EntryPoint]":
 
 
 def load_plugin(group: str, name: str, kind: type[Entry] | None = None) -> Any:
-    """The entry that a package offers, imported; `kind` is what it must be."""
+    """The entry that a package offers, imported; an error where it is no `kind`."""
     point = plugins(group)[name]
     try:
         entry: Any = point.load()

@@ -30,7 +30,7 @@ WorkloadOption = Annotated[str | None, typer.Option(help="A workload of the appl
 LoadOption = Annotated[
     str, typer.Option(metavar="A,B,...", help="Offered loads, as shares of the highest rate that can be served.")
 ]
-# Written here, as the registry imports its kernels; a test compares these words with the registry.
+# Written out here, because importing the registry loads kernels; a test compares these names with the registry.
 _SELECTOR_HELP = (
     "leo-smooth, leo, greedy-end-to-end, greedy-intra, ipipe, random, static, node:NAME, optimum; may be repeated."
     " By default all that decide as requests come."
@@ -126,7 +126,7 @@ def simulate_command(
     if chart is not None:
         check_page(chart)
     document, table = _built(application, hardware, metrics)
-    # A node must be named: `node` is for those who ask for it.
+    # `node` needs a name, so it is not among the selectors that run by default.
     names = selector or [each.name for each in SELECTORS.values() if each.online and not each.argument]
     for name in names:
         selector_named(name)
