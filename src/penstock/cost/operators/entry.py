@@ -66,13 +66,13 @@ def rows(count: int, width: int, device: torch.device, gradient: bool = False) -
 
 
 def distinct_rows(reads: Array, rows: int) -> int:
-    """The rows that windows of 4,096 reads meet: each once for every window that reads it."""
+    """The distinct rows in every window of 4,096 reads, summed over the windows."""
     windows = np.arange(len(reads), dtype=np.int64) // WINDOW
     return len(np.unique(windows * rows + reads))
 
 
 def block_sizes(block: Block) -> dict[str, float]:
-    """The sizes of a block that operators on its lists have."""
+    """The sizes of a block that are arguments of operators on its lists."""
     reads, lists = np.bincount(block.indices, minlength=block.num_src), np.diff(block.indptr)
     readers = transposed(block, block.num_src).indices
     return {

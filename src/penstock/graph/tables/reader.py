@@ -464,7 +464,7 @@ class Table:
 
     @cached_property
     def _types(self) -> dict[str, pa.DataType]:
-        """Of text: the type of every column, by what it is for and what it looks like."""
+        """The type of every column of a text file, by its role and its apparent type."""
         if self._format == "parquet":
             return {}
         looks = self._looks(list(self.roles))
@@ -515,7 +515,7 @@ class Table:
 
 @contextmanager
 def _readable(path: Path, form: str) -> Iterator[None]:
-    """Whatever pyarrow or the disk says, as one sentence with the file in it."""
+    """Turns errors of pyarrow or the disk into one sentence that names the file."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
