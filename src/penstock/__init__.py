@@ -44,10 +44,10 @@ __all__ = [
     "train",
 ]
 
-# Before Triton is imported, whoever imports it: a command, a task of a cluster, or a program.
+# Set before anything imports Triton: a command, a task of a cluster, or a program.
 choose_triton_cache()
-# Before torch computes: on ARM, oneDNN else writes a file for the profiler perf into the temporary folder, for every
-# process that trains, and nobody removes it.
+# Set before torch computes: on ARM, oneDNN would otherwise write a file for the profiler perf into the temporary
+# folder, for every process that trains, and never remove it.
 os.environ.setdefault("ONEDNN_JIT_PROFILE", "0")
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.

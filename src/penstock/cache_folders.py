@@ -1,4 +1,4 @@
-"""Folders for what can be made again: compiled kernels and other caches."""
+"""Folders for compiled kernels and other files that can be made again."""
 
 import functools
 import os
@@ -30,7 +30,7 @@ def kernel_folder() -> Path | None:
 
 
 def choose_triton_cache() -> None:
-    """Set TRITON_CACHE_DIR for this process and its children, where the usual folder cannot be written."""
+    """Set TRITON_CACHE_DIR for this process and its children, where the default folder cannot be written."""
     asked = os.environ.get(_TRITON)
     home = os.environ.get("TRITON_HOME")
     usual = Path(asked) if asked else (Path(home) if home else home_folder()) / ".triton" / "cache"
@@ -39,7 +39,7 @@ def choose_triton_cache() -> None:
 
 
 def private_folder(name: str) -> Path | None:
-    """A folder of this user alone under the temporary folder, or None where it cannot be had.
+    """A folder of this user alone under the temporary folder, or None where none can be made.
 
     Numba unpickles what it finds in its cache, so the folder must not be one that another user prepared: it is neither
     a symbolic link nor owned by someone else, and only its owner may write to it.
@@ -60,12 +60,14 @@ def private_folder(name: str) -> Path | None:
 
 
 def home_folder() -> Path:
-    """The user's home; a user whom the system does not know has one called `~`, here. `Path.home` would raise."""
+    """The user's home, or the literal path `~` for a user whom the system does not know, where
+    `Path.home` would raise.
+    """
     return Path(os.path.expanduser("~"))  # noqa: PTH111
 
 
 def _user_cache() -> Path:
-    """The folder for caches of this user, as the operating system has it."""
+    """This user's folder for caches, by the operating system's convention."""
     if sys.platform == "darwin":
         return home_folder() / "Library" / "Caches"
     asked = os.environ.get("XDG_CACHE_HOME")

@@ -1,4 +1,4 @@
-"""What can be used in a `with` statement because it can be closed."""
+"""A base class for objects that a `with` statement closes."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -10,7 +10,7 @@ class ClosedOnExit(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release the resources that the object holds."""
 
     def __enter__(self) -> Self:
         return self

@@ -54,19 +54,21 @@ CODES: tuple[str, ...] = get_args(Code)
 
 
 class PenstockError(Exception):
-    """Bad input or an impossible request. `str()` is the whole message, shown without a traceback; `code` its kind."""
+    """Bad input or an impossible request. `str()` is the whole message, shown without a traceback;
+    `code` is its kind.
+    """
 
     def __init__(self, sentence: str, *, code: Code) -> None:
         super().__init__(sentence)
         self.code: Code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickling and copying keep the code, which is no positional argument."""
+        """Make pickling and copying keep the code, which is no positional argument."""
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class NotFinite(PenstockError):  # noqa: N818
-    """What a model computed is NaN: it has diverged, or its inputs were not finite."""
+    """A model's output is NaN: it has diverged, or its inputs were not finite."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, code="not-finite")
@@ -85,7 +87,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant, whatever is written in capitals; None where nothing is near."""
+    """The known name that was probably meant, regardless of case; None where none is similar."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), by_lower, 1)
     return by_lower[close[0]] if close else None

@@ -7,13 +7,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-# Names of a package that are imported when they are first asked for.
-#
-# A command's help, or a module that needs only a package's options, does not wait for Numba and torch.
+# Names of a package that are imported when they are first used.  A command's help, or a module that needs only a
+# package's options, does not wait for Numba and torch.
 
 
 def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """A package's `__getattr__`: `homes` says which of its modules has which names."""
+    """A package's `__getattr__`; `homes` maps each of its modules to the names that it defines."""
     modules = {name: home for home, names in homes.items() for name in names}
 
     def lookup(name: str) -> Any:
@@ -24,7 +23,7 @@ def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
     return lookup
 
 
-# Modules that can be called: `ps.train(...)` is the sentence users want to write, and a package has that name.
+# Modules that can be called, so that users can write `ps.train(...)` although `train` is a package.
 
 
 class CallableModule(ModuleType):
@@ -34,7 +33,9 @@ class CallableModule(ModuleType):
         return _function(self)(*given, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A module is sent by its name: functions that call it travel to other processes, as Ray's and Dask's do."""
+        """Pickle a module by its name: functions that call it are sent to other processes, by Ray
+        and Dask for example.
+        """
         return import_module, (self.__name__,)
 
     @property
@@ -43,15 +44,15 @@ class CallableModule(ModuleType):
         return inspect.signature(_function(self))
 
     def __getattribute__(self, name: str) -> Any:
-        # `help` and notebooks ask for it; a module's own docstring is for those who read its source.
+        # `help` and notebooks read it; a module's own docstring is for those who read its source.
         return _function(self).__doc__ if name == "__doc__" else super().__getattribute__(name)
 
 
 def make_callable(name: str) -> None:
-    """Let the module of that name be called."""
+    """Make the module of that name callable."""
     sys.modules[name].__class__ = CallableModule
 
 
 def _function(module: ModuleType) -> Any:
-    """The function of that name; `penstock.api` is imported at the call, because it lies above these modules."""
+    """The function with the module's name; imported at the call, because `penstock.api` imports these modules."""
     return getattr(import_module("penstock.api"), module.__name__.rpartition(".")[2])

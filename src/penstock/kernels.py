@@ -51,7 +51,7 @@ def source_key(module: Path) -> str:
 
 
 def _imported(module: Path) -> set[Path]:
-    """A module and what it imports from Penstock, followed to the end."""
+    """A module and all modules of Penstock that it imports, directly or not."""
     found, waiting = {module}, [module]
     while waiting:
         new = _imports(waiting.pop()) - found
@@ -65,7 +65,7 @@ def _imports(module: Path) -> set[Path]:
     names: set[str] = set()
     for package, imported, plain in _IMPORT.findall(_text(module)):
         names |= {package or plain, *(f"{package}.{name}" for name in re.findall(r"\w+", imported))}
-    # The package itself holds no kernel, and imports everything on demand.
+    # The package itself has no kernel, and imports its names on demand.
     return {file for name in names if (file := _file_of(name)) is not None and file != _PACKAGE / "__init__.py"}
 
 
@@ -85,7 +85,7 @@ def _text(module: Path) -> str:
 
 
 class SourceKeyedLocator:
-    """Tells Numba where the kernels of one function are kept; Numba calls it in place of its own locators."""
+    """Tells Numba where the kernels of one function are cached; Numba calls it in place of its own locators."""
 
     def __init__(self, file: Path, line: int, folder: Path) -> None:
         self._py_file = str(file)  # Numba reads this name when it warns
@@ -94,7 +94,7 @@ class SourceKeyedLocator:
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], file: str) -> "SourceKeyedLocator | None":
-        """A locator for a function of Penstock; Numba asks its own locators for others."""
+        """A locator for a function of Penstock; None for others, for which Numba tries its own locators."""
         path, folder = Path(file), kernel_folder()
         if folder is None or not path.is_relative_to(_PACKAGE):
             return None
@@ -106,7 +106,7 @@ class SourceKeyedLocator:
         return locator
 
     def ensure_cache_path(self) -> None:
-        """Make the folder, and remove folders of the same module that nobody has used for a month."""
+        """Make the folder, and remove folders of the same module that were not used for a month."""
         folder = self._modules / self._key
         try:
             os.utime(folder)
@@ -118,15 +118,15 @@ class SourceKeyedLocator:
                 shutil.rmtree(other, ignore_errors=True)
 
     def get_cache_path(self) -> str:
-        """The folder of this module's kernels as its sources are now."""
+        """The folder of this module's kernels, which depends on its sources."""
         return str(self._modules / self._key)
 
     def get_source_stamp(self) -> str:
-        """What the kernels were compiled from."""
+        """The digest of the sources that the kernels were compiled from."""
         return self._key
 
     def get_disambiguator(self) -> str:
-        """Functions of one name in one module differ in their line."""
+        """The function's line, which tells functions of one name in one module apart."""
         return str(self._line)
 
 

@@ -1,7 +1,7 @@
 """How much memory this process uses and how much is available, as the system counts it; and freed memory that is kept.
 
-All of it belongs to the whole process. Those that measure a peak at once share its counter (`PeakCounter`), and freed
-memory is kept until the last who asked for it has ended.
+All of it concerns the whole process. Measurements of a peak that overlap share its counter (`PeakCounter`), and freed
+memory is kept until the last user of `freed_memory_kept` has ended.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _TRIM_DEFAULT, _MMAP_MAX_DEFAULT = 128 << 10, 65536
 
 
 def resident_mb() -> float:
-    """Resident megabytes now; the peak where the system does not tell."""
+    """Resident megabytes now; the peak where the system does not report the current size."""
     with suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / _MB
@@ -32,7 +32,7 @@ def resident_mb() -> float:
 
 
 def peak_mb() -> float:
-    """The largest resident size so far, in megabytes. Linux's own count: rusage inherits that of the parent."""
+    """The largest resident size so far, in megabytes, by Linux's own count: that of rusage includes the parent's."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
@@ -42,8 +42,9 @@ def peak_mb() -> float:
 
 
 def file_mb() -> float:
-    """Resident megabytes now that are pages of files, which processes share and the system takes back when it needs
-    them; 0 where the system does not tell."""
+    """Resident megabytes of file pages, which processes share and the system reclaims when it needs them; 0 where the
+    system does not report them.
+    """
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("RssFile:"):
@@ -52,7 +53,7 @@ def file_mb() -> float:
 
 
 def available_mb() -> int:
-    """What the system could still give without swapping, within the limits of this process's control groups."""
+    """Megabytes that the system can still give without swapping, within the limits of this process's control groups."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -62,7 +63,7 @@ def available_mb() -> int:
 
 
 def control_groups(root: Path = Path("/")) -> list[tuple[Path, str, str]]:
-    """The control groups that may limit this process's memory: each one's folder, and its files of limit and use."""
+    """The control groups that may limit this process's memory: each one's folder, and its files of limit and usage."""
     found: list[tuple[Path, str, str]] = []
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
@@ -74,13 +75,14 @@ def control_groups(root: Path = Path("/")) -> list[tuple[Path, str, str]]:
             else:
                 continue
             folder = base / path.lstrip("/")
-            # A group is limited by those it lies in, too. In a container the path may be that of another root.
+            # A group is also limited by the groups that contain it. In a container the path may be relative to another
+            # root.
             found += [(each, *names) for each in (folder, *folder.parents) if each.is_relative_to(base)]
     return found
 
 
 def _left_in_group(folder: Path, limit: str, used: str) -> int:
-    """Bytes that a control group may still take; what it holds of files is given back when memory is short."""
+    """Bytes that a control group may still allocate; its file pages count as free, since they can be reclaimed."""
     try:
         most, now = int((folder / limit).read_text()), int((folder / used).read_text())
         cached = 0
@@ -93,31 +95,31 @@ def _left_in_group(folder: Path, limit: str, used: str) -> int:
 
 
 class Peak:
-    """The most that was counted since it was made."""
+    """The largest value since it was made."""
 
     def __init__(self, counter: "PeakCounter") -> None:
         self._counter, self._before = counter, 0.0
 
     def read(self) -> float:
-        """The most so far."""
+        """The largest value so far."""
         with self._counter.lock:
             return self.note()
 
     def note(self) -> float:
-        """The most so far, kept for when the counter starts again."""
+        """The largest value so far, kept when the counter is reset."""
         self._before = max(self._before, self._counter.count())
         return self._before
 
 
 class PeakCounter:
-    """A peak of which the system keeps one, that can only start again for everybody: measurements may overlap."""
+    """A counter of a peak that the system can only reset for the whole process; measurements may overlap."""
 
     def __init__(self, count: Callable[[], float], start_again: Callable[[], None]) -> None:
         self.count, self._start_again, self.lock = count, start_again, threading.Lock()
         self._measured: WeakSet[Peak] = WeakSet()
 
     def measure(self) -> Peak:
-        """The peak from now on. Others that are measured keep what they had."""
+        """Start to measure a peak from now on; measurements under way keep the value that they had."""
         with self.lock:
             for other in self._measured:
                 other.note()
@@ -128,20 +130,20 @@ class PeakCounter:
 
 
 def _forget_peak() -> None:
-    """Let the peak start again from now; where that is not possible, it stays the process's."""
+    """Reset the system's peak to the current size; where that is not possible, it stays the process's peak."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 HOST_PEAK = PeakCounter(peak_mb, _forget_peak)
-"""Of this process's resident memory, in megabytes."""
+"""The peak of this process's resident memory, in megabytes."""
 
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Inside, memory that is freed stays with the process; at the end it goes back to the system.
+    """Within it, freed memory stays with the process; at the end it is returned to the system.
 
-    A training step frees hundreds of megabytes and the next one asks for as much again. By default glibc returns them
+    A training step frees hundreds of megabytes and the next one allocates as much again. By default glibc returns them
     and the kernel clears them page by page, which took a third of a step's time. Other C libraries are left alone.
     """
     libc = ctypes.CDLL(None)
@@ -171,15 +173,15 @@ _keeping = _Keeping()
 
 
 def rusage_mb(who: int) -> float:
-    """The peak of this process or of its finished children, as rusage tells it."""
+    """The peak of this process or of its finished children in megabytes, by rusage."""
     unit = _MB if sys.platform == "darwin" else 1 << 10
     return resource.getrusage(who).ru_maxrss / unit
 
 
 def require_memory(size: int, what: str, mend: str) -> None:
-    """Refuse to allocate more than there is: a wrong count would have the process killed.
+    """Raise an error where less memory is available than `size` bytes: the system might kill the process otherwise.
 
-    `what` needs `size` bytes; `mend` says what to do about it.
+    `what` names what needs the memory; `mend` says what to do about it.
     """
     free = available_mb() << 20
     if size > free:
@@ -192,12 +194,12 @@ _KEPT_BYTES, _MAPPED_BYTES = 64 << 20, 8 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Have this process keep up to 64 MiB that it freed, instead of giving them back to the system at once.
+    """Make this process keep up to 64 MiB of freed memory, instead of returning it to the system at once.
 
-    Every large message is received into new memory. With glibc's own settings a part of 1 MiB is new pages each time,
-    and making those takes longer than receiving it: a third of the throughput in the clear. For processes that are
-    tasks of a run; it changes the allocator of the whole process, so an endpoint does not do it by itself. Returns
-    whether it could be done: only glibc has these settings.
+    Every large message is received into new memory. With glibc's own settings a message of 1 MiB needs new pages each
+    time, and making those takes longer than receiving it: a third of the throughput without encryption. For processes
+    that are tasks of a run; it changes the allocator of the whole process, so an endpoint does not do it by itself.
+    Returns whether it could be done: only glibc has these settings.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -9,18 +9,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-# Long work that Ctrl-C can end: computations at once, runs after their step.
-#
-# Python hears a signal only between bytecodes of the main thread, and a kernel or a native library may take minutes
-# between two of them.
+# Long work that Ctrl-C can end: computations at once, runs after their step.  Python handles a signal only between
+# bytecodes of the main thread, and a kernel or a native library may take minutes between two of them.
 
 Result = TypeVar("Result")
 
 
 def call_interruptibly(work: Callable[[], Result]) -> Result:
-    """Run `work`, which must not hold the interpreter's lock, in a daemon thread and wait where signals are heard.
+    """Run `work`, which must release the interpreter's lock, in a daemon thread, so that signals are handled meanwhile.
 
-    On interruption the thread is left to itself: the command is about to end the process. Off the main thread, where no
+    On interruption the thread is abandoned: the command is about to end the process. Off the main thread, where no
     signal arrives, `work` is simply called.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -45,7 +43,7 @@ def call_interruptibly(work: Callable[[], Result]) -> Result:
 
 @contextmanager
 def stopped_by(asked: threading.Event) -> Iterator[None]:
-    """Within it, in a thread that no signal reaches, a run finishes its step and ends when `asked` is set."""
+    """Within it, a run in a thread that no signal reaches finishes its step and ends when `asked` is set."""
     token = _stop.set(asked)
     try:
         yield
@@ -58,7 +56,10 @@ _stop: ContextVar[threading.Event | None] = ContextVar("_stop", default=None)
 
 @contextmanager
 def polite_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM lets a run finish its step, and a service its jobs; a second one ends at once."""
+    """Within it the first Ctrl-C or SIGTERM lets a run finish its step, or a service its jobs; a second ends at once.
+
+    Yields a function that says whether the first has arrived.
+    """
     given = _stop.get()
     asked = threading.Event() if given is None else given
     if threading.current_thread() is not threading.main_thread():
@@ -78,13 +79,13 @@ def polite_interrupt() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-# The one way in which Penstock starts Python programs as processes of their own.
+# The one function by which Penstock starts Python programs as processes of their own.
 
 
 def start_python(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start this interpreter with `arguments`, such as ("-m", MODULE); `options` are those of subprocess.Popen.
 
-    The working folder may hold anybody's files. With -P none of them stands in for a module that is installed; code of
-    the user's own that lies there is found by its path (`nn.user_module`).
+    The working folder may hold anybody's files. With -P none of them can replace an installed module; the user's own
+    code there is found by its path (`nn.user_module`).
     """
     return subprocess.Popen([sys.executable, "-P", *arguments], **options)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 class Progress:
-    """Listens to nothing. The command line gives one that draws bars or prints lines."""
+    """Receives reports of progress and ignores them; subclasses show them as bars or lines."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -20,13 +20,13 @@ class Progress:
         """The current piece of work is over; where it advanced less than its total, it was stopped before its end."""
 
     def status(self, line: str) -> None:
-        """How the current piece of work stands, in a line that replaces the one before."""
+        """Report the state of the current piece of work in a line that replaces the previous one."""
 
     def validated(self, metric: str, better: str, best: float, epoch: int) -> None:
         """A model was validated: the best value of the metric so far, and after which epoch it was reached."""
 
     def note(self, sentence: str) -> None:
-        """Something the user should know that is not an error."""
+        """Report something that the user should know and that is not an error."""
 
     @contextmanager
     def step(self, what: str, total: int = 0, unit: str = "") -> Iterator[None]:

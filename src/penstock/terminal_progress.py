@@ -19,7 +19,7 @@ _STATUS_SECONDS = 1.0
 
 @contextmanager
 def shown_progress(quiet: bool, opening: str = "") -> Iterator[Progress]:
-    """The progress a command shows, after a line that says at once what it does; silent with --json."""
+    """The progress that a command shows, after the line `opening`, which is printed at once; silent with --json."""
     if opening and not quiet:
         print(opening, file=sys.stderr, flush=True)
     if quiet:
@@ -33,7 +33,7 @@ def shown_progress(quiet: bool, opening: str = "") -> Iterator[Progress]:
 
 @contextmanager
 def importing(progress: Progress, what: str) -> Iterator[None]:
-    """Imports that take seconds, shown as a step of the work; none where they have been made before."""
+    """Shows imports that take seconds as a step of the work; nothing where they have been made before."""
     if what.lower() in sys.modules:
         yield
         return
@@ -42,7 +42,7 @@ def importing(progress: Progress, what: str) -> Iterator[None]:
 
 
 class _NoteKeeper(Progress):
-    """Silent, but notes are kept for the JSON object."""
+    """Shows nothing, but keeps the notes for the JSON object."""
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
@@ -63,7 +63,7 @@ class _BarProgress(Progress):
     def finish(self) -> None:
         task = self._bars.tasks[self._task]
         if task.total and 0 < task.completed < task.total:
-            # Interrupted, or stopped early: what was done stays to be seen.
+            # Interrupted, or stopped early: the bar stays visible with what was done.
             self._bars.update(self._task, description=f"{task.description} (stopped)")
             self._bars.stop_task(self._task)
         else:

@@ -1,7 +1,7 @@
-"""Computations that are only traced: tensors have no numbers, kernels are not run, and memory is what is looked at.
+"""Traced computations: tensors without values, kernels that do not run, so that memory can be predicted.
 
 Under `tracing` a layer allocates what it would allocate, through torch, and computes nothing. Kernels of the host read
-arrays: there a traced tensor is stood for by an array of its shape and type that takes no memory and keeps the tensor
+arrays: for them a traced tensor is replaced by an array of its shape and type that takes no memory and keeps the tensor
 alive, as an array of a real tensor does.
 
 Where the memory of a GPU is traced, tensors are on torch's `meta` device, streams are `TracedStream`s, and what is
@@ -22,7 +22,7 @@ from penstock.graph.arrays import Array
 
 
 class Trace(NamedTuple):
-    """What a trace cannot see in tensors that have no numbers."""
+    """What a trace has to know because tensors without values do not show it."""
 
     density: float = 1.0
     """The share of the input features that are not zero."""
@@ -31,7 +31,7 @@ class Trace(NamedTuple):
     empty_cache: Callable[[], None] | None = None
     """Called where the allocator of a GPU gives free memory back to the driver."""
     moves: Callable[[int, int], None] | None = None
-    """Told the bytes that a kernel would read and write in order, and those of rows that it would pick."""
+    """Called with the bytes that a kernel would read and write sequentially, and those of rows that it would gather."""
 
 
 class MemoryPlace(NamedTuple):
@@ -45,26 +45,26 @@ _MAIN = MemoryPlace()
 
 
 class TracedStream:
-    """A stream that nothing runs on; what is allocated on it is its own."""
+    """A stream on which nothing runs; memory that is allocated on it belongs to it."""
 
     def __init__(self) -> None:
         self.number = next(_numbers)
 
     def wait_event(self, event: Any) -> None:
-        """Everything has happened already."""
+        """Return at once: nothing runs on a traced stream."""
 
     def wait_stream(self, stream: Any) -> None:
-        """Everything has happened already."""
+        """Return at once: nothing runs on a traced stream."""
 
     def synchronize(self) -> None:
-        """Everything has happened already."""
+        """Return at once: nothing runs on a traced stream."""
 
     def record_event(self) -> None:
-        """There is nothing to wait for."""
+        """Return None: there is nothing to wait for."""
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """What is allocated in it belongs to this stream."""
+        """Within it, memory is allocated on this stream."""
         token = _place.set(MemoryPlace(self.number, _place.get().pool))
         try:
             yield
@@ -74,7 +74,9 @@ class TracedStream:
 
 @contextmanager
 def recording(stream: TracedStream | None, pool: int | None) -> Iterator[int]:
-    """Within it a CUDA graph is recorded: memory is from a private pool, a new one where none is given; its number."""
+    """Within it a CUDA graph is recorded, whose memory is from the private pool `pool`, or a new one; yields its
+    number.
+    """
     trace = _trace.get()
     if trace is not None and trace.empty_cache is not None:
         trace.empty_cache()
@@ -87,7 +89,7 @@ def recording(stream: TracedStream | None, pool: int | None) -> Iterator[int]:
 
 
 def current_place() -> MemoryPlace:
-    """Where memory is taken from at this moment."""
+    """The stream and pool that memory is allocated from now."""
     return _place.get()
 
 
@@ -103,7 +105,7 @@ def tracing(trace: Trace) -> Iterator[None]:
 
 @contextmanager
 def weights_only_counted() -> Iterator[None]:
-    """Within it new models and scorers have weights without numbers, which take no memory and no time."""
+    """Within it, new models and scorers have weights without values, which take no memory and no time."""
     token = _counted.set(True)
     try:
         yield
@@ -112,19 +114,19 @@ def weights_only_counted() -> Iterator[None]:
 
 
 def new_weights() -> AbstractContextManager[Any]:
-    """Around the making of weights: within `weights_only_counted` they are on torch's `meta` device."""
+    """A context for making weights: under `weights_only_counted` they are on torch's `meta` device."""
     return torch.device("meta") if _counted.get() else nullcontext()
 
 
 def is_traced() -> bool:
-    """Whether nothing is computed, only traced."""
+    """Whether computations are traced rather than run."""
     return _trace.get() is not None
 
 
 def launches(*moved: Tensor | None, rows: int = 0, of: Tensor | None = None) -> bool:
-    """Whether a kernel is launched that reads or writes `moved` whole, and so many `rows` of the matrix `of`.
+    """Whether to launch a kernel that reads or writes `moved` whole, and `rows` rows of the matrix `of`.
 
-    Under a trace it is not: what it would move is noted.
+    Under a trace the answer is no, and the bytes that it would move are recorded.
     """
     trace = _trace.get()
     if trace is None:
@@ -136,17 +138,17 @@ def launches(*moved: Tensor | None, rows: int = 0, of: Tensor | None = None) -> 
 
 
 def current_trace() -> Trace | None:
-    """What is known under `tracing`; None outside."""
+    """The trace under `tracing`; None outside."""
     return _trace.get()
 
 
 FEATURES, TOPOLOGY, BATCHES = "features", "topology", "batches"
-"""What memory is allocated for, as its maker says (`memory_for`)."""
+"""The categories of memory that `memory_for` marks."""
 
 
 @contextmanager
 def memory_for(category: str) -> Iterator[None]:
-    """What is allocated in it is for this category, as a prediction of memory lists it."""
+    """Within it, allocated memory counts for this category of a memory prediction."""
     token = _category.set(category)
     try:
         yield
@@ -155,18 +157,18 @@ def memory_for(category: str) -> Iterator[None]:
 
 
 def current_category() -> str:
-    """What memory is allocated for at this moment; empty where nobody has said."""
+    """The category that allocated memory counts for now; empty outside of `memory_for`."""
     return _category.get()
 
 
 def is_gpu(device: torch.device) -> bool:
-    """Whether a device is a GPU, or stands for one in a trace."""
+    """Whether a device is a GPU, or represents one in a trace."""
     trace = _trace.get()
     return device.type == "cuda" or (trace is not None and trace.on_device and device.type == "meta")
 
 
 def array_of(x: Tensor) -> Array:
-    """The memory of a contiguous tensor as an array; of a traced tensor a stand-in."""
+    """The memory of a contiguous tensor as an array; of a traced tensor, a stand-in without memory."""
     if not x.is_meta:
         numbers: Array = x.numpy()
         return numbers
@@ -176,12 +178,12 @@ def array_of(x: Tensor) -> Array:
 
 
 def room(shape: int | Sequence[int], dtype: Any) -> Array:
-    """An array of unset numbers, allocated by torch: so a trace of memory sees it."""
+    """An uninitialised array, allocated by torch, so that a trace of memory counts it."""
     return array_of(torch.empty(shape, dtype=_TORCH[np.dtype(dtype)]))
 
 
 def tensor_of(array: Array) -> Tensor:
-    """The tensor whose memory an array of `array_of` or `room` is; of any other array, one that shares it."""
+    """The tensor whose memory an array of `array_of` or `room` uses; of any other array, one that shares its memory."""
     if not isinstance(array, _StandIn):
         return torch.from_numpy(array)
     assert array.tensor is not None
@@ -189,12 +191,12 @@ def tensor_of(array: Array) -> Tensor:
 
 
 def stand_in(shape: int | Sequence[int], dtype: Any) -> "_StandIn":
-    """An array of zeros that takes no memory."""
+    """An array of zeros of this shape that takes no memory."""
     return np.broadcast_to(np.zeros((), dtype), shape).view(_StandIn)
 
 
 class _StandIn(np.ndarray[Any, Any]):
-    """Every number of it is the same one. Views keep the tensor alive that it stands for."""
+    """An array all of whose elements are one number in memory. Views keep the traced tensor alive."""
 
     tensor: Tensor | None
 

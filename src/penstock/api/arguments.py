@@ -13,7 +13,7 @@ from penstock.graph.graph import Graph
 from penstock.train.job import PARTS, JobFields
 from penstock.train.user_functions import GivenFunctions
 
-# A model as Python users give it.
+# Models as Python users give them.
 
 
 def checked_model(model: Any) -> torch.nn.Module | None:
@@ -33,15 +33,15 @@ def checked_model(model: Any) -> torch.nn.Module | None:
     )
 
 
-# A graph that a user gives, opened.
+# Graphs as Python users give them.
 
 
 def opened(graph: Any) -> Graph:
-    """A graph as it is, and anything else that `ps.load` recognises as a graph."""
+    """The argument if it is a graph, else the graph that `ps.load` reads from it."""
     return graph if isinstance(graph, Graph) else load(graph)
 
 
-# Functions that a user gives to `ps.train`: those that a job can name, and those that are only objects.
+# Functions that a user passes to `ps.train`: those that a job can name, and those that exist only as objects.
 
 Functions = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
 """A function or its location, or several."""
@@ -50,7 +50,7 @@ Functions = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
 def split_functions(
     loss: str | Callable[..., Any] | None, metrics: Functions, callbacks: Functions
 ) -> tuple[GivenFunctions, dict[str, Any]]:
-    """The objects, and the fields of a job for those that were given by location."""
+    """The function objects, and the job fields of those that were given by location."""
     measures, called = _listed(metrics), _listed(callbacks)
     given = GivenFunctions(
         None if isinstance(loss, str) else loss,
@@ -73,13 +73,13 @@ def _listed(functions: Functions) -> list[Any] | None:
     return list(functions) if isinstance(functions, Sequence) else [functions]
 
 
-# The signature of functions that take the fields of a job: every field by its name, with its type and default.
+# The signature of functions that take the fields of a job: every field by name, with its type and default.
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_job_fields(function: Function) -> Function:
-    """The same function, whose `**fields` are shown as the fields of a job, in its signature and its docstring."""
+    """The function, with the fields of a job in place of `**fields` in its signature and its docstring."""
     own = inspect.signature(function)
     named = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     fields = [
@@ -96,7 +96,7 @@ def with_job_fields(function: Function) -> Function:
 
 
 def _described_fields() -> str:
-    """Every field with its description, by subject."""
+    """Every field with its description, grouped by subject."""
     lines = []
     for title, part in PARTS.items():
         lines += ["", f"{title}:"]

@@ -79,7 +79,7 @@ def _session_of_model(model: torch.nn.Module, graph: Graph | None, fields: dict[
     known = dict(options) if isinstance(options, ModelOptions) else {}
     if "layers" in known and not {"fanouts", "layers"} & set(fields):
         known["fanouts"] = [-1] * known["layers"]
-    # Nothing is trained: the model is used as it is, on the processor.
+    # Nothing is trained: the model is used as it is, on the CPU.
     job = make_job({"graph": f"{graph.name}{IN_MEMORY}", "device": "cpu", **known, **fields})
     with generators_kept():
         return make_session(job, graph, model)

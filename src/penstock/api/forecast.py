@@ -42,7 +42,7 @@ def memory(
 def memory_of_job(
     job: Job, graph: Graph | None = None, module: torch.nn.Module | None = None, device_memory: int | None = None
 ) -> tuple[MemoryForecast, int | None]:
-    """The forecast of a job, and the memory of the GPU that it was held against, where that is known."""
+    """The forecast of a job, and the memory of the GPU that it was compared with, where that is known."""
     if device_memory is None and job.device != "cpu" and torch.cuda.is_available():
         device_memory = torch.cuda.mem_get_info()[1]
     if device_memory is None:

@@ -82,7 +82,7 @@ def _by_layers(graph: Graph, model: Any, inputs: Inputs, job: Job, wanted: dict[
 
 
 def _at_once(graph: Graph, module: Any, inputs: Inputs) -> dict[str, torch.Tensor]:
-    """One call with the whole graph, as PyG's modules take it."""
+    """The outputs of one call with the whole graph, in the form that PyG's modules take."""
     x = {name: inputs.pull(name, np.arange(nodes.count)) for name, nodes in graph.nodes.items()}
     edges = {
         kind: torch.from_numpy(lists.edge_index().astype(np.int64)).to(inputs.device)
@@ -98,7 +98,7 @@ def _at_once(graph: Graph, module: Any, inputs: Inputs) -> dict[str, torch.Tenso
 
 
 def _carried(graph: Graph, module: Any, inputs: Inputs) -> dict[str, Any]:
-    """What all edges carry, in the order of their lists, under the names by which the module takes it."""
+    """The edge features and weights of the whole graph in CSR order, under the names of the module's arguments."""
     found: dict[str, dict[EdgeType, torch.Tensor]] = {}
     for kind, fields in inputs.exact_edges.fields.items():
         every = np.arange(graph.edges[kind].count)
@@ -112,7 +112,7 @@ def _carried(graph: Graph, module: Any, inputs: Inputs) -> dict[str, Any]:
 
 
 def _named(found: dict[str, dict[EdgeType, torch.Tensor]], module: Any, typed: bool) -> dict[str, Any]:
-    """What edges carry, by the arguments of a module's forward: by relation where there are several types."""
+    """Edge features and weights by the arguments of the module's forward: by relation where there are several types."""
     if not typed:
         return {name: next(iter(rows.values())) for name, rows in found.items()}
     taken = inspect.signature(module.forward).parameters

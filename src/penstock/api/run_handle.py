@@ -26,7 +26,7 @@ from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 # A run's epochs as a table.
 
 _SHOWN = 30
-"""Epochs that a printed table has at most: the first and the last of them."""
+"""The most epochs that a printed table shows: the first and the last of them."""
 
 
 class History(Sequence[dict[str, Any]]):
@@ -39,7 +39,7 @@ class History(Sequence[dict[str, Any]]):
 
     @classmethod
     def read(cls, path: Path) -> "History":
-        """From a run's metrics.jsonl."""
+        """The history in a run's metrics.jsonl."""
         rows = []
         for epoch in read_metrics(path).epochs:
             scores = {f"val_{name}": value for name, value in epoch.val.items()}
@@ -67,7 +67,7 @@ class History(Sequence[dict[str, Any]]):
         return iter(self._rows)
 
     def to_pandas(self) -> Any:
-        """As a pandas.DataFrame."""
+        """The history as a pandas.DataFrame."""
         try:
             import pandas
         except ImportError:
@@ -154,7 +154,7 @@ class Run:
         """The run in a folder.
 
         `graph` is needed where the run's own was only in memory, and `module` where it trained a module object.
-        `metrics` are functions to evaluate it by, beside those of its job.
+        `metrics` are functions to evaluate it by, besides those of its job.
         """
         if not isinstance(path, str | os.PathLike):
             raise PenstockError(f"A run is opened by its folder, not by {path!r}: give its path.", code="wrong-type")
@@ -174,17 +174,17 @@ class Run:
 
     @property
     def message(self) -> str:
-        """Why it is not finished, where it is not."""
+        """Why the run is not finished; empty where it is."""
         return str(self._folder.facts.get("message", ""))
 
     @property
     def job(self) -> Job:
-        """Every setting that the run had, defaults included."""
+        """All settings of the run, defaults included."""
         return self._folder.job()
 
     @property
     def result(self) -> dict[str, Any]:
-        """What `penstock train --json` prints."""
+        """The result as `penstock train --json` prints it."""
         result: dict[str, Any] = self._folder.facts.get("result", {})
         return result
 
@@ -228,7 +228,9 @@ class Run:
         return predictions(session, split) if ids is None else predictions_of(session, ids)
 
     def embed(self, node_type: str | None = None, graph: Any = None) -> torch.Tensor:
-        """[vertices, width]: what the model knows of each vertex before its last step, in the order of the graph."""
+        """Embeddings [vertices, width]: the model's representation of each vertex before its last layer, in graph
+        order.
+        """
         return embeddings(self.session(graph), node_type)[1].cpu()
 
     def export(
@@ -250,19 +252,19 @@ class Run:
         return RunComparison(*sides)
 
     def session(self, graph: Any = None, module: torch.nn.Module | None = None, trust_module: bool = False) -> Session:
-        """The run's best model with its task and its graph; the arguments stand for what the run was opened with."""
+        """The run's best model with its task and its graph; the arguments replace what the run was opened with."""
         given = self._graph if graph is None else opened(graph)
         used = deepcopy(self._module) if module is None else module
         return open_session(self.path, given, used, trust_module=self._trusted or trust_module, given=self._given)
 
     @property
     def page(self) -> Path | None:
-        """Its report.html, where it has one."""
+        """The path of report.html, or None where the run has none."""
         page = self.path / "report.html"
         return page if page.exists() else None
 
     def report(self) -> Path:
-        """Write report.html again and say where it is."""
+        """Write report.html again and return its path."""
         return write_report(self.path, job_defaults())
 
     def __repr__(self) -> str:

@@ -29,7 +29,7 @@ from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 # Progress in a notebook: one line for the work under way, which is replaced as it goes on.
 
 _SECONDS = 0.25
-"""Between two changes of a line."""
+"""The least seconds between two updates of a line."""
 
 
 def shown_in_notebooks() -> Progress:
@@ -67,7 +67,7 @@ class NotebookProgress(Progress):
 
     def note(self, sentence: str) -> None:
         self._display(self._html(f"<div>{escape(sentence)}</div>"))
-        # Later lines stand below the note.
+        # Further lines are shown below the note.
         self._handle = None
 
     def _show(self, now: bool = False) -> None:
@@ -83,12 +83,12 @@ class NotebookProgress(Progress):
             self._handle.update(page)
 
 
-# The progress that a call from Python shows: what its argument asks for, and a line in notebooks by default.
+# The progress that a call from Python shows: as its argument says, and by default a line in notebooks.
 
 
 @contextmanager
 def chosen_progress(progress: Any) -> Iterator[Progress]:
-    """None: in notebooks alone. False: nowhere. True: in notebooks, and otherwise as commands show it."""
+    """The progress for an argument: None shows it in notebooks, False nowhere, True also as commands show it."""
     if progress is None:
         yield shown_in_notebooks()
     elif progress is False:
@@ -176,7 +176,7 @@ def _resumed(
     progress: Progress,
     trust_module: bool,
 ) -> Run:
-    """Go on with a run, on one machine or on its cluster. `others`: arguments that a resumed run has no use for."""
+    """Resume a run, on one machine or on its cluster. `others` are arguments that a resumed run does not accept."""
     said = fields.get("epochs"), progress, trust_module, fields.get("module")
     changed = set(fields) - _RESUMED or any(each is not None for each in others)
     if (run / CLUSTER).exists():
@@ -215,7 +215,7 @@ def _started(
     chosen = changed_job(job, fields, internals=internals)
     if cluster is None:
         return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)
-    # Whoever trains on one machine does not wait for the wire to be imported.
+    # Imported here, so that training on one machine does not load the wire.
     from penstock.cluster.run import start_cluster_run
 
     _refuse_objects(given, "A cluster run")
@@ -229,7 +229,7 @@ def _started(
 
 
 def _stopping(early_stop: int | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The field and the internal of a job that `early_stop` stands for."""
+    """The field and the internal setting of a job that `early_stop` stands for."""
     if early_stop is None:
         return {}
     found: Any = {"patience": early_stop} if isinstance(early_stop, int) else early_stop
@@ -269,7 +269,7 @@ def _reported(
     module: torch.nn.Module | None = None,
     given: GivenFunctions = NOTHING_GIVEN,
 ) -> Run:
-    """The run with its page, or with a note why there is none: what was trained stands without it."""
+    """The run, with its page written; where that fails, with a note, so that the trained run is still returned."""
     run = Run(folder, graph, module, given=given)
     write_report_or_note(run.path, run.state, progress)
     return run

@@ -12,13 +12,13 @@ from penstock.cli.interrupts import INTERRUPTED, InterruptWatch, comes_of_interr
 def main() -> None:
     """Run a command. Bad input is one sentence and exit code 2; Ctrl-C is one sentence and 130."""
     watch = InterruptWatch(_give_up)
-    # Before torch loads: its threads shall sleep while they wait for each other. By default they spin, and a core that
-    # samples the next batch, or that another program needs, makes all of them spin for it.
+    # Set before torch loads, so that its threads sleep while they wait for each other. By default they spin, and a core
+    # that samples the next batch, or that another program uses, makes all of them spin.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     sys.unraisablehook = partial(_heard_in_a_callback, watch)
     try:
         watch.start()
-        # Imported here, so that Ctrl-C during the first second is answered like any other.
+        # Imported here, so that Ctrl-C during the first second of imports is handled like any other.
         from penstock.cli.main import run
         from penstock.cli.output import keep_stdout_for_answers
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _give_up() -> None:
-    """End the process without the main thread, which is in a kernel that does not come back."""
+    """End the process from another thread, while the main thread is in a kernel that does not return to Python."""
     _say("Interrupted in the middle of a computation.")
     os._exit(INTERRUPTED)
 
@@ -52,7 +52,7 @@ def _say(sentence: str) -> None:
 
 
 def _heard_in_a_callback(watch: InterruptWatch, trouble: Any) -> None:
-    """Ctrl-C that arrives in a finaliser, or while Numba's compiler calls back into Python, would be dropped there."""
+    """Repeat a Ctrl-C that arrived in a finaliser or a callback of Numba's compiler, where Python drops it."""
     if issubclass(trouble.exc_type, KeyboardInterrupt):
         watch.ask_again()
     elif not watch.interrupted():

@@ -52,7 +52,7 @@ def inspect_command(graph: GraphArgument, as_json: JsonOption = False) -> None:
 
 
 def as_fields(found: "Inspection", source: str) -> dict[str, Any]:
-    """The inspection as the JSON interface names it; a graph without a folder has its source for `path`."""
+    """The inspection as fields of the JSON interface; a graph without a folder has its source as `path`."""
     from penstock.graph.data import SPLITS
     from penstock.graph.schema import edge_key
 
@@ -141,7 +141,7 @@ def _degrees(degree: "DegreeReport") -> list[RenderableType]:
 
 
 def _bar(share: float) -> str:
-    """A bar in eighths of a character; whatever is there shows at least one."""
+    """A bar in eighths of a character; a share above 0 shows at least one."""
     eighths = max(round(share * _BAR_WIDTH * 8), 1 if share else 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
@@ -313,7 +313,7 @@ def _print_graph(graph: "Graph") -> None:
 
 
 _LISTED = 8
-"""Relations without fields beyond which a line says how many there are; files of triples have hundreds."""
+"""The most relations without fields that are listed singly; files of triples have hundreds."""
 
 
 data = typer.Typer(

@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM end a command within a second, also inside a kernel that does not come back to Python.
+"""Ctrl-C and SIGTERM end a command within a second, also inside a kernel that does not return to Python.
 
 A signal raises KeyboardInterrupt in the main thread as soon as that runs Python again, and the command cleans up. While
 the main thread is in a kernel it cannot: then a thread that reads the signals from a pipe ends the process. While the
-main thread imports a module, or is in LLVM, it should not: extension modules make other errors of it and print it, and
-LLVM does not survive it. That thread then asks again until this is over. Commands with handlers of their own, such as
-training, which finishes its step first, are left alone.
+main thread imports a module, or is in LLVM, it must not: extension modules turn the interrupt into other errors, and
+LLVM crashes. The watching thread then repeats the signal until this is over. Commands with handlers of their own, such
+as training, which finishes its step first, are left alone.
 """
 
 import _thread
@@ -24,44 +24,44 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptWatch:
-    """Handlers for both signals, and the thread that acts where they are not run."""
+    """Handlers for both signals, and a thread that acts where Python cannot run them."""
 
     def __init__(self, give_up: Callable[[], None]) -> None:
-        """`give_up` says that the command was interrupted and ends the process."""
+        """`give_up` prints that the command was interrupted and ends the process."""
         self._raised = threading.Event()
         self._answered = False
         self._give_up = give_up
         self._pipe, self._arrivals = os.pipe()
 
     def start(self) -> None:
-        """Install the handlers and start watching; in the main thread, before anything long."""
+        """Install the handlers and start the thread; to be called in the main thread, before anything long."""
         for number in _SIGNALS:
-            # A shell lets its background jobs ignore Ctrl-C: that is kept.
+            # A shell makes its background jobs ignore Ctrl-C: that is kept.
             if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._interrupt)
         os.set_blocking(self._arrivals, False)
         signal.set_wakeup_fd(self._arrivals, warn_on_full_buffer=False)
-        # A child's signals are not the parent's.
+        # A forked child does not write its signals into the parent's pipe.
         os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
 
     def stop(self) -> None:
-        """The command is over and its exit code is known: what arrives now comes too late to change it."""
+        """Stop watching: the command's exit code is decided, and a signal cannot change it any more."""
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
     def interrupted(self) -> bool:
-        """Whether the command has been told to end."""
+        """Whether a signal has asked the command to end."""
         return self._raised.is_set()
 
     def ask_again(self) -> None:
-        """The KeyboardInterrupt was dropped on its way to the command: raise another one soon."""
+        """Raise KeyboardInterrupt again soon, because the last one was dropped before it reached the command."""
         self._raised.clear()
         self._answered = False
         os.write(self._arrivals, bytes([signal.SIGINT]))
 
     def _interrupt(self, number: int, frame: Any) -> None:
-        """A polite kill cleans up like Ctrl-C. The command is told once: cleaning up is not interrupted."""
+        """Raise KeyboardInterrupt for SIGTERM as for Ctrl-C, and only once, so that cleaning up is not interrupted."""
         if self._raised.is_set() or _left_alone(frame):
             return
         self._raised.set()
@@ -77,13 +77,13 @@ class InterruptWatch:
         return signal.getsignal(number) == self._interrupt
 
     def _insist(self, number: signal.Signals) -> None:
-        """Wait until the main thread has heard a signal, asking again, and end the process where it does not."""
+        """Repeat a signal until the main thread has handled it, and end the process where it does not in time."""
         patient_until = time.monotonic() + _PATIENCE_S
         while self._answered or not self._raised.wait(_ASKED_AGAIN_S):
             if time.monotonic() > patient_until:
                 self._give_up()
             if self._answered:
-                # A second signal: the command has been told and is given this long to clean up.
+                # A second signal: the command is cleaning up and is given this long.
                 time.sleep(_ASKED_AGAIN_S)
             elif self._is_ours(number):
                 _thread.interrupt_main(number)
@@ -92,7 +92,7 @@ class InterruptWatch:
 
 
 def _left_alone(frame: Any) -> bool:
-    """Whether a module is being imported or LLVM used at this frame."""
+    """Whether this frame imports a module or uses LLVM, where an interrupt must not be raised."""
     while frame is not None:
         if any(each in frame.f_code.co_filename for each in _LEFT_ALONE):
             return True
@@ -101,9 +101,9 @@ def _left_alone(frame: Any) -> bool:
 
 
 def comes_of_interrupt(error: BaseException) -> bool:
-    """Whether an error was raised because of a KeyboardInterrupt.
+    """Whether an error was caused by a KeyboardInterrupt.
 
-    Python 3.11 makes a RuntimeError of one that it meets while it makes a class, as imports do.
+    Python 3.11 turns one into a RuntimeError while it creates a class, as imports do.
     """
     cause: BaseException | None = error
     while cause is not None:

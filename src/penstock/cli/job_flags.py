@@ -31,7 +31,7 @@ SHORT_HELP = (
 
 
 def takes_job_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Mark a command whose `**fields` are the fields of a job. Its flags are made when it is asked for."""
+    """Mark a command whose `**fields` are the fields of a job; `with_flags` makes its flags."""
     setattr(command, _MARK, True)
     return command
 
@@ -47,7 +47,7 @@ def refuse_value_of_switch(*files: str) -> None:
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as Typer takes it: with the flags of a job where it is marked so."""
+    """The command in the form that Typer expects: with the flags of a job where it is marked so."""
     return _with_job_flags(command) if hasattr(command, _MARK) else command
 
 
@@ -102,7 +102,7 @@ def default_text(field: "FieldInfo") -> str:
 
 
 def choices(field: "FieldInfo") -> list[str]:
-    """The words a field takes, where it takes only some."""
+    """The words that a field accepts; empty where it accepts any value."""
     found: list[str] = []
     waiting = [field.annotation]
     while waiting:
@@ -157,13 +157,13 @@ def _metavar(field: "FieldInfo") -> str:
 
 
 def help_all_option(hidden: int) -> Any:
-    """The flag, for a command that hides so many others."""
+    """The option `--help-all`, for a command that hides `hidden` other flags."""
     text = f"Show all flags, {hidden} more than --help; docs/job.md describes them."
     return Annotated[bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help=text)]
 
 
 def show_hidden(command: Any) -> None:
-    """Let help and completion of a command name all of its flags."""
+    """Make help and completion of a command show all of its flags."""
     for parameter in command.params:
         parameter.hidden = False
 

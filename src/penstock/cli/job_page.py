@@ -52,7 +52,7 @@ def _table(part: str) -> str:
 
 def _row(name: str, field: FieldInfo) -> str:
     default = default_text(field)
-    # What Markdown would take for a tag or for bold is shown as it is.
+    # Escapes what Markdown would take for a tag or for bold.
     meaning = f"{field.description}".replace("<", "\\<").replace("__", "\\_\\_")
     words = ", ".join(f"`{word}`" for word in choices(field))
     return f"| `{name}` | {f'`{default}`' if default else '-'} | {meaning} | {words or '-'} |"

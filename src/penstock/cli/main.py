@@ -104,17 +104,17 @@ def _root(
 
 
 def run() -> int:
-    """The exit code of the command in `sys.argv`; its error is printed."""
+    """Run the command in `sys.argv`, print its error if it has one, and return its exit code."""
     try:
         _register_for(_words())
         code = int(app(standalone_mode=False) or 0)
         if code == INTERRUPTED:
-            # Typer ends with this code, without a word, where a signal meets its own code.
+            # Typer exits with this code, without a message, where a signal arrives in its own code.
             raise KeyboardInterrupt
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever reads the answer (`| head`) has seen enough; what is left must not be written at exit either.
+        # The reader of the output (`| head`) has closed it; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort, _InterruptionError) as interrupt:
@@ -130,7 +130,8 @@ def run() -> int:
             "out-of-memory",
         )
     except Exception as error:
-        # Typer carries its own copy of click, so its usage errors are known by their shape, not by their class.
+        # Typer carries its own copy of click, so its usage errors are recognised by their attributes, not by their
+        # class.
         if not hasattr(error, "format_message"):
             raise
         print_error(_usage_sentence(error), "usage")
@@ -138,7 +139,7 @@ def run() -> int:
 
 
 def _usage_sentence(error: Any) -> str:
-    """A usage error; where a flag is of an earlier release, or is called so by PyG, with what to write instead."""
+    """The sentence of a usage error; for a flag of an earlier release or of PyG, with what to write instead."""
     from penstock.train.internals import REMOVED
     from penstock.train.job import OTHER_NAMES
 
@@ -150,13 +151,15 @@ def _usage_sentence(error: Any) -> str:
 
 
 def _takes_job(error: Any) -> bool:
-    """Whether a usage error is of a command that has the flags of a job."""
+    """Whether a usage error is from a command with the flags of a job."""
     command = getattr(getattr(error, "ctx", None), "command", None)
     return any(parameter.name == "fanouts" for parameter in getattr(command, "params", ()))
 
 
 def _of_system(error: OSError) -> str:
-    """What the system refused; it names a file that cannot be opened, but not one that cannot be written to."""
+    """The sentence of an error of the system, which names the file where opening it failed but not
+    where writing did.
+    """
     what = error.strerror or str(error)
     if error.filename:
         return f"{what}: {error.filename}."
@@ -166,20 +169,20 @@ def _of_system(error: OSError) -> str:
 
 
 def _code_of_system(error: OSError) -> Code:
-    """The kind of what the system refused; most often a disk is full."""
+    """The code of an error of the system; most often a disk is full."""
     if isinstance(error, FileNotFoundError):
         return "file-not-found"
     return "not-permitted" if isinstance(error, PermissionError) else "write-failed"
 
 
 def _words() -> list[str]:
-    """What was typed behind `penstock`; a shell that completes a command says it in its environment."""
+    """The words after `penstock`; during shell completion they are in the environment."""
     typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
     return typed.split()[1:] if _COMPLETES in os.environ else sys.argv[1:]
 
 
 def _register_for(words: list[str]) -> None:
-    """Add the command that is named first, or all of them by their summaries where they may be listed."""
+    """Register the command that is named first, or a summary of each where commands may be listed."""
     if words[:1] == ["--version"]:
         return
     named = [word for word in words if not word.startswith("-")]
@@ -191,10 +194,10 @@ def _register_for(words: list[str]) -> None:
 
 
 def _summary(command: Any) -> Callable[[], None]:
-    """A command without its flags, which cost more than all else that a list of commands needs."""
+    """A command without its flags, which take longest to make when commands are listed."""
 
     def listed() -> None:
-        """Never called: a command that is called is registered itself."""
+        """Never called: the command that runs is registered in full."""
 
     listed.__doc__ = command.info.help if isinstance(command, typer.Typer) else command.__doc__
     return listed
@@ -210,11 +213,11 @@ def _register(name: str, command: Any) -> None:
 
 
 class _InterruptionError(Exception):
-    """A KeyboardInterrupt on its way through Typer."""
+    """Carries a KeyboardInterrupt through Typer."""
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, whose interruption keeps its sentence; Typer would end it without one."""
+    """The command, with an interruption's message kept; Typer would end the command without one."""
 
     @wraps(command)
     def wrapped(*given: Any, **named: Any) -> None:

@@ -118,7 +118,7 @@ def clear_command(
 
 
 def _own_queue(device: str, force: bool) -> "InterfaceQueue":
-    """What an interface has, if that may be removed."""
+    """The queue of an interface, refused where it must not be removed."""
     from penstock.cluster.shaping import look, refuse_foreign
 
     queue = look(device)

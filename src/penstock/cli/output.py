@@ -33,7 +33,7 @@ SeedOption = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="The sam
 
 
 def keep_stdout_for_answers() -> None:
-    """Give Python's stdout a descriptor of its own: native libraries that print would spoil a command's JSON."""
+    """Give Python's stdout a file descriptor of its own: native libraries that print would corrupt a command's JSON."""
     answers = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -42,7 +42,7 @@ def keep_stdout_for_answers() -> None:
 
 
 def check_new_file(path: Path, force: bool) -> None:
-    """Refuse a file that cannot be written, before there is something to write."""
+    """Refuse an output file that cannot be written, before the work begins."""
     if not path.parent.is_dir():
         raise PenstockError(
             f"There is no folder {path.parent} for {path.name}: make it, or name another.", code="file-not-found"
@@ -52,7 +52,7 @@ def check_new_file(path: Path, force: bool) -> None:
 
 
 def refuse_options(what: str, **given: Any) -> None:
-    """Options that do not belong to what is simulated."""
+    """Refuse options that do not apply to `what`, which is simulated."""
     for name, value in given.items():
         if value:
             raise PenstockError(
@@ -66,7 +66,7 @@ def print_json(fields: dict[str, Any]) -> None:
 
 
 def print_error(sentence: str, code: Code) -> None:
-    """One sentence on stderr; an object with sentence and code when the command was asked for JSON."""
+    """Print one sentence on stderr, or with --json an object with the sentence and the code."""
     sentence = " ".join(sentence.split())
     if "--json" in sys.argv:
         print(json.dumps({"error": sentence, "code": code}), file=sys.stderr)

@@ -142,7 +142,7 @@ def _load(graph: str, unchecked: bool) -> "Graph":
 
 
 def _fields(how: "Cut", metrics: "Metrics", cost: MeasuredCommand) -> dict[str, Any]:
-    """The JSON interface of a cut."""
+    """A cut as fields of the JSON interface."""
     return {
         "method": how.method,
         "refine": how.refine,
@@ -162,7 +162,7 @@ def _fields(how: "Cut", metrics: "Metrics", cost: MeasuredCommand) -> dict[str, 
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    """A column a method, so that any number of constraints fits a narrow terminal."""
+    """Print a table with one column for each method, so that many constraints fit a narrow terminal."""
     names = [row["method"] + (f"+\n{row['refine']}" if row["refine"] else "") for row in rows]
     table = Table("", *names, box=None)
     lines = {

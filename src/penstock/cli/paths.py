@@ -126,7 +126,7 @@ def simulate_command(
     if chart is not None:
         check_page(chart)
     document, table = _built(application, hardware, metrics)
-    # A node must be named: `node` is for those who ask for it.
+    # `node` needs a name, so it is not among the selectors that run by default.
     names = selector or [each.name for each in SELECTORS.values() if each.online and not each.argument]
     for name in names:
         selector_named(name)

@@ -25,7 +25,7 @@ def simulated_rows(
     seed: int,
     progress: Progress,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Figures of every selector at every load, and what no selector can beat there (None above the highest rate)."""
+    """The results of every selector at every load, and the bounds of each load (None above the highest rate)."""
     _, mix = workload_shares(application, workload)
     top = highest_rate(table, mix)
     rows: list[dict[str, Any]] = []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _LEAST = 0.005
-"""A change of less than this share of an iteration is none: it would be printed as 0 %."""
+"""A change by less than this share of an iteration counts as none: it would be printed as 0 %."""
 
 
 @takes_job_flags
@@ -155,7 +155,7 @@ def _fields(plan: "Plan") -> dict[str, Any]:
 
 
 def _print_changes(changes: "list[Change]") -> None:
-    """What could be bought or set, a line each; all that changes nothing in one line."""
+    """Print what each change to the cluster or job would gain, and in one line the changes that gain nothing."""
     idle = [change.what for change in changes if abs(change.gain) < _LEAST]
     for change in (each for each in changes if abs(each.gain) >= _LEAST):
         sent = "" if change.feature_bytes is None else f", {short(change.feature_bytes)} of features over links"
@@ -166,7 +166,7 @@ def _print_changes(changes: "list[Change]") -> None:
 
 
 def _print_plan(plan: "Plan", out: Path) -> None:
-    # Where nobody looks, no width limits the table.
+    # Output that is not a terminal has no width that limits the table.
     console = Console(width=None if sys.stdout.isatty() else 140)
     table = Table("placement", "flows", "ms", "epoch s", "slowest link", "its bytes", "least ms", "gap", box=None)
     for each in plan.compared:
@@ -222,13 +222,13 @@ def _print_plan(plan: "Plan", out: Path) -> None:
 _SHOWN = 12
 """Alternatives that are printed; --json has all of them."""
 _MOSTLY = 0.5
-"""A resource that is busy for less of the time does not limit: what batches take between their operators does."""
+"""A resource that is busy for a smaller share does not limit: the overhead between operators does."""
 _SAID = 3
-"""Sizes outside of what was measured that are printed."""
+"""The most sizes outside of the measured range that are printed."""
 
 
 def refuse_with_execution(**given: object) -> None:
-    """Refuse flags that are for plans of clusters."""
+    """Refuse flags that apply only to plans of clusters."""
     for name, value in given.items():
         if value:
             raise PenstockError(
@@ -237,7 +237,7 @@ def refuse_with_execution(**given: object) -> None:
 
 
 def show_execution_plan(job: "Job", machines: str, device_memory: str | None, as_json: bool) -> None:
-    """Plan a job's execution and print it: all alternatives of one machine, or the best one of each of several."""
+    """Plan a job's execution and print it: all alternatives on one machine, or the best one on each of several."""
     size = None if device_memory is None else parsed_bytes(device_memory, "--device-memory")
     with shown_progress(as_json, "Planning the execution on one machine.") as progress:
         with importing(progress, "torch"):
@@ -277,7 +277,7 @@ def _show_several(known: list["KnownMachine"], found: list["Planned"], notes: li
 
 
 def execution_fields(known: "KnownMachine", found: "PlannedExecution") -> dict[str, Any]:
-    """The plan of one machine as a document."""
+    """The plan of one machine as fields of the JSON interface."""
     return {
         **_machine_fields(known, found),
         "alternatives": [_row(each, found.kind.batches) for each in found.plan.alternatives],
@@ -287,7 +287,7 @@ def execution_fields(known: "KnownMachine", found: "PlannedExecution") -> dict[s
 
 
 def _machine_fields(known: "KnownMachine", found: "Planned") -> dict[str, Any]:
-    """What a machine's plan comes to; a machine that cannot execute the job has the reason."""
+    """The plan of one of several machines as fields; a machine that cannot execute the job has the reason."""
     about = {
         "name": known.name,
         "machine": known.model.machine.model_dump(mode="json"),
@@ -371,7 +371,7 @@ def _ratios(ratios: dict[str, float]) -> str:
 
 
 def _memory(found: "PlannedExecution") -> str:
-    """What the job takes of a GPU, and where features lie if not on it."""
+    """The GPU memory that the job needs, and where features are kept if not on the GPU."""
     room = found.room
     if room is None:
         return "no GPU"
@@ -383,7 +383,7 @@ def _memory(found: "PlannedExecution") -> str:
 
 
 def _way(choice: Any) -> str:
-    """How batches are executed, in a few words."""
+    """The execution of batches in a few words."""
     drawn = "GPU" if choice.sampled_by == "cuda" else "CPU"
     if choice.device == "cpu":
         groups = "" if choice.groups == 1 else f", groups of {choice.groups}"
@@ -392,7 +392,7 @@ def _way(choice: Any) -> str:
 
 
 def outside_sentence(outside: "tuple[Extrapolation, ...]") -> str:
-    """What of a plan is outside of what was measured, in one sentence."""
+    """One sentence on the sizes of a plan that are outside of the measured range."""
     short = [each for each in outside if each.operator == "batch"]
     if short:
         return (
@@ -414,7 +414,7 @@ def _number(value: float) -> str:
 
 
 def _console(width: int) -> Console:
-    """Where nobody looks, the terminal's width does not limit a table."""
+    """A console; where output is not a terminal, of any width that a table needs."""
     return Console(width=None if sys.stdout.isatty() else width)
 
 
@@ -470,5 +470,5 @@ def _print_execution(known: "KnownMachine", found: "PlannedExecution") -> None:
 
 
 def _said(value: Any) -> str:
-    """As a job file has it."""
+    """A value as a job file writes it."""
     return f"[{', '.join(value)}]" if isinstance(value, list) else str(value).replace("'", "")

@@ -1,4 +1,4 @@
-"""What `penstock plan` does beside one plan: its timeline, and plans for other values of some fields."""
+"""What `penstock plan` does besides one plan: its timeline, and plans for other values of some fields."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -32,7 +32,7 @@ _PROFILED = 50
 
 
 def check_timelines(paths: Sequence[Path]) -> None:
-    """Refuse names that say neither page nor trace before anything is planned."""
+    """Refuse file names that end in neither .html nor .json before anything is planned."""
     for path in paths:
         check_form(path)
 
@@ -60,8 +60,8 @@ def plan_sweep(
 ) -> list[dict[str, Any]]:
     """A plan for every combination of the swept values; nothing is written.
 
-    Without a profile one is measured for all of them, unless a value decides what an iteration costs: then each has
-    its own.
+    Without a profile one is measured for all of them, unless a value changes what an iteration costs: then each has its
+    own.
     """
     points = points_of(parse_sweeps(sweeps))
     changed = [_changed(job, cluster, point) for point in points]
@@ -74,7 +74,7 @@ def plan_sweep(
 
 
 def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, ClusterDocument]:
-    """The job and the cluster with a point's values, checked."""
+    """The job and the cluster with a combination's values, validated."""
     raw = {"job": job.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")}
     known = [*fields_of(JobFields, (Part("job"),)), *fields_of(ClusterDocument, (Part("cluster"),))]
     found = with_point(raw, point, known)
@@ -87,14 +87,16 @@ def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, Clu
 
 
 def _costs_alike(one: tuple[Job, ClusterDocument], other: tuple[Job, ClusterDocument]) -> bool:
-    """Whether one profile holds for both: the same batches over as many parts and workers, moved the same way."""
+    """Whether one profile is valid for both: the same batches over as many parts and workers,
+    transferred the same way.
+    """
     jobs = [each.model_dump(mode="json", include=set(DECIDING)) for each, _ in (one, other)]
     sizes = [(len(each.machines), each.workers, each.partition, each.method, *_moved(each)) for _, each in (one, other)]
     return jobs[0] == jobs[1] and sizes[0] == sizes[1]
 
 
 def _moved(cluster: ClusterDocument) -> tuple[str | float, ...]:
-    """What of a cluster decides how rows and gradients are moved."""
+    """The fields of a cluster that decide how rows and gradients are transferred."""
     return cluster.wire_type, cluster.remote_cache_mb, cluster.reduce, cluster.servers
 
 
@@ -109,7 +111,7 @@ def _row(
     progress: Progress,
     machine: KnownMachine | None,
 ) -> dict[str, Any]:
-    """One combination of a sweep, planned."""
+    """The result of one combination of a sweep."""
     plan = plan_run(job, cluster, profile, placement, flows, budget, seed, progress, machine)
     chosen = next(each for each in plan.compared if (each.placement, each.flows) == (plan.placement, plan.flows))
     return {

@@ -70,7 +70,7 @@ def profile_command(
 def _profile_operators(
     job: Path | None, fields: dict[str, Any], out: Path | None, refit: bool, force: bool, as_json: bool
 ) -> None:
-    """Measure and fit this machine's operators, or show what is known of them."""
+    """Measure and fit this machine's operators, or show the measurements that exist."""
     others = [name for name in fields if name != "graph"]
     if job is not None or others:
         what = "a job" if job is not None else f"--{others[0].replace('_', '-')}"
@@ -143,12 +143,12 @@ def _fields(profile: "Profile") -> dict[str, Any]:
 
 
 def _main(profile: "Profile") -> list["OperatorCost"]:
-    """Every operator with the job's own batches."""
+    """The costs of every operator for the job's own batches."""
     return [profile.operator(*pair) for pair in dict.fromkeys((each.name, each.device) for each in profile.operators)]
 
 
 def _totals(transfer: "TransferCost") -> list[float]:
-    """Bytes that every target gets."""
+    """The bytes that each target receives."""
     return [sum(column) for column in zip(*transfer.bytes, strict=True)]
 
 

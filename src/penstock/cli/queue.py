@@ -23,7 +23,7 @@ FolderOption = Annotated[
 ]
 JobNumber = Annotated[int, typer.Argument(metavar="ID", help="The number of a job.")]
 _WIDEST = 10_000
-"""Characters of a line where no terminal has to show it."""
+"""The width of a line, in characters, where output is not a terminal."""
 JobNumbers = Annotated[list[int], typer.Argument(metavar="ID...", help="Numbers of jobs.")]
 
 
@@ -71,7 +71,7 @@ def submit_command(
     refuse_value_of_switch(*files)
     sweeps = parse_sweeps([*(sweep or []), *more])
     job, where = (read_job_fields(Path(files[0])), files[0]) if files else (None, "The command")
-    # What is wrong is said here as `penstock train` says it, whether or not a service runs.
+    # Errors of the job are reported here, as `penstock train` reports them, whether or not a service runs.
     for _, variant in swept({**(job or {}), **fields}, sweeps):
         make_job(variant, where)
     values = {each.field: list(each.values) for each in sweeps}
@@ -176,17 +176,17 @@ def wait_command(numbers: JobNumbers, folder: FolderOption = None, as_json: Json
 
 
 def _print_jobs(jobs: list[dict[str, Any]]) -> None:
-    """A line for each job; columns in which no job has anything to say are left out."""
+    """Print a line for each job; columns that are empty for all jobs are left out."""
     if not jobs:
         return
-    # What each column has where there is nothing to say.
+    # The value of each column that counts as empty.
     silent = {"id": "", "job": "", "state": "", "validation": "-", "test": "-", "device": "-", "tries": "1"}
     silent |= {"seconds": "", "reason": ""}
     table = Table(box=None)
     shown = []
     for title, column in zip(silent, zip(*map(_row, jobs), strict=True), strict=True):
         if set(column) != {silent[title]}:
-            # Numbers are never cut.
+            # Numbers are never truncated.
             table.add_column(title, no_wrap=title not in ("job", "reason"), overflow="fold")
             shown.append(map(escape, column))
     for row in zip(*shown, strict=True):

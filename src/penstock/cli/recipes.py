@@ -57,7 +57,7 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _print(found: tuple[Recipe, ...]) -> None:
-    """A table on a terminal, and plain lines elsewhere."""
+    """Print a table on a terminal, and plain lines elsewhere."""
     rows = [
         (recipe.set, recipe.model, recipe.metric, recipe.published_text, recipe.reached_text, recipe.source or "")
         for recipe in found

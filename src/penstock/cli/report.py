@@ -76,17 +76,17 @@ def compare_command(
     for row in rows:
         written = [_written(row.name, value) for value in row.values]
         table.add_row(row.name, *written, *map(_ratio, row.ratios[1:], row.differences[1:]))
-    # Where nobody looks, no width limits the table.
+    # Output that is not a terminal has no width that limits the table.
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def _setting(value: Any) -> str:
-    """A field's value as a flag has it."""
+    """A field's value as a flag takes it."""
     return ",".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
 
 
 def _written(name: str, value: float) -> str:
-    """A value in the unit that its name ends in."""
+    """A value in the unit that its name's ending denotes."""
     from penstock.report.words import mebibytes, seconds, short
 
     if name.endswith("_s") or name == "seconds":

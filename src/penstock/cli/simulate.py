@@ -132,7 +132,7 @@ def _simulate_workload(
     out_coflows: Path | None,
     as_json: bool,
 ) -> None:
-    """Simulate what a file holds: a trace of coflows, or a scenario of tasks and flows."""
+    """Simulate a file: a trace of coflows, or a scenario of tasks and flows."""
     from penstock.cli.simulate_network import TraceSubject, subject_of
 
     subject = subject_of(workload, policy, iterations)
@@ -144,7 +144,7 @@ def _simulate_workload(
 
 
 def _check_options(policy: str | None, timelines: Sequence[Path], out_coflows: Path | None) -> None:
-    """Refuse, before anything is simulated, what can be refused at once."""
+    """Refuse invalid options before anything is simulated."""
     from penstock.report.gantt import check_form
 
     for path in timelines:
@@ -211,7 +211,7 @@ def _simulate_scenario(
 
 
 def check_table(path: Path) -> None:
-    """Refuse a table that cannot be written as it is named."""
+    """Refuse a table whose name does not end in .csv or whose folder does not exist."""
     if path.suffix != ".csv":
         raise PenstockError(
             f"--out-coflows {path}: the table is written as CSV; give a name that ends in .csv.", code="invalid-value"
@@ -223,7 +223,7 @@ def check_table(path: Path) -> None:
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write a line for each row, under the names of its fields."""
+    """Write a CSV table with a line for each row, under the names of its fields."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()

@@ -32,7 +32,7 @@ _COLUMNS = ("makespan", "mean completion", "95 of 100 within", "mean queueing", 
 
 
 def simulate_trace_of_jobs(path: Path, policy: str | None, chart: Path | None, as_json: bool) -> None:
-    """Simulate the trace under one method or all, and say how they compare."""
+    """Simulate the trace under one policy or all, and print how they compare."""
     if chart is not None:
         check_page(chart)
     trace = read_queue_trace(path)
@@ -78,7 +78,7 @@ _MOST_STEPS = 40
 def simulate_shop(
     path: Path, name: str | None, options: str | None, compare: bool, timelines: Sequence[Path], as_json: bool
 ) -> None:
-    """Schedule the shop in a file, and say how long it takes, what no schedule beats, and what is done when."""
+    """Schedule the shop in a file, and print the makespan, its lower bound, and the operations in order."""
     for each in timelines:
         check_form(each)
     shop, chosen = read_fjs(path), name or _DEFAULT
@@ -130,7 +130,7 @@ def _timed(shop: Shop, name: str, options: dict[str, Any], bound: float) -> tupl
 
 
 def _others(shop: Shop, chosen: str, bound: float) -> list[dict[str, Any]]:
-    """The other schedulers; one that cannot do this shop says why."""
+    """The results of the other schedulers; one that cannot schedule this shop has the reason."""
     rows: list[dict[str, Any]] = []
     for name in SCHEDULERS:
         if name != chosen:

@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 # What `penstock simulate` simulates: a workload file, a trace of coflows, or a plan, and each with other values.
 
 _FOR_ANY = ("hermod", "slack")
-"""Orders of coflows that say something where there is no language model."""
+"""Orders of coflows that are useful where there is no language model."""
 _REPLAYED = ("nic_gbps", "speed", "rack", "oversubscription")
-"""Fields of a cluster that change what a plan's run takes with its tasks where they are."""
+"""Fields of a cluster that change a plan's simulated time while its placement stays."""
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A scenario with the policy it is simulated under and those it may be compared under."""
+    """A scenario, the policy that it is simulated under, and the policies that it may be compared under."""
 
     scenario: "Scenario"
     policy: str
     fitting: Sequence[str]
     by: str = "makespan_s"
-    """What policies are compared by."""
+    """The field that policies are compared by."""
     fair_scenario: "Callable[[], Scenario] | None" = None
-    """Of a language model whose all-to-alls are sent as matchings: the same with all of their flows at once."""
+    """Of a language model whose all-to-alls are sent as matchings: the scenario with all of their flows at once."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """Further fields of the answer: of a plan, what an iteration takes in the long run and what it predicted."""
+    """Further fields of the JSON output: of a plan, an iteration's time in the long run and its prediction."""
     pace: "Pace | None" = None
-    """Of a plan: what an iteration takes in the long run."""
+    """Of a plan: an iteration's time in the long run."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class TraceSubject:
 
 
 def subject_of(path: Path, policy: str | None, iterations: int | None) -> Subject | TraceSubject:
-    """What the file at `path` describes."""
+    """The workload, plan or trace in the file at `path`."""
     if is_plan(path):
         from penstock.plan.document import read_plan
 
@@ -80,7 +80,7 @@ def subject_of(path: Path, policy: str | None, iterations: int | None) -> Subjec
 def swept_simulations(
     path: Path, sweeps: Sequence[str], policy: str | None, iterations: int | None, queues: int | None
 ) -> Iterator[tuple[Point, Callable[[], dict[str, Any]]]]:
-    """Every combination of the swept values, and what simulates the file with it; all are checked before the first."""
+    """Every combination of the swept values, with a function that simulates it; all are validated before the first."""
     points = points_of(parse_sweeps(sweeps))
     if is_plan(path):
         from penstock.plan.document import read_plan
@@ -111,7 +111,7 @@ def is_plan(path: Path) -> bool:
 
 
 def steps_of(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
-    """What a step takes, and what coflows do."""
+    """The time of a step and figures of coflows, as fields of the JSON output."""
     from penstock.simulate.timeline import bubble_fraction, coflow_times, exposed_seconds, step_seconds
 
     return {
@@ -123,7 +123,7 @@ def steps_of(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
 
 
 def fair_exchange_step(subject: Subject, queues: int | None) -> float | None:
-    """What a step would take if all-to-alls were sent all at once, where they are sent as matchings."""
+    """Seconds of a step if all-to-alls were sent at once; None where they are not sent as matchings."""
     from penstock.simulate.timeline import step_seconds
 
     if subject.fair_scenario is None:
@@ -144,7 +144,7 @@ def _swept_workload(
 
 
 def _simulation_row(subject: Subject, queues: int | None) -> dict[str, Any]:
-    """One combination of a sweep, simulated."""
+    """The result of one combination of a sweep."""
     import numpy as np
 
     from penstock.simulate import gap_of, lower_bound
@@ -220,7 +220,7 @@ def _of_plan(plan: "Plan", policy: str | None, iterations: int | None) -> Subjec
 
 
 def _plan_at(plan: "Plan", point: Point) -> "Plan":
-    """The plan on a cluster with other values: its placement stays as it is."""
+    """The plan on a cluster with other values; its placement stays."""
     from pydantic import ValidationError
 
     from penstock.graph.documents import first_problem
@@ -257,7 +257,7 @@ _DEFAULT = "sebf"
 
 
 def trace_fields(document: TraceDocument, folder: Path, policy: str | None, compare: bool) -> dict[str, Any]:
-    """What a simulation of a trace says, for JSON; a relative file is looked for in `folder`."""
+    """The fields of a trace's simulation for JSON; a relative path is resolved in `folder`."""
     chosen = policy or _DEFAULT
     TRACE_POLICIES[chosen]
     trace, rate = read_trace(folder / document.file), document.port_gbps * 1e9 / 8
@@ -270,7 +270,7 @@ def trace_fields(document: TraceDocument, folder: Path, policy: str | None, comp
 
 
 def print_trace(fields: dict[str, Any], written: Path | None = None) -> None:
-    """The same for people; `written` is the table of coflows, where one was asked for."""
+    """Print the fields for people; `written` is the table of coflows, where one was written."""
     coflows = fields["coflows"]
     print(f"{fields['policy']}: {coflow_sentence(coflows)}")
     print(f"All are through after {seconds(fields['makespan_s'])}; no schedule takes less than "
@@ -290,7 +290,7 @@ def print_trace(fields: dict[str, Any], written: Path | None = None) -> None:
 
 
 def coflow_sentence(coflows: dict[str, Any]) -> str:
-    """How many coflows there are, and how long they take."""
+    """One sentence on the number of coflows and their completion times."""
     take = "takes" if coflows["count"] == 1 else "take"
     mean, late = seconds(coflows["mean_cct_s"]), seconds(coflows["p95_cct_s"])
     return f"{counted(coflows['count'], 'coflows')} {take} {mean} on average; 95 of 100 at most {late}"
@@ -327,13 +327,13 @@ def _row_of_outcome(found: TraceOutcome) -> dict[str, Any]:
 # What `penstock simulate` prints: fields for JSON, sentences and tables for people.
 
 _BUSIEST = 3
-"""Links that are named."""
+"""The most links that are named."""
 
 
 def compared_policies(
     scenario: Scenario, bound: float, policies: Sequence[str], queues: int | None, by: str
 ) -> list[dict[str, Any]]:
-    """Every policy, the one with the least of `by` first."""
+    """A row for every policy, the one with the least value of `by` first."""
     rows: list[dict[str, Any]] = []
     for policy in policies:
         found = scenario.simulate(policy, queues=queues if POLICIES[policy].family == PRIORITY else None)

@@ -55,7 +55,7 @@ PLANNED_COLUMNS = (
 
 
 def refuse_with_sweep(**given: Any) -> None:
-    """A sweep is a table of many results: what shows one of them is asked for without it."""
+    """Refuse options that show one result: a sweep is a table of many."""
     for name, value in given.items():
         if value:
             raise PenstockError(
@@ -64,7 +64,7 @@ def refuse_with_sweep(**given: Any) -> None:
 
 
 def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:
-    """Refuse a page that could not be written, before anything is computed."""
+    """Refuse a page that cannot be written, before anything is computed."""
     if chart is None:
         return
     if not sweep:
@@ -73,7 +73,7 @@ def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:
 
 
 def check_page(chart: Path) -> None:
-    """Refuse a page that could not be written."""
+    """Refuse a page that cannot be written."""
     if chart.suffix != ".html":
         raise PenstockError(f"{chart} is not a page: end its name in .html.", code="invalid-value")
     if not chart.parent.is_dir():
@@ -84,7 +84,7 @@ def check_page(chart: Path) -> None:
 
 
 def computed_rows(work: Iterable[tuple[Point, Callable[[], dict[str, Any]]]]) -> list[dict[str, Any]]:
-    """A row for every point: what its work gives, or why that cannot be; refused where no point can be."""
+    """A row for every point: the result of its work, or the reason why it failed; an error where all fail."""
     rows: list[dict[str, Any]] = []
     for point, compute in work:
         try:
@@ -99,7 +99,7 @@ def computed_rows(work: Iterable[tuple[Point, Callable[[], dict[str, Any]]]]) ->
 def show_sweep(
     rows: list[dict[str, Any]], columns: Sequence[Quantity], title: str, as_json: bool, chart: Path | None
 ) -> None:
-    """The rows as one JSON object, or as a table; and as a page where one is asked for."""
+    """Print the rows as one JSON object or as a table, and write them as a page where `chart` is given."""
     head = [*rows[0]["point"], *(each.title for each in columns)]
     cells = [[*map(str, row["point"].values()), *(_written(row, each) for each in columns)] for row in rows]
     if chart is not None:
@@ -112,7 +112,7 @@ def show_sweep(
     shown = Table(*(Column(name, no_wrap=True) for name in head), box=None)
     for each in cells:
         shown.add_row(*each)
-    # Where nobody looks, no width limits the table.
+    # Output that is not a terminal has no width that limits the table.
     Console(width=None if sys.stdout.isatty() else 160).print(shown)
     for row in rows:
         if row["error"] is not None:

@@ -59,7 +59,7 @@ def train_command(
 
 
 def _opening(job: Path | None, resume: Path | None, plan: Path | None, fields: dict[str, Any]) -> str:
-    """What a terminal shows before anything large is imported."""
+    """The line that a terminal shows before anything large is imported."""
     if resume is not None:
         return f"Resuming the run in {resume}."
     told = [f"the plan {plan}"] if plan else [f"the job {job}"] if job else []
@@ -82,7 +82,7 @@ def _trained(
 
     if job is not None:
         refuse_value_of_switch(str(job))
-    # What is wrong with the job is said before torch is imported, which takes seconds.
+    # Errors of the job are reported before torch is imported, which takes seconds.
     chosen = None
     if plan is None and resume is None:
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
@@ -137,7 +137,7 @@ def _limit(result: dict[str, Any]) -> str:
 
 
 def _done(result: dict[str, Any]) -> str:
-    """How far an unfinished run came."""
+    """How far an unfinished run got, in words."""
     loss = result.get("loss_so_far") if result.get("loss_so_far") is not None else result.get("train_loss")
     parts = [f"{result['steps']:,} of {counted(result['steps_planned'], 'batches')} done"]
     parts += [f"training loss {loss:.4f}"] if loss is not None else []
@@ -182,7 +182,7 @@ def memory_command(
 
 
 def _print_forecast(found: "MemoryForecast", size: int | None) -> None:
-    """A table on a terminal, and plain lines elsewhere."""
+    """Print a table on a terminal, and plain lines elsewhere."""
     from penstock.train.memory.forecast import bar_of, forecast_fields, size_text
 
     fields = forecast_fields(found, size)

@@ -134,7 +134,7 @@ def embed_command(
 
 
 def opened_graph(graph: str | None) -> "Graph | None":
-    """The graph that stands for a run's own, where one is named."""
+    """The graph to use in place of the run's own; None where none is named."""
     from penstock.graph.convert import load
 
     return None if graph is None else load(graph)

@@ -2,7 +2,7 @@
 
 `matching` turns an all-to-all of known sizes into phases without contention, and has the table of schedules; it knows
 no network. `exchange` is `all_to_all` over torch.distributed, phase by phase, each cut at whole rows; torch is imported
-when it is asked for.
+when it is used.
 """
 
 from typing import TYPE_CHECKING

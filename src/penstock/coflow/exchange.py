@@ -1,7 +1,7 @@
-"""`all_to_all`: what `torch.distributed.all_to_all_single` gives, sent as a schedule of matchings.
+"""`all_to_all`: the result of `torch.distributed.all_to_all_single`, sent as a schedule of matchings.
 
-Every rank computes the same schedule from the same matrix of rows, so nothing but sizes is agreed upon. A rank goes on
-to its next phase when its own part in this one is done: there is no barrier, and as phases come in the same order
+Every rank computes the same schedule from the same matrix of rows, so only sizes are exchanged. A rank continues with
+its next phase when its own part of this one is done: there is no barrier, and as phases are in the same order
 everywhere, none can wait for a later one.
 """
 
@@ -25,7 +25,7 @@ from penstock.graph.arrays import Array
 # them a little longer.
 
 _KEPT = 128
-"""Schedules that are remembered: sizes of static layers come again every step."""
+"""Schedules that are cached: sizes of static layers recur every step."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class RankPhase:
-    """What a rank does in one phase."""
+    """A rank's part of one phase."""
 
     phase: int
     """Its number, the same for all ranks."""
@@ -50,7 +50,7 @@ class RankPhase:
 def phases_of_rank(
     rows: Array, rank: int, name: str, granularity: int = 1, max_phases: int | None = None
 ) -> tuple[RankPhase, ...]:
-    """The turns of a rank in which it has something to do; `rows` [n, n] is what rank i has for rank j."""
+    """The phases in which a rank has something to do; `rows` [n, n] is what rank i has for rank j."""
     if granularity < 1:
         raise PenstockError(
             f"granularity is {granularity}: give 1 row or more.",
@@ -86,7 +86,7 @@ def _phases_of_rank(
 
 
 def _at_once(matrix: Array, rank: int) -> tuple[RankPhase, ...]:
-    """Everything in one turn. Who comes next goes first, so that not all begin with the same receiver."""
+    """Everything in one phase. A rank begins with its successor, so that not all begin with the same receiver."""
     others = [(rank + shift) % len(matrix) for shift in range(1, len(matrix))]
     sends = tuple(Slice(peer, 0, int(matrix[rank, peer])) for peer in others if matrix[rank, peer])
     receives = tuple(Slice(peer, 0, int(matrix[peer, rank])) for peer in reversed(others) if matrix[peer, rank])
@@ -113,7 +113,7 @@ def _coarse_enough(matrix: Array, name: str, granularity: int, max_phases: int) 
 # What every rank of a group sends to every other: checked, and the same on all ranks.
 
 _REFUSED = -1
-"""In place of the bytes of a row: what this rank was given is wrong, and it sends nothing."""
+"""Sent instead of the bytes of a row: this rank's arguments are invalid, and it sends nothing."""
 
 
 def agreed_shares(
@@ -121,7 +121,7 @@ def agreed_shares(
 ) -> tuple[list[torch.Tensor], Array]:
     """A contiguous tensor for every rank, and the rows from every rank to every rank (int64 [n, n]).
 
-    One all-gather, unless `sizes` is that matrix already. What is wrong on one rank is raised on all, who would else
+    One all-gather, unless `sizes` is that matrix already. An error on one rank is raised on all, which would otherwise
     wait for it; with a matrix given, the others cannot know.
     """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -211,7 +211,7 @@ def _array(sizes: Any) -> Array:
     try:
         return np.asarray(sizes)
     except ValueError:
-        # Rows of different lengths: refused with other wrong shapes.
+        # Rows of different lengths: refused below with other wrong shapes.
         return np.empty(0)
 
 
@@ -225,7 +225,7 @@ def _gather(own: list[int], group: dist.ProcessGroup | None, device: torch.devic
 
 
 def _device(tensors: torch.Tensor | Sequence[torch.Tensor]) -> torch.device:
-    """Where the tensors are, if there are any."""
+    """The device of the tensors; the CPU if there are none."""
     first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
     return torch.device("cpu") if first is None else first.device
 
@@ -295,8 +295,8 @@ def _take_in_stream(
     arriving: list[torch.Tensor],
     group: dist.ProcessGroup | None,
 ) -> None:
-    """The phases on GPUs: they follow each other on NCCL's stream, and nobody waits here."""
-    # NCCL connects a group when it is first used, by all of its ranks at once; some may have no turn.
+    """The phases on GPUs: they follow each other on NCCL's stream, without waiting here."""
+    # NCCL connects a group on its first use by all ranks at once, and some may have nothing to send.
     dist.all_reduce(torch.zeros(1, device=arriving[0].device), group=group)
     everyone = _global_ranks(group)
     works: list[dist.Work] = []
@@ -319,8 +319,8 @@ def _take_one_by_one(
 ) -> None:
     """The phases on CPUs: one send after the other, all receives posted before.
 
-    Whose receives are late does not hold back its sends. Waiting for both makes ranks wait for each other in chains,
-    while the busiest receiver has nothing coming: with a hot receiver that took a third longer than the bound.
+    Late receives do not hold back sends. Waiting for both makes ranks wait for each other in chains, while the busiest
+    receiver is idle: with a hot receiver that took a third longer than the bound.
     """
     everyone = _global_ranks(group)
     coming = [
@@ -350,5 +350,5 @@ def _cut(rows: torch.Tensor, each: Slice) -> torch.Tensor:
 
 
 def _rows(part: torch.Tensor) -> torch.Tensor:
-    """The same memory as rows of bytes: back ends need not know the type."""
+    """The same memory as rows of bytes, so that back ends need not support the dtype."""
     return part.view(len(part), -1 if len(part) else 1).view(torch.uint8)

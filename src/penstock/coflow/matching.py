@@ -1,8 +1,8 @@
 """An all-to-all of known sizes as a sequence of phases, by the schedules of a table.
 
-A matrix says how many bytes rank i has for rank j; a phase (`Phase`) is a matching of senders and receivers, so that no
-port has two flows. `schedule` gives the phases, `seconds` what they take alone, `bound` what no schedule can beat. What
-sends them is in `coflow.exchange`.
+A matrix has the bytes from rank i to rank j; a phase (`Phase`) is a matching of senders and receivers, so that no port
+has two flows. `schedule` gives the phases, `seconds` their time alone, `bound` a lower bound of any schedule.
+`coflow.exchange` sends them.
 """
 
 import math
@@ -17,10 +17,10 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.registry import Registry
 
-# What an all-to-all has to send (a matrix of bytes), the least time that any schedule takes, and its phases.
+# The demand of an all-to-all (a matrix of bytes), the least time of any schedule, and its phases.
 
 _LARGEST_LOAD = 2**62
-"""Bytes a port may carry: sums stay below this, so that 64 bits hold them."""
+"""The most bytes of a port, so that sums fit 64 bits."""
 
 
 def checked_demand(matrix: Any) -> Array:
@@ -63,12 +63,12 @@ def largest_load(demand: Array) -> int:
 
 
 def bound(matrix: Any, rate: float) -> float:
-    """Seconds that no schedule can beat: the busiest port's bytes at the line rate (bytes/s)."""
+    """A lower bound in seconds: the busiest port's bytes at the line rate (bytes/s)."""
     return largest_load(checked_demand(matrix)) / checked_rate(rate)
 
 
 def checked_rate(rate: float) -> float:
-    """A line rate that something can be divided by, in bytes/s."""
+    """A validated line rate, in bytes/s."""
     if not (rate > 0 and math.isfinite(rate)):
         raise PenstockError(f"The line rate is {rate} bytes/s: give a number above 0.", code="value-out-of-range")
     return rate
@@ -78,8 +78,8 @@ def checked_rate(rate: float) -> float:
 class Phase:
     """`senders[k]` sends `sizes[k]` bytes to `peers[k]`, or nothing where that is -1.
 
-    In a matching the senders are 0..n-1, each with one peer at most, and no two with the same. Only `fair` sends
-    otherwise: its one phase has a flow for every pair that has bytes.
+    In a matching the senders are 0..n-1, each with at most one peer, and no two with the same. Only `fair` differs: its
+    one phase has a flow for every pair that has bytes.
     """
 
     senders: Array
@@ -110,7 +110,7 @@ NONE = -1
 
 @njit(nogil=True, cache=True)
 def widen(entries: Array, receivers: Array, senders: Array, floor: int) -> int:
-    """Make the matching perfect; returns its floor. What it has below the floor it starts from is matched anew.
+    """Make the matching perfect; returns its floor. Pairs below the initial floor are matched anew.
 
     There must be a perfect matching of entries above 0.
     """
@@ -216,7 +216,7 @@ def padded(demand: Array) -> Array:
 # kernel of its own, because the simulator's lists of flows take 1.2 to 1.9 times as long for one.
 
 _ROUNDING = 1e-12
-"""Of a flow's bytes: what is left of it when it ends with another."""
+"""The relative remainder of a flow's bytes that counts as nothing when it ends with another."""
 
 
 def fair_phases(demand: Array) -> list[Phase]:
@@ -254,7 +254,7 @@ def _shared_duration(sizes: Array) -> float:
 
 @njit(nogil=True, cache=True)
 def _fill(left: Array, rates: Array, unsettled: int) -> None:
-    """Max-min rates by progressive filling: the port that gives its flows least settles them, and so on."""
+    """Max-min rates by progressive filling: the port that gives its flows least fixes their rates, and so on."""
     ranks = len(left)
     # Ports: the senders', then the receivers'.
     spare, crossing = np.ones(2 * ranks), np.zeros(2 * ranks, np.int64)
@@ -291,7 +291,7 @@ def _fill(left: Array, rates: Array, unsettled: int) -> None:
 # more phases. With no twentieth this one would take the bound too.
 
 _PARTS = 20
-"""A phase may last one part longer than wastes nothing."""
+"""One in this many parts by which a phase may last longer than without waste."""
 _FREE = np.iinfo(np.int64).max
 """An entry that never bounds a phase."""
 
@@ -300,13 +300,13 @@ def matched_phases(demand: Array) -> list[Phase]:
     """The phases in the order in which they are sent."""
     ranks, left, phases = len(demand), demand.copy(), list[Phase]()
     everyone = np.arange(ranks)
-    # A sender's stand-in receives from it while it idles, a receiver's sends to it.
+    # A virtual receiver represents a sender's idling, a virtual sender a receiver's.
     entries = np.full((2 * ranks, 2 * ranks), _FREE)
     receivers, senders = np.full(2 * ranks, NONE), np.full(2 * ranks, NONE)
     floor = _FREE
     while left.any():
         _set_entries(left, left.sum(1), left.sum(0), entries)
-        # From the last floor: a little less than the best where that has risen, and much sooner found.
+        # Starting from the last floor gives a little less than the best if that has risen, but is much faster.
         floor = int(widen(entries, receivers, senders, floor))
         chosen = np.where(receivers[:ranks] < ranks, receivers[:ranks], NONE)
         _add_pairs(left, chosen)
@@ -360,12 +360,12 @@ def _add_pairs(left: Array, chosen: Array) -> None:
 # numbers, whose rounding may leave entries of almost nothing; on whole numbers it ends, if not soon.
 
 LIMIT = 20_000
-"""Phases; beyond them it is refused."""
+"""The most phases; beyond them an error is raised."""
 
 
 def printed_phases(demand: Array, limit: int = LIMIT) -> list[Phase]:
     """The phases, all as long as what is left allows."""
-    # Takes longer to import than most schedules to make.
+    # Imported here, as that takes longer than making most schedules.
     from scipy.optimize import linear_sum_assignment
 
     left, phases = demand.copy(), list[Phase]()

@@ -1,8 +1,8 @@
 """What things cost on this machine, measured: batches drawn and gathered, steps computed, epochs of both together.
 
-`throughput` gives the rows that `penstock bench` and the benchmarks show; `profile` is the document of what was
-measured of a job, and `scaled_profile` predicts it at other numbers of parts and workers. `operator_profile` measures
-the operators of `operators/`, `fit` fits rates to their seconds, `machine` says what the rates depend on, `model`
+`throughput` gives the rows that `penstock bench` and the benchmarks show; `profile` is the document of a job's
+measurements, and `scaled_profile` predicts it at other numbers of parts and workers. `operator_profile` measures the
+operators of `operators/`, `fit` fits rates to their seconds, `machine` describes what the rates depend on, `model`
 predicts seconds of operators from them, and `step_prediction` those of a training step.
 """
 

@@ -1,4 +1,4 @@
-"""Rates fitted to measured seconds: of operators run again and again, and of what a step takes beyond them."""
+"""Rates fitted to measured seconds: of repeated operators, and of what a step takes beyond them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,18 +28,18 @@ from penstock.sampling.device.streams import rest
 
 
 class FittedRates(NamedTuple):
-    """The rates of an operator, and the errors of what was held out, as shares of what was measured."""
+    """The rates of an operator, and the relative errors of held-out measurements."""
 
     rates: dict[str, float]
     errors: list[float]
 
 
 def fit_rates(work: Sequence[Amounts], seconds: Sequence[float]) -> dict[str, float]:
-    """Rates that are not negative, with the least squares of relative errors."""
+    """Non-negative rates with the least squares of relative errors."""
     names = list(dict.fromkeys(name for each in work for name in each))
     amounts = np.array([[each.get(name, 0.0) for name in names] for each in work], np.float64)
     relative = amounts / np.asarray(seconds)[:, None]
-    # Columns of alike lengths: a unit of work may be a call or a flop.
+    # Columns are scaled to similar lengths: a unit of work may be a call or a flop.
     lengths = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     found, _ = nnls(relative / lengths, np.ones(len(seconds)))
     return {name: float(rate) for name, rate in zip(names, found / lengths, strict=True) if rate > 0}
@@ -57,13 +57,13 @@ def fit_and_compare(work: Sequence[Amounts], seconds: Sequence[float], held_out:
     return FittedRates(rates, errors)
 
 
-# Seconds of an operator, run again and again.
+# Seconds of an operator, from repeated runs.
 
 _WARM_UP = 2
 _LEAST, _MOST = 5, 200
-"""Runs that are timed."""
+"""The least and the most runs that are timed."""
 _SECONDS = 0.06
-"""That runs of an operator are timed for, where they are short."""
+"""Seconds for which runs of a short operator are timed."""
 
 
 def seconds_of_runs(run: Run, device: torch.device) -> tuple[float, list[float]]:
@@ -78,7 +78,7 @@ def seconds_of_runs(run: Run, device: torch.device) -> tuple[float, list[float]]
 
 
 def undisturbed(times: list[float]) -> float:
-    """Seconds of a run that nothing else on the machine disturbed: the mean of the shortest quarter."""
+    """Seconds of an undisturbed run: the mean of the shortest quarter."""
     shortest = sorted(times)[: max(1, len(times) // 4)]
     return sum(shortest) / len(shortest)
 
@@ -91,7 +91,7 @@ def _timed(run: Run, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-# What a whole step takes beyond its operators, measured on the ladder: they find each other's data in the caches.
+# What a whole step takes beyond its operators, measured on the ladder: they share caches.
 
 _HIDDEN = 64
 _POINTS = 16
@@ -130,7 +130,7 @@ def step_widths(kind: str, features: int, classes: int, layers: int) -> list[tup
 def training_step(
     model: CostModel, kind: str, blocks: Sequence[Block], features: int, classes: int, device: torch.device
 ) -> Callable[[], object]:
-    """Forward, backward and Adam's step on the same batch again and again, whose blocks are new each time."""
+    """Forward, backward and Adam's step on the same batch repeatedly, with new blocks each time."""
     options = _options(kind, len(blocks))
     options.order_costs = order_costs_of(model.profile.model_dump(mode="json", include={"machine", "fits"}))
     net = build_model(options, features, classes).to(device)
@@ -140,7 +140,7 @@ def training_step(
     totals = np.ones(blocks[0].num_src, np.int64)
 
     def step() -> float:
-        # What was derived of a block in one step must not be there in the next.
+        # What was derived from a block in one step must not be cached in the next.
         fresh = [Block(block.indptr, block.indices, block.num_src, None, totals[: block.num_src]) for block in blocks]
         optimiser.zero_grad(set_to_none=True)
         out = net([block_on(block, device) for block in fresh], x)

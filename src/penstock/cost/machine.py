@@ -1,4 +1,4 @@
-"""What of a machine decides how long operators take: processor, cores, caches, device, driver and libraries."""
+"""What of a machine affects how long operators take: CPU, cores, caches, device, driver and libraries."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from penstock.version import __version__
 
 _LIBRARIES = ("torch", "numpy", "numba", "triton")
 _OWN, _LAST = 1 << 20, 32 << 20
-"""Bytes of caches where the system does not tell."""
+"""Assumed bytes of caches where the system does not report them."""
 
 
 _ARM_PARTS = {
@@ -45,7 +45,7 @@ _ARM_PARTS = {
 
 
 class MeasuredMachine(StrictDocument):
-    """A machine as the cost model knows it: another one is measured anew."""
+    """A machine as the cost model identifies it: a different one is measured anew."""
 
     processor: str
     cores: int = Field(ge=1)
@@ -58,13 +58,13 @@ class MeasuredMachine(StrictDocument):
     libraries: dict[str, str] = Field(default={}, description="versions of what computes")
 
     def processor_of(self, device: str) -> Processor:
-        """What of a kind of device the work of operators depends on."""
+        """The properties of a kind of device that the work of operators depends on."""
         return Processor(*self.processors[device])
 
     @property
     def digest(self) -> str:
-        """A short name of exactly this machine."""
-        # A GPU's memory does not change how long operators take, and its name says as much.
+        """A short identifier of exactly this machine."""
+        # A GPU's memory does not affect how long operators take, and its name implies it.
         text = json.dumps(self.model_dump(mode="json", exclude={"gpu_memory"}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -92,7 +92,7 @@ def this_machine() -> MeasuredMachine:
 
 
 def processor_name(described: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor as people call it, from what the system says of its cores."""
+    """The common name of the CPU, from what the system reports of its cores."""
     found = dict[str, str]()
     with suppress(OSError):
         for line in described.read_text().splitlines():
@@ -104,13 +104,13 @@ def processor_name(described: Path = Path("/proc/cpuinfo")) -> str:
     implementer, part = found.get("CPU implementer"), found.get("CPU part")
     if implementer is None or part is None:
         return plain
-    # ARM's kernels tell numbers instead of a name.
+    # ARM's kernels report numbers instead of a name.
     maker, parts = _ARM_PARTS.get(implementer, (f"implementer {implementer}", {}))
     return f"{maker} {parts[part]}" if part in parts else f"{plain} ({maker}, part {part})"
 
 
 def _cpu_caches() -> tuple[float, float]:
-    """Of the first core: its largest cache that it shares with no other, and the last one."""
+    """The largest cache that the first core shares with no other, and the last-level cache."""
     own, last = 0, 0
     with suppress(OSError, ValueError):
         for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):

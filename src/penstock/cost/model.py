@@ -1,4 +1,4 @@
-"""The cost model: predicted seconds of operators by a machine's fitted rates; this machine's own where measured."""
+"""The cost model: predicted seconds of operators by a machine's fitted rates; this machine's own if measured."""
 
 import os
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ from penstock.nn.order_costs import OrderCosts, order_costs_of, shipped_order_co
 # The cost model: predicted seconds of an operator of given sizes on a device, from a machine's fitted rates.
 
 LAUNCHES = frozenset({"calls", "hops", "tensors"})
-"""Kinds of work that take a GPU's host the time of launching, whatever the sizes."""
+"""Kinds of work whose time on a GPU is that of launching from the host, whatever the sizes."""
 BATCH, LAUNCHED_BATCH = "batch", "launched_batch"
-"""The names of what was fitted to batches of whole runs; of a GPU to those with captured steps, and launched ones."""
+"""The names of what was fitted to batches of whole runs; on a GPU with captured and with launched steps."""
 
 
 def batch_work(simulated: float, operators: int) -> Amounts:
-    """Of a batch in a run: what its operators were simulated to take, the batch itself, and each operator."""
+    """The work of a batch in a run: the simulated seconds of its operators, the batch itself, and each operator."""
     return {"simulated": simulated, "batches": 1.0, "operators": float(operators)}
 
 
 class Extrapolation(NamedTuple):
-    """A size that is outside of what was measured."""
+    """A size outside the measured range."""
 
     operator: str
     device: str
@@ -43,7 +43,7 @@ class Extrapolation(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """How many times smaller or larger than the nearest that was measured."""
+        """How many times smaller or larger than the nearest measured size."""
         if self.value < self.smallest:
             return self.smallest / max(self.value, 1e-12)
         return self.value / max(self.largest, 1e-12)
@@ -80,7 +80,7 @@ class CostModel:
     def seconds(
         self, operator: str, sizes: Mapping[str, float], device: str = "cpu", *, launched: bool = True
     ) -> float:
-        """Predicted seconds of one call, of an operator that is not called for the first time.
+        """Predicted seconds of one call, after the first.
 
         One that is not `launched` by itself but replayed with others takes the same without the time of launching.
         """
@@ -91,7 +91,7 @@ class CostModel:
         return seconds_of(rates, work)
 
     def cores(self, operator: str, sizes: Mapping[str, float]) -> float:
-        """Cores of the host that one call keeps busy, as a mean over its time."""
+        """The mean number of host cores that one call keeps busy."""
         entry, processor = OPERATORS[operator], self.machine.processor_of("cpu")
         if not entry.divided:
             return entry.cores or float(self.machine.cores)
@@ -102,12 +102,12 @@ class CostModel:
         return max(1.0, alone / divided) if divided else 1.0
 
     def batch_seconds(self, simulated: float, operators: int, device: str = "cpu", *, launched: bool = False) -> float:
-        """Seconds of a batch in a run, from those of its simulated operators; the same where no run was measured."""
+        """Seconds of a batch in a run, from those of its simulated operators; unchanged if no run was measured."""
         found = self._fits.get((LAUNCHED_BATCH if launched else BATCH, device))
         return simulated if found is None else seconds_of(found.rates, batch_work(simulated, operators))
 
     def outside(self, operator: str, sizes: Mapping[str, float], device: str = "cpu") -> list["Extrapolation"]:
-        """The sizes of a call that are smaller or larger than all that were measured."""
+        """The sizes of a call outside the measured range."""
         found = self._fits.get((operator, device))
         ranges = {} if found is None else found.ranges
         return [
@@ -121,10 +121,8 @@ class CostModel:
         return seconds_of(self._fits["step", device].rates, work)
 
 
-# Where the profile of a machine is kept, once it was measured.
-#
-# It lies in the user's cache folder under the machine's digest: a machine with another device, driver, number of cores
-# or library has another digest, and no profile yet.
+# Where the profile of a machine is kept once it was measured: in the user's cache folder under the machine's digest. A
+# machine with another device, driver, number of cores or library has another digest, and no profile yet.
 
 
 def cached_path(machine: MeasuredMachine) -> Path:
@@ -133,42 +131,41 @@ def cached_path(machine: MeasuredMachine) -> Path:
 
 
 def cached_profile(machine: MeasuredMachine) -> Profile | None:
-    """The profile of a machine; None where it was not measured yet, or by a release with another format."""
+    """The profile of a machine; None if it was not measured yet, or by a release with another format."""
     path = cached_path(machine)
     if not path.is_file():
         return None
     try:
         found = read_profile(path)
     except PenstockError:
-        # It can be made again, and is when it is asked for.
+        # It can be measured again when it is needed.
         return None
     return found if found.machine is not None and found.machine.digest == machine.digest else None
 
 
 # Cost models of machines: this one's, those that come with Penstock, those of files, and GPUs estimated from others.
-#
-# `shipped/machines` has a profile of operators for each machine that was measured, and `gpus.yaml`, the data-sheet
-# figures of GPUs that were not: these are estimated from one that was, by the ratios of what limits their operators.
+# `shipped/machines` has an operator profile for each machine that was measured, and `gpus.yaml`, the data-sheet figures
+# of GPUs that were not: these are estimated from one that was, by the ratios of what limits their operators.
 
 VARIABLE = "PENSTOCK_OPERATORS"
-"""Names the profile of operators that decides, instead of this machine's."""
+"""The environment variable that names an operator profile to use instead of this machine's."""
 THIS, ALL = "this", "all"
-"""Names of this machine, and of it and all that come with Penstock."""
+"""The names of this machine, and of it and all that come with Penstock."""
 _HOSTS = {"x86-host": USUAL_GPU}
-"""Machines without a GPU that are the host of one: by name, the profile whose processor they have."""
+"""Machines without a GPU that are the host of one: by name, the profile whose CPU they have."""
 
 
 def machine_model() -> CostModel:
-    """The model of this machine where it was measured; else the one that comes with Penstock.
+    """The model of this machine if it was measured; else the one that comes with Penstock.
 
-    The environment variable PENSTOCK_OPERATORS names another profile of operators, or is `shipped`.
+    The environment variable PENSTOCK_OPERATORS names another operator profile, or is `shipped`.
     """
     found = measured_model()
     return shipped_model() if found is None else found
 
 
 def measured_model() -> CostModel | None:
-    """The model of this machine, or of the profile that PENSTOCK_OPERATORS names; None where nothing was measured."""
+    """The model of this machine, or of the profile that PENSTOCK_OPERATORS names; None if nothing was measured."""
     asked = os.environ.get(VARIABLE)
     if asked:
         return None if asked == "shipped" else CostModel(read_profile(Path(asked)))
@@ -177,7 +174,7 @@ def measured_model() -> CostModel | None:
 
 
 def shipped_model() -> CostModel:
-    """The model of a machine without a GPU that was not measured: that of a host that comes with Penstock."""
+    """The model for a machine without a GPU that was not measured: that of a host that comes with Penstock."""
     return _shipped_model(USUAL_HOST)
 
 
@@ -187,16 +184,16 @@ def _shipped_model(name: str) -> CostModel:
 
 
 def machine_order_costs() -> dict[str, OrderCosts]:
-    """By device, what decides the order of a layer's products here.
+    """By device, the costs that decide the order of a layer's products here.
 
-    Devices that this machine was not measured with have the costs that come with Penstock.
+    Devices that were not measured on this machine have the costs that come with Penstock.
     """
     found = machine_model().profile.model_dump(mode="json", include={"machine", "fits"})
     return {**shipped_order_costs(), **order_costs_of(found)}
 
 
 class DataSheet(StrictDocument):
-    """What a vendor says of a GPU."""
+    """A vendor's figures of a GPU."""
 
     gpu: str
     memory_gb: float = Field(gt=0, description="10^9 bytes of memory")
@@ -217,7 +214,7 @@ class KnownMachine:
     """Whether its operators were measured or estimated, in words."""
     estimated: bool = False
     ratios: dict[str, float] | None = None
-    """Of an estimated GPU's figures to those of the GPU that was measured."""
+    """The ratios of an estimated GPU's figures to those of the measured GPU."""
 
     @property
     def device_memory(self) -> int | None:
@@ -288,7 +285,7 @@ def _host_alone(profile: Profile) -> Profile:
 
 @cache
 def _estimated(name: str) -> KnownMachine:
-    """A GPU's data sheet with the measured GPU's operators, at its host, each slower by the ratio of what limits it."""
+    """A GPU by its data sheet: the measured GPU's operators, each slower by the ratio of what limits it."""
     sheet, known = data_sheets()[name], data_sheets()[USUAL_GPU]
     profile = _shipped_model(USUAL_GPU).profile
     assert profile.machine is not None
@@ -310,7 +307,9 @@ _OVER_LINK = frozenset({"copy_up", "copy_down", "pinned_read"})
 
 
 def _slower(fit: FittedOperator, ratios: dict[str, float]) -> FittedOperator:
-    """A GPU's operator at other rates: products by the rate of operations, copies by the link, all else by memory."""
+    """A GPU's operator at other rates: products scale with the rate of operations, copies with the link, all else with
+    memory.
+    """
     if fit.name in _OF_HOST:
         return fit
 

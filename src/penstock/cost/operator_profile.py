@@ -1,4 +1,4 @@
-"""The profile of a machine: every operator measured on the ladder, rates fitted, errors on what was held out."""
+"""The profile of a machine: every operator measured on the ladder, rates fitted, errors on held-out measurements."""
 
 import os
 import time
@@ -22,11 +22,11 @@ from penstock.memory import freed_memory_kept
 from penstock.nn.operator_work import Amounts, seconds_of
 from penstock.progress import SILENT, Progress
 
-# How much of the cores other programs used while something was measured, which then took longer than by itself.
+# How much of the cores other programs used during a measurement, which then took longer.
 
 STAT = Path("/proc/stat")
 NOTICED = 0.1
-"""Share of the cores from which others are worth a warning."""
+"""The share of the cores from which other programs are worth a warning."""
 _FIELDS = 8
 """Of the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. Guests are in the first."""
 
@@ -40,7 +40,7 @@ class CpuTimes(NamedTuple):
 
 
 def cpu_times() -> CpuTimes | None:
-    """The times of this moment; None where the system does not tell."""
+    """The current times; None where the system does not report them."""
     used = os.times()
     with suppress(OSError, ValueError):
         ticks = [int(word) for word in STAT.read_text().splitlines()[0].split()[1 : 1 + _FIELDS]]
@@ -51,7 +51,7 @@ def cpu_times() -> CpuTimes | None:
 
 
 def share_of_others(start: CpuTimes | None, end: CpuTimes | None) -> float:
-    """The share of all cores that other programs, or other virtual machines, used in between; 0 where none is known."""
+    """The share of all cores that other programs, or other virtual machines, used in between; 0 if unknown."""
     if start is None or end is None or end.total <= start.total:
         return 0.0
     total, idle, own = (later - before for before, later in zip(start, end, strict=True))
@@ -59,7 +59,7 @@ def share_of_others(start: CpuTimes | None, end: CpuTimes | None) -> float:
 
 
 def others_warning(share: float) -> list[str]:
-    """A sentence where others used so much of the cores that measurements suffered from it."""
+    """A warning if other programs used so much of the cores that measurements suffered."""
     if share < NOTICED:
         return []
     return [
@@ -69,15 +69,15 @@ def others_warning(share: float) -> list[str]:
 
 
 _REPEATS = 2
-"""Times that a measurement may be repeated."""
+"""How often a measurement may be repeated."""
 _DISTURBED = 1.05
-"""By how much a measurement exceeds what others let expect, if it is repeated."""
+"""A measurement is repeated if it exceeds what the others predict by this factor."""
 MODE = "operators"
-"""The mode of a machine's profile: it is of no job."""
+"""The mode of a machine's profile, which belongs to no job."""
 
 
 BatchFit = Callable[[CostModel, str, Progress], list[FittedOperator]]
-"""Fits what batches of runs take beyond their operators on a device: it trains, so it is given by who can."""
+"""Fits what batches of runs take beyond their operators on a device. It trains, so the caller provides it."""
 
 
 def machine_profile(
@@ -112,7 +112,7 @@ def machine_profile(
 
 
 def _with_batches(profile: Profile, fit_batches: BatchFit, progress: Progress) -> Profile:
-    """The profile with what batches of runs take on each device, where it does not have that yet."""
+    """The profile with the times of batches in runs on each device, if it lacks them."""
     start, model = time.perf_counter(), CostModel(profile)
     devices = [device for device in ("cpu", "cuda") if model.knows("dense", device) and not model.knows(BATCH, device)]
     if not devices:
@@ -123,7 +123,7 @@ def _with_batches(profile: Profile, fit_batches: BatchFit, progress: Progress) -
 
 
 def lacking_operators(profile: Profile) -> list[tuple[Operator, str]]:
-    """Operators, each with its device, that a profile of an earlier release does not have."""
+    """Operators, each with its device, that a profile of an earlier release lacks."""
     known = {(fit.name, fit.device) for fit in profile.fits}
     devices = [device for device in ("cpu", "cuda") if any(fit.device == device for fit in profile.fits)]
     pairs = [(entry, device) for device in devices for entry in OPERATORS.values() if device in entry.devices]
@@ -132,7 +132,7 @@ def lacking_operators(profile: Profile) -> list[tuple[Operator, str]]:
 
 @freed_memory_kept()
 def completed(known: Profile, lacking: list[tuple[Operator, str]], progress: Progress = SILENT) -> Profile:
-    """A machine's profile with operators that it lacks; what it has is not measured again."""
+    """A machine's profile with its missing operators measured; others are not measured again."""
     assert known.machine is not None
     start = time.perf_counter()
     rungs, held_out = _ladder(progress)
@@ -176,7 +176,7 @@ def _measured(
     machine: MeasuredMachine,
     progress: Progress,
 ) -> tuple[list[OperatorCost], list[FittedOperator]]:
-    """Operators on their devices: every measurement, and the fitted rates."""
+    """Measurements and fitted rates of operators on their devices."""
     points, fits = list[OperatorCost](), list[FittedOperator]()
     with progress.step("Measuring operators", len(pairs), "operators"):
         for entry, device in pairs:
@@ -236,7 +236,7 @@ def ranges_of(sizes: list[dict[str, float]]) -> dict[str, tuple[float, float]]:
 
 
 def _times(entry: Operator, rungs: list[Rung], device: torch.device) -> tuple[float, list[list[float]]]:
-    """Seconds of the first run of all, and of the runs on each rung."""
+    """Seconds of the very first run, and of the runs on each rung."""
     if entry.measure_all is not None:
         return 0.0, entry.measure_all(rungs)
     assert entry.prepare is not None
@@ -247,7 +247,7 @@ def _times(entry: Operator, rungs: list[Rung], device: torch.device) -> tuple[fl
 def _repeat_disturbed(
     entry: Operator, rungs: list[Rung], work: list[Amounts], times: list[list[float]], device: torch.device
 ) -> None:
-    """Measure again where it took longer than the other sizes let expect: other programs may have run beside it."""
+    """Repeat measurements that took longer than the other sizes predict: other programs may have interfered."""
     if entry.prepare is None:
         return
     seconds = [undisturbed(each) for each in times]

@@ -1,9 +1,8 @@
-"""The profile: what was measured of a job or of a machine, as a document that can be edited.
+"""The profile: measurements of a job or of a machine, as a document that can be edited.
 
-It says what operators took on which device and at which sizes, what transfers moved, and what memory processes held.
-The profile of a machine (`mode: operators`) also has the rates that were fitted to its operators, and their errors.
-Which tasks and flows these make is not for the profile to say: the workload builder of an execution mode
-(`plan/workloads`) turns it into a workload.
+It has the times of operators by device and size, the bytes of transfers, and the memory of processes. The profile of a
+machine (`mode: operators`) also has the rates that were fitted to its operators, and their errors. The workload builder
+of an execution mode (`plan/workloads`) turns a profile into tasks and flows.
 """
 
 import math
@@ -22,7 +21,7 @@ from penstock.graph.files import write_whole
 
 FORMAT, VERSION = "penstock-profile", 3
 _RANKS = 20
-"""Equally likely values that a distribution is kept as."""
+"""The number of equally likely values that represent a distribution."""
 DECIDING = (
     "graph",
     "task",
@@ -54,7 +53,7 @@ DECIDING = (
     "embedding",
     "compute_type",
 )
-"""Fields of a job that decide what an iteration costs."""
+"""Job fields that affect what an iteration costs."""
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -76,12 +75,12 @@ class CostSpread(StrictDocument):
             return cls(mean=0.0)
         ranks = (np.arange(_RANKS) + 0.5) / _RANKS
         shape = np.quantile(found / mean, ranks, method="hazen")
-        # Cutting off the ends moves the mean: it is put back.
+        # Cutting off the ends shifts the mean, which is restored.
         return cls(mean=mean, shape=[round(float(each), 6) for each in shape / shape.mean()])
 
 
 class OperatorCost(StrictDocument):
-    """What one operator costs for one worker's batch, on one kind of device."""
+    """The cost of one operator for one worker's batch, on one kind of device."""
 
     name: str
     device: str = Field(default="cpu", description="kind of device that it was measured on: cpu, cuda")
@@ -187,7 +186,7 @@ class Profile(StrictDocument):
         return sorted(found, key=lambda each: -each.sizes.get("batch_size", 0.0))
 
     def operator(self, name: str, device: str = "cpu") -> OperatorCost:
-        """An operator on a kind of device, or on the processor where it was measured there alone."""
+        """An operator on a kind of device, or on the CPU if it was measured only there."""
         found = self.measurements(name, device) or self.measurements(name, "cpu")
         if found:
             return found[0]
@@ -204,7 +203,7 @@ class Profile(StrictDocument):
         return next((each for each in self.transfers if each.name == name), None)
 
     def memory_gb(self, process: str, device: str = "cpu") -> float:
-        """What a process of a kind holds at most on a kind of device; 0 where that was not measured."""
+        """The most memory that a process of a kind holds on a kind of device; 0 if it was not measured."""
         return next((each.gb for each in self.memory if (each.process, each.device) == (process, device)), 0.0)
 
     @property
@@ -214,7 +213,9 @@ class Profile(StrictDocument):
 
     @property
     def smaller_batch(self) -> int | None:
-        """Seeds of the smaller batches with which operators were measured too: they tell what does not grow."""
+        """Seeds of the smaller batches with which operators were measured too, which show the fixed costs; None
+        without.
+        """
         sizes = sorted({each.sizes["batch_size"] for each in self.operators if "batch_size" in each.sizes})
         return int(sizes[-2]) if len(sizes) > 1 else None
 
@@ -237,7 +238,7 @@ def _check_once(what: str, names: list[str]) -> None:
 
 
 def deciding(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a job a profile belongs to."""
+    """The fields of a job that a profile belongs to."""
     return {name: job[name] for name in DECIDING if name in job}
 
 
@@ -255,14 +256,14 @@ def read_profile(path: Path) -> Profile:
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """For people to read and change."""
+    """Write a profile for people to read and change."""
     rounded = _rounded(profile.model_dump())
     text = Profile.model_validate(rounded).model_dump_json(indent=1)
     write_whole(path, text + "\n")
 
 
 def _rounded(value: Any) -> Any:
-    """Six digits are more than were measured."""
+    """Values rounded to six digits, more than were measured."""
     if isinstance(value, float):
         return 0.0 if value == 0 else round(value, 5 - math.floor(math.log10(abs(value))))
     if isinstance(value, dict):

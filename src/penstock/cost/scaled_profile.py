@@ -3,10 +3,10 @@
 `count_work` counts the work in a batch on the graph: vertices read and neighbour lists drawn, for each part and worker.
 
 Bytes follow what batches read: features and learnable rows follow the vertices, neighbour lists and blocks the rows and
-edges drawn, each at the measured bytes for one of them. Processor seconds follow the same work: sampling the rows and
-edges, gathering the vertices, a step both of them, a store what one worker reads from one part. What does not grow with
-the work (calls, the optimiser's step) is told by a second measurement with smaller batches: seconds are a straight line
-through both. A profile without one is scaled in proportion. A server's seconds follow the workers that it serves.
+edges drawn, each at the measured bytes for one of them. CPU seconds follow the same work: sampling the rows and edges,
+gathering the vertices, a step both of them, a store what one worker reads from one part. The fixed part (calls, the
+optimiser's step) is known from a second measurement with smaller batches: seconds are a straight line through both. A
+profile without one is scaled in proportion. A server's seconds follow the workers that it serves.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,12 +35,12 @@ class TaskWork:
 
     @property
     def parts(self) -> int:
-        """The number of parts."""
+        """The number of parts that workers read from."""
         return len(self.vertices)
 
     @property
     def workers(self) -> int:
-        """The number of workers."""
+        """The number of workers that draw batches."""
         return int(self.vertices.shape[1])
 
 
@@ -75,7 +75,7 @@ def _shares(seeds: Array, part_of: Array, workers: int) -> list[Array]:
 
 _GB = 1 << 30
 _LEAST_SHARE = 0.2
-"""Of the measured memory, that a store keeps however small its part is: the interpreter and its libraries."""
+"""The share of the measured memory that a store needs however small its part is: the interpreter and its libraries."""
 
 SERVED_FOR_ALL = "sum"
 """The operator whose seconds follow the workers that it serves: a parameter server sums their gradients."""
@@ -113,14 +113,14 @@ def scaled_profile(
 
 
 def _loads(work: TaskWork) -> Mapping[str, float]:
-    """What the seconds of each operator follow, for one worker's batch."""
+    """The load that the seconds of each operator follow, for one worker's batch."""
     vertices, entries = (float(each.sum()) / work.workers for each in (work.vertices, work.entries))
     both = vertices + entries
     return {"sample": entries, "gather": vertices, "step": both, "serve": both / work.parts}
 
 
 def _on_line(here: tuple[float, float], less: tuple[float, float] | None, load: float) -> float:
-    """Seconds at a load, on the line through two measurements; neither its slope nor its start is below 0."""
+    """Seconds at a load, on the line through two measurements; neither its slope nor its intercept is negative."""
     most, seconds = here
     if less is None or less[0] >= most:
         return seconds * load / max(most, 1e-300)
@@ -137,7 +137,7 @@ def _spread_over(measured: list[list[float]], at: Array, wanted: Array) -> list[
 
 
 def _scaled_transfer(measured: TransferCost, at: TaskWork, wanted: TaskWork) -> TransferCost:
-    """What follows the vertices that batches read, the list entries that they draw, or nothing."""
+    """A transfer scaled with the vertices that batches read, the list entries that they draw, or not at all."""
     if measured.name == "blocks":
         blocks = sum(measured.bytes[0]) / at.workers * wanted.entries.sum(axis=0)
         rows = [(blocks / max(at.entries.sum() / at.workers, 1e-300)).tolist()]
@@ -155,7 +155,7 @@ def _with_seconds(cost: OperatorCost, mean: float) -> OperatorCost:
 
 
 def _scaled_memory(held: MemoryUse, graph_gb: float, before: int, after: int) -> MemoryUse:
-    """A store's memory with a part of another size; other processes hold what they held."""
+    """A store's memory with a part of another size; that of other processes is unchanged."""
     if held.process != "store":
         return held
     other = held.gb + graph_gb / after - graph_gb / before

@@ -1,4 +1,4 @@
-"""The operators of a training step, from the sizes of its blocks, and the seconds that they are predicted to take.
+"""The operators of a training step, from the sizes of its blocks, and their predicted seconds.
 
 Each kind of layer lists its calls, forward and backward, as `penstock.nn.layers` makes them on the host. A new kind is
 a function here and its line in `LAYER_CALLS`.
@@ -28,15 +28,15 @@ class Call(NamedTuple):
 
 
 class BlockSizes(NamedTuple):
-    """What of a block decides the time of a layer on it."""
+    """The sizes of a block that affect the time of a layer on it."""
 
     src: int
     dst: int
     edges: int
     src_distinct: float | None = None
-    """Source rows that short stretches of the edges read (`penstock.cost.operators.entry`); None: estimated."""
+    """Source rows that windows of the edges read (`penstock.cost.operators.entry`); None: estimated."""
     dst_distinct: float | None = None
-    """The same of destination rows, which gradients read."""
+    """The same for destination rows, which gradients read."""
     src_passes: float | None = None
     """Passes of the backward kernel over source rows; None: estimated from rows and edges."""
     dst_passes: float | None = None
@@ -44,7 +44,7 @@ class BlockSizes(NamedTuple):
 
 
 def counted_block(block: Block) -> BlockSizes:
-    """What of a block decides the time of a layer on it, counted rather than estimated."""
+    """The sizes of a block that affect the time of a layer on it, counted rather than estimated."""
     found = block_sizes(block)
     further = {name: found[name] for name in ("src_distinct", "dst_distinct", "src_passes", "dst_passes")}
     return BlockSizes(block.num_src, block.num_dst, block.num_edges, **further)
@@ -65,7 +65,7 @@ class StepShape:
 def step_seconds(model: CostModel, shape: StepShape, device: str = "cpu") -> float:
     """Predicted seconds of a step: forward, backward and the optimiser.
 
-    Where steps were measured as well, with what they take beyond the sum of their operators.
+    If steps were measured as well, this includes what they take beyond the sum of their operators.
     """
     work = step_work(model, shape, device)
     return model.step_seconds(work, device) if model.knows(STEP, device) else work["operators"]
@@ -91,7 +91,7 @@ class StepCalls(NamedTuple):
 
 
 def calls_by_layer(model: CostModel, shape: StepShape, device: str = "cpu") -> StepCalls:
-    """The operators of a step, the outermost layer first. What stands behind a layer belongs to it."""
+    """The operators of a step, the outermost layer first. Norm and activation after a layer belong to it."""
     if shape.layer not in LAYER_CALLS:
         raise PenstockError(
             f"The steps of layer {shape.layer!r} cannot be predicted: choose one of {', '.join(LAYER_CALLS)}.",
@@ -170,7 +170,7 @@ def _lists(layer: _Layer, width: int, backward: bool) -> list[Call]:
 
 
 def _bias(sizes: LayerSizes, added: bool) -> list[Call]:
-    """The bias's gradient, and its own pass where it is not part of a product."""
+    """The bias's gradient, and its own pass if it is not part of a product."""
     given = {"rows": sizes.dst, "width": sizes.width_out}
     return [Call(name, given) for name in (["add", "column_sum"] if added else ["column_sum"])]
 
@@ -187,7 +187,7 @@ def _sage(layer: _Layer) -> _LayerCalls:
     sizes = layer.sizes
     calls = [*_in_order(layer), *_products(sizes, sizes.dst), *_bias(sizes, added=not layer.aggregates_first)]
     if sizes.input_gradient and not layer.aggregates_first:
-        # Gradients of own rows and of all rows are added up.
+        # Gradients of own rows and of all rows are added.
         calls.append(Call("add", {"rows": sizes.src, "width": sizes.width_in}))
     return _LayerCalls(calls, (2 * sizes.width_in + 1) * sizes.width_out, 3)
 
@@ -199,8 +199,8 @@ def _gcn(layer: _Layer) -> _LayerCalls:
 
 def _gin(layer: _Layer) -> _LayerCalls:
     sizes, first = layer.sizes, layer.aggregates_first
-    # The weight of own rows is learned: where these are added to the sum as they come, the product's input has a
-    # gradient in every layer.
+    # The weight of own rows is learned: where these are added to the sum directly, the product's input has a gradient
+    # in every layer.
     weighed = _products(sizes._replace(input_gradient=True), sizes.dst)
     calls = [*weighed, *_lists(layer, sizes.width_in, sizes.input_gradient)] if first else _in_order(layer)
     calls += _bias(sizes, added=not first)
@@ -213,7 +213,7 @@ def _gin(layer: _Layer) -> _LayerCalls:
 
 
 def _rgcn(layer: _Layer) -> _LayerCalls:
-    """Of one relation, which is what a graph of one type has."""
+    """One relation, as in a graph of one type."""
     sizes = layer.sizes
     calls = [*_in_order(layer), *_products(sizes, sizes.dst), *_bias(sizes, added=True)]
     if sizes.input_gradient:
@@ -222,7 +222,7 @@ def _rgcn(layer: _Layer) -> _LayerCalls:
 
 
 def _gat(layer: _Layer) -> _LayerCalls:
-    # The last layer's heads are as wide as the output, and averaged; others share it.
+    # The last layer's heads have the output's width, and are averaged; in other layers heads divide the width.
     width = layer.sizes.width_out * (layer.heads if layer.last else 1)
     sizes = layer.sizes._replace(width_out=width, edges=layer.sizes.edges + layer.sizes.dst)
     lists: dict[str, float] = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, **layer.further}

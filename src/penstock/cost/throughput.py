@@ -28,7 +28,7 @@ Step = Callable[[Batch], float]
 
 
 class TrainingRow(TypedDict):
-    """One line of the table. `ratio` is to the first line's seconds; of an epoch, to its ideal."""
+    """One line of the table. `ratio` is relative to the first line's seconds; for an epoch, to its ideal."""
 
     what: str
     seconds_per_batch: float
@@ -62,7 +62,7 @@ def sage_step(graph: Graph, hidden: int, layers: int) -> Step:
 
 
 def measure_steps(ways: dict[str, Step], batches: list[MiniBatch]) -> list[TrainingRow]:
-    """Seconds a batch of several ways to do the same step: the same batches, threads and allocator for all."""
+    """Seconds per batch of several ways to do the same step, with the same batches, threads and allocator."""
     rows: list[TrainingRow] = []
     for what, step in ways.items():
         with freed_memory_kept():
@@ -78,7 +78,7 @@ def measure_steps(ways: dict[str, Step], batches: list[MiniBatch]) -> list[Train
 
 @freed_memory_kept()
 def measure_epoch(graph: Graph, batches: list[Array], fanouts: list[int], hidden: int) -> TrainingRow:
-    """The whole pipeline's seconds a batch, against its processor seconds spread evenly over the cores."""
+    """The whole pipeline's seconds per batch, compared with its CPU seconds spread evenly over the cores."""
     step, count = sage_step(graph, hidden, len(fanouts)), len(batches)
     seeds, size = np.concatenate(batches), len(batches[0])
     _pass(graph, seeds, size, fanouts, None)
@@ -105,7 +105,7 @@ def training_row(what: str, wall: float, cpu: float, ratio: float) -> TrainingRo
 
 
 def _pass(graph: Graph, seeds: Array, size: int, fanouts: list[int], step: Step | None) -> None:
-    """Every batch once through the pipeline, computed or thrown away."""
+    """Every batch once through the pipeline, computed or discarded."""
     sampler, labels = NeighbourSampler(graph, fanouts), _labels(graph)
 
     def label(batch: Batch) -> None:
@@ -165,7 +165,7 @@ def seed_batches(graph: Graph, size: int, count: int) -> list[Array]:
 def measure_sampling(
     graph: Graph, batches: list[Array], fanouts: list[int], threads: int, gather: bool, rounds: int = 3
 ) -> SamplingRow:
-    """The best of some rounds over the batches, a batch a thread; features go into one buffer a thread."""
+    """The best of some rounds over the batches, one batch per thread; features go into one buffer per thread."""
     sampler, buffers = NeighbourSampler(graph, fanouts), dict[int, Array]()
 
     def work(index: int) -> int:
@@ -183,7 +183,7 @@ def measure_sampling(
 
 
 def sampling_row(sampler: str, threads: int, gather: bool, batches: int, edges: int, seconds: float) -> SamplingRow:
-    """A line from what was counted."""
+    """A line of the table from the counts."""
     return {
         "sampler": sampler,
         "threads": threads,

@@ -1,8 +1,8 @@
-"""What a prediction rests on: masks between 0 and 1 over edges, vertices or columns, found by gradient descent.
+"""Explains predictions by masks between 0 and 1 over edges, vertices or columns, found by gradient descent.
 
-`mask_optimiser` finds masks under GNNExplainer's objective and knows neither graphs nor models: whoever calls it gives
-a function from masks to outputs. `explainer` makes the batch of one vertex with masked edges and finds what its output
-rests on, and `explanation` holds that with the user's ids. Runs and pages are known to the folders above.
+`mask_optimiser` finds masks under GNNExplainer's objective and knows neither graphs nor models: its caller gives a
+function from masks to outputs. `explainer` makes the batch of one vertex with masked edges and finds the masks of its
+output, and `explanation` holds these with the user's ids.
 """
 
 from penstock.explain.mask_optimiser import FoundMasks, Mask, MaskOptions, optimise_masks, target_of

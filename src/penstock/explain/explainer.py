@@ -1,4 +1,4 @@
-"""The masks of one prediction: which edges of its neighbourhood and which columns of features it rests on."""
+"""The masks of one prediction: the edges of its neighbourhood and the columns of features that it depends on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ class RelationEdges:
 
 
 class Neighbourhood:
-    """A batch with one seed and whole lists, whose edges are masked alike in all layers.
+    """A batch with one seed and all neighbours, whose edges are masked alike in all layers.
 
-    A layer's lists of a relation are the first of those of any layer further out, so that the outermost block that has
-    the relation has each of its edges once.
+    A layer's neighbour lists of a relation are the first of those of any layer further out, so that the outermost block
+    that has the relation has each of its edges once.
     """
 
     def __init__(self, batch: MiniBatch, kinds: Sequence[EdgeType]) -> None:
@@ -68,14 +68,14 @@ class Neighbourhood:
 
     @property
     def edge_widths(self) -> dict[EdgeType, int]:
-        """Numbers that edges carry in `edge_attr`, by the relations that carry any."""
+        """The width of `edge_attr`, by the relations that have any."""
         parts = [(kind, part.edge_attr) for layer in self._layers for kind, part in layer.relations.items()]
         return {kind: int(rows.shape[1]) for kind, rows in parts if rows is not None}
 
     def masked_blocks(self, mask: Tensor, columns: Mapping[EdgeType, Tensor] | None = None) -> list[Block]:
         """The batch's blocks with a mask over all edges, relation after relation.
 
-        `columns` multiply the numbers that the edges of a relation carry.
+        `columns` multiply the edge features of a relation.
         """
         made = list[Block]()
         for block, layer in zip(self.batch.blocks, self._layers, strict=True):
@@ -135,10 +135,10 @@ _COLUMN_SIZE, _COLUMN_ENTROPY = 1.0, 0.1
 
 @dataclass(frozen=True, eq=False)
 class ExplainedOutput:
-    """Masks from 0 to 1, and the logits [outputs] of the vertex on all of the input, on the masked, and on the rest.
+    """Masks from 0 to 1, and the logits [outputs] of the vertex on the whole input, on the masked one, and on the rest.
 
-    `edges` follow `Neighbourhood.relations`, one after the other; those that were not masked have NaN. `columns` are
-    by node type, `edge_columns` by relation. The rest is what the masks take away, 1 minus each of them.
+    `edges` follow `Neighbourhood.relations`, one after the other; those that were not masked have NaN. `columns` are by
+    node type, `edge_columns` by relation. The rest is the input multiplied by 1 minus each mask.
     """
 
     edges: Array
@@ -159,11 +159,11 @@ def explain_output(
     seed: int,
     hops: int | None = None,
 ) -> ExplainedOutput:
-    """What the model's output for the neighbourhood's vertex rests on.
+    """The masks that explain the model's output for the neighbourhood's vertex.
 
     `x` are the rows of its vertices by node type; those of the types in `columns` get a mask for each column, shared by
-    all vertices of the type. So do the columns of what edges carry, for each relation. With `hops`, only edges of so
-    many hops are masked. The model is called as it is: whoever calls has put it into evaluation.
+    all vertices of the type. So do the columns of edge features, for each relation. With `hops`, only edges within so
+    many hops are masked. The caller must have put the model into evaluation mode.
     """
     within = neighbourhood.edge_hops() <= (len(neighbourhood.batch.blocks) if hops is None else hops)
     places = np.flatnonzero(within)

@@ -26,7 +26,7 @@ class ExplainedEdge(NamedTuple):
 
 
 class ExplainedColumn(NamedTuple):
-    """A column of a node type's features, and its value at the explained vertex where that is of the type."""
+    """A column of a node type's features, with its value at the explained vertex where that is of the type."""
 
     mask: float
     column: int
@@ -35,7 +35,7 @@ class ExplainedColumn(NamedTuple):
 
 
 class ExplainedEdgeColumn(NamedTuple):
-    """A column of what the edges of a relation carry: `column` counts within the field."""
+    """A column of the edge features of a relation; `column` counts within the field."""
 
     mask: float
     field: str
@@ -47,11 +47,11 @@ class ExplainedEdgeColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the prediction of one vertex rests on.
+    """The explanation of the prediction for one vertex.
 
     `score` is the probability of the predicted class, the mean probability of the decisions about all labels, or the
     predicted number; `masked_score` is the same with messages and columns multiplied by their masks, and `rest_score`
-    with what the masks take away (1 minus each).
+    with them multiplied by 1 minus the masks.
     """
 
     vertex: int | str
@@ -76,13 +76,13 @@ class Explanation:
 
     @property
     def is_right(self) -> bool | None:
-        """Whether the predicted class or labels are the vertex's own; None where that is not known, and of numbers."""
+        """Whether the predicted class or labels are the vertex's own; None where that is not known, and for numbers."""
         known = self.label is not None and not isinstance(self.prediction, float)
         return self.prediction == self.label if known else None
 
     @property
     def is_weak(self) -> bool:
-        """Whether the model itself doubts the prediction: its class has less than half of the probability."""
+        """Whether the predicted class has less than half of the probability."""
         return self.outputs > 2 and not isinstance(self.prediction, list) and self.score < WEAK
 
     def fields(self) -> dict[str, Any]:

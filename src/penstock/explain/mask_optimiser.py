@@ -1,8 +1,8 @@
-"""Masks under GNNExplainer's objective: as little of the input as keeps the prediction.
+"""Masks under GNNExplainer's objective: the smallest part of the input that keeps the prediction.
 
 The mutual information of a prediction with the part of the input that masks leave is largest where the cross-entropy
-between the prediction on everything (the target) and that on the masked input is smallest. Two terms for each mask
-make it small (the sum or mean of its values) and decided (the entropy of its values, each a probability).
+between the prediction on everything (the target) and that on the masked input is smallest. Two terms for each mask make
+it small (the sum or mean of its values) and decided (the entropy of its values, each a probability).
 """
 
 import math
@@ -20,25 +20,23 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
 from penstock.kernels import njit
 
-# Kernels for masks under optimisation: a mask's terms of the objective, their gradients, and Adam, in one pass.
-#
-# As operations of torch the same takes thirty of them for each mask and step, whose overhead exceeds a small model's
-# own time.
+# Kernels for masks under optimisation: a mask's terms of the objective, their gradients, and Adam, in one pass.  The
+# same takes thirty operations of torch for each mask and step, whose overhead exceeds a small model's own time.
 
 _FIRST_DECAY, _SECOND_DECAY, _LEAST = 0.9, 0.999, 1e-8
-"""Adam's, as torch has them."""
+"""Adam's constants, with torch's defaults."""
 
 
 @njit(nogil=True, cache=True)
 def squash(raw: Array, values: Array) -> None:
-    """`values` between 0 and 1 of logits."""
+    """Write the sigmoids of the logits to `values`."""
     for k in range(raw.shape[0]):
         values[k] = 1.0 / (1.0 + math.exp(-raw[k]))
 
 
 @njit(nogil=True, cache=True)
 def terms(raw: Array, values: Array, active: Array, size: float, entropy: float) -> float:
-    """The size and entropy terms of the active values; `size` and `entropy` are the weights of one value."""
+    """The sum of the size and entropy terms of the active values; `size` and `entropy` are the weights of one value."""
     total = 0.0
     for k in range(raw.shape[0]):
         if active[k]:
@@ -60,10 +58,10 @@ def adam_step(
     size: float,
     entropy: float,
 ) -> None:
-    """Move the logits against the gradient, and squash them again.
+    """Move the logits by one step of Adam, and compute their sigmoids.
 
-    `gradient` is that of the distance by the values; the terms' is added. `moments` has both moments of each logit,
-    and `step` counts from 1.
+    `gradient` is that of the distance with respect to the values; the terms' is added. `moments` has both moments of
+    each logit, and `step` counts from 1.
     """
     first_share, second_share = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
     for k in range(raw.shape[0]):
@@ -83,7 +81,7 @@ Output = Literal["classes", "labels", "numbers"]
 """What the rows of logits mean: one class of several, several independent labels, or numbers as they are."""
 
 _WINDOW = 10
-"""Steps over which the change of the loss is looked at, since single steps may change little on the way."""
+"""Steps over which the change of the loss is measured, since single steps may change little."""
 
 _SPREAD = 0.01
 """The standard deviation of the logits that masks start from."""
@@ -91,10 +89,10 @@ _SPREAD = 0.01
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask that is to be found, and how the objective weighs it.
+    """A mask to be found, and its weights in the objective.
 
-    `size` multiplies the sum of its values, or their mean with `size_of="mean"`; `entropy` multiplies the mean of
-    their entropies.
+    `size` multiplies the sum of its values, or their mean with `size_of="mean"`; `entropy` multiplies the mean of their
+    entropies.
     """
 
     shape: tuple[int, ...]
@@ -119,7 +117,7 @@ class MaskOptions:
 
 @dataclass(frozen=True)
 class FoundMasks:
-    """Values from 0 to 1 by the masks' names, and the loss before each step that was taken."""
+    """Values from 0 to 1 by the masks' names, and the loss before each step."""
 
     values: Masks
     losses: list[float]
@@ -132,7 +130,7 @@ def optimise_masks(
     options: MaskOptions,
     seed: int,
 ) -> FoundMasks:
-    """The masks with which `forward` keeps to the target.
+    """The masks with which the output of `forward` stays closest to the target.
 
     `forward` takes values between 0 and 1 by name, in the masks' shapes, and returns logits [rows, outputs] that can be
     differentiated by them. `target` [rows, outputs] are probabilities (`target_of`, `decided_target_of`), or numbers
@@ -161,7 +159,7 @@ def optimise_masks(
 
 
 class _SoughtMask:
-    """A mask on its way: flat arrays that kernels change in place."""
+    """A mask under optimisation: flat arrays that kernels change in place."""
 
     def __init__(self, mask: Mask, target: Tensor, seed: int, name: str) -> None:
         self._shape, self._mask = mask.shape, mask
@@ -173,32 +171,32 @@ class _SoughtMask:
         squash(self._raw, self._values)
 
     def leaf(self) -> Tensor:
-        """The values as a tensor by which can be differentiated; it is theirs until the next step."""
+        """The values as a tensor that requires gradients; it shares their memory until the next step."""
         return torch.from_numpy(self._values).reshape(self._shape).requires_grad_()
 
     def leave_out(self, gradient: Tensor) -> None:
-        """Values without influence are in no term: those whose gradient at the first step is zero."""
+        """Leave values without influence out of all terms: those whose gradient at the first step is zero."""
         self._active = _flat(gradient) != 0
         count = max(1, int(np.count_nonzero(self._active)))
         self._size = self._mask.size / (1 if self._mask.size_of == "sum" else count)
         self._entropy = self._mask.entropy / count
 
     def terms(self) -> float:
-        """The size and entropy terms; nothing where no value has influence."""
+        """The size and entropy terms; 0 where no value has influence."""
         return float(terms(self._raw, self._values, self._active, self._size, self._entropy))
 
     def step(self, gradient: Tensor, number: int, rate: float) -> None:
-        """One step of Adam, counted from 1."""
+        """Do one step of Adam; steps count from 1."""
         given = _flat(gradient), self._active, self._moments, number, rate, self._size, self._entropy
         adam_step(self._raw, self._values, *given)
 
     def result(self) -> Tensor:
-        """The values, those without influence zero."""
+        """The values, with 0 for those without influence."""
         return torch.from_numpy(self._values * self._active).reshape(self._shape)
 
 
 def target_of(logits: Tensor, output: Output) -> Tensor:
-    """The soft target that a model's own logits on the whole input make."""
+    """The soft target: the probabilities of a model's own logits on the whole input."""
     logits = logits.detach()
     if output == "classes":
         return logits.softmax(-1)
@@ -206,7 +204,7 @@ def target_of(logits: Tensor, output: Output) -> Tensor:
 
 
 def decided_target_of(logits: Tensor, output: Output) -> Tensor:
-    """The target that a model's decision on the whole input makes: its likeliest class, or each label or none."""
+    """The hard target: a model's decision on the whole input, its likeliest class, or yes or no for each label."""
     logits = logits.detach()
     if output == "classes":
         return functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
@@ -225,9 +223,10 @@ def _check(masks: Mapping[str, Mask], options: MaskOptions) -> None:
 
 
 def _start(mask: Mask, seed: int, name: str) -> Tensor:
-    """Logits of a mask, close to 0 and each a little different.
+    """The initial logits of a mask, close to 0 and each slightly different.
 
-    So close that the size term, not the entropy, decides at first where a value goes that has little influence.
+    They are so close to 0 that at first the size term, not the entropy, decides the direction of a value with little
+    influence.
     """
     generator = torch.Generator().manual_seed(int(key_of(seed, "mask {}", name)) >> 1)
     return _SPREAD * torch.randn(mask.shape, generator=generator)
@@ -253,7 +252,7 @@ def _distance(logits: Tensor, target: Tensor, output: Output) -> Tensor:
 
 
 def _gradients(distance: Tensor, values: Masks) -> tuple[Tensor, ...]:
-    """By the masks alone. A mask that the distance does not depend on at all has a gradient of zeros."""
+    """The gradients by the masks; zeros for a mask that the distance does not depend on."""
     if not distance.requires_grad:
         return tuple(torch.zeros_like(each) for each in values.values())
     return torch.autograd.grad(distance, list(values.values()), allow_unused=True, materialize_grads=True)

@@ -30,11 +30,11 @@ _ENTRY = re.compile(r"'(descr|fortran_order|shape)'\s*:\s*('[^'\\]*'|True|False|
 _DESCR = re.compile(r"'[<>|=]?[biufcSUmMOV]\d*(\[\w+\])?'")
 """A type as NumPy writes it, such as '<f4' or '<M8[ns]'."""
 _DAMAGED_MEMBER = OSError, ValueError, EOFError, RuntimeError, OverflowError, zipfile.BadZipFile, zlib.error
-"""What reading a zip file raises where bytes have changed: a changed version or flag is a RuntimeError there."""
+"""Exceptions that reading a damaged zip file raises; a changed version or flag is a RuntimeError."""
 
 
 def open_array(path: Path, dtype: str | None = None, shape: tuple[int, ...] | None = None) -> Array:
-    """Map an `.npy` file read-only, after checking that it is whole and what its document says it is."""
+    """Map an `.npy` file read-only, after checking that it is complete and matches its document."""
     try:
         with open_regular(path) as file:
             return _mapped(file, path, dtype, shape)
@@ -88,7 +88,7 @@ def _named_dtype(path: Path, name: str) -> np.dtype[Any]:
 
 
 class ArrayHeader(NamedTuple):
-    """What a `.npy` file says about its array."""
+    """The header of a `.npy` file."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -96,7 +96,7 @@ class ArrayHeader(NamedTuple):
 
 
 def read_header(file: IO[bytes]) -> ArrayHeader:
-    """The header that an open `.npy` file begins with; ValueError where it is none.
+    """The header at the beginning of an open `.npy` file; ValueError if it is invalid.
 
     NumPy evaluates headers as Python and raises whatever a parser can; its warnings would be shown to the user too.
     """
@@ -122,7 +122,7 @@ def read_header(file: IO[bytes]) -> ArrayHeader:
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-    """The array of a member of a zip file, compared with its checksum; ValueError where it is damaged or not plain.
+    """The array of a member of a zip file, checked against its checksum; ValueError where it is damaged or not plain.
 
     It takes no more memory than the file says that the member has.
     """
@@ -147,7 +147,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
 
 
 def write_array(path: Path, values: Array) -> None:
-    """Write an array of known length, in slices, so that a mapped source is never held in memory whole."""
+    """Write an array of known length, in slices, so that a mapped source is never held in memory completely."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_bytes(path, "xb") as file:
         _write_header(file, values.shape, values.dtype)
@@ -195,13 +195,13 @@ class ArrayWriter:
             self._abandon()
 
     def _abandon(self) -> None:
-        # On a full disk the buffer cannot be flushed; the error under way says so already.
+        # On a full disk the buffer cannot be flushed; the original error says so already.
         with suppress(OSError):
             self._file.close()
 
 
 def release_pages(array: Array) -> None:
-    """Drop a mapped array's pages from this process; the file keeps them. Holds peak memory down after one pass."""
+    """Drop a mapped array's pages from this process; the file keeps them. Bounds peak memory after one pass."""
     base: Any = array
     while base is not None and not hasattr(base, "madvise"):
         base = getattr(base, "_mmap", None) or getattr(base, "base", None)
@@ -228,7 +228,7 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def to_array(value: Any, what: str) -> Array:
-    """A tensor or array as an array, shared if it is on the CPU. `what` names it in sentences."""
+    """A tensor or array as an array, shared if it is on the CPU. `what` names it in errors."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -240,7 +240,7 @@ def to_array(value: Any, what: str) -> Array:
         return array
     if value.layout is not torch.strided:
         raise PenstockError(f"{what} is a sparse tensor: give it as a dense one (.to_dense()).", code="wrong-type")
-    # Subclasses such as PyG's EdgeIndex have opinions on conversions; the plain tensor below them has none.
+    # Subclasses such as PyG's EdgeIndex override conversions; the plain tensor below them does not.
     plain = value.detach().as_subclass(torch.Tensor).cpu()
     try:
         array = plain.numpy()

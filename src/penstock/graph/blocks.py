@@ -34,7 +34,7 @@ def ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
 def map_blocks(
     work: Callable[[int, int], Result], total: int, size: int, threads: int | None = None
 ) -> Iterator[Result]:
-    """`work(start, stop)` of every block, in order, with at most two blocks per thread under way.
+    """`work(start, stop)` of every block, in order, with at most two blocks per thread in progress.
 
     `work` should spend its time in kernels that release the interpreter lock.
     """

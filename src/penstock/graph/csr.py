@@ -1,4 +1,4 @@
-"""From edges in any order to in-neighbour lists, by two counting sorts: no comparison sort, stable, linear time."""
+"""Neighbour lists from edges in any order, by two counting sorts: no comparison sort, stable, linear time."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def build_lists(
     """`(indptr, indices, order)` of edges given in any order.
 
     Lists ascend by source; parallel edges keep their order of arrival. `order[k]` is the arrival position of the k-th
-    edge, or None when not wanted (it costs 8 bytes an edge).
+    edge, or None when not wanted (it costs 8 bytes per edge).
     """
     by_source, dst_sorted, order = _transpose(destinations, sources, num_sources, want_order)
     indptr = offsets_of(destinations, num_destinations)

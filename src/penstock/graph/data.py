@@ -22,7 +22,7 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(eq=False)
 class NodeSet:
-    """The vertices of one type. In a part of a cut graph they are rows [first, first + count) of `total`."""
+    """The vertices of one type. In a part of a partitioned graph they are rows [first, first + count) of `total`."""
 
     count: int
     fields: dict[str, Array] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class NodeSet:
     first: int = 0
     total: int = -1
     facts: Facts = field(default_factory=Facts, init=False, repr=False)
-    """What has been found out about the arrays' values (graph/integrity)."""
+    """Facts found about the arrays' values (graph/integrity)."""
 
     def __post_init__(self) -> None:
         if self.total < 0:
@@ -47,7 +47,7 @@ class NodeSet:
 
     @property
     def x(self) -> Array:
-        """The feature matrix."""
+        """The feature matrix, the field `x`."""
         return self._named("x")
 
     @property
@@ -77,7 +77,7 @@ class EdgeSet:
     held_out: dict[str, Array] = field(default_factory=dict)
     categories: dict[str, list[str]] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts, init=False, repr=False)
-    """What has been found out about the arrays' values (graph/integrity)."""
+    """Facts found about the arrays' values (graph/integrity)."""
 
     @property
     def count(self) -> int:
@@ -94,7 +94,7 @@ class EdgeSet:
 
 
 class GraphData:
-    """The contents of a `Graph`: what reads, checks and writes graphs takes this, and knows no way in or out."""
+    """The contents of a `Graph`, which functions that read, check and write graphs take."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class GraphData:
 
     @property
     def is_homogeneous(self) -> bool:
-        """One node type and at most one edge type."""
+        """Whether there is one node type and at most one edge type."""
         return len(self.nodes) == 1 and len(self.edges) <= 1
 
     @property
@@ -130,12 +130,12 @@ class GraphData:
 
     @property
     def num_nodes(self) -> int:
-        """Vertices of all types."""
+        """The number of vertices of all types."""
         return sum(nodes.count for nodes in self.nodes.values())
 
     @property
     def num_edges(self) -> int:
-        """Edges of all types."""
+        """The number of edges of all types."""
         return sum(edges.count for edges in self.edges.values())
 
     @property
@@ -172,7 +172,7 @@ class GraphData:
         return sum(array.nbytes for _, array in self.arrays())
 
     def arrays(self) -> list[tuple[str, Array]]:
-        """Every array with a path-like name; ids count as their parts."""
+        """Every array with a path-like name; ids count as their component arrays."""
         found: list[tuple[str, Array]] = []
         for name, nodes in self.nodes.items():
             found += [(f"{name}/{key}", array) for key, array in {**nodes.fields, **nodes.splits}.items()]
@@ -186,7 +186,7 @@ class GraphData:
         return found
 
     def trust(self) -> None:
-        """Use the arrays without reading them first: whoever asks for this vouches for them."""
+        """Skip the validation of the arrays: the caller vouches for them."""
         for facts in (*(n.facts for n in self.nodes.values()), *(e.facts for e in self.edges.values())):
             facts.trusted = True
 
@@ -216,7 +216,7 @@ def _named(fields: Mapping[str, Array]) -> str:
 
 
 def _check(graph: GraphData) -> None:
-    """The cheap invariants: names and lengths, nothing that reads the arrays' contents beyond their ends."""
+    """Check names and lengths, without reading the arrays' contents beyond their ends."""
     _check_names(graph)
     for edge_type, edges in graph.edges.items():
         source, _, destination = edge_type
@@ -251,7 +251,7 @@ def _check_names(graph: GraphData) -> None:
 
 
 def splits_by_ratio(eligible: Array, ratios: tuple[float, float, float], seed: int) -> dict[str, Array]:
-    """Cut the eligible vertices (ascending numbers) into exact shares, in an order drawn per vertex number."""
+    """Divide the eligible vertices (ascending numbers) into exact shares, in a random order by vertex number."""
     if min(ratios) < 0 or sum(ratios) > 1 + 1e-9:
         raise PenstockError(
             f"Split ratios {list(ratios)} must be at least 0 and sum to at most 1.", code="value-out-of-range"
@@ -272,8 +272,8 @@ _SUFFIX = "_mask"
 def take_masks(fields: dict[str, Array], split: int = 0) -> dict[str, Array]:
     """Remove the masks from `fields` and return them as splits.
 
-    `train_mask`, `val_mask` and `test_mask` may be of any type, other names that end in `_mask` must be
-    boolean. Of masks with a column for each of several splits, column `split` counts.
+    `train_mask`, `val_mask` and `test_mask` may be of any type, other names that end in `_mask` must be boolean. Of
+    masks with a column for each of several splits, column `split` is used.
     """
     splits = {}
     for key in [key for key, values in fields.items() if _is_mask(key, values)]:
@@ -289,7 +289,7 @@ def mask_of(rows: Array, count: int) -> Array:
 
 
 def mask_name(split: str) -> str:
-    """What other libraries call a split's mask."""
+    """The name of a split's mask in other libraries."""
     return split + _SUFFIX
 
 

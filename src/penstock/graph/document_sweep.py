@@ -1,7 +1,7 @@
 """Sweeps: a document with other values of some of its fields, for every combination of them.
 
-A field is named by its path, `llm.servers.nic_gbps`, or by as much of the path's end as tells it apart, `nic_gbps`. In
-a list the field of every element is set; `machines[0].nic_gbps` and `machines[fast].nic_gbps` name one of them.
+A field is named by its path, `llm.servers.nic_gbps`, or by as much of the path's end as is unique, `nic_gbps`. In a
+list the field of every element is set; `machines[0].nic_gbps` and `machines[fast].nic_gbps` name one of them.
 """
 
 import re
@@ -28,7 +28,7 @@ class Sweep(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One name of a path; what it names may be `many`, of which the one called or counted as `chosen` may be meant."""
+    """One name of a path; if it names `many` elements, `chosen` may select one by name or number."""
 
     name: str
     many: bool = False
@@ -115,7 +115,7 @@ def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def _resolved(field: str, document: Mapping[str, Any], known: Sequence[FieldPath]) -> FieldPath:
-    """The one known field of this document whose path ends as `field` says."""
+    """The one known field of this document whose path ends with `field`."""
     words = [_PART.fullmatch(part) for part in field.split(".")]
     if None in words:
         raise PenstockError(
@@ -155,7 +155,7 @@ def _meant(field: str, document: Mapping[str, Any], known: Sequence[FieldPath]) 
 
 
 def _has(document: Mapping[str, Any], path: FieldPath) -> bool:
-    """Whether the document has what the field belongs to."""
+    """Whether the document has the object that the field belongs to."""
     return next(_walk(document, path[:-1]), None) is not None
 
 
@@ -180,7 +180,7 @@ def _walk(node: Any, path: FieldPath) -> Iterator[dict[str, Any]]:
 
 
 def _elements(child: Any, part: Part) -> list[Any]:
-    """What a name stands for: one document, or those of a list or of a mapping by name."""
+    """The elements that a name refers to: one document, or those of a list or of a mapping by name."""
     if not part.many:
         return [child]
     if isinstance(child, list):
@@ -190,6 +190,6 @@ def _elements(child: Any, part: Part) -> list[Any]:
     elif isinstance(child, dict) and all(isinstance(each, dict) for each in child.values()):
         named, elements = {str(name): each for name, each in child.items()}, list(child.values())
     else:
-        # One job may be written without its name.
+        # A single job may be written without its name.
         named, elements = {}, [child]
     return elements if part.chosen is None else [named[part.chosen]] if part.chosen in named else []

@@ -1,4 +1,4 @@
-"""Documents: JSON that says what a folder is, YAML that a user wrote; read, checked, and refused with a sentence."""
+"""Documents: JSON that describes a folder, YAML that a user wrote; read and validated, with errors as sentences."""
 
 import json
 import re
@@ -32,7 +32,7 @@ class StrictDocument(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _only_known_keys(cls, raw: Any) -> Any:
-        """Refuse an unknown key before all else, as a misspelt key would also be reported as missing."""
+        """Refuse an unknown key first, since a misspelt key would also be reported as missing."""
         if cls.model_config.get("extra") != "forbid":
             return raw
         if isinstance(raw, dict) and not raw.keys() <= (known := _keys_of(cls)).keys():
@@ -44,7 +44,7 @@ class StrictDocument(BaseModel):
 if yaml.__with_libyaml__:
 
     class _Loader(yaml.composer.Composer, yaml.CSafeLoader):
-        """libyaml finds the words, many times as fast; Python puts them together, where nesting has a limit."""
+        """libyaml tokenises, many times as fast; Python composes, where nesting has a limit."""
 
         def __init__(self, text: str) -> None:
             yaml.CSafeLoader.__init__(self, text)
@@ -113,9 +113,10 @@ def read_yaml(path: Path, what: str) -> dict[Any, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML text says; yaml.YAMLError if it is none, is nested too deeply, or its aliases stand for too much.
+    """The content of a YAML text; yaml.YAMLError if it is invalid, nested too deeply, or its aliases expand to too
+    much.
 
-    A few hundred bytes of aliases of aliases can stand for billions of values, which whoever walks through them meets.
+    A few hundred bytes of aliases of aliases can expand to billions of values.
     """
     try:
         loader = _Loader(text)
@@ -141,7 +142,9 @@ def yaml_text(document: object) -> str:
 
 
 def mapping_of_flag(value: object) -> object:
-    """A field's value as it is, or the mapping that a flag of the command line writes as YAML, such as {gamma: 0.9}."""
+    """A field's value unchanged, or the mapping that a flag of the command line writes as YAML,
+    such as {gamma: 0.9}.
+    """
     if not isinstance(value, str):
         return value
     try:
@@ -151,7 +154,7 @@ def mapping_of_flag(value: object) -> object:
 
 
 def _repeated(root: yaml.Node) -> int:
-    """How many values aliases add to those that are written down."""
+    """How many values aliases add to those that are written."""
     sizes: dict[yaml.Node, int] = {}
 
     def size(node: yaml.Node) -> int:
@@ -169,7 +172,7 @@ def _repeated(root: yaml.Node) -> int:
 
 
 def split_commas(value: object) -> object:
-    """On the command line lists are written 15,10,5."""
+    """Split a command line's list, such as 15,10,5."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
@@ -210,9 +213,9 @@ def is_auto(field: FieldInfo) -> bool:
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first mistake in a document: its place, such as machines[2].nic_gbps, and what must be there instead.
+    """The first mistake in a document: its place, such as machines[2].nic_gbps, and what is required there.
 
-    Pydantic's own sentences are for programmers; none of them is passed on.
+    Pydantic's own messages are for programmers; none of them is passed on.
     """
     problem = error.errors(include_url=False)[0]
     place, kind, context = _place(problem["loc"]), str(problem["type"]), problem.get("ctx", {})
@@ -267,13 +270,13 @@ _NEEDED = {
     "extra_forbidden": "be left out",
     "json_invalid": "be JSON",
 }
-"""What must hold where a check of that kind failed."""
+"""The requirement that failed, by kind of check."""
 _ARMS = ("str", "int", "float", "bool", "none")
-"""Ways to read a value that may be of several types: no user wrote them, and they are no part of a place."""
+"""Alternatives of a value that may be of several types: they are not part of what the user wrote."""
 
 
 def _place(parts: Iterable[int | str]) -> str:
-    """Where a value stands, as one would write it: nodes[0].features[2]."""
+    """The place of a value as one would write it: nodes[0].features[2]."""
     place = ""
     documents = _names_of_documents(StrictDocument)
     for part in parts:

@@ -1,9 +1,9 @@
-"""What is known of the arrays of one node or edge type, each read once.
+"""Facts about the arrays of one node or edge type, each found once.
 
-Facts about the large files of a folder are kept in the user's cache, so that a folder is checked once. The record lies
-in the cache folder and not beside the arrays, because graphs are often read-only and because a folder that came from
-elsewhere must not vouch for itself. Where the cache cannot be written nothing is remembered, and the folder is read
-through every time.
+Facts about the large files of a folder are kept in the user's cache, so that a folder is checked once. The record is in
+the cache folder and not beside the arrays, because graphs are often read-only and because a folder that came from
+elsewhere must not vouch for itself. If the cache cannot be written nothing is remembered, and the folder is checked
+every time.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ from penstock.graph.documents import StrictDocument, read_checked
 from penstock.graph.files import open_regular, read_document, write_whole
 
 RECORDED = 1 << 20
-"""Bytes of a file from which on facts are remembered: a smaller one is read again as fast as its record."""
+"""Files from this size on have their facts remembered: a smaller one is read again as fast as its record."""
 
 
 @dataclass(eq=False)
 class Facts:
     """Facts by array and name.
 
-    `folder` is where arrays are mapped from (None: all are in memory only), and `mapped` are these by file.
-    `trusted` says that the user vouches for the arrays: nothing is read then.
+    `folder` is where arrays are mapped from (None: all are in memory only), and `mapped` are these by file. `trusted`:
+    the user vouches for the arrays, and nothing is read.
     """
 
     folder: Path | None = None
@@ -43,14 +43,14 @@ class Facts:
     def of(self, file: str, values: Array, fact: str, find: Callable[[Array], list[int]]) -> list[int]:
         """A fact about an array, found now unless it is known. `file` is the array's name without `.npy`."""
         known = self._known.get((file, fact))
-        # Whoever puts another array in its place has it read again.
+        # An array that replaces another one is read again.
         if known is None or known[0] is not values:
             known = values, self._recalled(file, values, fact, find)
             self._known[file, fact] = known
         return known[1]
 
     def where(self, file: str, values: Array, owner: str) -> str:
-        """How errors name an array: its file, or its name and whose it is."""
+        """The name of an array in errors: its file, or its name and owner."""
         path = self._path(file, values)
         return f"{file} of {owner}" if path is None else str(path)
 
@@ -66,13 +66,13 @@ class Facts:
         return found
 
     def _path(self, file: str, values: Array) -> Path | None:
-        """The file that an array is mapped from; an array that was put in its place has none."""
+        """The file that an array is mapped from; None for an array that replaced it."""
         return self.folder / f"{file}.npy" if self.folder is not None and self.mapped.get(file) is values else None
 
 
 FORMAT = "penstock-checked"
 VERSION = 1
-"""Counts up when facts come to mean something else: older records are then made again."""
+"""Incremented when facts change their meaning: older records are then made again."""
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096
 _MOST_PRUNED = 200
@@ -102,7 +102,7 @@ class RecordDocument(StrictDocument):
 
 
 def recall(file: Path, fact: str) -> list[int] | None:
-    """What is remembered of a file, if it has not been changed since."""
+    """A remembered fact about a file, if the file has not changed since."""
     place = _place(file)
     if place is None or not place.exists():
         return None
@@ -132,7 +132,7 @@ def remember(file: Path, fact: str, value: list[int], before: FileFacts | None) 
 
 
 def state_of(file: Path) -> FileFacts | None:
-    """The state of a file before it is read; None where it cannot be had."""
+    """The state of a file before it is read; None if it cannot be determined."""
     try:
         return _state(file)
     except OSError:

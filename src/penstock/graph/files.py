@@ -1,4 +1,4 @@
-"""Files and folders that Penstock reads and writes: regular ones alone, and written whole or not at all."""
+"""Files and folders that Penstock reads and writes: only regular ones, and written completely or not at all."""
 
 import errno
 import fcntl
@@ -17,13 +17,12 @@ from typing import Any, BinaryIO, Literal, TextIO
 
 from penstock.errors import PenstockError
 
-# Files that Penstock reads: regular files alone, and documents of bounded size.
-#
-# A path may lead to a named pipe, whose reader waits for somebody to write, or to a device that never ends. Both are
-# refused with an OSError, like any other file that cannot be read.
+# Files that Penstock reads: only regular files, and documents of bounded size. A path may lead to a named pipe, whose
+# reader waits for a writer, or to a device that never ends. Both are refused with an OSError, like any other file that
+# cannot be read.
 
 MOST_BYTES = 256 << 20
-"""Of a document: those that people and programs write have some thousands, and of the largest clusters millions."""
+"""The largest size of a document: usual ones have some thousand bytes, those of the largest clusters millions."""
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -38,7 +37,7 @@ def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
     check_regular(path)
     file = open(path, "rb", buffering, opener=_without_waiting)  # noqa: SIM115 (Path.open has no opener)
     try:
-        # What was looked at before may have been replaced since.
+        # The file may have been replaced since it was checked.
         _check(os.fstat(file.fileno()).st_mode)
     except BaseException:
         file.close()
@@ -52,7 +51,7 @@ def open_lines(path: Path) -> TextIO:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Refuse what is not a regular file, for readers that open a path by themselves. Nothing is opened."""
+    """Refuse what is not a regular file, for readers that open a path themselves. Nothing is opened."""
     _check(os.stat(path).st_mode)  # noqa: PTH116 (paths may be given as text)
 
 
@@ -72,20 +71,19 @@ def _check(mode: int) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    # Without O_NONBLOCK, a pipe is opened when somebody writes to it.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-# Files that Penstock writes: never through a symbolic link, and with errors that name the file.
-#
-# A path that the user names (a run folder, `--out`) may lead through links. What Penstock itself creates inside a
-# folder may not: somebody else could have put a link there that leads to a file of the user's.
+# Files that Penstock writes: never through a symbolic link, and with errors that name the file. A path that the user
+# names (a run folder, `--out`) may lead through links. What Penstock itself creates inside a folder may not: another
+# user could have put a link there that leads to a file of this user's.
 
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 FEWER_FILES = "close other programs or raise the limit of open files (ulimit -n), then try again."
 """What to do about one of these errors."""
 PRIVATE_UMASK = 0o077
-"""Lets a process make files and folders that only the user may read."""
+"""The umask for files and folders that only the user may read."""
 _PRIVATE = 0o600
 _AS_UMASK_SAYS = 0o666
 
@@ -103,7 +101,7 @@ def open_text(path: Path, mode: Literal["x", "a"], buffering: int = -1, errors: 
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a document that is not there yet; for one that may be, see `write_whole`."""
+    """Write a document that does not exist yet; to replace one, see `write_whole`."""
     with open_text(path, "x") as file:
         file.write(text)
 
@@ -128,7 +126,7 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def make_private_folder(path: Path) -> Path:
-    """A folder that only the user may enter; one that is there already stays as it is, but may not be a link."""
+    """A folder that only the user may enter; an existing one is kept, but may not be a link."""
     try:
         path.mkdir(0o700)
     except FileExistsError:
@@ -147,7 +145,7 @@ def refuse_links(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path, advice: str | None = None) -> Iterator[None]:
-    """Around writes to a file: what the system refuses becomes a sentence that names it.
+    """A context for writes to a file: errors of the system become a sentence that names it.
 
     The system names a file when it cannot be opened, but not when a write to it fails.
     """
@@ -173,7 +171,7 @@ def _advice(error: OSError) -> str:
 
 
 def _without_links(path: str | Path, flags: int, mode: int = _AS_UMASK_SAYS) -> int:
-    # A pipe in a file's place must not keep us waiting for its reader.
+    # Opening a pipe must not wait for its reader.
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -197,19 +195,17 @@ def _refusal(path: Path) -> str:
     return f"{path} {what}, and Penstock does not write through it: remove it, then try again."
 
 
-# Folders and documents that appear whole or not at all.
-#
-# Until then they have a name that begins with a dot, and are locked by the process that writes them. One that was
-# killed leaves them, and whoever writes there next removes them.
+# Folders and documents that appear complete or not at all. Until then they have a name that begins with a dot, and are
+# locked by the process that writes them. A killed process leaves them, and the next writer there removes them.
 
 _UNFINISHED = re.compile(r"\..+\.writing-[0-9a-f]{8}")
-# A folder that Penstock wrote has one of these, whose `format` says so.
+# A folder that Penstock wrote has one of these, whose `format` identifies it.
 _DOCUMENTS = ("graph.json", "partition.json", "export.json", "run.json", "config.json")
 
 
 @contextmanager
 def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `target` that takes its name when the block ends well and vanishes otherwise.
+    """A temporary folder beside `target` that gets its name when the block succeeds and is removed otherwise.
 
     The document that makes the folder openable must be written last: then even a killed process leaves nothing that
     opens.
@@ -234,15 +230,15 @@ def new_folder(target: Path, force: bool = False) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write or replace a document; where the disk is full, the one before stays and nothing else is left."""
-    # Half a surrogate pair is legal in JSON but not in a file.
+    """Write or replace a document; if the disk is full, the old one stays and nothing else is left."""
+    # An unpaired surrogate is legal in JSON but not in a file.
     replace_whole(path, lambda file: file.write(text.encode("utf-8", "replace")))
 
 
 def replace_whole(path: Path, write: Callable[[BinaryIO], object], durable: bool = False) -> None:
-    """The same for a file of any kind, by whoever writes to the open file. A link in its place is replaced.
+    """The same for any file, written by a callback. A link in its place is replaced.
 
-    A file that is `durable` is on the disk when this returns, and outlives a power cut.
+    A `durable` file is on the disk when this returns, and survives a power cut.
     """
     temporary = unfinished(path)
     with writing(path):
@@ -252,7 +248,7 @@ def replace_whole(path: Path, write: Callable[[BinaryIO], object], durable: bool
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
-                # Closed before it takes its name: some file systems say only then that it could not be written.
+                # Closed before it is renamed: some file systems report write errors only then.
                 file.close()
                 temporary.replace(path)
         except BaseException:
@@ -262,16 +258,16 @@ def replace_whole(path: Path, write: Callable[[BinaryIO], object], durable: bool
 
 
 def unfinished(path: Path) -> Path:
-    """The name that a file or folder has until it is whole."""
+    """The temporary name of a file or folder until it is complete."""
     return path.with_name(f".{path.name}.writing-{token_hex(4)}")
 
 
 @contextmanager
 def claimed(temporary: Path) -> Iterator[None]:
-    """Within it, an unfinished file or folder is known as one that a process is still writing."""
+    """Within the context, an unfinished file or folder is marked as being written by a process."""
     descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # Where a file system has no locks, nobody can tell what was left there, and nothing is removed.
+        # Where a file system has no locks, leftovers cannot be told from files in use, and nothing is removed.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -280,11 +276,11 @@ def claimed(temporary: Path) -> Iterator[None]:
 
 
 def remove_unfinished(target: Path) -> None:
-    """Remove what killed processes have left of a folder that is about to be written, beside it."""
+    """Remove what killed processes have left beside a folder that is about to be written."""
     replaced = list(target.parent.glob(f".{glob.escape(target.name)}.replaced-*"))
     for left in target.parent.glob(f".{glob.escape(target.name)}.writing-*"):
         _remove_left(left)
-    # Killed between two renames, a process leaves the folder that was there before: it is the only one then.
+    # A process killed between two renames leaves the former folder as the only copy: restore it.
     for left in replaced if target.exists() else []:
         shutil.rmtree(left, ignore_errors=True)
 
@@ -345,14 +341,14 @@ def _is_ours(document: Path) -> bool:
 def _replace(temporary: Path, target: Path, force: bool) -> None:
     check_target(target, force)
     if not force or not target.exists():
-        # Renaming onto a folder that someone filled a moment ago fails, as it should.
+        # Renaming onto a folder that was filled a moment ago fails, as it should.
         temporary.rename(target)
         return
     replace_folder(temporary, target)
 
 
 def replace_folder(temporary: Path, target: Path) -> None:
-    """Put a folder in the place of another, which is removed afterwards and put back if that fails."""
+    """Replace a folder by another; the former is removed afterwards, and restored if that fails."""
     aside = target.parent / f".{target.name}.replaced-{token_hex(4)}"
     target.rename(aside)
     try:

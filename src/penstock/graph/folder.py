@@ -1,4 +1,4 @@
-"""The graph folder: reading one (mapped) and writing one (whole or not at all)."""
+"""The graph folder: reading one (mapped) and writing one (completely or not at all)."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def write_graph(graph: GraphData, folder: Path, force: bool = False) -> None:
     with new_folder(folder, force) as temporary:
         write_arrays(graph, temporary)
         write_document(graph, temporary)
-        # Before it replaces anything: what was written must open.
+        # Before it replaces anything, check that what was written opens.
         read_graph(temporary)
 
 
@@ -78,7 +78,7 @@ def write_held_out(held_out: dict[str, Array], target: Path) -> None:
 
 
 def write_ids(ids: Ids | None, target: Path) -> None:
-    """The users' ids, if they are not 0..n-1."""
+    """The users' ids, unless they are 0..n-1."""
     if isinstance(ids, StringIds):
         write_array(target / "ids.offsets.npy", ids.offsets)
         write_array(target / "ids.bytes.npy", ids.data)
@@ -87,7 +87,7 @@ def write_ids(ids: Ids | None, target: Path) -> None:
 
 
 def write_document(graph: GraphData, folder: Path) -> None:
-    """`graph.json`, last: from here on the folder opens."""
+    """`graph.json`, written last: from then on the folder opens."""
     document = GraphDocument(
         name=graph.name,
         node_types={name: describe_nodes(nodes) for name, nodes in graph.nodes.items()},
@@ -135,7 +135,7 @@ def edges_folder(folder: Path, edge_type: EdgeType) -> Path:
 
 
 def index_type(edges: EdgeSet) -> Literal["int32", "int64"]:
-    """How a folder stores neighbour numbers, in whichever type of integers they are."""
+    """The integer type in which a folder stores neighbour numbers."""
     return "int32" if edges.indices.dtype == np.int32 else "int64"
 
 

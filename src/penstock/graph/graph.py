@@ -15,13 +15,15 @@ from penstock.graph.ids import StringIds
 
 
 class Graph(GraphData):
-    """A heterogeneous graph, in memory or mapped. With one type of each, `graph.x` and `graph.num_nodes` just work."""
+    """A heterogeneous graph, in memory or mapped. With one type of each, `graph.x` and
+    `graph.num_nodes` work directly.
+    """
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], unchecked: bool = False) -> Self:
         """Map a graph folder; costs the same for any size.
 
-        Its arrays are checked before the first kernel reads them, once for each folder; with `unchecked` they never
+        Its arrays are validated before the first kernel reads them, once for each folder; with `unchecked` they never
         are, and a wrong number in a file may then crash the process.
         """
         found = read_graph(Path(path))
@@ -37,7 +39,7 @@ class Graph(GraphData):
 
     def to_pyg(self) -> Any:
         """As a PyG `Data` (one type of each) or `HeteroData`; arrays are shared where torch allows."""
-        # Torch takes seconds to import, and most commands need none of it.
+        # Torch takes seconds to import, and most commands do not need it.
 
         return to_pyg(self)
 
@@ -45,7 +47,7 @@ class Graph(GraphData):
 # A graph as PyG's `Data` or `HeteroData`.
 
 HELD_OUT = "held_out_"
-"""Before the names of held-out edges."""
+"""The prefix of the names of held-out edges."""
 _PYG_OWN = {"edge_index", "num_nodes"}
 
 
@@ -98,7 +100,7 @@ def _node_values(nodes: NodeSet) -> dict[str, Any]:
 
 
 def _edge_values(edges: EdgeSet) -> dict[str, Any]:
-    # PyG wants int64, so the indices are the one thing always copied.
+    # PyG needs int64, so the indices are always copied.
     edge_index = np.empty((2, edges.count), np.int64)
     edge_index[0] = edges.indices
     edge_index[1] = edges.destinations()
@@ -111,7 +113,7 @@ def _edge_values(edges: EdgeSet) -> dict[str, Any]:
 
 
 def _apart(edge_values: dict[str, Any], node_values: dict[str, Any], graph: GraphData) -> dict[str, Any]:
-    """Edge values with `edge_` before their names where PyG would take them for vertex values."""
+    """Edge values, with `edge_` before the names that PyG would take for vertex values."""
     same_length = graph.num_nodes == graph.num_edges
     mistaken = {key for key in edge_values if same_length and "edge" not in key and "index" not in key}
     names = _names(edge_values, mistaken | set(node_values), set(node_values))

@@ -44,7 +44,7 @@ def below(bits: np.uint64, bound: int) -> int:
 
 
 DRAWS: Final = 2
-"""The version of draws that new runs have; run folders and checkpoints name theirs (`draws` of a job)."""
+"""The version of draws of new runs; run folders and checkpoints record theirs (`draws` of a job)."""
 
 
 def seed_of(seed: int, draws: int) -> int:
@@ -53,7 +53,7 @@ def seed_of(seed: int, draws: int) -> int:
 
 
 def key_of(seed: int, purpose: str, *fields: str | int) -> np.uint64:
-    """A stream of its own for each purpose under one seed; `purpose` has a `{}` for every field.
+    """A separate random stream for each purpose under one seed; `purpose` has a `{}` for every field.
 
     The seed is mixed before anything else, and texts follow their lengths, so that no two seeds and no two lists of
     fields give related keys. Version 1 (a negative seed, see `seed_of`) hashed the characters of the purpose onto the
@@ -68,16 +68,17 @@ def key_of(seed: int, purpose: str, *fields: str | int) -> np.uint64:
 
 
 def document_key(seed: int, purpose: str, *fields: str | int) -> np.uint64:
-    """The key of what its seed names in scripts and papers: a made graph, a numbered split, candidates of a ranking.
+    """The key of what a seed identifies in scripts and papers: a synthetic graph, a numbered split, candidates of a
+    ranking.
 
-    It is of version 1 in every release, so that the same number stays the same graph. Its purposes begin with a letter
-    of their own, and so seeds share nothing.
+    It is of version 1 in every release, so that the same number stays the same graph. Its purposes begin with different
+    letters, and so seeds share nothing.
     """
     return key_of(seed_of(seed, 1), purpose, *fields)
 
 
 def seed_for(seed: int, purpose: str, *fields: str | int) -> int:
-    """A seed of its own for a purpose, with the version of draws of `seed`; below 2**52, so that JSON keeps it."""
+    """A derived seed for a purpose, with the version of draws of `seed`; below 2**52, so that JSON keeps it."""
     own = int(key_of(seed, purpose, *fields)) >> 12
     return own if seed >= 0 else ~own
 
@@ -95,7 +96,7 @@ def keys_of(seed: int, purpose: str, before: int, numbers: int, after: str) -> A
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 _NUMBER = np.uint64(_MASK)
-"""Stands where a text has its length, before a number of 64 bits."""
+"""Marks a number of 64 bits where a text has its length."""
 
 
 def _absorb(value: int, text: bytes) -> int:
@@ -143,7 +144,7 @@ def _continue_first_keys(value: np.uint64, after: Array, out: Array) -> None:
 
 
 def _mix_plain(value: int) -> int:
-    """`mix` after adding the golden step, in Python integers, for keys made outside kernels."""
+    """`mix` after adding the golden-ratio step, in Python integers, for keys made outside kernels."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,4 +1,4 @@
-"""The ids that users gave their vertices: checked by converters, kept for export."""
+"""The ids that users gave their vertices: validated by converters, kept for export."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ class StringIds:
 
     @classmethod
     def of(cls, strings: Sequence[str]) -> "StringIds":
-        """Ids from Python strings."""
+        """Ids from a sequence of Python strings."""
         import pyarrow as pa
 
         return cls.from_arrow(pa.array(strings, pa.large_string()))
@@ -78,7 +78,7 @@ Ids = StringIds | Array
 
 
 def concatenate(pieces: Sequence[Ids]) -> Ids:
-    """Ids one after the other; all of one kind."""
+    """Concatenated ids, all of one kind."""
     if not isinstance(pieces[0], StringIds):
         return np.concatenate([np.asarray(piece) for piece in pieces])
     import pyarrow as pa
@@ -103,7 +103,7 @@ def _take_bytes(offsets: Array, data: Array, rows: Array, out_offsets: Array, ou
 
 
 def array_ids(values: Array, where: str) -> Ids:
-    """Ids from an array of integers (int64 then) or of strings. `where` names it in sentences."""
+    """Ids from an array of integers (as int64) or of strings. `where` names it in errors."""
     if values.ndim != 1 or values.dtype.kind not in "iuU":
         raise PenstockError(
             f"{where} is {values.dtype} of shape {values.shape}, not a list of integers or strings: convert the ids.",
@@ -125,7 +125,7 @@ def array_ids(values: Array, where: str) -> Ids:
 
 
 def string_ids(strings: Sequence[str], where: str) -> StringIds:
-    """Ids from strings that differ and can be written as UTF-8."""
+    """Ids from strings that are different and valid UTF-8."""
     seen = set[str]()
     for text in strings:
         if text in seen:

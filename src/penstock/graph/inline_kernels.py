@@ -1,8 +1,8 @@
 """Kernels inside kernels: inlined by the compiler, over arrays whose references are not counted.
 
-Numba counts references of an array whenever a kernel hands it to another, an atomic operation each that costs more
-than the work of a small kernel. An array without an owner is not counted, and what is inlined as machine code (not as
-source, which would count references again) hands nothing over. Together they make an event several times cheaper.
+Numba counts references of an array whenever a kernel passes it to another, with an atomic operation each that costs
+more than the work of a small kernel. An array without an owner is not counted, and what is inlined as machine code (not
+as source, which would count references again) passes nothing. Together they make an event several times cheaper.
 """
 
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +17,7 @@ _structures: Any = _untyped
 
 
 def _borrowed(typingctx: Any, array: Any) -> Any:
-    """The same array without an owner. Whoever calls must hold the original for as long as this is used."""
+    """The same array without an owner. The caller must hold the original for as long as this is used."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = _structures.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0])

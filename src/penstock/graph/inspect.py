@@ -1,7 +1,7 @@
-"""A look at a graph before training on it: what it holds, how its degrees are spread, and what will hurt.
+"""An inspection of a graph before training: what it holds, its degree distribution, and what will hurt training.
 
 `inspect_graph` reads fields and neighbour lists in blocks, without copying the graph, and returns an `Inspection`. Its
-`warnings` say in sentences what will hurt training and what to do about it.
+`warnings` are sentences on what will hurt training and what to do about it.
 """
 
 import os
@@ -24,12 +24,12 @@ from penstock.progress import SILENT, Progress
 
 # What is wrong with labels and splits, one sentence each.
 
-# A class with this many times the vertices of another is called out.
+# Class imbalance from this factor on is reported.
 _IMBALANCE = 100
 
 
 def advise_on_labels(graph: Graph) -> Iterator[str]:
-    """Warnings about labels, and about the splits that are trained and judged on."""
+    """Warnings about labels, and about the splits used for training and evaluation."""
     labelled = [name for name, nodes in graph.nodes.items() if "y" in nodes.fields]
     if not labelled and not any(edges.held_out for edges in graph.edges.values()):
         yield "There are no labels (y) and no held-out edges: only training without supervision is possible."
@@ -46,7 +46,7 @@ def advise_on_labels(graph: Graph) -> Iterator[str]:
 
 
 def shared_vertices(name: str, splits: Mapping[str, Array]) -> Iterator[str]:
-    """Splits that share vertices, so that scores say nothing."""
+    """Warnings about splits that share vertices, which makes scores meaningless."""
     keys = list(splits)
     for i, key in enumerate(keys):
         for other in keys[i + 1 :]:
@@ -80,7 +80,7 @@ def _about_classes(name: str, nodes: NodeSet) -> Iterator[str]:
 
 
 def unlearned_classes(name: str, labels: Array, splits: Mapping[str, Array]) -> Iterator[str]:
-    """Classes that are judged and never trained on, and numbers of classes that no vertex has."""
+    """Warnings about classes that are evaluated but never trained on, and about gaps in class numbers."""
     if "train" not in splits or labels.ndim != 1 or labels.dtype.kind not in "iu":
         return
     classes = np.unique(labels[splits["train"]])
@@ -116,13 +116,11 @@ def _num_unlabelled(labels: Array) -> int:
     return int(np.count_nonzero(missing if labels.ndim == 1 else missing.all(axis=1)))
 
 
-# One pass over a field or over the lists of an edge type.
-#
-# Of a field it finds values that are no numbers, columns that never change and columns of very different scale; of
-# lists it counts edges, and a second pass looks for every edge's reverse.
+# One pass over a field or over the lists of an edge type. In a field it finds non-finite values, constant columns and
+# columns of very different scale; in lists it counts edges, and a second pass searches every edge's reverse.
 
 _BLOCK_BYTES = 8 << 20
-# A mapped field's pages are given back about this often, so that a large file does not fill the memory.
+# A mapped field's pages are released about this often, so that a large file does not fill the memory.
 _RELEASE_BYTES = 512 << 20
 
 
@@ -143,7 +141,7 @@ def scan_columns(values: Array, mapped: bool, progress: Progress) -> ColumnScan:
     columns = table.shape[1]
     row_bytes = table.itemsize * columns
     rows = max(1, _BLOCK_BYTES // row_bytes)
-    # Sums of differences to a typical row do not lose small variations of large values.
+    # Sums of differences to a typical row preserve small variations of large values.
     typical = np.nan_to_num(np.asarray(table[0], np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
     def work(start: int, stop: int) -> tuple[int, Array]:
@@ -236,13 +234,13 @@ def scan_edges(
             f"{what} has {bad:,} lists or edges that point outside the graph: it is damaged; make it again.",
             code="damaged-file",
         )
-    # Lists in the order of other numbers than these, as after a cut, cannot be walked side by side.
+    # Lists that are ordered by other numbers, as after partitioning, cannot be compared in one pass.
     comparable = same_type and destination.count == destination.total and descents == 0
     return EdgeScan(loops, duplicates, _count_reciprocal(edges, progress) if comparable else None)
 
 
 def _count_reciprocal(edges: EdgeSet, progress: Progress) -> int:
-    """Exact and linear: destinations ascend, so a cursor in each vertex's list only ever moves forward."""
+    """Exact and linear: destinations ascend, so a cursor in each vertex's list only moves forward."""
     cursors = np.array(edges.indptr[:-1])
     found = 0
     for start, stop in ranges(len(cursors), _BLOCK_ROWS):
@@ -266,7 +264,7 @@ def _scan_lists(
             if neighbour < 0 or neighbour >= touched.shape[0]:
                 bad += 1
                 continue
-            # Threads may write the same byte; all of them write the same value.
+            # Threads may write the same byte, always with the same value.
             touched[neighbour] = True
             loops += same_type and neighbour == first + row
             if k > begin:
@@ -352,7 +350,7 @@ class Inspection:
 
     @property
     def isolated(self) -> int:
-        """Vertices without any edge."""
+        """The number of vertices without any edge."""
         return sum(nodes.isolated for nodes in self.nodes.values())
 
 
@@ -399,7 +397,7 @@ def _about_vertices(graph: Graph, found: Inspection) -> Iterator[str]:
 
 
 def _about_edges(found: Inspection) -> Iterator[str]:
-    """One sentence for all edge types with the same trouble: a knowledge graph has hundreds."""
+    """One sentence for all edge types with the same problem: a knowledge graph has hundreds."""
     looped = {kind: edges for kind, edges in found.edges.items() if edges.self_loops}
     if looped:
         loops = sum(edges.self_loops for edges in looped.values())
@@ -542,7 +540,7 @@ def _scan_all_edges(graph: Graph, touched: dict[str, Array], progress: Progress)
 
 
 def _edge_visits(graph: Graph) -> int:
-    """Edges that may have a reverse among their own type are looked at twice."""
+    """Edge visits of an inspection: edges whose type may contain their reverses are visited twice."""
     return sum(
         edges.count * (2 if source == destination else 1) for (source, _, destination), edges in graph.edges.items()
     )

@@ -1,7 +1,7 @@
 """Checks of a graph's arrays: kernels use them as indices without checking bounds.
 
-`check_graph` reads every array that a kernel indexes with once, before the first kernel sees it, and remembers what it
-found: on the graph while it is open, and for large arrays in a record under the user's cache folder.
+`check_graph` reads every array that a kernel indexes with once, before the first kernel uses it, and remembers the
+result: on the graph while it is open, and for large arrays in a record under the user's cache folder.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,14 @@ from penstock.graph.facts import Facts
 from penstock.graph.ids import StringIds
 from penstock.graph.schema import EdgeType, edge_key, file_name
 
-# One pass over an array, in blocks on all threads, for a fact about its values.
-#
-# `require_finite` and `require_times` refuse NaN and infinite numbers where a model or a sampler needs real ones, and
-# name the field, the row and how many there are.
+# One pass over an array, in blocks on all threads, for a fact about its values. `require_finite` and `require_times`
+# refuse NaN and infinite numbers where a model or a sampler needs finite ones, and name the field, the row and how many
+# there are.
 
 _BLOCK = 2 << 20
 """Bytes that one thread reads at a time."""
 _SEGMENT = 256 << 20
-"""Bytes after which pages of a mapped file are let go."""
+"""Bytes after which pages of a mapped file are released."""
 
 
 def value_range(values: Array) -> list[int]:
@@ -65,7 +64,7 @@ def first_repeat(values: Array) -> int:
     if outside >= 0:
         return outside
     seen = np.zeros(len(values), np.bool_)
-    # Every thread writes the same value, so that the order of writes does not matter.
+    # Threads always write the same value, so the order of writes does not matter.
     _blocks(values, lambda block, start: seen.__setitem__(block, True))
     if seen.all():
         return -1
@@ -115,7 +114,7 @@ def _blocks(values: Array, work: Callable[[Array, int], Any]) -> list[Any]:
 
 
 READ_AT_START = 4 << 30
-"""Bytes of a field up to which it is read through before training; a larger one when a loss is not finite."""
+"""Fields up to this size are checked before training; larger ones when a loss is not finite."""
 
 
 class NonFinite(NamedTuple):
@@ -167,9 +166,8 @@ def require_times(owner: NodeSet, name: str, field: str) -> None:
         )
 
 
-# The check of a whole graph: every array that a kernel indexes with.
-#
-# `check_order` checks that neighbour lists ascend, as partitioners and tasks on edges search them by halving.
+# The check of a whole graph: every array that a kernel indexes with. `check_order` checks that neighbour lists ascend,
+# as partitioners and tasks on edges use binary search in them.
 
 AGAIN = "make the graph again, or correct the file"
 
@@ -177,7 +175,7 @@ AGAIN = "make the graph again, or correct the file"
 def check_graph(graph: GraphData) -> None:
     """Refuse a graph whose arrays would lead a kernel out of bounds. Reads each array once, trusted ones never.
 
-    Call it wherever lists, splits or ids are about to be handed to kernels: what is known costs microseconds.
+    Call it before lists, splits or ids are passed to kernels: known results cost microseconds.
     """
     for name, nodes in graph.nodes.items():
         if not nodes.facts.trusted:
@@ -220,7 +218,7 @@ def _check_edges(edges: EdgeSet, key: str, source: NodeSet, destination: NodeSet
 
 
 def check_offsets(facts: Facts, file: str, offsets: Array, last: int, owner: str) -> None:
-    """Refuse list offsets that do not start at 0, fall anywhere, or end elsewhere than at `last`."""
+    """Refuse list offsets that do not start at 0, decrease anywhere, or do not end at `last`."""
     where = facts.where(file, offsets, owner)
     if int(offsets[0]) != 0:
         raise PenstockError(
@@ -260,7 +258,7 @@ def check_range(
 
 
 def _check_integers(facts: Facts, file: str, values: Array, shape: tuple[int, ...], owner: str) -> None:
-    # An empty array has no numbers of the wrong kind: converters make some of float64.
+    # An empty array may have any dtype: converters make some of float64.
     if values.shape != shape or (values.size and (values.dtype.kind not in "iu" or not values.dtype.isnative)):
         raise PenstockError(
             f"{facts.where(file, values, owner)} is {values.dtype} of shape {values.shape} where integers of shape"
@@ -270,7 +268,7 @@ def _check_integers(facts: Facts, file: str, values: Array, shape: tuple[int, ..
 
 
 def _check_codes(owner: NodeSet | EdgeSet, name: str) -> None:
-    """Codes of words must have a word each; -1 has none."""
+    """Check that every code has a word; -1 has none."""
     for field, words in owner.categories.items():
         values = owner.fields.get(field)
         if values is None or values.dtype.kind not in "iu":
@@ -337,7 +335,7 @@ def _first_row(indptr: Array, indices: Array) -> int:
         first = int(indptr[start])
         block = indices[first : int(indptr[stop])]
         falls = block[1:] < block[:-1]
-        # From the end of a list to the start of the next, numbers may fall.
+        # From the end of a list to the start of the next, numbers may decrease.
         starts = indptr[start + 1 : stop] - first
         falls[starts[(starts > 0) & (starts < len(block))] - 1] = False
         if not falls.any():

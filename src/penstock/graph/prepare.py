@@ -1,4 +1,4 @@
-"""Graphs changed before they are trained on, as some published figures have them: `penstock data prepare`."""
+"""Graphs changed before training, as for some published results: `penstock data prepare`."""
 
 import tempfile
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ def prepare(
 ) -> Graph:
     """Write a changed copy of a graph to a folder, and return the graph mapped from there.
 
-    `scale_features` divides each vertex's row of `features` by its sum, unless that is 0. `largest_component` takes the
-    `label` and the splits of all vertices outside the largest connected component away; edges and vertices stay.
+    `scale_features` divides each vertex's row of `features` by its sum, unless that is 0. `largest_component` removes
+    the `label` and the splits of all vertices outside the largest connected component; edges and vertices stay.
     """
     check_target(out, force)
     nodes, done = dict(graph.nodes), {"scale_features": scale_features, "largest_component": largest_component}
@@ -54,7 +54,7 @@ def component_mask(graph: Graph) -> Array:
             " largest_component.",
             code="unsupported-combination",
         )
-    # Few commands need SciPy, and it takes a while to import.
+    # SciPy takes a while to import, and few commands need it.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -66,7 +66,7 @@ def component_mask(graph: Graph) -> Array:
 
 
 def within(nodes: NodeSet, mask: Array, label: str) -> NodeSet:
-    """Vertices outside the mask without label, and in no split."""
+    """The nodes with vertices outside the mask unlabelled and in no split."""
     fields = dict(nodes.fields)
     if label in fields:
         labels = np.asarray(fields[label])
@@ -82,7 +82,7 @@ def within(nodes: NodeSet, mask: Array, label: str) -> NodeSet:
 
 
 def _scaled(nodes: dict[str, NodeSet], features: str, place: Path) -> Iterator[tuple[str, NodeSet]]:
-    """Node types with rows that add up to 1. They lie in a file meanwhile, as features may not fit memory."""
+    """Node types with rows that sum to 1. They are written to a file meanwhile, as features may not fit memory."""
     # Sums are torch's, so that they round as those of a run that scales what it gathers.
     import torch
 

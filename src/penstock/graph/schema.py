@@ -1,4 +1,4 @@
-"""`graph.json`: what a graph folder says about itself."""
+"""`graph.json`: the document that describes a graph folder."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +28,7 @@ class FieldInfo(StrictDocument):
 
 
 class NodeInfo(StrictDocument):
-    """A node type. A part of a cut graph holds the rows [first, first + count) of `total`."""
+    """A node type. A part of a partitioned graph holds the rows [first, first + count) of `total`."""
 
     count: int = Field(ge=0)
     first: int = Field(0, ge=0)
@@ -51,7 +51,7 @@ class EdgeInfo(StrictDocument):
 
 
 class GraphDocument(StrictDocument):
-    """The content of `graph.json`."""
+    """The content of `graph.json`, validated."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -77,7 +77,9 @@ def file_name(name: str) -> str:
 
 
 def check_name(name: str, what: str) -> str:
-    """A node type or relation must not confuse `src__rel__dst`, and must be a file name: `..` is the parent folder."""
+    """Check that a node type's or relation's name keeps `src__rel__dst` unambiguous and is a file name: `..` is the
+    parent folder.
+    """
     if not name or "__" in name or name.startswith("."):
         raise PenstockError(
             f"{what} {name!r} cannot be a name: use one without '__' that does not start with a dot.",
@@ -135,7 +137,7 @@ def read_document(folder: Path) -> GraphDocument:
     path = folder / DOCUMENT
     document = read_checked(path, GraphDocument, FORMAT, VERSION)
     try:
-        # Before a file is opened by any of them.
+        # Checked before any of them is used to open a file.
         for name, info in document.node_types.items():
             check_node_names(name, (*info.fields, *info.splits))
         for lists in document.edge_types.values():

@@ -1,4 +1,4 @@
-"""The cluster document: which machines there are, and how a run is spread over them. The job does not change."""
+"""The cluster document: its machines, and how a run is spread over them. The job stays the same."""
 
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -17,9 +17,9 @@ class LauncherFacts(NamedTuple):
     one_host: bool = False
     """Whether all machines of the cluster file are this host."""
     discovers: bool = False
-    """Whether it can say by itself which machines there are."""
+    """Whether it can find out by itself which machines there are."""
     gives_gpus: bool = False
-    """Whether it lets each worker see its own GPU alone."""
+    """Whether it makes each worker see only its own GPU."""
 
 
 NO_FACTS = LauncherFacts()
@@ -38,7 +38,7 @@ LAUNCHER_FACTS: Registry[LauncherFacts] = Registry(
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$")]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""Addresses that say nothing about where a machine is."""
+"""Loopback addresses, which do not say which machine is meant."""
 
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ else:
 
 
 class Machine(StrictDocument):
-    """One machine. What is not said is not limited."""
+    """One machine. A resource that is not given is unlimited."""
 
     name: Name
     address: str = Field(
@@ -66,7 +66,7 @@ class Machine(StrictDocument):
 
 
 class FailureOptions(StrictDocument):
-    """What is done about tasks that die."""
+    """How failed tasks are handled."""
 
     restarts: int = Field(default=5, ge=0, description="how often one task is started again before the run gives up")
     patience: float = Field(
@@ -82,7 +82,7 @@ class FailureOptions(StrictDocument):
 
 
 MOST_REPLICAS = 4
-"""Of one part."""
+"""The most replicas of one part."""
 FeaturePath = Literal["owner", "replica"]
 
 
@@ -186,7 +186,7 @@ class ClusterDocument(StrictDocument):
 
 
 def check_replicas(replicas: list[Replica], machines: list[str]) -> None:
-    """Refuse replicas on machines that are not there, and more of a part than paths are chosen among."""
+    """Refuse replicas on machines that do not exist, and more than `MOST_REPLICAS` of a part."""
     for place, replica in enumerate(replicas):
         where, before = f"replicas[{place}]", replicas[:place]
         if replica.machine not in machines:

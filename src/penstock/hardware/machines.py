@@ -1,4 +1,6 @@
-"""Machines as a plan sees them: what each has, how fast its links are, who shares a rack, which device computes."""
+"""Machines as a plan sees them: their resources, the rates of their links, their racks, and the
+device that computes.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.hardware.cluster import ClusterDocument, Machine
 
-# What flows cross: links with a capacity, and the links between every two machines.
+# The network that flows cross: links with a capacity, and the path between every two machines.
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,18 +126,18 @@ def _pair_paths(size: int, rack: Array, count: int) -> tuple[Array, Array]:
 
 
 _BYTES = 1e9 / 8
-"""In a gigabit."""
+"""Bytes per second of one gigabit per second."""
 
 
 @dataclass(frozen=True)
 class Machines:
-    """All of a cluster, in its order; the first ones hold a part each."""
+    """All machines of a cluster, in its order; the first ones hold a part each."""
 
     names: tuple[str, ...]
     capacities: Mapping[str, tuple[float, ...]]
-    """Of every resource, by machine; infinite where nobody has said."""
+    """The amount of every resource by machine; infinite where the cluster file gives none."""
     rates: tuple[float, ...]
-    """Bytes a second, in and out."""
+    """Bytes per second, both in and out."""
     racks: tuple[str, ...]
     speeds: tuple[float, ...]
     oversubscription: float = 1.0
@@ -153,17 +155,17 @@ class Machines:
         return racks(self.racks, self.rates, self.rates, self.oversubscription, self.names)
 
     def with_rate(self, number: int, factor: float) -> "Machines":
-        """The same with one link faster."""
+        """A copy with the link of machine `number` faster by `factor`."""
         rates = [rate * factor if place == number else rate for place, rate in enumerate(self.rates)]
         return replace(self, rates=tuple(rates))
 
     def with_more(self, resource: str, number: int, amount: float) -> "Machines":
-        """The same with more of something on one machine."""
+        """A copy with `amount` more of a resource on one machine."""
         held = [each + amount if place == number else each for place, each in enumerate(self.capacities[resource])]
         return replace(self, capacities={**self.capacities, resource: tuple(held)})
 
     def with_copy(self, number: int) -> "Machines":
-        """The same with one more machine like another; it holds no part."""
+        """A copy with one more machine like machine `number`; it holds no part."""
         return Machines(
             (*self.names, f"another {self.names[number]}"),
             {name: (*held, held[number]) for name, held in self.capacities.items()},
@@ -175,7 +177,7 @@ class Machines:
 
 
 def machines_of(cluster: ClusterDocument, measured_rate: float) -> Machines:
-    """What a cluster file says; a link of which it says nothing is as fast as the profile's were (bytes/s)."""
+    """The machines of a cluster file; a link without a rate gets the profile's measured one (bytes/s)."""
     return Machines(
         names=tuple(machine.name for machine in cluster.machines),
         capacities={
@@ -213,7 +215,7 @@ def _rate(machine: Machine, measured: float) -> float:
 
 
 def check_device(device: str) -> None:
-    """Refuse what cannot be asked of several machines at once."""
+    """Refuse a device that cannot be used on several machines."""
     if device not in ("auto", "cpu", "cuda"):
         raise PenstockError(
             f"Device {device!r} cannot be used on several machines: use auto, cpu or cuda, and set each machine's"
@@ -225,7 +227,7 @@ def check_device(device: str) -> None:
 def chosen_for_plan(device: str, cluster: ClusterDocument) -> tuple[str, float]:
     """`cpu` or `cuda` for all workers of a plan, and the GPUs that each of them needs.
 
-    Where workers go is the plan's to decide: what counts is how many GPUs all machines have together.
+    The plan decides where workers are placed: what counts is how many GPUs all machines have together.
     """
     check_device(device)
     gpus, workers = sum(machine.gpus for machine in cluster.machines), cluster.workers

@@ -104,7 +104,7 @@ def _(block: MaskedBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -
 
 @_attend_by_scores.register
 def _(block: DeviceBlock, scores: Tensor, values: Tensor, kept: Tensor | None) -> Tensor:
-    """The same in operations of torch, over sums of lists; for blocks without spare room."""
+    """Attention in operations of torch, by sums over lists; for blocks without padding."""
     lists: Any = replace(edge_lists(block), weights=None, totals=None)
     readers, weights = destination_reads(block), cast(Any, block.weights)
     highest = gather(readers, aggregate(lists, scores.detach(), "max"))
@@ -233,7 +233,7 @@ class _Attention:
         return row_chunks(self.block.indptr, self.values.shape[1] * self.values.shape[2])
 
     def forward(self, score: Callable[[int, int], object]) -> Tensor:
-        """`score` writes the chunk's scores into `shares`, which are normalised here."""
+        """The weighted sums of values; `score` writes a chunk's scores into `shares`, which are then normalised."""
         block, out = self.block, room((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
 
         def work(_: int, first: int, last: int) -> None:

@@ -89,12 +89,12 @@ class LoopedEdges(NamedTuple):
 
 @singledispatch
 def looped_edges(block: Block) -> LoopedEdges:
-    """What a layer needs that gives self loops rows of their own; on a device this waits for it."""
+    """The derived blocks of a layer that has rows for self loops; for a block on a device this waits for the device."""
     return _once(block, "looped edges", lambda: _loop_edges(block))
 
 
 def _once(block: Block, what: str, make: Callable[[], Made]) -> Made:
-    """What is made of a block is kept in it."""
+    """The block made by `make`, which is made once and kept in `block` under the name `what`."""
     if what not in block.derived:
         block.derived[what] = make()
     found: Made = block.derived[what]
@@ -115,7 +115,7 @@ def _reading_edges(block: Block) -> Block:
 
 @singledispatch
 def _places(block: Block) -> Any:
-    """0, 1, 2, ... for the edges of a block, where its lists are."""
+    """The numbers 0, 1, 2, ... of a block's edges, on the device of its lists."""
     places = room(block.num_edges, np.int32)
     if not is_traced():
         places[...] = np.arange(block.num_edges)
@@ -124,7 +124,7 @@ def _places(block: Block) -> Any:
 
 @singledispatch
 def _destinations(block: Block) -> Any:
-    """The destination row of every edge, where the lists are."""
+    """The destination row of every edge, on the device of the lists."""
     found = room(block.num_edges, np.int32)
     if not is_traced():
         found[...] = block.destinations()
@@ -177,7 +177,7 @@ def _drop_empty_rows(block: Block) -> tuple[Block, Array]:
     return Block(indptr, block.indices, block.num_src, block.weights, totals), rows
 
 
-# The same for a device's blocks, in operations of torch.
+# The same for blocks on a device, in operations of torch.
 
 with_self_loops.register(DeviceBlock, looped)
 
@@ -201,7 +201,7 @@ def _(block: DeviceBlock, indices: Any, num_src: int) -> Block:
 
 @_loop_edges.register
 def _(block: DeviceBlock) -> LoopedEdges:
-    """For a block without spare room."""
+    """Derived blocks for a block without padding."""
     indices: Any = block.indices
     rows, edges, weights = _destinations(block), block.num_edges, cast(Any, block.weights)
     kept = torch.nonzero(indices != rows).flatten()

@@ -1,9 +1,9 @@
-"""Cutting graphs: which vertex goes to which part, and the folder that says so.
+"""Partitioning graphs: which vertex goes to which part, and the partition folder.
 
 `assignment` goes through all steps: `methods/` decide on a `problem`, `refine` improves the result, its quality is
 measured, parts are divided among trainers, and `writer` writes them. `folder` opens the parts, `owners` answers which
-part a vertex belongs to, and `stitched` puts the whole graph together again. `bins` divides vertices into bins for
-training on the whole graph.
+part a vertex belongs to, and `stitched` restores the whole graph. `bins` divides vertices into bins for training on the
+whole graph.
 """
 
 from typing import TYPE_CHECKING

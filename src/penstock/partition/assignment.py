@@ -34,7 +34,7 @@ from penstock.partition.refine import balanced, check_table, filled, repaired
 from penstock.partition.writer import PartWriter, Relabelling, relabel
 from penstock.progress import SILENT, Progress
 
-# The second level: every part's vertices shared out among its trainers. Only a labelling; nothing is stored twice.
+# The second level: every part's vertices divided among its trainers. This is only a labelling; nothing is stored twice.
 
 
 def assign_trainers(problem: Problem, assignment: Array, trainers: int) -> Array:
@@ -95,7 +95,7 @@ def _least_cut(problem: Problem, assignment: Array, wanted: Constraints, trainer
 
 
 def _dealt(problem: Problem, assignment: Array, wanted: Constraints, trainers: int) -> Array:
-    """By lot, part by part, split vertices before others so that both divide evenly."""
+    """Random assignment, part by part, split vertices before others so that both divide evenly."""
     draws = np.empty(problem.whole.count)
     unit_draws(key_of(problem.seed, "random trainers"), 0, draws)
     groups = np.zeros(problem.whole.count, np.int64)
@@ -204,7 +204,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Assigned:
-    """An assignment with its measure, not yet written."""
+    """An assignment with its metrics, not yet written."""
 
     problem: Problem
     assignment: Array
@@ -281,13 +281,13 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
         document = _document(assigned, how, maps, written, shares)
         write_new(temporary / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
     for _, array in graph.arrays():
-        # Pages of the whole graph would count beside those of the parts that are read now.
+        # Drop pages of the whole graph, which would count beside those of the parts that are read now.
         release_pages(array)
     return _checked(open_partition(folder), problem.progress)
 
 
 def _checked(partition: Partition, progress: Progress) -> Partition:
-    """Read what was written once more, while it is in memory: who trains on it finds it checked."""
+    """Validate what was written while it is in memory: training then finds it checked."""
     with progress.step("checking parts"):
         for part in range(partition.parts):
             check_graph(partition.part(part))
@@ -357,7 +357,7 @@ def _document(
 
 
 def parts_of(graph: Graph, folder: str | None, parts: int, method: str) -> Array:
-    """int64: the part of every vertex, type after type: as the folder's partition has it, or as a run would cut it."""
+    """int64: the part of every vertex, type after type: from the folder's partition, or as a run would partition it."""
     if folder is None:
         return cut_into(graph, parts, method)
     partition = open_partition(folder)
@@ -377,7 +377,7 @@ def parts_of(graph: Graph, folder: str | None, parts: int, method: str) -> Array
 
 
 def cut_into(graph: Graph, parts: int, method: str) -> Array:
-    """The part of every vertex of a graph that is cut with the usual constraints."""
+    """The part of every vertex of a graph that is partitioned with the usual constraints."""
     if parts == 1:
         return np.zeros(graph.num_nodes, np.int64)
     return assign(graph, Cut(parts, method=method), progress=SILENT).assignment

@@ -7,22 +7,21 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 
-# The fewest rows that carry all edges from one worker to another where the reader adds up its neighbours' rows.
-#
-# An edge from u to v can travel in two ways: as the row of u, which serves all readers of u, or inside the sum of all
-# such rows that v reads, which the sender adds up. Rows and sums are the two sides of a bipartite graph with the edges
-# between them, and what travels has to touch every edge. The smallest such set is as large as a largest matching
+# The fewest rows that carry all edges from one worker to another where the reader sums its neighbours' rows. An edge
+# from u to v can be sent in two ways: as the row of u, which serves all readers of u, or inside the sum of all such
+# rows that v reads, which the sender computes. Rows and sums are the two sides of a bipartite graph with the edges
+# between them, and what is sent must cover every edge. The smallest vertex cover is as large as a largest matching
 # (König).
 
 _WORTH = 0.9
-"""Two workers exchange sums where these leave at most so much of the rows: a sum is sent later than its first row."""
+"""Two workers exchange sums if at most this share of the rows remains: a sum is sent later than its first row."""
 
 
 def edges_to_sum(rows: Array, sums: Array, pairs: Array) -> Array:
-    """Which edges travel inside sums. Edge i is carried by the row `rows[i]` or by the sum `sums[i]`.
+    """Which edges are sent inside sums. Edge i is carried by the row `rows[i]` or by the sum `sums[i]`.
 
-    Both are any numbers that tell them apart; no row or sum belongs to two of the pairs of workers, `pairs[i]` from 0
-    on. All edges of one row travel in the same way.
+    Both are arbitrary identifiers; no row or sum belongs to two of the pairs of workers, `pairs[i]` from 0 on. All
+    edges of one row are sent in the same way.
     """
     if not len(rows):
         return np.zeros(0, np.bool_)
@@ -42,7 +41,7 @@ def edges_to_sum(rows: Array, sums: Array, pairs: Array) -> Array:
 
 @njit(nogil=True, cache=True)
 def _leave_out_rows(indptr: Array, indices: Array, summed: Array, sent: Array) -> None:
-    """Mark the rows that do not travel, and the sums that do: those that alternating paths reach from a free row."""
+    """Mark the rows that are not sent, and the sums that are: those that alternating paths reach from a free row."""
     row_of = np.full(sent.shape[0], -1, np.int64)
     is_free = np.ones(summed.shape[0], np.bool_)
     for row in range(summed.shape[0]):
@@ -64,7 +63,9 @@ def _leave_out_rows(indptr: Array, indices: Array, summed: Array, sent: Array) -
 
 @njit(nogil=True, cache=True)
 def _measure_paths(indptr: Array, indices: Array, row_of: Array, is_free: Array, depth: Array, queue: Array) -> bool:
-    """Rows' distances along alternating paths from free rows (-1: none leads there); whether one ends in a free sum."""
+    """Rows' distances along alternating paths from free rows (-1: unreachable); returns whether one
+    ends in a free sum.
+    """
     found, head, tail = False, 0, 0
     for row in range(depth.shape[0]):
         depth[row] = 0 if is_free[row] else -1
@@ -89,7 +90,7 @@ def _measure_paths(indptr: Array, indices: Array, row_of: Array, is_free: Array,
 def _lengthen_matching(
     indptr: Array, indices: Array, row_of: Array, is_free: Array, depth: Array, stack: Array
 ) -> None:
-    """One pass of Hopcroft and Karp: paths from free rows to free sums that share no row, each taken at once."""
+    """One phase of Hopcroft and Karp: augment along vertex-disjoint paths from free rows to free sums."""
     at = indptr[:-1].copy()
     for start in range(depth.shape[0]):
         if not is_free[start]:
@@ -113,12 +114,12 @@ def _lengthen_matching(
                 stack[top] = other
 
 
-# The order of a breadth-first search, in which vertices that read the same neighbours stand near each other.
+# Breadth-first order, in which vertices that read the same neighbours are close to each other.
 
 
 @njit(nogil=True, cache=True)
 def breadth_first(indptr: Array, indices: Array, owner: Array) -> Array:
-    """Every vertex's place in a search along the lists that stays within its worker's vertices."""
+    """Every vertex's position in a breadth-first search along the lists within its worker's vertices."""
     count = owner.shape[0]
     place = np.full(count, -1, np.int64)
     queue = np.empty(count, np.int64)
@@ -141,14 +142,13 @@ def breadth_first(indptr: Array, indices: Array, owner: Array) -> Array:
     return place
 
 
-# Training on the whole graph, counted: rows and edges of every bin, and the rows that workers send each other.
-#
-# Level 0 are the inputs and level n + 1 what layer n gives. Every worker owns some vertices, computes their rows layer
-# by layer, and divides each layer into bins of about the same load. Vertices that other workers read come first, and of
+# Training on the whole graph, counted: rows and edges of every bin, and the rows that workers send each other. Level 0
+# are the inputs and level n + 1 the outputs of layer n. Every worker owns some vertices, computes their rows layer by
+# layer, and divides each layer into bins of about the same load. Vertices that other workers read come first, and of
 # these the ones that are read by vertices with few remote inputs: such a vertex is ready after few bins. Vertices of
-# the next layer stand in the order in which their last input arrives. Where a layer adds up its neighbours, a worker
-# may send sums of rows instead of rows, each of one vertex and one relation; a sum is counted as one row, with the last
-# of those that it adds up. All lists are read a few times for each layer.
+# the next layer are in the order in which their last input arrives. Where a layer sums its neighbours, a worker may
+# send sums of rows instead of rows, each for one vertex and one relation; a sum is counted as one row, with the last of
+# its rows. All lists are read a few times for each layer.
 
 _RANKS = 256
 _NEVER = np.iinfo(np.int64).max
@@ -182,7 +182,9 @@ class BinCounts:
 
 
 def levels_reached(indptr: Array, indices: Array, wanted: Array, layers: int) -> Array:
-    """int8: for each vertex the last level that has it, from the wanted vertices (numbers) down; -1: none has it."""
+    """int8: for each vertex the last level that has it, from the wanted vertices (numbers) down;
+    -1: no level has it.
+    """
     last = np.full(len(indptr) - 1, -1, np.int8)
     last[wanted] = layers
     for level in range(layers, 0, -1):
@@ -218,12 +220,12 @@ def count_bins(
 ) -> BinCounts:
     """The bins of all layers. `owner` is every vertex's worker and `last_level` the last level that has it.
 
-    With `by_bin` gradients go back after each bin; a worker's bins then go on from the first in the backward pass where
-    gradients of other workers' rows are complete after fewer bins so, and not from the last.
+    With `by_bin` gradients return after each bin; a worker's backward pass then begins with its first bin instead of
+    its last if gradients of other workers' rows are complete after fewer bins that way.
 
     With `eager`, bins of later layers are ordered by when their inputs arrive. Rows of the first layer with at most
-    `again_degree` neighbours are computed by whoever reads them, and not sent. With `sums`, workers send sums of rows
-    where that is less; `relations` then numbers the relation of every entry of the lists, where there are several.
+    `again_degree` neighbours are computed by their readers, and not sent. With `sums`, workers send sums of rows where
+    that is less; `relations` then numbers the relation of every entry of the lists, where there are several.
     """
     kinds = np.zeros(0, np.int16) if relations is None else relations
     layers = int(last_level.max(initial=0))
@@ -280,10 +282,10 @@ def count_bins(
 
 
 class _Read:
-    """What bins of one layer read of other workers.
+    """What bins of one layer read from other workers.
 
-    `computed` are vertices that a reader computes itself, `summed` edges that travel inside sums; where there are none
-    the arrays are empty. `kinds` are the edges' relations; empty: there is one.
+    `computed` are vertices that a reader computes itself, `summed` edges that are sent inside sums; where there are
+    none the arrays are empty. `kinds` are the edges' relations; empty: there is one.
     """
 
     def __init__(self, workers: int, bins: int, computed: Array, summed: Array, kinds: Array) -> None:
@@ -296,7 +298,7 @@ class _Read:
         self._returned_last, self._awaited_last = np.zeros(shape, np.int64), np.full(shape, -1, np.int32)
 
     def count(self, indptr: Array, indices: Array, owner: Array, order: Array, bin_of: Array, below: Array) -> None:
-        """Read the lists of a layer's vertices, which stand in `order` by worker and bin."""
+        """Read the lists of a layer's vertices, which are in `order` by worker and bin."""
         _count_read(
             indptr, indices, owner, order, bin_of, below, self._computed, self._summed, self._kinds,
             self.sent, self.returned, self.needed, self.awaited, self.remote, self.again, self.inputs,
@@ -304,7 +306,9 @@ class _Read:
         )  # fmt: skip
 
     def turn(self) -> None:
-        """Have workers' bins backward in the same order as forward, where gradients are complete after fewer so."""
+        """Use the forward order of workers' bins in the backward pass if gradients are complete after fewer bins that
+        way.
+        """
         turns = np.arange(self.returned.shape[1])
         in_reverse = (self.returned.sum(axis=2) * turns[::-1]).sum(axis=1)
         self.onward = (self._returned_last.sum(axis=2) * turns).sum(axis=1) < in_reverse
@@ -315,7 +319,7 @@ class _Read:
 def _summed(
     indptr: Array, indices: Array, kinds: Array, owner: Array, workers: int, order: Array, computed: Array
 ) -> Array:
-    """Which edges travel inside sums that their sender adds up, each for one vertex and one relation."""
+    """Which edges are sent inside sums that their sender computes, each for one vertex and one relation."""
     edges, targets = _cut_edges(indptr, indices, owner, order, computed)
     sources = indices[edges].astype(np.int64)
     to, come = owner[targets].astype(np.int64), owner[sources].astype(np.int64)
@@ -336,7 +340,7 @@ def _divide(order: Array, owner: Array, degrees: Array, workers: int, bins: int)
 
 
 def _evenly(loads: Array, shares: int) -> Array:
-    """The share of each of some items in a row, such that all shares have about the same load."""
+    """The share of each of some consecutive items, such that all shares have about the same load."""
     ends = np.cumsum(loads)
     total = int(ends[-1]) if len(ends) else 0
     found: Array = np.minimum((ends - loads) * shares // max(total, 1), shares - 1)
@@ -344,7 +348,7 @@ def _evenly(loads: Array, shares: int) -> Array:
 
 
 def _by_arrival(needed: Array, bin_of: Array, order: Array, owner: Array) -> tuple[Array, Array]:
-    """Bins numbered again, such that those whose inputs arrive first come first; and the order of vertices by them."""
+    """Bins renumbered by when their inputs arrive; and the order of vertices by them."""
     ready = needed.max(axis=2)
     place = np.argsort(np.argsort(ready, axis=1, kind="stable"), axis=1).astype(np.int32)
     moved = np.full_like(bin_of, -1)
@@ -369,9 +373,9 @@ def _reach(indptr: Array, indices: Array, last: Array, level: int) -> None:
 
 
 def _mark_wishes(indptr: Array, indices: Array, owner: Array, readers: Array, workers: int, wished: Array) -> None:
-    """For every vertex that readers of other workers read, how early they want it: the least of their ranks.
+    """For every vertex that readers of other workers read, its priority: the least of their ranks.
 
-    A reader's rank is its place among its worker's readers by the number of remote inputs, out of `_RANKS`.
+    A reader's rank is its position among its worker's readers by the number of remote inputs, out of `_RANKS`.
     """
     remote = np.zeros(len(owner), np.int64)
     _count_remote(indptr, indices, owner, readers, remote)
@@ -432,11 +436,11 @@ def _count_read(
     returned_last: Array,
     awaited_last: Array,
 ) -> None:
-    # Readers come worker after worker and bin after bin, so a row's first reader in a worker is in the first bin.
+    # Readers are ordered by worker and bin, so a row's first reader in a worker is in the first bin.
     reader = np.full(owner.shape[0], -1, np.int32)
     gathered = np.full(owner.shape[0], -1, np.int64)
     newest = np.zeros(owner.shape[0], np.int32)
-    # By sender and relation, the last bin of a sum's rows; which sums a reader has is noted in `begun`.
+    # By sender and relation, the last bin of a sum's rows; `begun` marks which sums a reader has.
     several = np.int64(kinds.max()) + 1 if kinds.shape[0] else 1
     last = np.full(sent.shape[0] * several, -1, np.int32)
     begun = np.empty(last.shape[0], np.int64)
@@ -492,7 +496,7 @@ def _count_read(
 
 @njit(nogil=True, cache=True)
 def _cut_edges(indptr: Array, indices: Array, owner: Array, order: Array, computed: Array) -> tuple[Array, Array]:
-    """The edges from other workers that some vertices read, by their places in `indices`, and who reads them."""
+    """The edges from other workers that some vertices read, by position in `indices`, and their readers."""
     count = 0
     for v in order:
         for k in range(indptr[v], indptr[v + 1]):

@@ -36,7 +36,7 @@ class TypeRanges(StrictDocument):
 
 
 class PartitionDocument(StrictDocument):
-    """The content of `partition.json`."""
+    """The content of `partition.json`, validated."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -57,7 +57,7 @@ class PartitionDocument(StrictDocument):
     trainer_balance: dict[str, float] = Field(description="largest trainer's share over its part's mean, worst part")
 
     def book(self) -> Book:
-        """The book that looks up owners and local numbers."""
+        """The book that maps vertices to owners and local numbers."""
         bounds = {}
         for name, info in self.node_types.items():
             starts = [bound for part in info.ranges for bound in part[:-1]]
@@ -106,7 +106,7 @@ def read_partition_document(folder: Path) -> PartitionDocument:
 
 
 class Partition:
-    """A cut graph on disk: its document, its book, its parts (mapped when asked for)."""
+    """A partitioned graph on disk: its document, its book, its parts (mapped on first use)."""
 
     def __init__(self, path: Path, document: PartitionDocument, unchecked: bool = False) -> None:
         self.path, self.document = path, document
@@ -119,7 +119,7 @@ class Partition:
 
     @property
     def parts(self) -> int:
-        """The number of parts."""
+        """The number of parts, one for each machine."""
         return self.document.parts
 
     @property
@@ -152,7 +152,7 @@ class Partition:
         return graph
 
     def original(self, node_type: str | None = None) -> Array:
-        """Original ID of every new ID of a type; checked when they are first asked for."""
+        """Original ID of every new ID of a type; validated on first use."""
         if not self._facts.trusted:
             self._check_original()
         info = self.document.node_types[self.book.type_named(node_type)]
@@ -176,16 +176,16 @@ class Partition:
         return halo
 
     def held_out_places(self, index: int, edge_type: EdgeType, name: str) -> Array:
-        """Where a part's held-out pairs stood in the whole graph's array.
+        """The positions of a part's held-out pairs in the whole graph's array.
 
-        How many there are in all parts together is for the caller to know.
+        The caller must know how many there are in all parts together.
         """
         return open_array(
             edges_folder(part_folder(self.path, index), edge_type) / f"place.{file_name(name)}.npy", "int64"
         )
 
     def _check_original(self) -> None:
-        """The vertices of each type must be 0, 1, 2, ... in some order: kernels scatter by them."""
+        """Check that the vertices of each type are a permutation of 0, 1, 2, ...: kernels scatter by them."""
         types = self.document.node_types
         counts = ", ".join(str(info.count) for info in types.values())
         found = self._facts.of("original", self._original, f"permutations of {counts}", self._unlike)
@@ -200,12 +200,12 @@ class Partition:
                 )
 
     def _unlike(self, original: Array) -> list[int]:
-        """For each type, the first row that is no vertex of its own; -1: none."""
+        """For each type, the first row that repeats a vertex or is out of range; -1: none."""
         spans = [(info.original_offset, info.count) for info in self.document.node_types.values()]
         return [first_repeat(original[start : start + count]) for start, count in spans]
 
     def _check_part(self, graph: Graph, index: int) -> None:
-        """A part must hold the rows and the numbers of edges that `partition.json` says it holds."""
+        """Check that a part holds the rows and the edges that `partition.json` says."""
         for name in self.book.node_types:
             nodes, (first, last) = graph.nodes.get(name), self.book.range(index, name)
             if nodes is None or (nodes.first, nodes.count, nodes.total) != (first, last - first, self.book.count(name)):
@@ -239,7 +239,7 @@ def _counted_edges(path: Path, parts: int) -> dict[str, list[int]] | None:
 def open_partition(path: str | os.PathLike[str], unchecked: bool = False) -> Partition:
     """Map a partition folder; costs the same for any size.
 
-    Arrays are checked when they are first needed, once for each folder; `unchecked` ones never.
+    Arrays are validated on first use, once for each folder; `unchecked` ones never.
     """
     path = Path(path)
     return Partition(path, read_partition_document(path), unchecked)

@@ -1,7 +1,7 @@
 """Which part owns a vertex or an edge: the partition book, and rows grouped by their owner for requests.
 
 The book answers by a search in a tiny array and a subtraction. Grouping takes two passes: one finds owners and repeated
-vertices, the other puts the rows in order.
+vertices, the other orders the rows.
 """
 
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to be asked of each part, in the order of the vertices that were split."""
+    """Rows to be requested from each part, in the order of the vertices that were split."""
 
     starts: Array
     """Where each part begins in `rows` and `places`; one more than there are parts."""
     rows: Array
     """Row numbers inside their parts."""
     places: Array
-    """Where among the vertices each row was asked for."""
+    """The position among the vertices of each row."""
     again: Array
-    """Places of vertices that were there before..."""
+    """Positions of repeated vertices..."""
     first: Array
-    """... and the places where they were."""
+    """... and the positions of their first occurrence."""
 
     def of(self, part: int) -> tuple[Array, Array]:
         """(rows, places) of one part."""
@@ -38,7 +38,9 @@ class Split:
 
 
 def split_by_owner(ids: Array, bounds: Array, once: Array | None = None) -> Split:
-    """Group vertices by part; `bounds` are the book's. Parts that `once` marks (bool) are asked for a vertex once."""
+    """Group vertices by part; `bounds` are the book's. From parts that `once` marks (bool) a vertex
+    is requested once.
+    """
     once = np.zeros(len(bounds) - 1, np.bool_) if once is None else once
     most = int(np.diff(bounds).max())
     rows = np.empty(len(ids), np.int32 if most <= np.iinfo(np.int32).max else np.int64)
@@ -56,9 +58,9 @@ def split_by_owner(ids: Array, bounds: Array, once: Array | None = None) -> Spli
 
 @njit(nogil=True, cache=True)
 def _find_owners(ids: Array, bounds: Array, once: Array, slots: Array, owners: Array, starts: Array) -> int:
-    """Owners, or for a vertex that was there before -1 - its first place; counts by part behind `starts[0]`.
+    """Find owners, or for a repeated vertex -1 minus its first position; counts by part go after `starts[0]`.
 
-    Returns the number of repeats, or -1 if a number is no vertex's.
+    Returns the number of repeats, or -1 if a number is not a vertex's.
     """
     mask = np.uint64(len(slots) - 1)
     repeats = 0
@@ -66,7 +68,7 @@ def _find_owners(ids: Array, bounds: Array, once: Array, slots: Array, owners: A
         vertex = ids[i]
         if vertex < 0 or vertex >= bounds[-1]:
             return -1
-        # Halves without a branch: which one a vertex is in is as good as random.
+        # Binary search without branches: which half a vertex is in is unpredictable.
         low, width = 0, len(bounds) - 1
         while width > 1:
             half = width // 2
@@ -90,7 +92,7 @@ def _find_owners(ids: Array, bounds: Array, once: Array, slots: Array, owners: A
 def _order(
     ids: Array, bounds: Array, owners: Array, starts: Array, rows: Array, places: Array, again: Array, first: Array
 ) -> None:
-    """Make starts of counts, and put every vertex in its part's place."""
+    """Turn counts into starts, and put every vertex in its part's range."""
     for part in range(1, len(starts)):
         starts[part] += starts[part - 1]
     cursor, repeats = starts.copy(), 0
@@ -108,8 +110,8 @@ def _order(
 class Book:
     """`bounds[type]` are the parts * trainers + 1 ascending first new IDs of the sub-parts.
 
-    `edge_bounds[relation]`, where they are known, are the parts + 1 first numbers of the parts' edges: edges of a cut
-    graph are numbered part after part, and inside a part as its lists hold them.
+    `edge_bounds[relation]`, where known, are the parts + 1 first numbers of the parts' edges: edges of a partitioned
+    graph are numbered part after part, and inside a part in the order of its lists.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class Book:
         return int(bounds[place]), int(bounds[place + 1])
 
     def bounds(self, node_type: str | None = None) -> Array:
-        """The first new ID of every part, and the count of all behind the last (int64)."""
+        """The first new ID of every part, followed by the total (int64)."""
         return self._coarse[self.type_named(node_type)]
 
     def count(self, node_type: str | None = None) -> int:
@@ -151,7 +153,7 @@ class Book:
         return int(self._coarse[self.type_named(node_type)][-1])
 
     def edge_bounds(self, relation: str) -> Array:
-        """The number of every part's first edge of a relation, and the count of all behind the last (int64)."""
+        """The number of every part's first edge of a relation, followed by the total (int64)."""
         if relation not in self.relations:
             raise PenstockError(
                 f"There is no relation {relation!r}{nearest(relation, self.relations)}", code="unknown-name"
@@ -160,7 +162,7 @@ class Book:
 
     @property
     def numbers_edges(self) -> bool:
-        """Whether edges have numbers. Folders of older releases do not say how many edges each part has."""
+        """Whether edges have numbers. Folders of older releases do not record how many edges each part has."""
         return self._edges is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What partitioners are given: the graph as one set of vertices, its neighbour lists, and shares to balance."""
+"""The input of partitioners: the graph as one set of vertices, its neighbour lists, and weights to balance."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -14,7 +14,7 @@ from penstock.graph.integrity import check_graph, check_order
 from penstock.kernels import njit
 from penstock.progress import SILENT, Progress
 
-# A heterogeneous graph as one set of vertices: how partitioners and metrics look at it.
+# A heterogeneous graph as one set of vertices, for partitioners and metrics.
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class WholeAdjacency:
 
     @property
     def count(self) -> int:
-        """Vertices of all types."""
+        """The number of vertices of all types."""
         return len(self.indptr) - 1
 
     def by_type(self, values: Array) -> dict[str, Array]:
@@ -53,7 +53,7 @@ def whole_of(graph: Graph) -> WholeAdjacency:
 
 
 def merged_lists(graph: Graph) -> WholeAdjacency:
-    """All vertices of a graph whose lists were checked, and may be in any order."""
+    """All vertices of a graph whose lists were validated, and may be in any order."""
     offsets, total = {}, 0
     for name, nodes in graph.nodes.items():
         offsets[name] = total
@@ -64,9 +64,9 @@ def merged_lists(graph: Graph) -> WholeAdjacency:
 
 
 def merged_relations(whole: WholeAdjacency) -> Array:
-    """The relation of every entry of the lists, by its place among the graph's edge types (int16).
+    """The relation of every entry of the lists, by its position among the graph's edge types (int16).
 
-    Of entries that name the same neighbour the relations ascend.
+    Among entries with the same neighbour the relations ascend.
     """
     graph, kinds = whole.graph, len(whole.graph.edges)
     entries, fill = np.empty(len(whole.indices), np.int64), whole.indptr[:-1].copy()
@@ -118,12 +118,12 @@ def _copy_entries(
 
 @njit(nogil=True, cache=True)
 def _sort_lists(indptr: Array, indices: Array) -> None:
-    # Equal neighbours (through two relations) must stand together for the kernels that count them once.
+    # Equal neighbours (through two relations) must be adjacent for the kernels that count them once.
     for row in range(indptr.shape[0] - 1):
         indices[indptr[row] : indptr[row + 1]].sort()
 
 
-# The input of a partitioning method, with what every part should have an equal share of; and its result.
+# The input of a partitioning method, with the constraints to balance; and its result.
 
 KNOWN = ("vertices", "edges", *SPLITS, "types")
 
@@ -216,8 +216,9 @@ class Problem:
     progress: Progress = SILENT
 
     def capacities(self) -> Array:
-        """Largest load a part may have, per constraint. One vertex more than the mean is always allowed: shares of few
-        vertices do not divide evenly."""
+        """The largest load of a part, per constraint. One vertex more than the mean is always allowed: shares of few
+        vertices do not divide evenly.
+        """
         weights = self.constraints.weights
         means = weights.sum(1, dtype=np.int64) / self.parts
         largest: Array = np.maximum(means * self.tolerance, np.ceil(means))
@@ -225,8 +226,9 @@ class Problem:
 
 
 class Method(Protocol):
-    """A policy: problem in, part of every vertex (int32) out. The same problem gives the same answer, except where a
-    native library runs in parallel and says otherwise (`hypergraph`)."""
+    """A partitioning method: returns the part of every vertex (int32). The same problem gives the same answer, except
+    where a native library runs in parallel (`hypergraph`).
+    """
 
     def __call__(self, problem: Problem) -> Array: ...
 
@@ -247,7 +249,7 @@ def undirected(indptr: Array, indices: Array) -> Adjacency:
     out_indptr, out_indices = transpose_lists(indptr, indices, len(indptr) - 1)
     simple = _is_simple(indptr, indices)
     if simple and np.array_equal(out_indptr, indptr) and np.array_equal(out_indices, indices):
-        # Symmetric as stored, which most training graphs are: the mapped arrays serve as they are.
+        # Symmetric as stored, as most training graphs are: the mapped arrays can be used directly.
         return Adjacency(indptr, indices, None)
     lengths = np.zeros(len(indptr), np.int64)
     _union_lengths(indptr, indices, out_indptr, out_indices, lengths)
@@ -285,7 +287,7 @@ def _is_simple(indptr: Array, indices: Array) -> bool:
 
 @njit(nogil=True, cache=True, inline="always")
 def _next(a: int, a_end: int, a_idx: Array, b: int, b_end: int, b_idx: Array) -> tuple[int, int, int, int]:
-    """The smallest vertex of two ascending lists, how often both name it, and where both go on."""
+    """The smallest vertex of two ascending lists, its multiplicity in both, and the next positions."""
     if b >= b_end or (a < a_end and a_idx[a] <= b_idx[b]):
         vertex = a_idx[a]
     else:

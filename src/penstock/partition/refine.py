@@ -1,4 +1,4 @@
-"""Local search on a finished assignment: into balance, less volume in total, less for the busiest part."""
+"""Local search on a finished assignment: restores balance, reduces the volume in total, or that of the busiest part."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,9 @@ from penstock.graph.hashing import key_of, unit_draws
 from penstock.kernels import njit
 from penstock.partition.problem import Problem
 
-# The state that local search works on: who reads whom, and what a move would change. O(degree) a move.
-#
-# `readers[u, p]` counts the edges from u into part p. Part p receives u when that count is positive and u lives
-# elsewhere, so the count reaching 0 or leaving it is all that a move can change.
+# The state of local search: which parts read a vertex, and what a move would change. O(degree) per move. `readers[u,
+# p]` counts the edges from u into part p. Part p receives u when that count is positive and u lives elsewhere, so only
+# a count that reaches or leaves 0 changes anything.
 
 _LARGEST_TABLE = 8 << 30
 
@@ -53,7 +52,7 @@ def exchange_of(problem: Problem, assignment: Array, slack: Array | None = None)
 
 
 def check_table(problem: Problem) -> None:
-    """Refuse a problem whose table of readers would be absurd."""
+    """Refuse a problem whose table of readers would be absurdly large."""
     if not table_fits(problem):
         size = problem.whole.count * problem.parts * 4 / 1e9
         raise PenstockError(
@@ -86,7 +85,7 @@ def _count_traffic(part: Array, readers: Array, send: Array, recv: Array) -> Non
 
 @njit(nogil=True, cache=True, inline="always")
 def run_length(indices: Array, k: int, end: int) -> int:
-    """How many equal neighbours stand together at k."""
+    """The number of equal neighbours from position k on."""
     times = 1
     while k + times < end and indices[k + times] == indices[k]:
         times += 1
@@ -198,7 +197,7 @@ _WORTHWHILE = 0.001
 
 
 def less_volume(problem: Problem, assignment: Array) -> Array:
-    """Rounds over the boundary in a drawn order until one brings less than a thousandth."""
+    """Rounds over the boundary in a random order until one gains less than a thousandth."""
     if not table_fits(problem):
         return assignment
     state = exchange_of(problem, assignment)
@@ -238,21 +237,20 @@ def _improve(state: VertexExchange, order: Array) -> int:
 
 
 # `refine=balanced`: lower what the busiest part sends or receives (G3's second stage, in a form that never ends worse).
-#
-# Every step lowers Σ send^8 + recv^8 over parts, a smooth stand-in for the largest of them. The largest itself may rise
-# for a few moves on the way, so moves are logged and undone back to the best state seen, which is at least the one it
-# began with.
+# Every step lowers Σ send^8 + recv^8 over parts, a smooth approximation of the largest of them. The largest itself may
+# rise for a few moves, so moves are logged and undone back to the best state seen, which is at least as good as the
+# first.
 
 _BALANCE_ROUNDS = 10
 _SETTLED = 0.005
-"""Stop when a round lowers the largest by less than this share (the source's threshold)."""
+"""Stop when a round lowers the largest by less than this share (G3's threshold)."""
 _TARGETS = 3
 
 
 def balanced(problem: Problem, assignment: Array) -> Array:
     """An assignment whose largest send and largest receive are both no larger than before, and whose constraints hold
-    as
-    well as before."""
+    as well as before.
+    """
     parts = problem.parts
     loads = problem.constraints.loads(assignment, parts)
     state = exchange_of(problem, assignment, np.maximum(problem.capacities(), loads.max(1)))
@@ -346,10 +344,9 @@ def _undo(state: VertexExchange, log: Array) -> None:
         move(state, log[entry, 0], log[entry, 1], send, recv)
 
 
-# Into the tolerance: move as few and as cheap vertices as needed out of overloaded parts.
-#
-# Every move lowers the summed relative overload. It may overload another constraint a little on the way (a train vertex
-# needs room among the vertices too); that is cleared in its turn, and since the sum only falls, the moves end.
+# Into the tolerance: move as few and as cheap vertices as needed out of overloaded parts. Every move lowers the summed
+# relative overload. It may overload another constraint a little (a train vertex also needs room among the vertices);
+# that is corrected in its turn, and since the sum only falls, the moves end.
 
 _ROUNDS_EACH = 20
 _AIM = 0.6
@@ -367,7 +364,7 @@ def repaired(problem: Problem, assignment: Array) -> Array:
         return assignment
     with problem.progress.step("moving into balance"):
         means = np.maximum(loads.sum(1) / problem.parts, 1e-30)
-        # The search aims inside the tolerance, so that where it gets stuck is still within it.
+        # The search aims inside the tolerance, so that it is within it even if it gets stuck.
         aim = np.maximum(means + _AIM * (problem.capacities() - means), np.ceil(means))
         state = exchange_of(problem, assignment, aim)
         for _ in range(_ROUNDS_EACH * state.loads.size):
@@ -379,7 +376,7 @@ def repaired(problem: Problem, assignment: Array) -> Array:
 
 
 def filled(problem: Problem, assignment: Array) -> Array:
-    """No part without a vertex: partitioners may leave some empty when parts are small."""
+    """Give every empty part a vertex: partitioners may leave some empty when parts are small."""
     sizes = np.bincount(assignment, minlength=problem.parts)
     empty = np.flatnonzero(sizes == 0)
     if len(empty) == 0:
@@ -426,7 +423,7 @@ def _overload_change(state: VertexExchange, means: Array, v: int, q: int) -> flo
 
 @njit(nogil=True, cache=True)
 def _best_target(state: VertexExchange, means: Array, v: int, change: Array) -> tuple[int, float]:
-    """The part that lowers the overload at least volume a unit, and that price; (-1, inf) if none does."""
+    """The part that lowers the overload at the least volume per unit, and that cost; (-1, inf) if none does."""
     best, price = -1, np.inf
     volume_changes(state, v, change)
     for q in range(change.shape[0]):

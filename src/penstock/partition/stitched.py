@@ -1,4 +1,4 @@
-"""Parts put together again: the graph they were cut from, exactly."""
+"""Restores from its parts the graph they were cut from, exactly."""
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def _stitch_edges(partition: Partition, parts: list[Graph], edge_type: EdgeType)
 
 
 def _places(indptr: Array, rows: Array) -> Array:
-    """Where the list entries of some rows stand."""
+    """The positions of the list entries of some rows."""
     lengths = indptr[rows + 1] - indptr[rows]
     ends = np.cumsum(lengths)
     shifts: Array = np.repeat(indptr[rows] - (ends - lengths), lengths)

@@ -61,7 +61,7 @@ def _relabel_type(keys: Array, groups: int) -> Relabelling:
 
 
 _BYTES_UNDER_WAY = 16 << 20
-"""What the blocks of all threads take together, so that a machine of many cores needs no more than one of two."""
+"""Bytes of the blocks of all threads together, so that a machine with many cores needs no more than one with two."""
 _BLOCKS_KEPT = 2
 _Maps = dict[str, Relabelling]
 
@@ -131,7 +131,7 @@ class PartWriter:
     def _release_now_and_then(self, blocks: int, values: Array) -> None:
         """Drop what was read of a mapped array, once in a number of blocks.
 
-        Rows ascend, so pages behind are done with; the system would keep them counted as this process's.
+        Rows ascend, so earlier pages are done with; the system would keep counting them as this process's.
         """
         if self.graph.path is not None and blocks % _BLOCKS_KEPT == 0:
             release_pages(values)
@@ -168,7 +168,9 @@ class PartWriter:
         return EdgeSet(indptr, open_array(folder / "indices.npy"), fields, held_out, edges.categories)
 
     def _write_held_out(self, kind: EdgeType, rows: tuple[int, int], folder: Path) -> dict[str, Array]:
-        """Held-out pairs go with their destination; their places in the whole set are kept beside them."""
+        """Held-out pairs belong to the part of their destination; their positions in the whole set are kept beside
+        them.
+        """
         kept = {}
         for key, pairs in self._held_out[kind].items():
             mine = np.flatnonzero((pairs[:, 1] >= rows[0]) & (pairs[:, 1] < rows[1]))
@@ -192,7 +194,7 @@ def _rows_of(relabelling: Relabelling, part: int, trainers: int) -> tuple[int, i
 
 @njit(nogil=True, cache=True)
 def _list_positions(indptr: Array, rows: Array, out: Array) -> None:
-    """Where the list entries of some rows stand, one after the other."""
+    """The positions of the list entries of some rows, one after the other."""
     filled = 0
     for row in rows:
         for k in range(indptr[row], indptr[row + 1]):

@@ -1,4 +1,4 @@
-"""Several paths for one request: declared, profiled, simulated, and chosen by measured cost.
+"""Several paths for one request (LEO): declared, profiled, simulated, and chosen by measured cost.
 
 `documents` are the three files, of an application, its hardware and its metrics, and those that come with Penstock.
 `route_table` turns them into arrays, `request_sequence` draws requests, and `simulation` sends them over paths in

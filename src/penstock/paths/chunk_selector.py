@@ -1,7 +1,8 @@
-"""Chunks of a transfer divided among paths: the rule `leo-smooth` decides for all of them at once and hears of each.
+"""Chunks of a transfer divided among paths: the rule `leo-smooth` decides for all of them at once and is told when each
+completes.
 
-Every path goes over one resource: a link, or whatever else serves one chunk after the other. What a chunk takes there
-is measured on the way by whoever moves chunks, and told with `set_chunk_time`. Threads may choose at once.
+Every path goes over one resource: a link, or anything else that serves one chunk after the other. The caller measures
+the time of a chunk there and sets it with `set_chunk_time`. Threads may choose at once.
 """
 
 import threading
@@ -23,7 +24,9 @@ _IN_PROGRESS = 1 << 16
 
 
 class Chosen(NamedTuple):
-    """Decisions for some chunks: the kind, the path and the place among those in progress of each, and when."""
+    """Decisions for some chunks: the kind, the path and the slot in the table of requests in progress of each, and the
+    time.
+    """
 
     kinds: Array
     paths: Array
@@ -31,12 +34,12 @@ class Chosen(NamedTuple):
     began: float
 
     def some(self, members: "Sequence[int] | Array") -> "Chosen":
-        """Those of some of the chunks."""
+        """The decisions of some of the chunks."""
         return Chosen(self.kinds[members], self.paths[members], self.slots[members], self.began)
 
 
 class ChunkSelector:
-    """Chooses among paths for chunks of several kinds; a kind says which paths a chunk may take."""
+    """Chooses among paths for chunks of several kinds; a kind decides which paths a chunk may take."""
 
     def __init__(
         self,
@@ -48,8 +51,8 @@ class ChunkSelector:
     ) -> None:
         """Kind k has the paths [type_first[k], type_first[k + 1]), path p goes over `resources[p]`.
 
-        `guess_us`: what a chunk takes before anything was measured; `forget_us`: the time in which half of what was
-        measured on a path that is no longer used is forgotten. `clock` counts seconds.
+        `guess_us`: the assumed time of a chunk before any measurement; `forget_us`: the half-life of measurements on a
+        path that is no longer used. `clock` counts seconds.
         """
         self._clock, self._lock = clock, threading.Lock()
         self._routes = _one_link_each(type_first, resources, guess_us)
@@ -63,7 +66,7 @@ class ChunkSelector:
 
     @property
     def in_progress(self) -> int:
-        """Chunks that were decided for, and have neither completed nor been forgotten."""
+        """Chunks that were decided for, and have neither completed nor been dropped."""
         return _IN_PROGRESS - len(self._free)
 
     def choices(self, kind: int) -> int:
@@ -71,7 +74,7 @@ class ChunkSelector:
         return int(self._routes.type_first[kind + 1] - self._routes.type_first[kind])
 
     def choose(self, kinds: Array) -> Chosen:
-        """A path for each chunk, int32 kinds in order; each decision knows of those before it."""
+        """A path for each chunk, int32 kinds in order; each decision takes those before it into account."""
         with self._lock:
             now = self._clock()
             slots = np.array([self._free.pop() for _ in range(len(kinds))], np.int64)
@@ -84,7 +87,7 @@ class ChunkSelector:
         return Chosen(kinds, paths, slots, now)
 
     def completed(self, chosen: Chosen, took_us: Array | float, at: float) -> None:
-        """Chunks have arrived at a time of the clock, each after so many microseconds from its decision."""
+        """Record that chunks arrived at a time of the clock, each so many microseconds after its decision."""
         times = np.empty((len(chosen.kinds), 3))
         times[:] = np.reshape(took_us, (-1, 1))
         with self._lock:
@@ -95,12 +98,12 @@ class ChunkSelector:
             self._free += chosen.slots.tolist()
 
     def forget(self, chosen: Chosen) -> None:
-        """Chunks will not arrive: nothing is learned from them."""
+        """Drop chunks that will not arrive, without learning from them."""
         with self._lock:
             self._free += chosen.slots.tolist()
 
     def set_chunk_time(self, resource: int, us: float) -> None:
-        """What a chunk takes on a resource from now on, without a queue before it."""
+        """Set the time of a chunk on a resource without a queue."""
         with self._lock:
             mine = np.flatnonzero(self._routes.resource == resource)
             for times in (self._routes.service, self._routes.end_to_end, self._routes.distinct):
@@ -130,16 +133,16 @@ def _one_link_each(type_first: Sequence[int], resources: Sequence[int], guess_us
     )
 
 
-# What came along one path, as runs report it.
+# The use of one path, as runs report it.
 
 
 class PathUse(NamedTuple):
-    """What came along one path: rows, their bytes, and seconds from requests to their last rows."""
+    """The use of one path: rows, their bytes, and seconds from requests to their last rows."""
 
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
 
     def plus(self, rows: int, size: int, seconds: float) -> "PathUse":
-        """With one more answer."""
+        """The use with one more answer."""
         return PathUse(self.rows + rows, self.bytes + size, self.seconds + seconds)

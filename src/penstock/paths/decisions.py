@@ -32,7 +32,7 @@ def nothing_in_progress(groups: int) -> InProgress:
 def forced_path(routes: RouteArrays, table: InProgress, kind: int, group: int) -> int:
     """The path of the request in progress that a request depends on, or -1 where it may choose.
 
-    It also may where its type has no path of that name: it could not follow.
+    It may also choose where its type has no path of that name.
     """
     if routes.depends[kind] == _NONE or table.requests[group] == 0:
         return -1
@@ -43,7 +43,7 @@ def forced_path(routes: RouteArrays, table: InProgress, kind: int, group: int) -
 
 @inner
 def enter_request(routes: RouteArrays, table: InProgress, kind: int, group: int, path: int) -> None:
-    """A request of the group is in progress on this path."""
+    """Record a request of the group in progress on this path."""
     if routes.depends[kind] == _NONE:
         return
     if routes.writes[kind] or table.writers[group] == 0:
@@ -54,7 +54,7 @@ def enter_request(routes: RouteArrays, table: InProgress, kind: int, group: int,
 
 @inner
 def leave_request(routes: RouteArrays, table: InProgress, kind: int, group: int) -> None:
-    """A request of the group has completed."""
+    """Record that a request of the group has completed."""
     if routes.depends[kind] == _NONE:
         return
     table.requests[group] -= 1
@@ -98,7 +98,7 @@ def complete(
     apart: float,
     now: float,
 ) -> None:
-    """A request is no longer in progress, and the selector hears what it took."""
+    """Remove a completed request, and give its times to the selector."""
     leave_request(routes, table, kind, group)
     observe(rule, routes, state, kind, path, slot, end_to_end, at_hosts, apart, now)
 
@@ -118,7 +118,8 @@ def decide_chunk(
 ) -> None:
     """Decide for requests that come at once: `out[i]` is the path of request `first + i`, the first of its `slots`.
 
-    Each decision knows of those before it, so a chunk is divided among paths as if its requests came one by one.
+    Each decision takes those before it into account, so a chunk is divided among paths as if its requests came one by
+    one.
     """
     routes, state = borrowed_routes(routes), borrowed_state(state)
     table = InProgress(borrowed(table.requests), borrowed(table.writers), borrowed(table.label))
@@ -140,7 +141,9 @@ def complete_chunk(
     took: Array,
     now: float,
 ) -> None:
-    """Requests completed; `took` [requests, 3] is end to end, at both hosts, and apart, in microseconds."""
+    """Record completions; `took` [requests, 3] is end to end, at both hosts, and on what alternatives do not share, in
+    microseconds.
+    """
     routes, state = borrowed_routes(routes), borrowed_state(state)
     table = InProgress(borrowed(table.requests), borrowed(table.writers), borrowed(table.label))
     for place in range(kinds.shape[0]):

@@ -10,11 +10,11 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.documents import Model, StrictDocument, first_problem, read_yaml
 from penstock.graph.files import write_whole
 
-# How the three files are read: one sentence says where a mistake is.
+# How the three files are read: an error names the place of a mistake.
 
 
 def read_document(path: Path, kind: type[Model], what: str) -> Model:
-    """The YAML document at `path`, checked; `what` names the kind of file in errors."""
+    """The YAML document at `path`, validated; `what` names the kind of file in errors."""
     fields = read_yaml(path, what)
     try:
         return kind.model_validate(fields)
@@ -47,7 +47,7 @@ class LinkDocument(StrictDocument):
     jitter_us: tuple[Microseconds, Microseconds] = Field(
         default=(0.0, 0.0), description="a further delay of each message, uniform between the two"
     )
-    network: bool = Field(default=False, description="between hosts: the source's signal leaves it out")
+    network: bool = Field(default=False, description="between hosts: LEO's signal leaves it out")
 
     @model_validator(mode="after")
     def _ordered(self) -> "LinkDocument":
@@ -194,7 +194,7 @@ def read_metrics(path: Path) -> MetricsDocument:
 
 
 def write_metrics(metrics: MetricsDocument, path: Path) -> None:
-    """Write a metrics file, whole or not at all."""
+    """Write a metrics file atomically."""
     fields: dict[str, Any] = metrics.model_dump()
     write_whole(path, yaml.safe_dump(fields, sort_keys=False))
 

@@ -1,4 +1,4 @@
-"""The fluid bound: what no selector can beat, as a linear program over rates instead of requests."""
+"""The fluid bound, which no selector can beat: a linear program over rates instead of requests."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,18 @@ from penstock.paths.route_table import RouteTable
 
 @dataclass(frozen=True)
 class FluidBound:
-    """The division of a load among paths that takes least on average, if nothing ever waits."""
+    """The division of a load among paths with the least mean time, if nothing ever waits."""
 
     shares: Array
     """float64 [paths]: of its type's requests, the share that takes the path."""
     mean_us: float
-    """No selector has a smaller mean latency at this load."""
+    """The mean latency: a lower bound for any selector at this load."""
 
 
 def highest_rate(table: RouteTable, mix: Array) -> float:
-    """Requests per second above which some queue grows for ever, however paths are chosen; `mix` is of the types."""
+    """Requests per second above which some queue grows without bound, however paths are chosen; `mix` are the shares of
+    types.
+    """
     demand, _ = path_demands(table)
     paths = len(table.paths)
     # Columns: the rate of every path, in requests per microsecond, and that of all requests together.

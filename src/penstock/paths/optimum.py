@@ -1,13 +1,12 @@
-"""The k-step optimum: which paths the next k requests should take, as a mixed-integer program, again and again.
+"""The k-step optimum: which paths the next k requests should take, as a mixed-integer program, repeatedly.
 
-A window of requests is decided together and the first half of it is kept. For every resource that the alternatives
-load differently there is the work ahead of each request, V, in microseconds of all its places together:
-    V[t+1] >= V[t] + demand of t's path / capacity - time until t+1,  V >= 0
-and what request t waits there, if its path goes over it:
-    W[t] >= V[t] - (1 - 1/capacity) * service - M * (1 - X[t])  ,  W >= 0.
-Minimised is the sum of all W and of the chosen paths' times. As more V and W only cost, both inequalities are tight and
-the maxima need no binary of their own: binaries are the choices X alone. Waiting is the work ahead *before* a request;
-the source's equations add its own service to it a second time.
+A window of requests is decided together and the first half of it is kept. For every resource that the alternatives load
+differently there is the work ahead of each request, V, in microseconds of all its places together: V[t+1] >= V[t] +
+demand of t's path / capacity - time until t+1,  V >= 0 and what request t waits there, if its path goes over it: W[t]
+>= V[t] - (1 - 1/capacity) * service - M * (1 - X[t])  ,  W >= 0. The sum of all W and of the chosen paths' times is
+minimised. As more V and W only cost, both inequalities are tight and the maxima need no binary of their own: only the
+choices X are binary. Waiting is the work ahead *before* a request; LEO's equations add its own service to it a second
+time.
 """
 
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from penstock.paths.request_sequence import Sequence
 from penstock.paths.route_table import RouteTable
 
 _GAP = 1e-4
-"""How far from the best a window's decisions may be, as a share."""
+"""The relative gap to the optimum that a window's decisions may have."""
 
 
 def optimal_choices(table: RouteTable, sequence: Sequence, horizon: int) -> Array:
@@ -52,7 +51,7 @@ class _Loads:
 
 
 def _loads(table: RouteTable) -> _Loads:
-    """What paths ask of the resources that not all paths of a type load alike."""
+    """The demands of paths on the resources that not all paths of a type load alike."""
     demand, service = path_demands(table)
     unlike = [
         any(np.ptp(demand[list(table.paths_of(kind)), each]) > 0 for kind in range(len(table.types)))
@@ -76,7 +75,8 @@ def path_demands(table: RouteTable) -> tuple[Array, Array]:
 
 def _decide(table: RouteTable, loads: _Loads, kinds: Array, gaps: Array, work: Array) -> Array:
     """Paths of the requests of one window; `work` is ahead of the first."""
-    # Every worker of a cluster has the table of selectors, and few choose this one: a solver takes long to import.
+    # Imported here: every worker of a cluster has the table of selectors, few use this one, and a solver takes long to
+    # import.
     from scipy.optimize import Bounds, milp
 
     program = _Program(table, loads, kinds, gaps, work)
@@ -103,7 +103,7 @@ class _Program:
         self._size = int(self._first[-1]) + 2 * self._requests * self._resources
         total = loads.demand.max(axis=0) * self._requests + work
         self._most = total + 1.0
-        """More than can be ahead of any request of the window."""
+        """An upper bound on the work ahead of any request of the window."""
         self._rows: list[tuple[dict[int, float], float, float]] = []
         for request in range(self._requests):
             self._add_request(request)

@@ -1,4 +1,4 @@
-"""A recorded or drawn sequence of requests: when each comes, its type, and what it may depend on."""
+"""A recorded or drawn sequence of requests: the arrival of each, its type, and what it may depend on."""
 
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ def draw_sequence(
 
 
 def with_noise(sequence: Sequence, visits: int, share: float, seed: int) -> Sequence:
-    """The sequence, of which each visit takes up to `share` longer than profiled, at random: as real nodes do."""
+    """The sequence, with each visit taking up to `share` longer than profiled, at random, as real nodes do."""
     noise = _units(seed, "noise", len(sequence.arrivals) * visits) * share
     return sequence._replace(noise=noise.reshape(len(sequence.arrivals), visits))
 

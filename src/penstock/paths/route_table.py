@@ -16,7 +16,7 @@ from penstock.graph.inline_kernels import borrowed, inner
 from penstock.paths.documents import ApplicationDocument, HardwareDocument, RequestDocument, StepDocument
 
 NETWORK, COMMON = 1, 2
-"""Of a visit: its resource is between hosts; all paths of the request type go over its resource."""
+"""Flags of a visit: its resource is between hosts; all paths of the request type go over its resource."""
 
 
 class RouteArrays(NamedTuple):
@@ -34,7 +34,7 @@ class RouteArrays(NamedTuple):
     base: Array  # float64 [paths]: at both hosts, without queues
     end_to_end: Array  # float64 [paths]: network included, jitter at its mean
     distinct: Array  # float64 [paths]: of the resources that not all paths of the type go over
-    toll: Array  # float64 [paths]: service at both hosts, divided by capacities
+    toll: Array  # float64 [paths]: LEO's communication toll: service at both hosts, divided by capacities
     depends: Array  # int32 [types]: number of the dependency in DEPENDENCIES
     writes: Array  # bool [types]
 
@@ -55,7 +55,7 @@ DEPENDENCIES = ("none", "address", "message")
 
 @dataclass(frozen=True)
 class RouteTable:
-    """`RouteArrays`, and what its numbers are called."""
+    """`RouteArrays`, and the names of its numbers."""
 
     routes: RouteArrays
     types: tuple[str, ...]
@@ -91,7 +91,7 @@ class _Visit:
 
 
 def build_routes(application: ApplicationDocument, hardware: HardwareDocument) -> RouteTable:
-    """The table of an application on a hardware model; refused where a path needs what the hardware lacks."""
+    """The table of an application on a hardware model; an error where a path needs what the hardware lacks."""
     resources = (*hardware.nodes, *hardware.links)
     number = {name: place for place, name in enumerate(resources)}
     visits: list[_Visit] = []
@@ -169,7 +169,7 @@ def _check_node(node: str, hardware: HardwareDocument, where: str) -> None:
 
 
 def _path_times(arrays: dict[str, Array]) -> dict[str, Array]:
-    """What follows from the visits for every path, without queues."""
+    """The times of every path that follow from its visits, without queues."""
     time = arrays["service"] + arrays["delay"] + arrays["jitter"].mean(axis=1)
     at_hosts, apart = (arrays["flags"] & NETWORK) == 0, (arrays["flags"] & COMMON) == 0
     work = arrays["service"] / arrays["capacity"][arrays["resource"]]

@@ -1,6 +1,6 @@
-"""The kernels that decide which path a request takes: one rule after the other, over one shape of state.
+"""The kernels that decide which path a request takes: one rule after the other, over one state layout.
 
-Numba keeps no compiled kernel that takes functions, so a rule is asked for by its number.
+Numba does not cache kernels that take functions, so a rule is given by its number.
 """
 
 import math
@@ -14,11 +14,11 @@ from penstock.graph.hashing import below, draw
 from penstock.graph.inline_kernels import borrowed, inner
 from penstock.paths.route_table import COMMON, RouteArrays, RouteTable
 
-# What a selector knows while it decides: one shape of state for all of them, so that one kernel serves all.
+# The state of a selector: one layout for all of them, so that one kernel serves all.
 
 
 class SelectorState(NamedTuple):
-    """Arrays that a selector's functions read and write. What a column holds is said where it is used."""
+    """Arrays that a selector's functions read and write. Columns are documented where they are used."""
 
     paths: Array  # float64 [paths, 4]
     free: Array  # float64 [resources]: when its queue will be empty, in microseconds
@@ -31,10 +31,11 @@ class SelectorState(NamedTuple):
 
 
 TOLERANCE, NEWEST, HALF_LIFE, BEHIND = 0, 1, 2, 3
-"""Places in `settings`."""
+"""Indices of `settings`."""
 _ALL_BEHIND = 1.0
 """Work of s in a queue of w delays each request that arrives while w drains by s; at a resource that is fully used
-these are w / s."""
+these are w / s.
+"""
 
 
 def new_state(routes: RouteArrays, requests: int, key: np.uint64) -> SelectorState:
@@ -64,7 +65,7 @@ def borrowed_state(state: SelectorState) -> SelectorState:
 # `static`, `node:NAME` and `random`: choices that no measurement changes.
 
 _CREDIT = 0
-"""Column of `paths`: how much of its share a path has not had yet."""
+"""Column of `paths`: the part of its share that a path has not had yet."""
 
 
 @inner
@@ -97,7 +98,7 @@ def quickest_shares(table: RouteTable) -> Array:
 
 
 def node_shares(table: RouteTable, node: str) -> Array:
-    """All requests on the quickest path over a node; a type that has none takes its quickest path."""
+    """All requests on the quickest path over a node; types without such a path take their quickest one."""
     if not any(node in table.visited(path) for path in range(len(table.paths))):
         nodes = dict.fromkeys(name for path in range(len(table.paths)) for name in table.visited(path))
         raise PenstockError(f"No path goes over {node!r}{nearest(node, nodes)}", code="unknown-name")
@@ -112,12 +113,12 @@ def node_shares(table: RouteTable, node: str) -> Array:
 # `greedy-end-to-end` and `greedy-intra`: the path whose last completed request took least.
 
 _LAST, _KNOWN = 0, 1
-"""Columns of `paths`: what the last completed request took, and whether there was one."""
+"""Columns of `paths`: the time of the last completed request, and whether there was one."""
 
 
 @inner
 def greedy_choose(routes: RouteArrays, state: SelectorState, kind: int, profiled: np.ndarray) -> int:
-    """The path of a request type with the least time; before the first completion `profiled` stands for it."""
+    """The path of a request type with the least time; before the first completion `profiled` is used."""
     best, least = -1, np.inf
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
         cost = state.paths[path, _LAST] if state.paths[path, _KNOWN] > 0.0 else profiled[path]
@@ -128,25 +129,25 @@ def greedy_choose(routes: RouteArrays, state: SelectorState, kind: int, profiled
 
 @inner
 def greedy_observe(state: SelectorState, path: int, took: float) -> None:
-    """Remember what a completed request took."""
+    """Record the time of a completed request."""
     state.paths[path, _LAST], state.paths[path, _KNOWN] = took, 1.0
 
 
 # `ipipe`: a request type moves to another path when a request took longer than the base time, and back.
 
 _PLACE = 0
-"""Column of `paths`, in the row of a type's first path: the type's place in the order of base times."""
+"""Column of `paths`, in the row of a type's first path: the type's position in the order of base times."""
 
 
 @inner
 def ipipe_choose(routes: RouteArrays, state: SelectorState, kind: int) -> int:
-    """The path at the type's place in the order of base times."""
+    """The path at the type's position in the order of base times."""
     return _path_at(routes, kind, int(state.paths[routes.type_first[kind], _PLACE]))
 
 
 @inner
 def ipipe_observe(routes: RouteArrays, state: SelectorState, kind: int, path: int, end_to_end: float) -> None:
-    """Only requests of the present path count: a slow one moves the type on, and from the last place to the first.
+    """Only requests of the current path count: a slow one moves the type on, and from the last position to the first.
 
     One that was not slow moves it back. So a type whose first path is quick stays there.
     """
@@ -175,12 +176,13 @@ def _path_at(routes: RouteArrays, kind: int, place: int) -> int:
     return int(first)
 
 
-# `leo`, the source's rule: the path with the least k * toll + base, where k counts slow completions in a row.
+# `leo`, LEO's rule: the path with the least k * toll + base, where k counts slow completions in a row and the
+# (communication) toll is the work that a request adds to the queues of its path.
 
 _K = 0
 """Column of `paths`: completions slower than the base time since the last that was not."""
 _ROUNDING = 1e-9
-"""A share of the base time: sums of the same times in another order differ by less."""
+"""A relative tolerance: sums of the same times in another order differ by less."""
 
 
 @inner
@@ -196,7 +198,7 @@ def leo_choose(routes: RouteArrays, state: SelectorState, kind: int) -> int:
 
 @inner
 def leo_observe(routes: RouteArrays, state: SelectorState, path: int, at_hosts: float) -> None:
-    """A completion slower than the base time counts one up, another resets the count."""
+    """Count a completion slower than the base time; any other resets the count."""
     if at_hosts > routes.base[path] * (1.0 + _ROUNDING):
         state.paths[path, _K] += 1.0
     else:
@@ -204,17 +206,15 @@ def leo_observe(routes: RouteArrays, state: SelectorState, path: int, at_hosts: 
 
 
 # `leo-smooth`, ours: k * toll + base, with k from the table of requests in progress and corrected by measurements.
-#
 # Every node and link has the queue that requests have made so far, whichever path they took, so paths that share a link
 # share its queue; it drains with time. A queue counts twice: a request waits in it, and those that come while it drains
-# wait for the request. Counted once, as each request by itself would like it, fast paths are filled until they are as
-# slow as the others. Chunks of one transfer count it once: a transfer ends with the last of them.
-#
-# What completions took beyond that is averaged with decaying weights: deviations within a band are ignored, and an old
-# measurement is forgotten, so that a path that was slow is tried again.
+# wait for the request. Counted once, as is best for each request by itself, fast paths are filled until they are as
+# slow as the others. Chunks of one transfer count it once: a transfer ends with the last of them. What completions took
+# beyond that is averaged with decaying weights: deviations within a band are ignored, and an old measurement is
+# forgotten, so that a path that was slow is tried again.
 
 _EXCESS, _MEASURED_AT = 0, 1
-"""Columns of `paths`: microseconds beyond what was expected, averaged; when that was measured last."""
+"""Columns of `paths`: the averaged excess over the expected time in microseconds; when it was last measured."""
 
 _RECOVERED = 0.5
 """Weight of a new measurement that is faster than the average of earlier ones."""
@@ -222,7 +222,7 @@ _RECOVERED = 0.5
 
 @inner
 def leo_smooth_choose(routes: RouteArrays, state: SelectorState, kind: int, now: float) -> int:
-    """The path of a request type on which a request is expected to cost least: itself, and those behind it."""
+    """The path of a request type with the least expected cost: of the request itself, and of those behind it."""
     best, least = -1, np.inf
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
         cost = routes.end_to_end[path] + _excess(state, path, now)
@@ -235,14 +235,14 @@ def leo_smooth_choose(routes: RouteArrays, state: SelectorState, kind: int, now:
 
 @inner
 def leo_smooth_assign(routes: RouteArrays, state: SelectorState, path: int, slot: int, now: float) -> None:
-    """Enter a request into the queues of its path; `slot` is its place in the table of requests in progress."""
+    """Enter a request into the queues of its path; `slot` is its slot in the table of requests in progress."""
     apart, longest, slowest = routes.distinct[path], 0.0, -1
     for visit in range(routes.first[path], routes.first[path + 1]):
         if routes.flags[visit] & COMMON == 0:
             apart += _wait(routes, state, visit, now)
             if routes.service[visit] > longest:
                 longest, slowest = routes.service[visit], visit
-    # A path that was slower than profiled serves those behind more slowly too: it is tried again with few.
+    # A path slower than profiled also serves those behind more slowly: it is tried again with few requests.
     slower = max(_excess(state, path, now), 0.0)
     for visit in range(routes.first[path], routes.first[path + 1]):
         resource = routes.resource[visit]
@@ -260,7 +260,7 @@ def leo_smooth_observe(
     if abs(deviation) <= state.settings[TOLERANCE] * routes.distinct[path]:
         deviation = 0.0
     before = _excess(state, path, now)
-    # A path that was slow and is fast again is trusted sooner than one that becomes slow is avoided.
+    # A slow path that is fast again is trusted sooner than a path that becomes slow is avoided.
     weight = state.settings[NEWEST] if deviation >= before or before <= 0.0 else _RECOVERED
     state.paths[path, _EXCESS] = before + weight * (deviation - before)
     state.paths[path, _MEASURED_AT] = now
@@ -268,7 +268,7 @@ def leo_smooth_observe(
 
 @inner
 def _wait(routes: RouteArrays, state: SelectorState, visit: int, now: float) -> float:
-    """What a request would wait at a visit's resource: its queue, less what other places serve at the same time."""
+    """The wait of a request at a visit's resource: its queue, less what other places serve at the same time."""
     resource = routes.resource[visit]
     beside = routes.service[visit] * (1.0 - 1.0 / routes.capacity[resource])
     return float(max(state.free[resource] - now - beside, 0.0))
@@ -276,14 +276,14 @@ def _wait(routes: RouteArrays, state: SelectorState, visit: int, now: float) -> 
 
 @inner
 def _excess(state: SelectorState, path: int, now: float) -> float:
-    """The averaged excess, of which half is forgotten in every half-life."""
+    """The averaged excess, decayed by its half-life."""
     excess = state.paths[path, _EXCESS]
     if excess == 0.0:
         return 0.0
     return float(excess * math.exp2((state.paths[path, _MEASURED_AT] - now) / state.settings[HALF_LIFE]))
 
 
-# The three questions that a selector answers, passed on to its rule: which path, what was taken, what it took.
+# The functions of a selector, dispatched to its rule: choose a path, assign it, observe its time.
 
 (
     LEO_RULE,
@@ -320,7 +320,9 @@ def choose(rule: int, routes: RouteArrays, state: SelectorState, kind: int, requ
 
 @inner
 def assign(rule: int, routes: RouteArrays, state: SelectorState, path: int, slot: int, now: float) -> None:
-    """A request takes this path, chosen or forced; `slot` is its place in the table of requests in progress."""
+    """Record that a request takes this path, chosen or forced; `slot` is its slot in the table of
+    requests in progress.
+    """
     if rule == LEO_SMOOTH_RULE:
         leo_smooth_assign(routes, state, path, slot, now)
 
@@ -338,7 +340,7 @@ def observe(
     apart: float,
     now: float,
 ) -> None:
-    """A request completed: what it took in all, at both hosts, and on what its alternatives do not share."""
+    """Record a completed request: its time in all, at both hosts, and on what its alternatives do not share."""
     if rule == LEO_RULE:
         leo_observe(routes, state, path, at_hosts)
     elif rule == LEO_SMOOTH_RULE:
@@ -353,7 +355,7 @@ def observe(
 
 @inner
 def path_like(routes: RouteArrays, kind: int, label: int) -> int:
-    """The path of a request type that bears a label, or -1."""
+    """The path of a request type with a label, or -1."""
     for path in range(routes.type_first[kind], routes.type_first[kind + 1]):
         if routes.label[path] == label:
             return path

@@ -27,12 +27,12 @@ from penstock.paths.rules import (
     quickest_shares,
 )
 
-# What an entry of the registry of selectors says.
+# The entries of the registry of selectors.
 
 
 @dataclass(frozen=True)
 class SelectorInput:
-    """What a selector may look at before the first request."""
+    """What a selector may use before the first request."""
 
     table: RouteTable
     sequence: Sequence | None
@@ -54,14 +54,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Selector:
-    """A way to choose a path: the number of its rule, and what it prepares."""
+    """A way to choose a path: the number of its rule, and its preparation."""
 
     name: str
     rule: int
     about: str
     prepare: Callable[[SelectorInput], Prepared] = lambda case: Prepared()
     argument: str = ""
-    """What must follow a colon behind the name; empty: nothing."""
+    """What must follow a colon after the name; empty: nothing."""
     online: bool = True
     """Whether it can decide for requests that are not known ahead."""
 
@@ -83,12 +83,12 @@ GREEDY_INTRA = Selector("greedy-intra", GREEDY_INTRA_RULE, "the path whose last 
 IPIPE = Selector("ipipe", IPIPE_RULE, "move to the next path while end-to-end times exceed the base time, and back")
 
 
-# `leo`: the source's rule.
+# `leo`: LEO's rule.
 
-LEO = Selector("leo", LEO_RULE, "least k * toll + base; k counts slow completions in a row, a fast one resets it")
+LEO = Selector("leo", LEO_RULE, "least k * toll + base (LEO); k counts slow completions in a row, a fast one resets it")
 
 
-# `leo-smooth`: the source's rule with steadier estimates.
+# `leo-smooth`: LEO's rule with steadier estimates.
 
 LEO_SMOOTH = Selector(
     "leo-smooth",

@@ -1,4 +1,4 @@
-"""Simulate an application's requests under a selector, and say what they took."""
+"""Simulates an application's requests under a selector, and reports their times."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from penstock.paths.rules import SelectorState, borrowed_state, new_state
 from penstock.paths.selectors import SelectorInput, selector_named
 from penstock.progress import SILENT, Progress
 
-# A binary heap of events by time. Of two at one time the smaller request goes first: nothing depends on history.
+# A binary heap of events by time. Ties go to the smaller request number, so that nothing depends on history.
 
 
 @inner
@@ -36,7 +36,7 @@ def push_event(times: Array, requests: Array, size: int, time: float, request: i
 
 @inner
 def pop_event(times: Array, requests: Array, size: int) -> None:
-    """Take the first event, which the caller has read, out of the heap of `size` events."""
+    """Remove the first event, which the caller has read, from the heap of `size` events."""
     size -= 1
     time, request = times[size], requests[size]
     k = 0
@@ -54,28 +54,29 @@ def pop_event(times: Array, requests: Array, size: int) -> None:
     times[k], requests[k] = time, request
 
 
-# Requests over paths in time: a request is at one resource after the other, and every resource serves in order.
-#
-# An event is a request's arrival at its next resource, or its completion. As events are handled in order of time, a
-# place of a resource is given to whoever comes first, and its next free time is all that has to be known of it.
+# Requests over paths in time: a request is at one resource after the other, and every resource serves in order. An
+# event is a request's arrival at its next resource, or its completion. As events are handled in order of time, a place
+# of a resource is given to the first that comes, and only its next free time has to be known.
 
 _MOST_VISITS = 1 << 20
-"""More than any path has: draws of two requests never meet."""
+"""More than any path has, so that random draws of two requests never coincide."""
 
 
 class RequestRecord(NamedTuple):
-    """What became of each request, and how long each resource was held."""
+    """The outcome of each request, and how long each resource was held."""
 
     path: Array  # int32 [requests]
     end: Array  # float64 [requests]: microseconds
-    at_hosts: Array  # float64 [requests]: the source's signal: end to end, without the network
+    at_hosts: Array  # float64 [requests]: LEO's signal: end to end, without the network
     apart: Array  # float64 [requests]: on resources that the alternatives do not all go over
     busy: Array  # float64 [resources]: microseconds
     forced: Array  # bool [requests]: whether it followed a request in progress
 
 
 class RequestScratch(NamedTuple):
-    """Memory of a run. Its caller holds it: a kernel would free its own as soon as only borrowed arrays are left."""
+    """Memory of a run. The caller must keep it: a kernel would free its own as soon as only
+    borrowed arrays are left.
+    """
 
     times: Array  # float64 [requests + 1]
     waiting: Array  # int64 [requests + 1]
@@ -91,7 +92,7 @@ def new_scratch(requests: int, places: int) -> RequestScratch:
 
 
 def new_record(requests: int, resources: int) -> RequestRecord:
-    """An empty record."""
+    """An empty record for so many requests and resources."""
     return RequestRecord(
         np.full(requests, -1, np.int32),
         np.zeros(requests),
@@ -183,7 +184,7 @@ def _visit(
     free: Array,
     record: RequestRecord,
 ) -> float:
-    """When a request that came to a resource now is at the next one."""
+    """When a request that comes to a resource now is at the next one."""
     resource = routes.resource[visit]
     place = places[resource]
     for other in range(place + 1, places[resource + 1]):
@@ -198,7 +199,7 @@ def _visit(
         service *= slow[resource, 2]
     free[place] = start + service
     record.busy[resource] += service
-    # Added up from differences: the clock's own digits would drown those of a short service.
+    # Summed from differences: the clock's magnitude would lose the digits of a short service.
     took = start - now + service + routes.delay[visit]
     least, most = routes.jitter[visit, 0], routes.jitter[visit, 1]
     if most > 0.0:
@@ -230,7 +231,7 @@ def _complete(
 
 
 _WARM = 0.1
-"""The share of requests at the beginning that figures leave out: queues are still filling."""
+"""The share of requests at the beginning that figures leave out, as queues are still filling."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,7 @@ class Disturbance:
 
 @dataclass(frozen=True)
 class SimulatedRequests:
-    """What became of the requests of one sequence."""
+    """The outcome of the requests of one sequence."""
 
     selector: str
     table: RouteTable
@@ -282,7 +283,7 @@ def simulate_paths(
     disturbances: tuple[Disturbance, ...] = (),
     weights: Array | None = None,
 ) -> SimulatedRequests:
-    """Every request of the sequence over the path that the selector chooses; the same result for the same seed.
+    """Simulate every request of the sequence over the path that the selector chooses; deterministic for a seed.
 
     `weights` replaces the shares of a selector with a fixed division.
     """
@@ -310,7 +311,7 @@ def _slow(table: RouteTable, disturbances: tuple[Disturbance, ...]) -> Array:
     return out
 
 
-# Profile the paths of an application on a hardware model: what a lone request takes, and what a burst adds.
+# Profile the paths of an application on a hardware model: the time of a single request, and what a burst adds.
 
 _LONE, _BURST = 512, 1024
 """Requests that are sent one after the other, and at once."""
@@ -329,7 +330,7 @@ def profile_paths(
 
 
 def with_metrics(table: RouteTable, metrics: MetricsDocument) -> RouteTable:
-    """The table, of which selectors see the profiled times instead of those that follow from the files."""
+    """The table with the profiled times, for selectors, instead of those that follow from the files."""
     columns: dict[str, list[float]] = {"base": [], "end_to_end": [], "distinct": [], "toll": []}
     for path, name in enumerate(table.paths):
         kind = table.types[table.type_of(path)]
@@ -362,7 +363,7 @@ def _profile(table: RouteTable, path: int, seed: int) -> PathMetrics:
 
 
 def _run(table: RouteTable, path: int, arrivals: np.ndarray, seed: int) -> SimulatedRequests:
-    """Requests on one path alone."""
+    """Simulate requests on a single path."""
     count, kind = len(arrivals), table.type_of(path)
     sequence = Sequence(
         arrivals.astype(np.float64), np.full(count, kind, np.int32), np.arange(count, dtype=np.int64), np.empty((0, 0))

@@ -30,13 +30,13 @@ class BufferPool:
     """Flat buffers lent out as arrays of any shape and dtype. There are never more than are in use at once."""
 
     def __init__(self, page_locked: bool = False) -> None:
-        """`page_locked`: memory that a device can copy from asynchronously."""
+        """`page_locked` selects memory that a device can copy from asynchronously."""
         self._free: list[Array] = []
         self._page_locked = page_locked
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[Array, Array]:
-        """(an array of the shape, the buffer to give back)."""
+        """An array of the shape, and the buffer to give back."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         buffer = self._fitting(size)
         return buffer[:size].view(dtype).reshape(shape), buffer
@@ -135,7 +135,7 @@ class EdgeReading:
         return [source.read(self._ids, device, dtype=torch.float32) for source in self._fields.sources]
 
     def attached(self, arrays: Sequence[Any], move: MoveRows) -> dict[int, Block]:
-        """By the blocks' identities, the same blocks with their edge fields."""
+        """The blocks with their edge fields, by the identities of the original blocks."""
         rows = [move(array) for array in arrays]
         columns = [each.reshape(len(each), math.prod(each.shape[1:])) for each in rows[: len(self._fields.features)]]
         features = None if not columns else columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
@@ -197,7 +197,7 @@ class EdgeRows:
         batch.blocks = _with_rows(batch.blocks, read, lambda rows: rows)
 
     def attached(self, blocks: Sequence[Any]) -> list[Any]:
-        """Blocks with their edge fields, read at once."""
+        """The blocks with their edge fields, read in one call."""
         if not self.fields:
             return list(blocks)
         readings = self.readings(blocks)
@@ -236,7 +236,7 @@ Move = Callable[[Array], torch.Tensor]
 
 
 class RowReading(Protocol):
-    """What one batch reads from one source."""
+    """The reading of one batch from one source."""
 
     @property
     def shapes(self) -> Sequence[tuple[tuple[int, ...], Any]]:
@@ -250,10 +250,10 @@ class RowReading(Protocol):
 
 
 class RowReader(Protocol):
-    """Decides what batches read."""
+    """Decides which rows batches read."""
 
     def reading(self, batch: MiniBatch, node_type: str, source: RowSource) -> RowReading:
-        """What a sampled batch reads of the features of a node type."""
+        """The reading of a sampled batch of the features of a node type."""
 
 
 class PlainReading:

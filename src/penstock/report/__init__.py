@@ -1,9 +1,9 @@
-"""From a run folder to a page: `report.html`, one file that works offline.
+"""Makes a run folder into a page: `report.html`, one file that works offline.
 
-`run_folder` and `run_logs` read, and accept what a run that is going or has died leaves unfinished; `charts` and
-`timeline` draw; `words` puts numbers and findings into words; `page` puts the page together from the cards of `curves`,
-`facts`, `cluster` and `explanations`, with the pieces of `markup` and the style and script of `assets`. `gantt/` draws
-simulated timelines, and `explanations` also what a prediction rests on. Nothing here writes anything but pages.
+`run_folder` and `run_logs` read the folder, also where a run is unfinished or has died; `charts` and `timeline` draw;
+`words` puts numbers and findings into sentences; `page` composes the page of the cards of `curves`, `facts`, `cluster`
+and `explanations`, with the elements of `markup` and the style and script of `assets`. `gantt/` draws simulated
+timelines, and `explanations` also draws the explanation of a prediction. Nothing here writes anything but pages.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunRecord", "read_run", "render", "write_explanation_page", "write_report", "write_report_or_note"]
 
-# Looked up on first use, so that a command's help waits for no page.
+# Imported on first use, so that a command's help does not load the code of pages.
 __getattr__ = lazy_names(
     __name__,
     {

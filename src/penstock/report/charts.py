@@ -1,7 +1,7 @@
 """Curves and columns as SVG that stretches while its text does not.
 
-The drawing is stretched to whatever width the page has; labels and dots lie over it as HTML at percentages, so a
-phone and a wide screen show the same text size. What a pointer shows is written beside it, ready to be read aloud.
+The drawing is stretched to whatever width the page has; labels and dots lie over it as HTML at percentages, so a phone
+and a wide screen show the same text size. What a pointer shows is in a data attribute of the chart.
 """
 
 import json
@@ -17,7 +17,7 @@ _LOG_FROM = 30.0
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of values; `ticks` are values with their labels."""
+    """A range of values; `ticks` are pairs of a value and its label."""
 
     low: float
     high: float
@@ -25,12 +25,12 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Where `value` lies: 0 at the low end, 1 at the high one."""
+        """The position of `value` along the axis: 0 at the low end, 1 at the high one."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
         if high <= low:
-            # Numbers so large that nothing lies between two neighbours.
+            # Numbers so large that no float lies between two neighbouring ticks.
             return 0.5
         return min(max((value - low) / (high - low), 0.0), 1.0)
 
@@ -41,7 +41,7 @@ def fitted(values: Iterable[float], from_zero: bool = False, most: int = 5) -> A
     low, high = min(seen), max(seen)
     size = max(abs(low), abs(high))
     if high - low <= size * 1e-6:
-        # All alike: a band around them.
+        # All values are equal: the axis is a band around them.
         low, high = (0.0, 1.0) if from_zero else (low - (size * 0.1 or 1.0), high + (size * 0.1 or 1.0))
     step = _round_step((high - low) / most)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -83,7 +83,7 @@ def epoch_axis(places: Iterable[float]) -> Axis:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """Seconds in the unit that suits a duration, and its name."""
+    """The unit that suits a duration in seconds: the factor from seconds to it, and its name."""
     for size, name in ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"), (1e-3, "milliseconds")):
         if longest >= 2 * size:
             return size, name
@@ -91,7 +91,7 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 
 def _round_step(rough: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """The least of 1, 2 or 5 times a power of ten that is not below `rough`."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next((digit * power for digit in (1, 2, 5) if rough <= digit * power * 1.0001), 10 * power)
 
@@ -123,7 +123,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point worth finding: a dot with a few words above or below it."""
+    """A highlighted point: a dot with a few words above or below it."""
 
     x: float
     y: float
@@ -141,12 +141,12 @@ def line_chart(
     x_name: str = "epoch",
     area: bool = False,
 ) -> str:
-    """Curves over common axes; `behind` is a faint one without a pointer, `area` fills below the first."""
+    """Curves over common axes, as HTML; `behind` is a faint curve without tooltips, `area` fills below the first."""
     drawn = [_grid(y)]
     if behind:
         drawn.append(f'<path class="behind" d="{_path(thinned(behind, MOST_POINTS), x, y)}"/>')
     dots = []
-    # The first lies on top.
+    # Drawn in reverse order, so that the first lies on top.
     for each in reversed(series):
         points = thinned(each.points, MOST_POINTS)
         if area and each is series[0]:
@@ -159,7 +159,7 @@ def line_chart(
 
 
 def column_chart(title: str, series: Series, x: Axis, y: Axis, x_name: str = "epoch") -> str:
-    """One column for each point: for few enough points that columns can be told apart."""
+    """One column for each point, as HTML; for few enough points that columns can be told apart."""
     width = min(_SIZE / max(x.high - x.low, 1.0) * 0.72, 90.0)
     drawn = [_grid(y)]
     for at, value in series.points:
@@ -226,7 +226,7 @@ def _area(points: Sequence[Point], x: Axis, y: Axis) -> str:
 
 
 def _lonely(points: Sequence[Point]) -> list[tuple[float, float]]:
-    """Points without a neighbour, which a line would not show."""
+    """Points without a neighbour, which a line would not show; they are drawn as dots."""
     values = [None, *(value for _, value in points), None]
     return [
         (at, value)
@@ -250,7 +250,7 @@ def _marked(mark: Mark, x: Axis, y: Axis) -> str:
 
 
 def _hovers(series: Sequence[Series], x: Axis, y: Axis, x_name: str) -> str:
-    """For every x worth pointing at: its place, its name, and per curve the height, look and text."""
+    """The data of tooltips as JSON: for every x its position, its name, and per curve the height, look and text."""
     by_x: dict[float, list[tuple[float, str, str]]] = {}
     for each in series:
         for at, value in each.points:

@@ -9,13 +9,13 @@ from penstock.report.run_folder import RunRecord
 from penstock.report.run_logs import mapping, number, whole
 from penstock.report.words import mebibytes, seconds
 
-# The cards of a run on several machines: its tasks, what travelled between them, and who was lost.
+# The cards of a run on several machines: its tasks, what was sent between them, and which tasks were lost.
 
 _MOST_FLOWS = 12
 _MOST_TASKS = 64
 _LONGEST = 60
 _ROUNDING, _SMALL = 0.0005, 0.0995
-"""Shares below which a difference is none, and below which it is given with a decimal."""
+"""Shares below which a difference counts as none, and below which it is written with a decimal."""
 _USES = {
     "rows": "features for batches",
     "lists": "neighbour lists for batches",
@@ -23,7 +23,7 @@ _USES = {
     "preparation": "lists before the first batch",
     "explanations": "for explanations",
 }
-"""How the bytes of a run's batches are called, by use."""
+"""How the page names the bytes of a run's batches, by use."""
 
 
 def cluster_cards(run: RunRecord) -> list[str]:
@@ -33,7 +33,7 @@ def cluster_cards(run: RunRecord) -> list[str]:
 
 
 def _plan_card(run: RunRecord) -> str:
-    """What a plan had said beside what happened; nothing for a run without one."""
+    """The plan's predictions beside what was measured, as HTML; empty for a run without a plan."""
     said = mapping(run.result.get("predicted"))
     foretold = number(said.get("epoch_s"))
     # The first epoch compiles kernels and fills the pipeline.
@@ -91,7 +91,7 @@ def _traffic_card(run: RunRecord) -> str:
 
 
 def _over(received: float, least: float) -> str:
-    """How much more was received than each distinct row once for each batch; rows that a cache keeps make it less."""
+    """How much more was received than each distinct row once for each batch; a cache of rows can make it less."""
     over = received / least - 1
     if abs(over) < _ROUNDING:
         return "no row came twice"
@@ -100,7 +100,7 @@ def _over(received: float, least: float) -> str:
 
 
 def _paths(run: RunRecord) -> str:
-    """What features each worker got along which path."""
+    """The bytes of features that each worker read along each path, as HTML."""
     shown = []
     for task in [mapping(task) for task in _list(run.result.get("tasks"))][:_MOST_TASKS]:
         for path, use in mapping(task.get("feature_paths")).items():
@@ -124,7 +124,7 @@ def _caches(run: RunRecord) -> str:
 
 
 def _coflows(run: RunRecord) -> str:
-    """What belonged together, and how long it took from its first request to its last answer."""
+    """The coflows by kind, and the time of each from its first request to its last answer, as HTML."""
     found = [mapping(each) for each in _list(run.result.get("coflows"))]
     shown = [
         [
@@ -146,7 +146,7 @@ def _recovery(lost: dict[str, Any]) -> str:
 
 
 def _memory(peak: float | None) -> str:
-    """A task that ended before it was looked at has no peak."""
+    """A task's peak memory as text; empty for a task that ended before it was measured."""
     return mebibytes(peak) if peak else "not measured"
 
 

@@ -13,7 +13,7 @@ from penstock.graph.files import read_document
 from penstock.report.run_logs import mapping, number, numbers, whole
 
 _OWN = ("run", "order_costs")
-"""Fields that differ between any two runs and say nothing."""
+"""Fields that differ between any two runs and are not compared."""
 _UNDERSTOOD = "a plan, a run folder, or what `penstock train`, `plan` or `simulate` print with --json"
 
 
@@ -112,7 +112,9 @@ def _of_plan(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _of_run(result: Mapping[str, Any]) -> dict[str, float]:
-    """Of a run: its median epoch, without the first where there are more, in which kernels are compiled."""
+    """The quantities of a run: its median epoch, without the first one (which compiles kernels)
+    where there are more.
+    """
     found: dict[str, float] = {}
     given = result.get("epoch_seconds")
     epochs = [each for each in map(number, given if isinstance(given, list) else []) if each is not None]
@@ -136,7 +138,7 @@ def _of_simulation(document: Mapping[str, Any]) -> dict[str, float]:
     if iteration is not None:
         found["iteration_s"] = iteration
     found |= _picked(document, "makespan_s", "step_s", "exposed_communication_s", "bubble_fraction")
-    # Of the whole makespan, where a plan's is of one iteration.
+    # This is the bound of the whole makespan; a plan's is of one iteration.
     if (bound := number(document.get("lower_bound_s"))) is not None:
         found["makespan_lower_bound_s"] = bound
     coflows = _picked(mapping(document.get("coflows")), "mean_cct_s", "p95_cct_s")

@@ -95,7 +95,7 @@ def memory_card(run: RunRecord) -> str:
 
 
 def _epoch_times(values: list[float]) -> str:
-    """The median where there are enough epochs for one to say something."""
+    """A sentence on the epochs' times; it names the median where there are enough epochs for one."""
     if len(values) < 2:
         return ""
     if len(values) < _FEW_EPOCHS:
@@ -119,7 +119,7 @@ def _texts(points: list[Point], words: Callable[[float], str]) -> dict[float, st
 
 
 def _steps_in_epochs(run: RunRecord) -> list[Point]:
-    """Losses within epochs at the fraction of the epoch where they were met."""
+    """The losses of single batches, each at its fraction of the epoch."""
     ends = [(each.step, each.epoch) for each in run.log.epochs if each.step is not None]
     if not ends or ends != sorted(ends):
         return []
@@ -140,10 +140,10 @@ def _divergence(run: RunRecord) -> str:
     return "" if first is None else f'<b class="bad">The loss was not a finite number at epoch {first:,}.</b>'
 
 
-# The card of validation metrics: one chart for each, and a table of what the best model reached.
+# The card of validation metrics: one chart for each, and a table of the best model's values.
 
 _MOST_CHARTS, _FEW_CHARTS = 4, 2
-"""Charts in all, and those below each other in one column."""
+"""The most charts in all, and the most that are stacked in one column."""
 
 
 class _Curve(NamedTuple):
@@ -172,12 +172,12 @@ def validation_card(run: RunRecord) -> str:
 
 
 def _curves(run: RunRecord) -> list[_Curve]:
-    """The metric that decides first; metrics with the same values share a curve."""
+    """The curves, the deciding metric's first; metrics with the same values share a curve."""
     names = list(dict.fromkeys(name for each in run.log.epochs for name in each.val))
     names.sort(key=lambda name: name != run.metric)
     found: list[_Curve] = []
     for name in names:
-        # Validation every few epochs is one curve, not dots: epochs without it are no breaks.
+        # Where only every few epochs are validated, the curve connects them: epochs without a value are no breaks.
         points = [(float(each.epoch), each.val[name]) for each in run.log.epochs if name in each.val]
         same = next((curve for curve in found if _alike(curve.points, points)), None)
         if same is not None and is_percentage(same.metrics[0]) == is_percentage(name):
@@ -205,7 +205,7 @@ def _chart(run: RunRecord, curve: _Curve) -> str:
     values = [value for each in series for _, value in each.points if value is not None]
     mark = _mark(run, metric, scale) if decides else None
     if mark is not None:
-        # Room for the mark's words beyond the best value.
+        # Leaves room for the mark's text beyond the best value.
         room = (max(values) - min(values)) * 0.08
         values.append(max(values) + room if run.higher_is_better else min(values) - room)
     x = epoch_axis(float(each.epoch) for each in run.log.epochs)

@@ -1,4 +1,4 @@
-"""Explanations as a page with a picture, and as the card of a run whose sampler followed them."""
+"""Explanations as a page with a picture, and as the card of a run whose sampler used them."""
 
 import heapq
 import math
@@ -20,12 +20,12 @@ from penstock.report.words import mebibytes, seconds
 # A neighbourhood as a picture: the explained vertex in the middle, those that it reads around it, hop by hop.
 
 MOST_EDGES = 40
-"""Edges that can still be told apart."""
+"""The most edges that are drawn, so that they can be told apart."""
 _LOOKS = ("c1", "c3", "c2", "c4", "c5", "other")
 _SIZE, _MARGIN = 640, 58
 _LONGEST_NAME = 12
 _LETTER, _LINE, _CENTRE_SCALE = 13.0, 23.0, 1.2
-"""Width of a letter and height of a line where they are largest beside the drawing: on a phone."""
+"""Width of a letter and height of a line in the drawing's units, where they are largest relative to it: on a phone."""
 _GAPS, _SIDES, _POINTS = (4, 11), 16, 48
 
 Vertex = tuple[str, int | str]
@@ -34,7 +34,7 @@ Vertex = tuple[str, int | str]
 
 @dataclass
 class _Place:
-    """A drawn vertex: its ring, and the vertices that the picture reaches through it."""
+    """A drawn vertex: its ring, and the vertices whose paths to the centre lead through it."""
 
     hop: int
     children: list[Vertex] = field(default_factory=list)
@@ -114,7 +114,7 @@ def _rings(centre: Vertex, chosen: list[ExplainedEdge]) -> dict[Vertex, _Place]:
 
 
 def _spread(places: dict[Vertex, _Place], vertex: Vertex, start: float, width: float) -> None:
-    """Give each vertex the middle of its sector, which is as wide as the leaves behind it are many."""
+    """Set each vertex's angle to the middle of its sector, whose width is proportional to the leaves behind it."""
     place = places[vertex]
     place.angle = start + width / 2
     leaves = {child: _leaves(places, child) for child in place.children}
@@ -137,9 +137,9 @@ def _point(place: _Place, rings: int) -> tuple[float, float]:
 def place_labels(
     chosen: list[ExplainedEdge], where: dict[Vertex, tuple[float, float]], centre: Vertex
 ) -> dict[Vertex, Label]:
-    """A place for every vertex's name beside it that no edge, vertex or other name crosses; names without one lack.
+    """A position for every vertex's name that no edge, vertex or other name crosses; names without one are absent.
 
-    Names of the centre and of vertices with the largest masks choose first.
+    The centre and the vertices with the largest masks are placed first.
     """
     ends = ((edge.source_type, edge.source) for edge in chosen)
     order = dict.fromkeys([centre, *(vertex for vertex in ends if vertex in where), *where])
@@ -153,14 +153,14 @@ def place_labels(
             continue
         crossed = [_crossings(label, taken, found.values()) for label in around]
         best = min(range(len(around)), key=lambda place: crossed[place])
-        # Whose neighbourhood it is must be seen in any case.
+        # The centre's name is shown in any case.
         if not crossed[best] or vertex == centre:
             found[vertex] = around[best]
     return found
 
 
 def _crossings(label: Label, taken: list[tuple[float, float, float]], others: Iterable[Label]) -> int:
-    """Points of edges and vertices in a label's box, and labels that it meets."""
+    """How many points of edges and vertices lie in a label's box, plus the labels that it overlaps."""
     points = sum(_in_box(label.box, *point) for point in taken)
     return points + sum(_boxes_meet(label.box, other.box) for other in others)
 
@@ -268,7 +268,7 @@ _BARS, _ROWS = 20, 50
 _ALIKE = 0.1
 """Masks that differ by less look the same as bars."""
 _KEPT = 0.5
-"""A column with a larger mask is nearer to being needed than not."""
+"""A column with a mask above this counts as kept."""
 
 _STYLE = """
 .around { margin: 0 auto; width: 100%; max-width: 760px; }
@@ -307,7 +307,7 @@ def write_explanation_page(explanation: Explanation, path: Path) -> None:
 
 
 def prediction_words(explanation: Explanation) -> tuple[str, str, list[tuple[str, str]]]:
-    """The prediction, the large figure beside it, and how it stands with the masks and without what they keep."""
+    """The prediction, the large figure beside it, and the score with the masked input and with the rest."""
     numbers = isinstance(explanation.prediction, float)
 
     def shown(value: float) -> str:
@@ -322,7 +322,7 @@ def prediction_words(explanation: Explanation) -> tuple[str, str, list[tuple[str
 
 
 def judgement(explanation: Explanation) -> list[str]:
-    """What a reader must know before the masks: the vertex's own label, and whether the model doubts its answer."""
+    """Sentences that precede the masks: the vertex's own label, and whether the prediction is a weak one."""
     found = []
     if explanation.label is not None:
         right = {True: ": the prediction is right", False: ": the prediction is wrong", None: ""}[explanation.is_right]
@@ -416,7 +416,7 @@ def _meter(name: str, mask: float) -> str:
 
 
 def _edge_columns_card(explanation: Explanation) -> str:
-    """Columns of what edges carry; no card where edges carry nothing."""
+    """The card of edge features' masks; empty where edges have no features."""
     columns = [column for column in explanation.edge_columns if column.mask > 0]
     if not columns:
         return ""
@@ -443,14 +443,14 @@ def _edges_card(explanation: Explanation) -> str:
     return card("Edges", table(head, rows, len(explanation.edges)))
 
 
-# The card of a run whose sampler followed explanations of the model: what they chose, saved and cost.
+# The card of a run whose sampler used explanations of the model: what they selected, saved and cost.
 
 _MIB = 1 << 20
 _MOST_TYPES = 12
 
 
 def explanations_card(run: RunRecord) -> str:
-    """The first worker's explanations; nothing for other runs."""
+    """The card of the first worker's explanations; empty for other runs."""
     found = mapping(run.result.get("explanations"))
     made = whole(found.get("made"))
     if made is None:

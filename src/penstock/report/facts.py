@@ -23,7 +23,7 @@ _LONGEST = 400
 
 
 def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
-    """The job: first what was chosen, then what was left as it is."""
+    """The job's fields: first those that were chosen, then those left at their defaults."""
     if not run.job:
         return ""
     if defaults is None:
@@ -73,7 +73,7 @@ def _cluster_settings(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _changed(value: Any, usual: Any) -> str:
-    """A setting of a cluster; of one that has fields, those that differ from the default."""
+    """A setting of a cluster as text; of one with fields, only those that differ from the default."""
     if isinstance(value, dict) and isinstance(usual, dict):
         return ", ".join(f"{key} {_text(each)}" for key, each in value.items() if each != usual.get(key))
     return _text(value)
@@ -94,7 +94,7 @@ def graph_card(run: RunRecord) -> str:
             [name, f"{count:,.0f}", _width(widths.get(name)) + " learned" * (name in own)]
             for name, count in _largest(nodes)
         ]
-        # Vertices without stored features have rows of their own, which are learned.
+        # Vertices without stored features have embeddings that are learned.
         what = "vectors" if nodes.keys() <= set(own) else "features"
         body += table(["entities" if of_triples(run) else "vertices", "count", what], rows, len(nodes))
     if edges:
@@ -118,7 +118,7 @@ def machine_card(run: RunRecord) -> str:
 
 
 def device_card(run: RunRecord) -> str:
-    """What lay where while a GPU trained, how fast it was, and its memory beside what was foretold."""
+    """What a GPU's memory held during training, its throughput, and its peak memory beside the prediction."""
     peak, foretold = number(run.result.get("device_peak_mb")), number(run.result.get("device_predicted_mb"))
     if peak is None:
         return ""
@@ -140,7 +140,7 @@ def device_card(run: RunRecord) -> str:
 
 
 def _paths(used: Mapping[str, Any]) -> str:
-    """What features came along which path to the device."""
+    """The share of features that was read along each path to the device."""
     shown = []
     for path, use in list(used.items())[:_MOST_ROWS]:
         rows, size, took = (number(mapping(use).get(name)) or 0.0 for name in ("rows", "bytes", "seconds"))
@@ -149,7 +149,7 @@ def _paths(used: Mapping[str, Any]) -> str:
 
 
 def settled_card(run: RunRecord) -> str:
-    """What the run decided for itself before it began: every finalist with its predicted and timed batch."""
+    """The settings that the run decided itself: every candidate with its predicted and measured batch time."""
     rows, short = list[list[str]](), list[str]()
     for name, found in mapping(run.result.get("settled")).items():
         facts = mapping(found)
@@ -173,7 +173,7 @@ def _milliseconds(value: Any) -> str:
 
 
 def notes_card(run: RunRecord) -> str:
-    """What the run and its readers had to say."""
+    """The notes of the run and of the reading of its folder."""
     said = [(time, text) for time, text in run.log.notes if text]
     left = len(said) - _MOST_NOTES
     lines = [f"<li>{_clock(time)}{escape(cut(text, _LONGEST))}</li>" for time, text in said[:_MOST_NOTES]]
@@ -191,7 +191,7 @@ def _setting(key: str, value: Any, usual: Mapping[str, str]) -> str:
 
 
 def _is_measured(value: Any) -> bool:
-    """Whether a setting is a table of figures: no one chose it."""
+    """Whether a setting is a table of measurements, which no user chose."""
     return isinstance(value, dict) and bool(value) and all(isinstance(each, dict) for each in value.values())
 
 
@@ -223,7 +223,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value as one writes it in a job: the same text for a tuple and a list, a path and its name."""
+    """A value as it is written in a job file: the same text for a tuple and a list, a path and its name."""
     if value is None:
         return _NONE
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""The pieces of a page that every section uses, and the file around them.
+"""The elements that every page uses, and the HTML file around them.
 
-The file loads nothing and runs no script but our own.
+The file loads nothing and runs only Penstock's own script.
 """
 
 import base64
@@ -17,7 +17,7 @@ from penstock.version import __version__
 
 _NARROW, _WIDE = '<section class="card', '<section class="card wide'
 _PHONE = 42
-"""Letters that a phone has room for beside each other; a wider table's rows become lists there."""
+"""Characters that fit beside each other on a phone; the rows of a wider table become lists there."""
 _UNITS = re.compile(r"(?<=\d) (?=(?:%|ms|s|µs|min|h|B|KiB|MiB|GiB)(?![\w/]))")
 _JOINTS = re.compile(r"(?:(?<=[/_])|(?<=&gt;))(?=[^/_\s])")
 
@@ -30,13 +30,13 @@ def card(title: str, body: str, about: str = "", wide: bool = False, foot: str =
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
-    """Names and values, as text."""
+    """Names and values, given as text, as an HTML list."""
     items = "".join(f"<div><dt>{breakable(key)}</dt><dd>{breakable(value)}</dd></div>" for key, value in rows)
     return f'<dl class="pairs">{items}</dl>'
 
 
 def table(head: list[str], rows: list[list[str]], total: int = 0) -> str:
-    """Rows of text, which may be the largest of `total`. On a phone, rows of a wide table are lists of their cells."""
+    """An HTML table of text; `rows` may be the largest of `total`. On a phone, rows of a wide table become lists."""
     top = "".join(f"<th>{escape(each)}</th>" for each in head)
     body = "".join(f"<tr>{''.join(map(_cell, head, row))}</tr>" for row in rows)
     if (left := total - len(rows)) > 0:
@@ -52,12 +52,12 @@ def _cell(name: str, value: str) -> str:
 
 
 def breakable(text: str) -> str:
-    """Text as HTML in which paths and names may be broken behind their slashes and underlines, and not in a word."""
+    """The text as HTML that may break after slashes and underscores, and not within a word."""
     return unbroken(_JOINTS.sub("<wbr>", escape(text)))
 
 
 def unbroken(text: str) -> str:
-    """The same with a number and its unit on one line: `319 ms`, `86 %`."""
+    """The HTML with each number and its unit kept on one line: `319 ms`, `86 %`."""
     return _UNITS.sub("\u00a0", text)
 
 
@@ -67,12 +67,12 @@ def cut(text: str, longest: int) -> str:
 
 
 def key(name: str, look: str) -> str:
-    """A legend's entry: a patch of colour and a name."""
+    """A legend's entry as HTML: a patch of colour and a name."""
     return f'<span class="key {look}">{escape(name)}</span>'
 
 
 def stage_look(stage: str) -> str:
-    """The style sheet's class of a stage; names come from users, so unknown ones share one."""
+    """The style sheet's class of a stage; names that it does not know share one class."""
     return stage if stage in STAGES else "other"
 
 
@@ -86,9 +86,9 @@ THEME_BUTTON = (
 def page_text(
     title: str, header: str, cards: Sequence[str], foot: str, style: str = "", script: str = "", data: str = ""
 ) -> str:
-    """A whole page; `header`, `cards` and `data` are HTML, `style` and `script` are added to those of all pages.
+    """A whole page; `header`, `cards` and `data` are HTML; `style` and `script` are added to the common ones.
 
-    `foot` says what the page is of, before when and by which release it was written.
+    `foot` names what the page shows; the date and the release that wrote it follow.
     """
     scripts = SCRIPT + script
     written = f"{datetime.now():%d %B %Y, %H:%M}".lstrip("0")
@@ -117,6 +117,6 @@ def _laid_out(cards: Sequence[str]) -> list[str]:
 
 
 def _policy(scripts: str) -> str:
-    """Only our own script runs and nothing is fetched, whatever names contain."""
+    """The content security policy: only these scripts run and nothing is fetched, whatever names contain."""
     digest = base64.b64encode(hashlib.sha256(scripts.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"

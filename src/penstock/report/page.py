@@ -1,4 +1,4 @@
-"""The page: its sections in order, in one file that loads nothing."""
+"""Composes the report of a run from its cards and writes it, as one file that loads nothing."""
 
 from collections.abc import Mapping
 from html import escape
@@ -37,7 +37,7 @@ from penstock.train.job import job_defaults
 
 # The top of the page: what ran, how it ended, and the figures people look for first.
 
-# The state, the word for it, and the class that colours it.
+# By state: the word for it, and the class that colours it.
 _STATES = {
     "running": ("running", "going"),
     "finished": ("finished", "good"),
@@ -66,13 +66,13 @@ def headline(run: RunRecord) -> str:
 
 
 def run_title(run: RunRecord) -> str:
-    """`sage on synthetic-arxiv`, of a knowledge graph `ComplEx on families`, or as much of it as the run says."""
+    """`sage on synthetic-arxiv`, for a knowledge graph `ComplEx on families`, or as much of it as the run says."""
     model, graph = _model(run), graph_name(run)
     return cut(f"{model} on {graph}" if model and graph else model or graph or run.name, 80)
 
 
 def _model(run: RunRecord) -> str:
-    """The model; of a knowledge graph its scorer, and the layers before it where there are any."""
+    """The model's name; of a knowledge graph its scorer, with the model before it where there is one."""
     scorer = str(run.job.get("scorer") or "")
     if not of_triples(run) or not scorer:
         return run.model
@@ -84,7 +84,7 @@ def _model(run: RunRecord) -> str:
 def _subtitle(run: RunRecord) -> list[str]:
     parts = [cut(run.task.replace("_", " ").replace("-", " ").capitalize(), 60)] if run.task else []
     fanouts, hidden = run.job.get("fanouts"), whole(run.job.get("hidden"))
-    # Unless a job says otherwise there is a layer a fan-out. A module of the user's own has its own layers.
+    # By default there is one layer for each fan-out. A module of the user's has its own layers.
     layers = whole(run.job.get("layers")) or (len(fanouts) if isinstance(fanouts, list) else 0)
     if layers and hidden and run.model == run.job.get("model") and not run.job.get("module"):
         parts.append(f"{counted(layers, 'layers')} of {hidden:,}")
@@ -101,7 +101,7 @@ def _subtitle(run: RunRecord) -> list[str]:
 
 
 def _figure(run: RunRecord) -> str:
-    """The test metric; while there is none the best validation, and before that the loss."""
+    """The large figure: the test metric; before there is one the best validation, and before that the loss."""
     for kind, values in (("test", numbers(run.result.get("test"))), ("validation", _validation(run))):
         name = run.metric if run.metric in values else next(iter(values), None)
         if name is not None:
@@ -124,7 +124,7 @@ def _validation(run: RunRecord) -> dict[str, float]:
 
 
 def _banner(run: RunRecord) -> str:
-    """What went wrong, or that it is not over yet."""
+    """A banner that says why the run failed or stopped, or that it is not finished; empty for a finished run."""
     if run.state == "failed":
         words = run.message or "The run failed and left no message."
         return f'<p class="banner bad"><b>This run failed.</b> {escape(words)}</p>'
@@ -187,7 +187,9 @@ def _limit(run: RunRecord) -> str:
 
 
 def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
-    """Write `report.html` into the run folder and return its path; `defaults` tell which settings were chosen."""
+    """Write `report.html` into the run folder and return its path; `defaults` are those of a job,
+    to tell what was set.
+    """
     page = render(read_run(run), defaults)
     target = Path(run) / "report.html"
     write_whole(target, page)
@@ -195,7 +197,7 @@ def write_report(run: Path, defaults: Mapping[str, Any] | None = None) -> Path:
 
 
 def write_report_or_note(run: Path, state: str, progress: Progress) -> None:
-    """Write the page of a run that was trained, or note why there is none: what was trained stands without it."""
+    """Write a trained run's page, or note why that failed: a missing page must not make the run fail."""
     try:
         write_report(run, job_defaults())
     except (PenstockError, OSError) as error:
@@ -232,7 +234,7 @@ def stages_card(run: RunRecord) -> str:
     in_turn = limiting.name in PASSES
     what = "a step's time" if in_turn else f"the {seconds(run.training_s)} of training in which each was at work"
     how = "one after the other" if in_turn else "side by side"
-    # Where no stage was at work throughout, none limits; passes in turn never do.
+    # A stage limits only where it worked almost all the time; passes that take turns never limit.
     named = "" if in_turn or limiting.share < FULL else limiting.name
     rows = "".join(_row(each, each.name == named, in_turn, run.training_s) for each in stages)
     whose = "of the first worker, " if run.cluster else ""
@@ -278,7 +280,7 @@ def _row(stage: StageRecord, limits: bool, in_turn: bool, longest: float) -> str
         details.append(counted(stage.threads, "threads"))
     if stage.depth and not in_turn:
         details.append(f"queue of {counted(stage.depth, 'batches')}")
-    # A stage that has worked does not look as if it had not.
+    # A stage that has worked at all is not shown as 0 %.
     share = "&lt; 1 %" if 0 < stage.share < 0.005 else percent(stage.share)
     badge = "<em>limits</em>" if limits else ""
     bar = (

@@ -1,4 +1,4 @@
-"""Reading a run folder: finished, failed, or still being written."""
+"""Reads a run folder, whether the run is finished, failed, or still being written."""
 
 import json
 import time
@@ -28,7 +28,7 @@ from penstock.report.run_logs import (
 from penstock.train.data import IN_MEMORY
 from penstock.train.run_folder import FORMAT, VERSION
 
-# In the order a batch meets them.
+# In the order in which a batch passes through them.
 STAGES = ("seeds", "sample", "gather", "transfer", "compute", *PASSES)
 
 
@@ -38,7 +38,7 @@ _LIBRARIES = {
     "networkx": "a NetworkX graph",
     "scipy": "a SciPy matrix",
 }
-"""What graphs without a name of their own are called, by the name that they were given when they were converted."""
+"""Names of graphs that have none of their own, by the name that conversion gave them."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class StageRecord:
 
 @dataclass
 class RunRecord:
-    """What a run folder says. Mappings are empty and values None where it says nothing."""
+    """The contents of a run folder. Mappings are empty and values None where nothing was recorded."""
 
     name: str
     folder: Path
@@ -85,24 +85,24 @@ class RunRecord:
     cluster: dict[str, Any] = field(default_factory=dict)
     """The cluster file of a run on several machines."""
     decided: dict[str, Any] = field(default_factory=dict)
-    """Settings that the job left open, as the run decided them."""
+    """Values of settings that the job left open, as the run decided them."""
     silent_s: float | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, or has been going."""
+        """Seconds that the run took, or has taken so far."""
         return number(self.result.get("seconds")) or self.log.seconds or None
 
     @property
     def seeds_per_second(self) -> float | None:
-        """The rate of the whole run, or the mean over the epochs so far."""
+        """Seeds a second over the whole run, or the mean over the epochs so far."""
         rates = [each.seeds_per_second for each in self.log.epochs if each.seeds_per_second is not None]
         return number(self.result.get("seeds_per_second")) or (sum(rates) / len(rates) if rates else None)
 
     @property
     def peak_rss_mb(self) -> float | None:
-        """The most memory that was seen, MiB."""
+        """The largest memory that was recorded, in MiB."""
         seen = [rss for _, rss in self.trace.memory] + [each.rss_mb for each in self.log.epochs if each.rss_mb]
         return number(self.result.get("peak_rss_mb")) or max(seen, default=None)
 
@@ -144,7 +144,7 @@ def of_triples(run: RunRecord) -> bool:
 
 
 def graph_name(run: RunRecord) -> str:
-    """The graph's name; one that only names the library it came from is replaced by where it was."""
+    """The graph's name; the path in its place where the name only says which library the graph came from."""
     name = str(run.graph.get("name") or "")
     if name not in _LIBRARIES:
         return name
@@ -176,7 +176,7 @@ def read_run(folder: Path) -> RunRecord:
         parameters=whole(document.get("parameters")),
         graph=mapping(document.get("graph")),
         machine=mapping(document.get("machine")),
-        # A resumed run still has the result it was interrupted with.
+        # A resumed run's folder still has the result of its interruption.
         result={} if state in ("running", "failed") else mapping(document.get("result")),
         job=job,
         log=log,
@@ -235,7 +235,7 @@ def _cluster(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _silence(path: Path) -> float | None:
-    """Seconds since the run last wrote."""
+    """Seconds since the run last wrote to its folder; None where that is not known."""
     return max(time.time() - path.stat().st_mtime, 0.0) if path.is_file() else None
 
 
@@ -246,7 +246,7 @@ def _stage(name: str, given: Any) -> StageRecord:
 
 
 def _training_seconds(stages: list[StageRecord]) -> float:
-    """What the last stage worked and waited, which is what the training loop took; passes in turn fill all of it."""
+    """Seconds that the last stage worked and waited, which is the training loop's time."""
     times = {each.name: (each.busy_s + each.wait_s) / (each.threads or 1) for each in stages}
     return times.get("compute") or max(times.values(), default=0.0)
 

@@ -1,4 +1,4 @@
-"""Reading `metrics.jsonl` and `events.jsonl` of a run; what is not of the expected kind counts as absent."""
+"""Reads `metrics.jsonl` and `events.jsonl` of a run; values of an unexpected type count as absent."""
 
 import json
 import math
@@ -9,13 +9,13 @@ from typing import Any, BinaryIO
 
 from penstock.graph.files import open_regular
 
-# Reading values that someone else wrote: what is not of the expected kind counts as absent.
+# Readers of untrusted values: what is not of the expected type counts as absent.
 
 _LARGEST = 1e100
 
 
 def number(value: Any) -> float | None:
-    """A number that can be drawn, or None: what is beyond a googol either way is no measurement."""
+    """The value as a float, or None where it is no finite number or too large to be a measurement."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -28,13 +28,13 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, or None."""
+    """The value as an int, or None where it is no whole number."""
     found = number(value)
     return None if found is None else int(found)
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A mapping with text for keys; empty when the value is none."""
+    """The value as a mapping with text for keys; empty where it is no mapping."""
     return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}
 
 
@@ -49,7 +49,7 @@ def numbers(value: Any) -> dict[str, float]:
 
 # Reading `metrics.jsonl`: epochs, losses between them, and notes.
 
-# Losses within epochs are a faint background: past this many, every second one is let go.
+# Losses within epochs are a faint background: beyond this many, every second one is dropped.
 MOST_STEPS = 20_000
 
 
@@ -113,7 +113,7 @@ def _records(path: Path, log: MetricsLog) -> Iterator[dict[str, Any]]:
 
 
 class _MetricsReader:
-    """Takes records in the order they were written; what a resumed run does again replaces what it had done."""
+    """Adds records in the order of the file; epochs that a resumed run repeats replace the earlier ones."""
 
     def __init__(self, log: MetricsLog) -> None:
         self.log = log
@@ -140,7 +140,7 @@ class _MetricsReader:
             self._resume(record, time)
 
     def _time(self, record: dict[str, Any], resumed: bool) -> float | None:
-        """Seconds since the start, which go on even when a resumed run counts from zero again."""
+        """Seconds since the start, made continuous where a resumed run counts from zero again."""
         time = number(record.get("time"))
         if time is None:
             return None
@@ -191,7 +191,7 @@ def _epoch(record: dict[str, Any], time: float | None) -> Epoch | None:
 
 
 def _epoch_number(record: dict[str, Any]) -> int | None:
-    """Records count epochs from 0, people and `best_epoch` from 1."""
+    """The epoch's number counted from 1, as people and `best_epoch` count; records count from 0."""
     epoch = whole(record.get("epoch"))
     return None if epoch is None else epoch + 1
 
@@ -210,12 +210,12 @@ _TAIL = 1 << 20
 _SAMPLE = 48 << 10
 _SAMPLES = 48
 _ALL, _OTHERS, _NONE = "all", "others", "none"
-"""Whose bars are wanted of a stretch: all workers', those of all but the first, or nobody's."""
+"""Which workers' bars are read from a stretch: all, all but the first worker's, or none."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One stage at work on one batch, in one thread; times in microseconds."""
+    """The work of one stage on one batch, in one thread; times in microseconds."""
 
     stage: str
     thread: str
@@ -224,7 +224,7 @@ class Bar:
     epoch: int | None
     batch: int | None
     worker: str = ""
-    """The process that did it, where the trace is of several."""
+    """The process that did the work, where the trace is of several."""
 
     @property
     def end(self) -> float:
@@ -251,13 +251,13 @@ def read_trace(path: Path) -> EventTrace:
             for event in _events(block):
                 reader.take(event, wanted)
     trace.memory = _continuous(reader.counters)
-    # Names of processes stand behind the first one's events.
+    # Names of processes are written after the first process's events.
     trace.bars = [replace(bar, worker=reader.workers.get(int(bar.worker), "")) for bar in trace.bars]
     return trace
 
 
 def _blocks(file: BinaryIO, size: int) -> Iterator[tuple[bytes, str]]:
-    """Stretches of the file in order, and whose bars are wanted."""
+    """Stretches of the file in order, and which workers' bars to read from each."""
     if size <= SMALL_FILE:
         yield file.read(SMALL_FILE), _ALL
         return
@@ -266,14 +266,14 @@ def _blocks(file: BinaryIO, size: int) -> Iterator[tuple[bytes, str]]:
     starts = [_HEAD + each * (size - _HEAD - _SAMPLE) // (_SAMPLES - 1) for each in range(_SAMPLES)]
     between = [start for start in starts if not middle - _SAMPLE < start < middle + _MIDDLE and start < tail - _SAMPLE]
     stretches = [(start, _SAMPLE, _NONE) for start in between]
-    # What other workers of a cluster did stands at the end.
+    # The events of a cluster's other workers are at the end of the file.
     for start, length, wanted in sorted([*stretches, (middle, _MIDDLE, _ALL), (tail, _TAIL, _OTHERS)]):
         file.seek(start)
         yield file.read(length), wanted
 
 
 def _events(block: bytes) -> Iterator[dict[str, Any]]:
-    """The whole events of a stretch; lines cut at its ends are left out."""
+    """The complete events of a stretch; lines cut at its ends are left out."""
     for line in block.splitlines():
         text = line.strip().rstrip(b",")
         if not text.startswith(b"{"):
@@ -287,7 +287,7 @@ def _events(block: bytes) -> Iterator[dict[str, Any]]:
 
 
 class _EventsReader:
-    """Takes events in the order of the file: a resumed run may give a number to another thread."""
+    """Adds events in the order of the file: a resumed run may give a thread's number to another thread."""
 
     def __init__(self, trace: EventTrace) -> None:
         self.trace = trace
@@ -320,13 +320,13 @@ class _EventsReader:
 
 
 def _continuous(counters: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Counters in seconds since the first, going on where a resumed run's clock began anew."""
+    """Counters in seconds since the first, continued where a resumed run's clock starts again."""
     found: list[tuple[float, float]] = []
     offset = -counters[0][0] if counters else 0.0
     for start, rss in counters:
         seconds = (start + offset) / 1e6
         if found and seconds < found[-1][0]:
-            # A little disorder between threads is no new beginning.
+            # Threads write slightly out of order; only a larger step back is a resumed run.
             if seconds < found[-1][0] - 1.0:
                 offset += (found[-1][0] - seconds) * 1e6
             seconds = found[-1][0]

@@ -11,7 +11,7 @@ from penstock.report.charts import Point, Series, exact, fitted, line_chart, log
 from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
 from penstock.report.words import seconds
 
-# The page of a sweep: what an iteration takes over the swept values, and the table behind it.
+# The page of a sweep: an iteration's time over the swept values, and the table of results.
 
 _LOOKS = ("c1", "c2", "c3", "c4", "c5")
 _TIMES = ("iteration_s", "step_s", "makespan_s")
@@ -100,7 +100,7 @@ _HEAD = ["load", "requests/s", "selector", "median", "99 of 100", "mean", "serve
 
 
 def _curves(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """The selectors with a curve and their looks: as many as can be told apart."""
+    """The selectors that get a curve, with their looks: as many as can be told apart."""
     return dict(zip(dict.fromkeys(row["selector"] for row in rows), _SELECTOR_LOOKS, strict=False))
 
 

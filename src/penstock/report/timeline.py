@@ -1,4 +1,4 @@
-"""A few batches of the steady state, with one lane for each thread, so that overlap can be seen."""
+"""A chart of a few batches of the steady state, with one lane for each thread, so that overlap can be seen."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Window:
 
 
 def steady_window(trace: EventTrace) -> Window | None:
-    """A stretch of some successive batches, inside one epoch where there is one long enough."""
+    """A stretch of several successive batches, inside one epoch where one is long enough; None without bars."""
     pace = _paced([bar for bar in trace.bars if bar.stage in ("compute", "forward")] or trace.bars)
     if not pace:
         return None
@@ -57,7 +57,7 @@ def steady_window(trace: EventTrace) -> Window | None:
 
 
 def _paced(bars: list[Bar]) -> list[Bar]:
-    """The first worker's bars, of batches that all workers recorded where there are any."""
+    """The first worker's bars, restricted to batches that all workers recorded where there are any."""
     workers = list(dict.fromkeys(bar.worker for bar in bars))
     if len(workers) < 2:
         return bars
@@ -102,7 +102,7 @@ def timeline_chart(window: Window) -> str:
 
 
 def _number(bar: Bar, counted_as: str) -> str:
-    """Records count from 0, people from 1."""
+    """The number on a bar, counted from 1; records count from 0."""
     if bar.batch is None:
         return ""
     if counted_as == "batches" or bar.epoch is None:
@@ -114,7 +114,7 @@ def _bar(bar: Bar, left: float, right: float, top: int) -> str:
     epoch = "" if bar.epoch is None else f"epoch {bar.epoch + 1}, "
     batch = "" if bar.batch is None else f" · {epoch}batch {bar.batch + 1}"
     text = escape(f"{bar.stage}{batch} · {seconds(bar.duration / 1e6)}")
-    # A gap around a sliver would leave nothing of it.
+    # A thin bar gets no gap, which would hide it.
     thin = " thin" if right - left < 0.008 else ""
     number = "" if bar.batch is None else f' data-batch="{bar.epoch}.{bar.batch}"'
     return (
@@ -124,7 +124,7 @@ def _bar(bar: Bar, left: float, right: float, top: int) -> str:
 
 
 def _first_of(pace: Sequence[Bar], count: int) -> int:
-    """Where the window begins: of the stretches without a gap, or failing that of all, the one in the middle."""
+    """The index of the window's first bar: of the stretches without a gap, or else of all, the middle one."""
     for follows in (_next_in_epoch, _next_or_new_epoch):
         length, firsts = 1, [0] if count == 1 else []
         for place in range(1, len(pace)):
@@ -145,7 +145,7 @@ def _next_or_new_epoch(bar: Bar, after: Bar) -> bool:
 
 
 def _lanes(bars: list[Bar]) -> list[ThreadLane]:
-    """Threads by worker, in the order of the stage they mostly do."""
+    """A lane for each thread, by worker and then by the stage that the thread mostly works on."""
     by_thread: dict[tuple[str, str], list[Bar]] = {}
     for bar in bars:
         by_thread.setdefault((bar.worker, bar.thread), []).append(bar)

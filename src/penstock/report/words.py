@@ -29,14 +29,14 @@ _ADVICE = {
     " so would more memory.",
 }
 FULL = 0.6
-"""The share of the training time below which the busiest stage does not explain the run's time."""
+"""The share of the training time below which the busiest stage does not account for the run's time."""
 _CLOSE = 0.85
-"""A stage that is at work so large a part of the limiting one's time would limit next."""
+"""A stage that works for this share of the limiting stage's time would limit next."""
 _PERCENT = ("accuracy", "f1", "hits")
 
 
 def seconds(value: float) -> str:
-    """A duration as people say it: 840 ms, 3.2 s, 4 min 12 s, 2 h 03 min."""
+    """A duration as text: 840 ms, 3.2 s, 4 min 12 s, 2 h 03 min."""
     if value < 0.001:
         return f"{value * 1e6:.0f} µs"
     if value < 0.9995:
@@ -50,7 +50,7 @@ def seconds(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """An iteration's time as plans give it: 7.518 ms."""
+    """An iteration's time in the form of plans: 7.518 ms."""
     return f"{value * 1e3:.4g} ms"
 
 
@@ -74,12 +74,12 @@ def short(count: float) -> str:
 
 
 def is_percentage(metric: str) -> bool:
-    """Whether people give this metric as a percentage."""
+    """Whether this metric is usually given as a percentage."""
     return any(part in metric.lower() for part in _PERCENT)
 
 
 def metric_value(metric: str, value: float) -> str:
-    """A metric's value as its field writes it."""
+    """A metric's value as text, as a percentage where that is usual."""
     return f"{value * 100:.2f} %" if is_percentage(metric) else f"{value:.4g}"
 
 
@@ -99,7 +99,7 @@ def moment(written: str) -> str:
 
 
 def limit_sentence(limiting: StageRecord, stages: list[StageRecord]) -> str:
-    """Which stage the run's time goes to, who waited for it, and who would limit next."""
+    """One sentence: which stage limits the run, which stages waited for it, and which would limit next."""
     if limiting.name in PASSES:
         used = sorted((each for each in stages if each.busy_s > 0), key=lambda each: -each.busy_s)
         parts = [f"{_doing(each)} {percent(each.share)}" for each in used]
@@ -116,7 +116,7 @@ def limit_sentence(limiting: StageRecord, stages: list[StageRecord]) -> str:
 
 
 def advice(limiting: StageRecord) -> str:
-    """What would make the run faster, where that is known."""
+    """A sentence on what would make the run faster; empty where that is not known."""
     return _ADVICE.get(limiting.name, "") if limiting.share >= FULL or limiting.name in PASSES else ""
 
 

@@ -1,8 +1,8 @@
-"""What has to be done: tasks, flows between them, and what waits for what, as a template of one iteration.
+"""What has to be done: tasks, flows between them, and their dependencies, as a template of one iteration.
 
 The template is repeated for as many iterations as are simulated. Items are numbered tasks first, then flows. Where a
-task runs is not part of a workload: a placement (the machine of every task, int32) stands beside it, so that a search
-can change it.
+task runs is not part of a workload: a placement (the machine of every task, int32) is separate, so that a search can
+change it.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.kernels import njit
 
-# Dependencies of one iteration: what follows an item, an order that keeps them all, or the cycle that forbids one.
+# Dependencies of one iteration: what follows an item, a topological order, or the cycle that prevents one.
 
 
 def successors(items: int, before: Array, after: Array, lags: Array) -> tuple[Array, Array, Array]:
@@ -37,11 +37,11 @@ def sorted_items(items: int, before: Array, after: Array, lags: Array) -> Array:
 
 
 def cycle_among(done: Array, items: int, before: Array, after: Array, lags: Array) -> list[int]:
-    """Items that wait for each other in a circle with lag 0, each before the next; `done` could be sorted."""
+    """Items that wait for each other in a cycle with lag 0, each before the next; `done` could be sorted."""
     stuck = np.ones(items, bool)
     stuck[done] = False
     inside = (lags == 0) & stuck[before] & stuck[after]
-    # Every stuck item waits for a stuck one, so walking back must come round.
+    # Every stuck item waits for a stuck one, so walking back must return to one.
     waits_for = dict(zip(after[inside].tolist(), before[inside].tolist(), strict=True))
     seen: list[int] = []
     item = int(np.flatnonzero(stuck)[0])
@@ -90,8 +90,8 @@ class Workload:
     """One iteration of T tasks and F flows, and E dependencies between these T + F items.
 
     `sources` and `targets` say only between which tasks a flow runs, that is, between which machines. What it waits
-    for, and what waits for it, stands in the dependencies: item `after[e]` of iteration n starts when item `before[e]`
-    of iteration n - `lags[e]` has ended (at once where there is no such iteration).
+    for, and what waits for it, is in the dependencies: item `after[e]` of iteration n starts when item `before[e]` of
+    iteration n - `lags[e]` has ended (at once where there is no such iteration).
     """
 
     task_names: tuple[str, ...]
@@ -157,7 +157,9 @@ class Workload:
         return np.flatnonzero(np.array(self.task_kinds) == kind).astype(np.int32)
 
     def settled(self, placement: Array, machines: int) -> Array:
-        """A placement (machine of every task) after a check, with every task beside the one it belongs to, int32."""
+        """A validated placement (machine of every task), with every task on the machine of the one
+        it is beside, int32.
+        """
         if len(placement) != self.tasks:
             raise PenstockError(
                 f"The placement has {len(placement)} tasks, the workload {self.tasks}: place each once.",
@@ -185,7 +187,7 @@ class Workload:
 
 
 def merge(workloads: Mapping[str, Workload]) -> Workload:
-    """Several jobs as one workload: names become `job/name`, coflows stay apart, nothing waits across jobs."""
+    """Several jobs as one workload: names become `job/name`, coflows stay separate, nothing waits across jobs."""
     if not workloads:
         raise PenstockError("There is no workload to merge: give at least one job.", code="missing-data")
     parts = list(workloads.values())

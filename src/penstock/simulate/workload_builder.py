@@ -1,4 +1,4 @@
-"""A workload put together item by item, with the dependencies that most of them share."""
+"""Builds a workload item by item, with the usual dependencies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,14 +11,14 @@ from penstock.simulate.workload import Workload
 
 
 class Item(NamedTuple):
-    """A task or a flow of a builder, by its number among its like."""
+    """A task or a flow of a builder, by its number among tasks or flows."""
 
     is_flow: bool
     number: int
 
 
 class _TaskColumns(NamedTuple):
-    """What is known of tasks, a list for each field."""
+    """The fields of tasks, a list for each."""
 
     names: list[str]
     kinds: list[str]
@@ -28,7 +28,7 @@ class _TaskColumns(NamedTuple):
 
 
 class _FlowColumns(NamedTuple):
-    """What is known of flows, a list for each field."""
+    """The fields of flows, a list for each."""
 
     names: list[Any]
     kinds: list[Any]
@@ -41,7 +41,7 @@ class _FlowColumns(NamedTuple):
 
 
 class WorkloadBuilder:
-    """Collects tasks, flows and dependencies of one job; `build` checks them and makes the workload.
+    """Collects tasks, flows and dependencies of one job; `build` validates them and makes the workload.
 
     `task`, `flow` and `wait` add one; `add_tasks`, `add_flows` and `add_waits` add many from arrays, as if one by one.
     """
@@ -63,7 +63,7 @@ class WorkloadBuilder:
         follows_itself: bool = True,
         beside: Item | None = None,
     ) -> Item:
-        """Add a task of so many mean seconds; with `follows_itself` it runs its iterations one after the other.
+        """Add a task of so many mean seconds; with `follows_itself` its iterations run one after the other.
 
         A task `beside` another is always on that one's machine.
         """
@@ -115,8 +115,8 @@ class WorkloadBuilder:
         """Add a flow of `size` mean bytes from one task to another, where it is needed `arrival_lag` iterations later.
 
         It starts when its source ends and, with `follows_itself`, after its own last iteration. Flows with one `coflow`
-        belong together; without a name, a flow belongs to those with the same target. A microbatch and a layer are what
-        policies may order by.
+        belong together; without a name, a flow belongs to those with the same target. Policies may order by microbatch
+        and layer.
         """
         if source.is_flow or target.is_flow:
             raise PenstockError(
@@ -174,12 +174,12 @@ class WorkloadBuilder:
         return numbers
 
     def wait(self, before: Item, after: Item, lag: int = 0) -> None:
-        """Let `after` of every iteration n wait for `before` of iteration n - lag."""
+        """Make `after` of every iteration n wait for `before` of iteration n - lag."""
         ends = (-1 - item.number if item.is_flow else item.number for item in (before, after))
         self._waits.append((*ends, lag))  # type: ignore[arg-type]
 
     def add_waits(self, before: Array, after: Array, lags: Array, after_are_flows: bool = False) -> None:
-        """Let tasks or flows `after` wait for tasks `before`, all by number."""
+        """Make tasks or flows `after` wait for tasks `before`, all by number."""
         self._add_block(before, -1 - after if after_are_flows else after, lags)
 
     def _add_block(self, before: Array, after: Array, lags: Array) -> None:
@@ -203,7 +203,7 @@ class WorkloadBuilder:
         return self._coflows.setdefault(label, len(self._coflows))
 
     def build(self) -> Workload:
-        """The workload; bad numbers and cycles are refused here."""
+        """The workload; an error for invalid numbers or cycles."""
         tasks, flows = self._tasks, self._flows
         resources = sorted({name for held in tasks.resources if held for name in held})
         waits = np.concatenate([*self._wait_blocks, np.array(self._waits, np.int64).reshape(-1, 3)])

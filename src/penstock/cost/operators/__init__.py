@@ -1,6 +1,6 @@
-"""The operators that the cost model knows, and the table of all of them.
+"""The operators of the cost model, and the table of all of them.
 
-`entry` is what an operator declares: which sizes it has, which work these make, and how it is run to be measured. The
+`entry` is what an operator declares: its sizes, the work that follows from them, and how it is run to be measured. The
 other files have the entries, by what operators do: `sampling`, `rows`, `neighbours`, `dense` and `reduction`. A new
 operator is an entry in one of them and its line in `OPERATORS`.
 """

@@ -77,7 +77,7 @@ def _column_sum(rung: Rung, device: torch.device) -> Run:
 
 
 def pass_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a pass over [rows, width] by torch: numbers that the last cache holds, and others."""
+    """The work of a pass over [rows, width] by torch: values in the last cache, and others."""
     numbers = sizes["rows"] * sizes["width"]
     _, held = held_in_caches(12 * numbers, processor)
     work = {"rows": sizes["rows"], "numbers": numbers, "memory": numbers * (1 - held)}
@@ -86,14 +86,14 @@ def pass_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def column_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a sum down the columns, which goes through memory in steps of a row."""
+    """The work of a sum over rows, which reads memory with the stride of a row."""
     numbers = sizes["rows"] * sizes["width"]
     _, held = held_in_caches(12 * numbers, processor)
     return {**pass_work(sizes, processor), "by_column": numbers * (1 - held) * sizes["width"]}
 
 
 def kernel_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Of a pass over [rows, width] by a kernel of Penstock's: the rows of its busiest thread."""
+    """The work of a pass over [rows, width] by a kernel of Penstock's: the rows of its busiest thread."""
     rows, width = sizes["rows"], sizes["width"]
     _, held = held_in_caches(12 * rows * width, processor)
     chunk = max(1, CHUNK // max(1, int(width)))
@@ -102,7 +102,7 @@ def kernel_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 _GRAIN = 32768
-"""Numbers from which torch divides a pass among threads."""
+"""The number of values from which torch divides a pass among threads."""
 
 RELU_DROP = Operator("relu_drop", _matrix_sizes, kernel_work, _relu_drop, divided=True)
 RELU_DROP_BACKWARD = Operator(
@@ -139,7 +139,7 @@ def loss_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def optimiser_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Every weight with its two averages, and some calls for each tensor."""
+    """Every weight with its two moments, and some calls for each tensor."""
     return {"calls": 1.0, "tensors": sizes["tensors"], "numbers": sizes["numbers"]}
 
 

@@ -1,4 +1,4 @@
-"""What an operator of the cost model declares, and the ladder of made graphs that operators are measured on."""
+"""What an operator of the cost model declares, and the ladder of synthetic graphs that operators are measured on."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from penstock.sampling.neighbours import ALL
 # What an operator of the cost model declares, and the workload that operators are measured on.
 
 Run = Callable[[], object]
-"""One execution of an operator, which is timed."""
+"""One timed execution of an operator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +37,14 @@ class Rung:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator: its sizes on a rung, the work that these sizes make, and how it is run."""
+    """One operator: its sizes on a rung, the work of these sizes, and how it is run."""
 
     name: str
     sizes: Callable[[Rung], dict[str, float]]
     work: Callable[[Sizes, Processor], Amounts]
-    """The amounts of work; its keys name the rates that are fitted."""
+    """The amounts of work; its keys name the fitted rates."""
     prepare: Callable[[Rung, torch.device], Run] | None = None
-    """Everything but the operator itself is done here, before the clock starts."""
+    """Prepares everything but the operator itself, outside the timing."""
     measure_all: Callable[[list[Rung]], list[list[float]]] | None = None
     """For operators of several processes: the seconds of some runs on every rung."""
     devices: frozenset[str] = frozenset({"cpu", "cuda"})
@@ -53,9 +53,9 @@ class Operator:
     first_use: bool = False
     """Whether the first run costs more than later ones, and is recorded."""
     cores: float = 0.0
-    """Cores that it keeps busy at most; 0: all."""
+    """The most cores that it keeps busy; 0: all."""
     divided: bool = False
-    """Whether its work is counted for the busiest of a processor's threads; small sizes then keep fewer cores busy."""
+    """Whether its work is that of the busiest thread; small sizes then keep fewer cores busy."""
     backward: bool = False
     """Whether a training step calls it for gradients."""
 
@@ -66,13 +66,13 @@ def rows(count: int, width: int, device: torch.device, gradient: bool = False) -
 
 
 def distinct_rows(reads: Array, rows: int) -> int:
-    """The rows that windows of 4,096 reads meet: each once for every window that reads it."""
+    """The distinct rows in every window of 4,096 reads, summed over the windows."""
     windows = np.arange(len(reads), dtype=np.int64) // WINDOW
     return len(np.unique(windows * rows + reads))
 
 
 def block_sizes(block: Block) -> dict[str, float]:
-    """The sizes of a block that operators on its lists have."""
+    """The sizes of a block that are arguments of operators on its lists."""
     reads, lists = np.bincount(block.indices, minlength=block.num_src), np.diff(block.indptr)
     readers = transposed(block, block.num_src).indices
     return {
@@ -91,10 +91,10 @@ def _passes(lengths: Array) -> int:
     return int((lengths // 4 + lengths % 4).sum())
 
 
-# The ladder: made graphs of growing sizes with a batch of each, on which operators are measured.
+# The ladder: synthetic graphs of growing sizes with a batch of each, on which operators are measured.
 
 WHOLE = ALL
-"""As the number of seeds: all vertices with all of their neighbours, as one block."""
+"""The number of seeds that means all vertices with all of their neighbours, as one block."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ _STEPS = [
 ]
 RUNGS = len(_STEPS)
 HELD_OUT = frozenset({1, 3, 6, 8, 11, 13})
-"""Places of the rungs that no rate is fitted to."""
+"""Positions of the rungs that are held out from fitting."""
 
 
 def made_ladder(progress: Progress) -> list[Rung]:
@@ -145,7 +145,7 @@ def made_ladder(progress: Progress) -> list[Rung]:
 
 
 def rung_of(graph: Graph, seeds: int, fanouts: tuple[int, ...], layer: int, width: int, out: int) -> Rung:
-    """One rung on a graph; its seeds are drawn alike each time."""
+    """One rung on a graph; its seeds are the same each time."""
     rng = np.random.default_rng(1)
     count = graph.num_nodes if seeds == WHOLE else min(seeds, graph.num_nodes)
     chosen = np.arange(count) if seeds == WHOLE else rng.choice(graph.num_nodes, count, replace=False)
@@ -167,7 +167,7 @@ def rungs_on(graph: Graph) -> Iterator[Rung]:
 
 
 def made_graph(nodes: int, degree: int, seed: int = 0) -> Graph:
-    """A graph with a few long lists and many short ones, whose often-read vertices lie anywhere."""
+    """A graph with a few long lists and many short ones, whose often-read vertices are spread randomly."""
     rng = np.random.default_rng([seed, nodes, degree])
     lengths = np.minimum((degree / 2 * (1 + rng.pareto(2.0, nodes))).astype(np.int64), nodes // 2)
     indptr = np.concatenate([[0], np.cumsum(lengths)])

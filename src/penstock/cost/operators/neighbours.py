@@ -22,7 +22,7 @@ from penstock.nn.table_aggregation import aggregate_table
 from penstock.sampling import Block
 from penstock.sampling.device.block import block_on
 
-# Sums over neighbour lists, their gradients, and the lists of readers that gradients go along.
+# Sums over neighbour lists, their gradients, and the transposed lists for these.
 
 
 def _aggregation_sizes(rung: Rung) -> dict[str, float]:
@@ -54,7 +54,7 @@ def _backward(rung: Rung, device: torch.device) -> Run:
 
 def _transpose(rung: Rung, device: torch.device) -> Run:
     block = rung.block
-    # A block keeps its lists of readers: each run gets a new one.
+    # A block caches its transposed lists, so each run gets a new one.
     return lambda: transposed(Block(block.indptr, block.indices, block.num_src), block.num_src)
 
 
@@ -84,7 +84,7 @@ def _attention_sizes(rung: Rung) -> dict[str, float]:
 
 
 def _width(rung: Rung) -> int:
-    """Of all heads together."""
+    """The width of all heads together."""
     return -(-rung.out // rung.heads) * rung.heads
 
 

@@ -30,7 +30,7 @@ def reduce_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def measure_reduction(rungs: list[Rung]) -> list[list[float]]:
-    """Seconds of some sums on every rung: by this process and one that is started for it."""
+    """Seconds of some sums on every rung, by this process and one that is started for it."""
     numbers = [_numbers(rung) for rung in rungs]
     found: list[list[float]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,7 @@ def measure_reduction(rungs: list[Rung]) -> list[list[float]]:
 
 
 def answer_sums() -> None:
-    """The other process: its arguments are the file in which both meet, and the lengths of the vectors."""
+    """The other process: its arguments are the file for the rendezvous, and the lengths of the vectors."""
     _sum_all(1, sys.argv[1], json.loads(sys.argv[2]), None)
 
 
@@ -74,7 +74,7 @@ def _sum_all(rank: int, path: str, numbers: list[int], found: list[list[float]] 
 
 
 def _numbers(rung: Rung) -> int:
-    """From thousands to millions, as gradients have."""
+    """The length of a rung's vector: from thousands to millions, as gradients have."""
     return rung.block.num_edges
 
 

@@ -34,12 +34,12 @@ def _gather(rung: Rung, device: torch.device) -> Run:
 
 
 def gather_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Rows of a table in no order: caches hold their parts of the table, memory the rest."""
+    """Rows of a table in random order: caches hold their parts of the table, memory the rest."""
     count, width, table = sizes["rows"], sizes["width"], sizes["table_rows"]
     written, _ = held_in_caches(4 * count * width, processor)
     made = {"calls": 1.0, "written_far": count * width * (1 - written)}
     if count >= table:
-        # All rows, which come in the table's order.
+        # All rows, in the table's order.
         _, held = held_in_caches(4 * table * width, processor)
         return {**made, "rows": count, "streamed": count * width, "streamed_memory": count * width * (1 - held)}
     return {**made, **rows_in_no_order(count, count, width, table, processor)}
@@ -48,16 +48,16 @@ def gather_work(sizes: Sizes, processor: Processor) -> Amounts:
 GATHER = Operator("gather", _sizes, gather_work, _gather, cores=1.0)
 
 
-# What all threads of the host do for a GPU: rows of a large table, gathered or added up where a copy begins.
-#
-# Both are measured where there is a GPU, and in tables that no cache holds: smaller ones are kept by the GPU itself.
+# What all threads of the host do for a GPU: rows of a large table, gathered or summed for a copy. Both are measured
+# where there is a GPU, and in tables that exceed all caches: smaller ones are kept on the GPU itself.
 
 _GPU = frozenset({"cuda"})
 _BYTES = 2 << 30
-"""Of the table: no cache holds it, and a larger one is read at the same pace."""
+"""Bytes of the table: more than any cache, and larger ones are read at the same pace."""
 _FEWEST = 1 << 17
-"""Rows, or edges, that are read at once: small rungs are repeated. Batches for a GPU are large; most of a small one's
-time would be that of waking threads."""
+"""The least number of rows, or edges, that are read at once; small rungs are repeated. Batches for a GPU are large; a
+small one's time would mostly be that of waking threads.
+"""
 _ROWS, _LISTS = 256, 64
 """Rows, and lists, that a thread takes at a time."""
 
@@ -96,7 +96,7 @@ def _aggregate(rung: Rung, device: torch.device) -> Run:
     bounds = [block.indptr[:-1] + copy * block.num_edges for copy in range(copies)]
     indptr = np.concatenate([*bounds, [copies * block.num_edges]])
     names = _anywhere(table, copies * block.num_src).astype(np.int32)
-    # The lists that a device has drawn name vertices.
+    # The lists that a device has drawn hold vertex numbers.
     lists = TableLists(indptr, np.concatenate([names[block.indices + copy * block.num_src] for copy in range(copies)]))
     rows, count = readable(table), copies * block.num_dst
     out = np.ones((count, rung.width), np.float32)
@@ -125,7 +125,7 @@ def host_gather_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def host_aggregate_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Rows come from memory once, and are then looked up and added from a cache. A row is written for each list."""
+    """Rows come from memory once, and are then read from a cache and added. A row is written for each list."""
     width, first = sizes["width"], min(sizes["src"], sizes["edges"])
     return {
         "calls": 1.0,
@@ -176,18 +176,20 @@ def copy_work(sizes: Sizes, processor: Processor) -> Amounts:
 
 
 def pinned_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Bytes over the bus, and those whose addresses are translated, in a table that is larger than what is kept of
-    translations."""
+    """Bytes over the bus, and those that need address translation, in a table that is larger than the cached
+    translations.
+    """
     size, table = 4 * sizes["rows"] * sizes["width"], 4 * sizes["table_rows"] * sizes["width"]
     translated = size * max(0.0, 1 - _TRANSLATED / max(table, 1.0))
     return {"calls": 1.0, "rows": sizes["rows"], "bytes": size, "bytes_translated": translated}
 
 
 _TRANSLATED = 8 << 30
-"""Bytes of pinned memory whose addresses a GPU keeps translated, if rows are read in their table's order: an H200 reads
-tables of up to 4 GB at the bus's pace, and one of 24 GB at less than half of it."""
+"""Bytes of pinned memory whose address translations a GPU caches, if rows are read in their table's order: an H200
+reads tables of up to 4 GB at the bus's pace, and one of 24 GB at less than half of it.
+"""
 _SPREAD, _WIDEST_SPREAD = 16, 64
-"""Rows of a pinned table for each vertex of a rung, as a rule, and of the largest table."""
+"""Rows of a pinned table for each vertex of a rung, usually and for the largest table."""
 _LARGEST = 400_000
 """Vertices of the rung with the largest table: 26 GB, for which a machine may lack memory."""
 

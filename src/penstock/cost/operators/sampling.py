@@ -25,7 +25,7 @@ def _sizes(rung: Rung) -> dict[str, float]:
 
 
 def _whole(rung: Rung) -> int:
-    """Edges of lists that are no longer than the fan-out: they are copied, not drawn."""
+    """Edges of lists no longer than the fan-out: they are copied, not drawn."""
     (edges,) = rung.graph.edges.values()
     vertices = rung.batch.vertices[rung.batch.node_type]
     found = 0
@@ -56,12 +56,12 @@ def _draw_on_device(rung: Rung, device: torch.device) -> Run:
 
 
 def _measured_on(rung: Rung, device: str) -> bool:
-    """A GPU does not copy whole lists of any length."""
+    """Whether it is measured here: a GPU does not copy whole lists of any length."""
     return device == "cpu" or ALL not in rung.fanouts
 
 
 def sample_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Lists are looked up by row, neighbours by edge, and each vertex's row by its number: all in no order."""
+    """Lists are looked up by row, neighbours by edge, and each vertex's row by its number: all randomly."""
 
     def missed(table_bytes: float) -> float:
         return max(0.0, 1 - processor.own_cache / max(table_bytes, 1.0))

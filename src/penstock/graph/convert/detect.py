@@ -30,10 +30,10 @@ _LIBRARIES: dict[str, tuple[str, Callable[..., Graph]]] = {
 
 
 def load(source: Any, *, unchecked: bool = False, **options: Any) -> Graph:
-    """The graph behind a path, a data set's name or another library's object; a `Graph` is returned as it is.
+    """The graph behind a path, a data set's name or another library's object; a `Graph` is returned unchanged.
 
     Options go to the converter: `split` (PyG, DGL, .npz), `inverse` and `scheme` (OGB), `x` and `y` (SciPy). Arrays of
-    the graph are checked before the first kernel reads them; `unchecked` ones are not, and a wrong number in them may
+    the graph are validated before the first kernel reads them; `unchecked` ones are not, and a wrong number in them may
     crash the process.
     """
     graph = _recognised(source, options)
@@ -122,7 +122,7 @@ def _from_name(name: str) -> Graph:
 
 
 def _convert(converter: Callable[..., Graph], source: Any, options: dict[str, Any]) -> Graph:
-    """Checks options first: a misspelt one is a sentence, and errors inside the converter stay visible."""
+    """Call a converter after checking its options, so that a misspelt one is reported clearly."""
     known = list(inspect.signature(converter).parameters)[1:]
     for option in options:
         if option not in known:
@@ -132,7 +132,7 @@ def _convert(converter: Callable[..., Graph], source: Any, options: dict[str, An
 
 
 def _remedy(source: Any) -> str:
-    """What to give instead of an object that is no graph: the graphs that it holds, or is made of, where it does."""
+    """What to give instead of an object that is not a graph."""
     if isinstance(source, list | tuple) or any(base.__name__ == "Dataset" for base in type(source).__mro__):
         return f"give one graph of it, such as dataset[0]; Penstock loads {_UNDERSTOOD}"
     if isinstance(source, dict) or hasattr(source, "dtype"):
@@ -141,7 +141,7 @@ def _remedy(source: Any) -> str:
 
 
 def _kind_of(source: Any) -> str:
-    """What an object is, for a sentence that begins with it."""
+    """The kind of an object, as the beginning of a sentence."""
     kind = type(source)
     if source is None:
         return "None"

@@ -28,11 +28,9 @@ def edge_set(
     held_out: Mapping[str, Array] | None = None,
     inverse: bool = False,
 ) -> EdgeSet:
-    """Lists from edges in any order; each field's rows follow their edges. `where` names the input in
-    sentences.
+    """Lists from edges in any order; each field's rows follow their edges. `where` names the input in errors.
 
-    With `inverse` every edge counts in both directions, under the same fields; a self loop counts twice, as
-    OGB has it.
+    With `inverse` every edge counts in both directions, with the same fields; a self loop counts twice, as in OGB.
     """
     _check_shapes(sources, destinations, where)
     vertices = num_sources + num_destinations
@@ -94,7 +92,9 @@ def vertex_numbers(values: Array, count: int, where: str) -> Array:
 Triples = tuple[Array, ...]
 """Heads, relations, tails."""
 _UNQUESTIONED = 10_000
-"""Relations that may be more than there are triples: each becomes an edge type, with offsets for every vertex."""
+"""Up to this many relations are accepted whatever the number of triples: each becomes an edge type, with offsets for
+every vertex.
+"""
 
 
 def relation_sets(

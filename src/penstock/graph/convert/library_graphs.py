@@ -25,10 +25,9 @@ _IDS = "_ID"
 
 
 def from_dgl(graph: Any, split: int = 0) -> Graph:
-    """A graph from a `DGLGraph`: `feat` becomes `x` (`edge_attr` on edges), `label` becomes `y`, masks become
-    splits.
+    """A graph from a `DGLGraph`: `feat` becomes `x` (`edge_attr` on edges), `label` becomes `y`, masks become splits.
 
-    Nothing of DGL is imported: the object answers for itself.
+    DGL itself is not imported.
     """
     if not hasattr(graph, "canonical_etypes") or not hasattr(graph, "ntypes"):
         raise PenstockError(
@@ -70,7 +69,7 @@ def _dgl_edges(graph: Any, edge_type: tuple[str, str, str]) -> EdgeSet:
 
 
 def _dgl_fields(data: Any, renamed: dict[str, str], where: str) -> dict[str, Array]:
-    """All data but DGL's own bookkeeping (`_ID`, `_TYPE`); a name that is taken already is left as it is."""
+    """All data but DGL's own bookkeeping (`_ID`, `_TYPE`); a name that is already used is kept unchanged."""
     fields = {}
     for key in data:
         if not key.startswith("_"):
@@ -216,7 +215,7 @@ def _lists(matrix: Any) -> EdgeSet:
             raise PenstockError(f"The matrix is not valid ({error}): build it again.", code="invalid-value") from None
     compressed = matrix.tocsc()
     if not compressed.has_canonical_format:
-        # The matrix may be the caller's own, so it is sorted and summed in a copy.
+        # The matrix may be the caller's own, so a copy is sorted and summed.
         compressed = compressed.copy()
         compressed.sum_duplicates()
     fields = {}

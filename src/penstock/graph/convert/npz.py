@@ -24,13 +24,12 @@ from penstock.graph.graph import Graph
 from penstock.graph.ids import array_ids
 from penstock.graph.schema import EdgeType
 
-# A NumPy archive whose arrays are read when they are asked for, and never unpickled.
-#
-# A sparse matrix in it is four arrays, as SciPy keeps a CSR matrix: data, indices, indptr and shape.
+# A NumPy archive whose arrays are read on first use, and never unpickled. A sparse matrix in it is four arrays, as
+# SciPy stores a CSR matrix: data, indices, indptr and shape.
 
 
 class Archive(Mapping[str, Array]):
-    """The arrays of an `.npz` file by name. Arrays that nobody asks for may be of any kind."""
+    """The arrays of an `.npz` file by name. Arrays that are not read may be of any kind."""
 
     def __init__(self, path: Path) -> None:
         self._read: dict[str, Array] = {}
@@ -50,7 +49,7 @@ class Archive(Mapping[str, Array]):
         self._members = {info.filename.removesuffix(".npy"): info for info in self._zip.infolist()}
 
     def close(self) -> None:
-        """Let the file go; arrays that were read stay."""
+        """Close the file; arrays that were read stay valid."""
         self._zip.close()
         self._file.close()
 
@@ -71,7 +70,7 @@ class Archive(Mapping[str, Array]):
         return len(self._members)
 
     def strings(self, key: str) -> list[str] | None:
-        """An array of strings, or None where there is none or it holds Python objects, which would be unpickled."""
+        """An array of strings, or None where it is missing or holds Python objects, which would be unpickled."""
         try:
             found = self.get(key)
         except PenstockError:
@@ -126,7 +125,7 @@ _Pieces = tuple[dict[str, NodeSet], dict[EdgeType, EdgeSet]]
 def from_npz(path: str | Path, split: int = 0) -> Graph:
     """A graph from an archive, named after it; its keys tell which kind it is.
 
-    Of archives with several splits, number `split` counts.
+    Where an archive has several splits, `split` is the number of the one to use.
     """
     path = Path(path)
     with closing(Archive(path)) as archive:
@@ -158,7 +157,7 @@ def _built(path: Path, archive: Archive, split: int) -> Graph:
 
 
 def _one_type(archive: _Archive, split: int) -> _Pieces:
-    """Symmetric lists of neighbours."""
+    """One node type and one edge type, with symmetric neighbour lists."""
     count = _size(archive, "num_nodes")
     indptr, indices = archive["indptr"], archive["indices"]
     if indptr.ndim != 1 or indptr.dtype.kind not in "iu":
@@ -247,7 +246,7 @@ def _adjacency(archive: _Archive, split: int) -> _Pieces:
         own["labels"] = archive["labels"]
     nodes = _nodes(own, count, split)
     if isinstance(archive, Archive):
-        # Most of these archives keep names as Python objects. They are left alone, as reading them would unpickle.
+        # Most of these archives store names as Python objects. They are not read, as that would unpickle.
         if (names := archive.strings("node_names")) is not None and len(names) == count:
             nodes = replace(nodes, ids=array_ids(np.array(names), "node_names"))
         if (words := archive.strings("class_names")) is not None:
@@ -270,7 +269,7 @@ def _both_ways(entries: Entries) -> EdgeSet:
 
 
 _MASK = re.compile(r"(\w+?)_mask(?:_(\d+))?")
-# Told apart by the key only they have.
+# Distinguished by a key that only they have.
 _KINDS = {
     "adj_indptr": _adjacency,
     "adj_matrix.indptr": _adjacency,

@@ -27,7 +27,7 @@ from penstock.graph.files import open_regular
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 
-# What an OGB folder holds, before it is a graph.
+# The content of an OGB folder, before it becomes a graph.
 
 NODE_TYPE = "node"
 EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
@@ -60,7 +60,7 @@ def field_name(stored: str) -> str:
 
 
 def tidy(fields: Mapping[str, Array]) -> dict[str, Array]:
-    """Fields under their names; a lone column that is no feature matrix is a plain list of values."""
+    """Fields under Penstock's names; a single column that is not a feature matrix becomes a plain list of values."""
     return {
         field_name(key): values[:, 0] if key not in _NAMES and values.ndim == 2 and values.shape[1] == 1 else values
         for key, values in fields.items()
@@ -68,7 +68,7 @@ def tidy(fields: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def class_labels(stored: Array) -> Array:
-    """Labels as int64 with -1 for none (NaN or negative); numbers that are no classes stay float32."""
+    """Labels as int64 with -1 for none (NaN or negative); non-integer ones stay float32."""
     labels = stored[:, 0] if stored.ndim == 2 and stored.shape[1] == 1 else stored
     if labels.dtype.kind == "f":
         missing = np.isnan(labels)
@@ -79,7 +79,7 @@ def class_labels(stored: Array) -> Array:
 
 
 def only_count(numbers: Array, path: Path) -> int:
-    """The one number of a file that has a number for each graph of a set."""
+    """The single number of a file that has a number for each graph of a set."""
     if numbers.size != 1:
         raise PenstockError(
             f"{path} counts {numbers.size:,} graphs: Penstock trains on one, so this set cannot be used.",
@@ -94,7 +94,7 @@ _BLOCK_BYTES = 16 << 20
 
 
 def read_table(path: Path, rows: int, dtype: Any = None) -> Array:
-    """[rows, columns] of one type; without a `dtype`, int64 if all values are whole numbers, else float32."""
+    """[rows, columns] of one type; without a `dtype`, int64 if all values are integers, else float32."""
     if dtype is None:
         try:
             return _fill(path, rows, np.dtype(np.int64))
@@ -348,7 +348,7 @@ def _count_in(path: Path) -> int:
     return only_count(read_numbers(path), path)
 
 
-# OGB's splits: vertices to train and evaluate on, or edges kept out of the graph.
+# OGB's splits: vertices to train and evaluate on, or edges held out of the graph.
 
 # OGB's name, Penstock's name.
 NAMES = {"train": "train", "valid": "val", "test": "test"}
@@ -379,7 +379,7 @@ def read_splits(
 
 
 def _scheme(folder: Path, scheme: str | None) -> Path:
-    """The way of splitting, if the set has several."""
+    """The folder of the split scheme; an error that lists them if the set has several."""
     schemes = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if scheme is None and len(schemes) == 1:
         scheme = schemes[0]
@@ -397,7 +397,7 @@ def _scheme(folder: Path, scheme: str | None) -> Path:
 
 
 def _stored(folder: Path, counts: Mapping[str, int]) -> dict[str, Any]:
-    """What the files say, in whichever of OGB's four ways they say it."""
+    """The split files' content, in whichever of OGB's four layouts."""
     if (folder / "split_dict.pt").is_file():
         stored: dict[str, Any] = load_saved(folder / "split_dict.pt")
         return stored
@@ -417,7 +417,7 @@ def _stored(folder: Path, counts: Mapping[str, int]) -> dict[str, Any]:
 
 
 def load_saved(path: Path) -> Any:
-    """What `torch.save` wrote: dicts, lists, tensors and NumPy arrays, and nothing else."""
+    """Load what `torch.save` wrote: dicts, lists, tensors and NumPy arrays, and nothing else."""
     import torch
 
     try:
@@ -438,7 +438,7 @@ def load_saved(path: Path) -> Any:
 
 
 def _array_makers() -> list[Any]:
-    """What rebuilds a NumPy array, under its names in old and new NumPy. None of it can do harm."""
+    """Functions that rebuild a NumPy array, under their names in old and new NumPy, all of them harmless."""
     reconstruct = np.zeros(0).__reduce__()[0]
     scalar = np.float64(0).__reduce__()[0]
     named = [
@@ -501,7 +501,7 @@ def held_out_pairs(raw: RawGraph, links: Mapping[str, Links], folder: Path) -> H
 
 
 def _pairs(arrays: Links, where: str) -> dict[str, tuple[Array, Array]]:
-    """Ends of the positives (under "") and of the negatives."""
+    """The ends of the positives (under "") and of the negatives."""
     if "edge" in arrays:
         keys = {"": "edge", "_negative": "edge_neg"}
         return {suffix: _columns(_array(arrays, key, where), where) for suffix, key in keys.items() if key in arrays}
@@ -562,7 +562,7 @@ def _array(arrays: Links, key: str, where: str) -> Array:
 
 # From an OGB folder to a graph.
 
-# The file that tells a layout from the others.
+# The file that identifies each layout.
 _LAYOUTS = {
     "edge.csv.gz": read_text,
     "triplet-type-list.csv.gz": read_typed_text,
@@ -577,9 +577,9 @@ _INVERSE = {"products", "proteins", "ppa", "ppassoc", "collab", "ddi"}
 def from_ogb(folder: str | Path, inverse: bool | None = None, scheme: str | None = None) -> Graph:
     """A graph from the folder of an OGB node- or link-property set, as downloaded and unpacked.
 
-    `inverse` adds the opposite of every edge; by default it is done for the sets OGB does it for, known by
-    the folder's name. `scheme` chooses a split where there are several. Of a link set the training edges are
-    the graph, and the validation and test edges lie in `held_out`.
+    `inverse` adds the opposite of every edge; by default it is done for the sets OGB does it for, recognised by the
+    folder's name. `scheme` chooses a split where there are several. In a link set the training edges are the graph, and
+    the validation and test edges are in `held_out`.
     """
     folder = Path(folder)
     raw = _read_raw(folder)
@@ -625,7 +625,8 @@ def _edges(raw: RawGraph, links: Mapping[str, Links], folder: Path, inverse: boo
     held_out = held_out_pairs(raw, links, folder)
     edges = {}
     for edge_type in list(raw.edges):
-        # Taken out, so that the raw edges of one type are freed before the lists of the next are built.
+        # Removed from the dictionary, so that the raw edges of one type are freed before the lists of the next are
+        # built.
         stored = raw.edges.pop(edge_type)
         ends = raw.counts[edge_type[0]], raw.counts[edge_type[2]]
         edges[edge_type] = edge_set(

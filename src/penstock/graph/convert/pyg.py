@@ -19,10 +19,10 @@ from penstock.graph.schema import EdgeType
 def from_pyg(data: Any, split: int = 0, number_edges: bool = False) -> Graph:
     """A graph from a PyG `Data` (types `node` and `node__to__node`) or `HeteroData` (its own types).
 
-    Tensors with a row per vertex or edge become fields of the same name, masks become splits (column `split`
-    of masks that hold several), `n_id` the ids. Attributes of the whole graph and `edge_label*` have no place
-    in a graph: their names are kept in `graph.origin["dropped"]`. With `number_edges`, edges without a field `e_id` get
-    one: their places in `edge_index`, which a graph's lists do not keep.
+    Tensors with a row per vertex or edge become fields of the same name, masks become splits (column `split` of masks
+    that hold several), `n_id` the ids. Attributes of the whole graph and `edge_label*` have no place in a graph: their
+    names are kept in `graph.origin["dropped"]`. With `number_edges`, edges without a field `e_id` get one: their
+    positions in `edge_index`, which a graph's lists do not keep.
     """
     from torch_geometric.data import Data, HeteroData
 
@@ -44,21 +44,21 @@ def from_pyg(data: Any, split: int = 0, number_edges: bool = False) -> Graph:
 NODE_TYPE = "node"
 EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
 
-# What tells the number of vertices when `num_nodes` is not set, most reliable first.
+# Values that give the number of vertices when `num_nodes` is not set, most reliable first.
 _SIZED = ("x", "feat", "pos", "node_type", "n_id", "batch", "train_mask", "val_mask", "test_mask", "y")
 
-# Without these a graph would be another one, so a wrong length is an error.
+# These values change the graph's meaning, so a wrong length is an error.
 _NEVER_DROPPED = {"x", "train_mask", "val_mask", "test_mask", "edge_attr", "edge_weight"}
 
 
 class StoreReader:
-    """Reads PyG's stores and remembers what it had to leave out."""
+    """Reads PyG's stores and records what it had to leave out."""
 
     def __init__(self, split: int, number_edges: bool = False) -> None:
         self.split, self.number_edges, self.dropped = split, number_edges, list[str]()
 
     def homogeneous(self, store: Any) -> tuple[dict[str, NodeSet], dict[EdgeType, EdgeSet]]:
-        """Vertex and edge values live in one store and are told apart by their length, as PyG does it."""
+        """Vertex and edge values are in one store and are distinguished by their length, as in PyG."""
         edge_index = _edge_index(store, "data")
         top = int(edge_index.max()) if edge_index.size else -1
         known = _num_nodes(store, top)
@@ -110,7 +110,7 @@ class StoreReader:
             pairs = to_array(values.pop(key), f"{where}.{key}")
             name = key.removeprefix(HELD_OUT).removesuffix("_index")
             held_out[name] = pair_array(pairs[0], pairs[1], source.count, destination.count, f"{where}.{key}")
-        # A `Data` keeps what vertices and edges have in one place; what has the length of neither comes here.
+        # A `Data` has the values of vertices and edges in one store; those with the length of neither get here.
         edges = f"{edge_index.shape[1]:,} edges"
         there_are = f"{source.count:,} vertices and {edges}" if where == "data" else edges
         fields = self._fields(values, edge_index.shape[1], where, there_are)
@@ -140,7 +140,7 @@ def _values(store: Any) -> list[tuple[str, Any]]:
 
 
 def _rows(key: str, value: Any) -> int | None:
-    """Rows of a value that may be a field; None for one that may not, such as `edge_label_index`."""
+    """The number of rows of a value that may be a field; None for one that may not, such as `edge_label_index`."""
     if ("index" in key and getattr(value, "ndim", 0) != 1) or key.startswith("edge_label"):
         return None
     if isinstance(value, list):

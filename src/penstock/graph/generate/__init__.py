@@ -1,7 +1,6 @@
 """Synthetic graphs: recipes with the statistics of public sets, made deterministically in blocks.
 
-`recipe` says what a graph should be like; `vertices` and `edges` draw it; `make` writes it, and has the recipes of
-named data sets.
+`recipe` describes a graph; `vertices` and `edges` draw it; `make` writes it, and has the recipes of named data sets.
 """
 
 from penstock.graph.generate.make import DATASETS, DEFAULT, make_cached, make_graph, recipe_named

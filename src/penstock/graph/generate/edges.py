@@ -39,13 +39,13 @@ class NeighbourChoice(NamedTuple):
 
 
 def choice_of(recipe: EdgeRecipe, target: VertexLayout, seed: int, threads: int | None) -> NeighbourChoice:
-    """Settle the degree factor so that the wanted degrees sum to the recipe's count."""
+    """Find the degree factor with which the wanted degrees sum to the recipe's count."""
     name = "__".join(recipe.type)
     key = document_key(seed, "degrees of {}", name)
     power = 1.0 / (recipe.degree_exponent - 1.0)
     wanted = recipe.count * recipe.surplus / (2 if recipe.symmetric else 1)
     factor = wanted / target.size
-    # The cap bends the mean, so a few fixed-point steps are needed.
+    # The cap shifts the mean, so a few fixed-point steps are needed.
     for _ in range(8):
         total = _degree_total(key, power, factor, recipe.max_degree, target.size, threads)
         factor *= wanted / total
@@ -66,7 +66,7 @@ def choice_of(recipe: EdgeRecipe, target: VertexLayout, seed: int, threads: int 
 class RowMaker:
     """Makes any block of a relation's rows from its choice and the two layouts.
 
-    Kernels get the arrays one by one: read through a tuple, an array's references are counted at every step.
+    Kernels get the arrays one by one: Numba counts references of arrays that are read through a tuple.
     """
 
     def __init__(self, choice: NeighbourChoice, target: VertexLayout, source: VertexLayout, dtype: Any) -> None:
@@ -192,10 +192,13 @@ def _draw_list(
     scratch: Array,
     fill: Array,
 ) -> int:
-    """Up to `wanted` different neighbours behind `first`, ascending: draw, sort, drop repeats, top up a few times."""
+    """Up to `wanted` different neighbours from `first` on, ascending: draw, sort, drop repeats, and draw more a few
+    times.
+    """
     key = mix(choice.pick_key ^ np.uint64(row))
     found, counter = 0, 2
-    # A few vertices are open and most keep to themselves, as in real graphs: the share is 4u^3 of the mean, u uniform.
+    # A few vertices have many outside neighbours and most have few, as in real graphs: the share is 4u^3 of the mean, u
+    # uniform.
     away = min(0.95, 4.0 * unit(draw(key, np.uint64(0))) ** 3 * choice.away)
     for _ in range(_TOP_UPS):
         filled = found
@@ -250,7 +253,7 @@ def _further(
 
 @njit(nogil=True, cache=True, inline="always")
 def _related(kind: int, classes: int, share: float) -> int:
-    """Another class: classes stand on a ring, and near ones are chosen more often (log-uniform distance)."""
+    """Another class: classes are on a ring, and near ones are chosen more often (log-uniform distance)."""
     reach = int(np.exp(abs(2.0 * share - 1.0) * np.log(float(classes))))
     return (kind + (reach if share < 0.5 else -reach)) % classes
 
@@ -293,7 +296,7 @@ def _sorted_set(out: Array, first: int, count: int, bound: int, scratch: Array, 
 
 @njit(nogil=True, cache=True)
 def _spread(out: Array, first: int, count: int, bound: int, scratch: Array, fill: Array) -> None:
-    """Put entries about where they belong: numbers are scrambled, so they lie evenly in [0, bound)."""
+    """Put entries approximately where they belong: numbers are scrambled, so they are uniform in [0, bound)."""
     ratio = count / bound
     fill[: count + 2] = 0
     for k in range(first, first + count):
@@ -307,7 +310,7 @@ def _spread(out: Array, first: int, count: int, bound: int, scratch: Array, fill
         fill[bucket] += 1
 
 
-# Both directions of every drawn edge, and the edges kept out for link prediction.
+# Both directions of every drawn edge, and the edges held out for link prediction.
 
 _MERGED_BLOCK = 1 << 15
 
@@ -335,7 +338,7 @@ def merged_rows(
 ) -> tuple[Array, Array, Array]:
     """`(lengths, neighbours, held)` of rows [start, stop): the union of both directions.
 
-    `held` are rows (source, destination, 0 for val or 1 for test) of edges drawn to be kept out, each named once.
+    `held` are rows (source, destination, 0 for val or 1 for test) of held-out edges, each named once.
     """
     space = int(half[0][stop] - half[0][start] + other[0][stop] - other[0][start])
     lengths = np.zeros(stop - start, np.int64)
@@ -403,7 +406,7 @@ def _merge(
                 vertex = b_idx[b]
                 b += 1
             if held_share > 0.0:
-                # The draw belongs to the unordered pair, so both directions agree.
+                # The draw depends on the unordered pair, so both directions agree.
                 share = unit(draw(mix(key ^ np.uint64(min(row, vertex))), np.uint64(max(row, vertex))))
                 if share < held_share:
                     if vertex < row:

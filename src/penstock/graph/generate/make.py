@@ -42,7 +42,7 @@ def make_graph(
     threads: int | None = None,
     progress: Progress = SILENT,
 ) -> Graph:
-    """Write the graph of a recipe. The bytes depend on recipe and seed alone, not on `threads`."""
+    """Write the graph of a recipe. The bytes depend only on recipe and seed, not on `threads`."""
     threads = threads or default_threads()
     with new_folder(folder, force) as temporary:
         layouts = {name: lay_out(recipe, name, seed) for name in recipe.nodes}
@@ -168,7 +168,7 @@ def _origin(recipe: GraphRecipe, seed: int) -> dict[str, object]:
 
 
 _TRIES = 1000
-"""Draws a pair before giving up: a graph so dense has too few pairs without an edge."""
+"""Draws of a pair before giving up: a dense graph has too few pairs without an edge."""
 
 
 def unlinked_pairs(indptr: Array, indices: Array, held_out: dict[str, Array], seed: int) -> dict[str, Array]:
@@ -203,15 +203,14 @@ def _draw_pairs(key: np.uint64, indptr: Array, indices: Array, kept_out: Array, 
     return drawn
 
 
-# The synthetic data sets by name, with the statistics of the public sets they stand in for.
-#
-# `ps.load("synthetic-arxiv")` makes one on first use and keeps it.
+# The synthetic data sets by name, with the statistics of the public sets they imitate. `ps.load("synthetic-arxiv")`
+# makes one on first use and keeps it.
 
 DEFAULT = "synthetic-arxiv"
 
 
 def recipe_named(name: str) -> GraphRecipe:
-    """The recipe of a data set; an unknown name gets the nearest one suggested."""
+    """The recipe of a data set; for an unknown name the error suggests the nearest."""
     if name in DATASETS:
         return DATASETS[name]
     near = difflib.get_close_matches(name, DATASETS, 1, 0.4)
@@ -320,7 +319,7 @@ def make_cached(name: str, progress: Progress = SILENT) -> Graph:
     try:
         return Graph.open(folder)
     except PenstockError:
-        # Absent, or of an older format: either way it is ours to make again.
+        # Absent, or of an older format: it is made again.
         _check_writable(folder)
         return make_graph(recipe, folder, force=True, progress=progress)
 

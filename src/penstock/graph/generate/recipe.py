@@ -1,4 +1,4 @@
-"""What a synthetic graph should be like: counts, degrees, communities, features. No mechanism here."""
+"""The parameters of a synthetic graph: counts, degrees, communities, features."""
 
 from dataclasses import dataclass, replace
 
@@ -25,13 +25,13 @@ class EdgeRecipe:
     degree_exponent: float = 2.3
     """Exponent of the power law of the number of neighbours a vertex chooses."""
     hub_bias: float = 2.0
-    """A choice inside a community falls on rank size·t^bias, t uniform: 1 is even, larger makes hubs."""
+    """A choice inside a community falls on rank size·t^bias, t uniform: 1 is even, larger values make hubs."""
     max_degree: int = 10_000
     within_community: float = 0.65
     within_class: float = 0.29
     """Share of choices in the own community and in its class; the rest fall in related classes."""
     surplus: float = 1.0
-    """Choices made per edge wanted; makes up for those that coincide. Calibrated per set."""
+    """Choices made per edge wanted, which compensates for duplicates. Calibrated per set."""
     held_out: tuple[float, float] = (0.0, 0.0)
     """Share of (val, test) edges kept out of the lists, for link prediction; symmetric relations only."""
 
@@ -46,9 +46,9 @@ class GraphRecipe:
     edges: tuple[EdgeRecipe, ...]
     classes: int
     separation: float = 1.8
-    """Distance between two class centres in units of the features' noise: how much features alone tell."""
+    """Distance between two class centres in units of the features' noise: how informative features alone are."""
     label_noise: float = 0.08
-    """Share of vertices whose label is drawn anew: no model can reach 1."""
+    """Share of vertices whose label is drawn at random, so that no model can reach 1."""
     community_sizes: tuple[int, int] = (100, 5_000)
     feature_dtype: str = "float32"
 

@@ -9,10 +9,9 @@ from penstock.graph.generate.recipe import GraphRecipe
 from penstock.graph.hashing import below, document_key, draw, mix, unit, unit_draws
 from penstock.kernels import njit
 
-# Where vertices stand: communities as consecutive positions, scrambled into vertex numbers by a bijection.
-#
-# Choosing a neighbour in a community is then arithmetic on positions; no member lists are kept, and vertex numbers say
-# nothing about communities, as in real data.
+# Positions of vertices: communities are consecutive positions, scrambled into vertex numbers by a bijection. Choosing a
+# neighbour in a community is then arithmetic on positions; no member lists are kept, and vertex numbers reveal nothing
+# about communities, as in real data.
 
 _ROUNDS = 2
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -38,7 +37,7 @@ class VertexLayout(NamedTuple):
     classes: Array
     """Class of each community."""
     rank: Array
-    """Place of each community among those of its class."""
+    """Position of each community among those of its class."""
     class_ptr: Array
     class_communities: Array
     """Communities grouped by class."""
@@ -91,7 +90,7 @@ def _half(key: np.uint64, turn: int, value: int, bound: int) -> int:
 
 @njit(nogil=True, cache=True)
 def scramble(numbering: Numbering, position: int) -> int:
-    """The vertex number at a position: a Feistel network on Z_rows x Z_columns, walked until it lands inside."""
+    """The vertex number at a position: a Feistel network on Z_rows x Z_columns, repeated until it lands inside."""
     key, rows, columns = numbering.key, numbering.rows, numbering.columns
     value = position
     while True:
@@ -145,13 +144,13 @@ def community_at(starts: Array, position: int) -> int:
 
 @njit(nogil=True, cache=True)
 def permuted(order: Numbering, start: int, out: Array) -> None:
-    """Places of start, start + 1, ... in a random order, without keeping the order."""
+    """Positions of start, start + 1, ... in a random order, without storing the order."""
     for i in range(out.shape[0]):
         out[i] = scramble(order, start + i)
 
 
 def _community_starts(key: np.uint64, count: int, smallest: int, largest: int) -> Array:
-    # On a small graph no community may be more than a twentieth of it, or there would be none to tell apart.
+    # In a small graph no community may exceed a twentieth of it, or there would be too few of them.
     largest = max(2, min(largest, count // 20))
     smallest = max(1, min(smallest, largest // 2))
     starts, counter = [0], 0
@@ -176,7 +175,7 @@ def _power_draws(key: np.uint64, counter: int, amount: int, smallest: int, large
 
 
 def _community_classes(key: np.uint64, communities: int, classes: int) -> Array:
-    """Shares falling like rank^-0.6. The first communities are dealt one a class so that every class exists."""
+    """Shares proportional to rank^-0.6. The first communities get one class each so that every class exists."""
     shares = np.arange(1, classes + 1) ** -0.6
     ends = np.cumsum(shares) / shares.sum()
     draws = np.empty(communities)
@@ -219,7 +218,7 @@ class VertexMaker:
             self._centres *= recipe.separation / np.sqrt(2.0 * self.node.features)
 
     def block(self, start: int, stop: int) -> VertexBlock:
-        """The rows [start, stop)."""
+        """The vertices' rows [start, stop): features, labels and order."""
         classes = self.layout.classes[vertex_communities(self.layout, start, stop)]
         return VertexBlock(stop - start, self._features(start, classes), *self._labels(start, classes))
 

@@ -43,7 +43,9 @@ def edge_fields(spec: EdgeSpec) -> list[Field]:
 
 
 def roles_of(fields: Iterable[Field]) -> dict[str, Role]:
-    """What every column is read for; of several uses, the one that loses least: words, a type, as it is, a number."""
+    """The role in which every column is read; of several, the one that loses least: words, a type,
+    unchanged, a number.
+    """
     roles: dict[str, Role] = {}
     for field in fields:
         for column, role in field.roles.items():
@@ -56,7 +58,7 @@ def _fidelity(role: Role) -> int:
 
 
 def learn_fields(fields: list[Field], table: Table, columns: set[str], progress: Progress) -> Iterator[TableChunk]:
-    """The first pass: the fields that need it see all chunks; the chunks are handed on."""
+    """The first pass: fields that need it see all chunks; the chunks are passed on."""
     learning = [field for field in fields if field.learns]
     wanted = columns.union(*(field.learned_columns for field in learning))
     for chunk in table.chunks(wanted):
@@ -84,7 +86,7 @@ class FieldWriters:
             self._writers[field.name].append(rows if keep is None else rows[keep])
 
     def append_blank(self, count: int) -> None:
-        """Rows for vertices that stand in no table."""
+        """Add rows for vertices that are in no table."""
         for field in self._fields:
             writer = self._writers[field.name]
             for start, stop in ranges(count, _BLANK_ROWS):

@@ -1,4 +1,4 @@
-"""Edge types on their way from tables to lists: endpoints resolved, spooled to disk, and sorted."""
+"""Edge types from tables to lists: endpoints resolved, spooled to disk, and sorted."""
 
 import shutil
 from contextlib import ExitStack
@@ -32,13 +32,13 @@ class Spool:
         self.spec, self.ends, self.folder, self._stack = spec, ends, folder, ExitStack()
         self._dtype = index_dtype(max(nodes.count for nodes in ends))
         self.sources, self.destinations = self._writer("sources"), self._writer("destinations")
-        # Where an undirected edge stands twice, both need the row their fields are in.
+        # Where an undirected edge is stored twice, both need the row of its fields.
         self.rows = self._writer("rows", np.int64) if spec.undirected and fields else None
         self.fields = self._stack.enter_context(FieldWriters(fields, folder))
         held_out = SPLITS[1:] if spec.split else ()
         self.held_out = {name: self._writer(f"held_out.{name}", np.int64, (2,)) for name in held_out}
         self.words = dict[str, int]()
-        """The relations met so far, where a column names them, in order of first appearance."""
+        """The relations seen so far, where a column names them, in order of first appearance."""
         named = ("train", *held_out) if spec.relation is not None else ()
         self.relations = {name: self._writer(f"relations.{name}", np.int64) for name in named}
         """By split, the relation of each row."""
@@ -112,7 +112,7 @@ class Spool:
 
 
 def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array]:
-    """Each edge and right after it its opposite, loops once; and the row each came from."""
+    """Each edge followed by its opposite, loops once; and the row each came from."""
     starts, ends = np.empty(2 * len(sources), np.int64), np.empty(2 * len(sources), np.int64)
     starts[0::2], starts[1::2] = sources, destinations
     ends[0::2], ends[1::2] = destinations, sources
@@ -125,7 +125,7 @@ def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array
     return starts[keep], ends[keep], rows[keep]
 
 
-# One edge type on its way from tables to a spool: endpoints resolved, rows kept, held out or dropped.
+# One edge type from tables to a spool: endpoints resolved, rows kept, held out or dropped.
 
 _NAMED = 5
 
@@ -143,7 +143,7 @@ class EdgeTable:
 
     def spool(self, folder: Path, progress: Progress) -> Spool:
         """All rows resolved and written to `folder` in order of arrival."""
-        # By now the node tables are read and it is known what their ids are.
+        # By now the node tables are read and the kinds of their ids are known.
         self.table.roles = self._roles()
         if self.source is self.destination and self.source.kind is None:
             self._read_ends_alike()
@@ -174,7 +174,7 @@ class EdgeTable:
         return roles
 
     def _read_ends_alike(self) -> None:
-        """Where edges alone name the vertices, both ends must be read as one kind: 007 is not 7."""
+        """Where only edges name the vertices, both ends must be read as one kind: 007 is not 7."""
         ends = (self.spec.source, self.spec.destination)
         looks = self.table.csv_looks(ends)
         if looks and not all(pa.types.is_integer(kind) or pa.types.is_null(kind) for kind in looks.values()):
@@ -188,7 +188,7 @@ class EdgeTable:
         spool.append(chunk, sources, destinations, ~lost if lost.any() else None)
 
     def _lost(self, chunk: TableChunk, sources: Array, destinations: Array) -> Array:
-        """Rows that name a vertex which neither exists nor may be created; the first few are remembered."""
+        """Rows that name a vertex which neither exists nor may be created; the first few are recorded."""
         lost = np.zeros(len(chunk), np.bool_)
         ends = ((self.source, sources, self.spec.source), (self.destination, destinations, self.spec.destination))
         for nodes, numbers, _ in ends:
@@ -207,7 +207,7 @@ class EdgeTable:
     def _create(
         self, sources: Array, destinations: Array, source_ids: pa.Array, destination_ids: pa.Array, lost: Array
     ) -> None:
-        """Number the ids met for the first time, row by row and source before destination."""
+        """Number ids that are new, row by row and source before destination."""
         new_sources = np.flatnonzero((sources < 0) & ~lost)
         new_destinations = np.flatnonzero((destinations < 0) & ~lost)
         if len(new_sources) + len(new_destinations) == 0:
@@ -245,7 +245,7 @@ def _joined(first: pa.Array, second: pa.Array) -> pa.Array:
 
 
 def write_relations(spool: Spool, folder: Path, progress: Progress) -> dict[EdgeType, EdgeSet]:
-    """The lists of every relation that the table names, with what is held out of it, and of its reverse if wanted."""
+    """The lists of every relation that the table names, with its held-out pairs, and of its reverse if wanted."""
     spec, count = spool.spec, len(spool.words)
     sources, destinations = open_array(spool.sources.path), open_array(spool.destinations.path)
     places = _by_relation(open_array(spool.relations["train"].path), count)

@@ -30,14 +30,14 @@ _SCAN_ROWS = 1 << 20
 
 
 class OutColumns:
-    """The fields of one node or edge type on their way out."""
+    """The fields of one node or edge type to be exported."""
 
     def __init__(self, what: str, reserved: set[str], lists: bool) -> None:
         self._what, self._taken, self._lists = what, set(reserved), lists
         self._columns: list[_Column] = []
 
     def add(self, name: str, values: Array, categories: list[str] | None, is_label: bool) -> None:
-        """One more field. A class label is written as people read it: nothing where there is none."""
+        """Add a field. A class label is written as words; empty where there is none."""
         if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8 or values.ndim > 2:
             raise PenstockError(
                 f"Field {name!r} of {self._what} is {values.dtype} of {values.ndim} dimensions:"
@@ -111,11 +111,11 @@ class OutColumns:
         return _Column(values, make, {"name": name, "column": column} | named if named else plain)
 
     def _plain(self, rows: Array) -> pa.Array:
-        # Text has no half floats; they are exact as single ones.
+        # Text formats have no half floats; they are exact as float32.
         return pa.array(rows.astype(np.float32) if rows.dtype == np.float16 and not self._lists else rows)
 
     def _entry(self, name: str, values: Array, column: str) -> dict[str, Any] | str:
-        """The shortest line that gives the field back: a table of lists keeps the dtype by itself."""
+        """The shortest spec entry that restores the field: a table of lists keeps the dtype by itself."""
         if self._lists:
             return name if name == column else {"name": name, "column": column}
         return {"name": name, "column": column, "dtype": str(values.dtype)}
@@ -163,7 +163,7 @@ def export_tables(
     force: bool = False,
     progress: Progress = SILENT,
 ) -> list[str]:
-    """Write every node and edge type as a table, streaming; the names of the files, relative to the folder.
+    """Write every node and edge type as a table, streaming; returns the names of the files, relative to the folder.
 
     `spec.yaml` beside them imports the same graph again.
     """
@@ -179,7 +179,7 @@ def export_tables(
             spec["nodes"].append(_export_nodes(name, graph.nodes[name], target, format, progress))
         for edge_type in graph.edges:
             spec["edges"].append(_export_edges(graph, edge_type, target, format, progress))
-        # Escaped: written as they are, some characters (U+0085) do not survive PyYAML.
+        # Escaped: some characters (U+0085) do not survive PyYAML unescaped.
         write_new(target / "spec.yaml", yaml_text(spec))
         files = [entry["files"] for entry in spec["nodes"] + spec["edges"]] + ["spec.yaml"]
         document = {"format": "penstock-export", "version": 1, "graph": graph.name, "files": files}

@@ -115,7 +115,7 @@ class _Numbers(_Part):
         return values.astype(np.float64, copy=False) if self.learns else values
 
     def _deviation(self) -> Array:
-        """A column that never changes has deviation 0, give or take rounding, and is only moved to 0."""
+        """A constant column has deviation 0, up to rounding, and is only shifted to 0."""
         deviation: Array = np.sqrt(self._squares / max(1, self._count))
         return np.where(deviation > _ROUNDING * np.abs(self._mean), deviation, 1.0)
 

@@ -1,4 +1,4 @@
-"""What a column of a table becomes: one array with a row per vertex or edge."""
+"""Fields from columns of a table: one array with a row per vertex or edge."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -13,11 +13,11 @@ from penstock.graph.arrays import Array
 from penstock.graph.tables.reader import Role, TableChunk
 from penstock.graph.tables.spec import FieldSpec
 
-# Numeric columns as NumPy rows: plain ones [n], lists [n, width]; what is missing or ragged is refused.
+# Numeric columns as NumPy rows: plain ones [n], lists [n, width]; missing or ragged values are errors.
 
 
 class NumberColumn:
-    """One numeric column; remembers how long its lists are."""
+    """One numeric column; remembers the length of its lists."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -31,7 +31,7 @@ class NumberColumn:
             return self._read_lists(chunk, values)
         refuse_nulls(values, chunk, self.column)
         if kinds.is_temporal(values.type):
-            # Another file may count in another unit.
+            # Another file may use another unit.
             self._temporal = self._temporal or values.type
             values = values.cast(self._temporal)
         return _plain(values, chunk, self.column)
@@ -122,7 +122,7 @@ class Vocabulary:
         return self._words
 
     def learn(self, values: pa.Array) -> None:
-        """Take note of the words of a chunk."""
+        """Record the words of a chunk."""
         if not self.is_given:
             self._met.update(word for word in as_text(pc.unique(values)).to_pylist() if word is not None)
 
@@ -154,15 +154,15 @@ def _in_order(words: set[str]) -> list[str]:
 
 
 class Field(ABC):
-    """A field in the making. `rows` of consecutive chunks, one after the other, are the array."""
+    """A field being built. `rows` of consecutive chunks, concatenated, are the array."""
 
     name: str
     roles: dict[str, Role]
-    """The columns it reads, and what for."""
+    """The columns it reads, and their roles."""
     learns = False
-    """Whether it must see all chunks once (`learn`) before `rows` can be asked for."""
+    """Whether it must see all chunks once (`learn`) before `rows` can be called."""
     fill: float = 0
-    """What a vertex that stands in no table gets."""
+    """The value of a vertex that is in no table."""
 
     @property
     def learned_columns(self) -> list[str]:
@@ -170,7 +170,7 @@ class Field(ABC):
         return list(self.roles) if self.learns else []
 
     def learn(self, chunk: TableChunk) -> None:
-        """Take note of a chunk in the first pass."""
+        """Record what the first pass needs of a chunk."""
         raise NotImplementedError
 
     @abstractmethod
@@ -179,7 +179,7 @@ class Field(ABC):
 
     @property
     def categories(self) -> list[str] | None:
-        """What codes mean, where the field holds codes."""
+        """The meaning of codes, if the field holds codes."""
         return None
 
 
@@ -251,7 +251,7 @@ class PlainField(Field):
             self._dtype = values.dtype
         with np.errstate(all="ignore"):
             typed = values.astype(self._dtype, copy=False)
-        # A float may be rounded to a narrower one; nothing else may change on the way.
+        # A float may be rounded to a narrower one; any other change of a value is an error.
         if self._dtype.kind != "f" and not np.array_equal(typed, values):
             wrong = tuple(axis[0] for axis in np.nonzero(typed != values))
             raise PenstockError(

@@ -14,8 +14,8 @@ _ONE, _EIGHT, _S32, _S40 = np.uint64(1), np.uint64(8), np.uint64(32), np.uint64(
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _NUMBER = np.uint64((1 << 40) - 1)
 
-# Hashes are computed, and first slots read, for this many ids before any is compared: the processor then
-# waits for many reads at once instead of one after the other, which halves the time of a lookup.
+# Hashes are computed, and first slots read, for this many ids before any is compared: the CPU then has many reads in
+# flight instead of one after the other, which halves the time of a lookup.
 _GROUP = 64
 
 
@@ -142,9 +142,9 @@ def place_integers(known: Array, count: int, slots: Array) -> None:
         slots[position] = _slot(hashed, number)
 
 
-# The pieces below are inlined: called as functions they would cost more than they do. The probe itself is
-# written out where it is used: Numba counts references to arrays that pass through two inlined functions,
-# which takes four times as long as the lookup.
+# The functions below are inlined: as calls they would cost more than they do. The probe itself is written out where it
+# is used: Numba counts references to arrays that pass through two inlined functions, which takes four times as long as
+# the lookup.
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -85,7 +85,7 @@ def _sort(spool: Spool, folder: Path, progress: Progress) -> dict[EdgeType, Edge
 
 
 def _origin(spec: Spec, nodes: dict[str, NodeTable], edges: list[EdgeTable]) -> dict[str, Any]:
-    """What the graph says of where it came from; only what happened is mentioned."""
+    """The origin that the graph records; only what applies is included."""
     tables = nodes | {table.key: table for table in edges}
     happened: dict[str, dict[str, Any]] = {
         "standardised": {name: standardised(table.fields) for name, table in tables.items()},

@@ -25,11 +25,11 @@ class IdIndex(ABC):
 
     @abstractmethod
     def find(self, ids: pa.Array) -> Array:
-        """The number of every id, -1 for those not there. Runs on several threads."""
+        """The number of every id, -1 for unknown ones. Runs on several threads."""
 
     @abstractmethod
     def add(self, ids: pa.Array) -> Array:
-        """The number of every id; those not there are added at the end."""
+        """The number of every id; new ones are added at the end."""
 
     @abstractmethod
     def ids(self) -> Ids | None:
@@ -37,7 +37,7 @@ class IdIndex(ABC):
 
 
 def new_index(kind: IdKind) -> IdIndex:
-    """An empty index."""
+    """An empty index for ids of this kind."""
     return StringIndex() if kind == "string" else IntegerIndex()
 
 
@@ -89,7 +89,7 @@ class StringIndex(IdIndex):
 
 
 class IntegerIndex(IdIndex):
-    """Integers. As long as they are 0, 1, 2, ... in order there is nothing to keep and nothing to look up."""
+    """Integers. As long as they are 0, 1, 2, ... in order nothing is stored and nothing looked up."""
 
     kind: IdKind = "integer"
 

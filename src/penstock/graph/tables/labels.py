@@ -111,7 +111,7 @@ def refuse_range(numbers: Array, classes: int | None, chunk: TableChunk, column:
 
 
 def whole_numbers(values: pa.Array, chunk: TableChunk, column: str) -> Array:
-    """int64 labels, -1 for none. Whole floats are taken too: a column with gaps often has no integers."""
+    """int64 labels, -1 for none. Integral floats are accepted too: a column with gaps often has no integers."""
     kind = values.type
     if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind)):
         raise PenstockError(
@@ -188,7 +188,7 @@ class MultiLabel(LabelField):
         return out
 
     def known(self, chunk: TableChunk) -> Array:
-        """Has a list, even an empty one."""
+        """Whether each row has a list, even an empty one."""
         known: Array = chunk.column(self._column).is_valid().to_numpy(zero_copy_only=False)
         return known
 
@@ -244,7 +244,7 @@ class FlagLabel(LabelField):
         return out
 
     def known(self, chunk: TableChunk) -> Array:
-        """All of them: a missing 0 or 1 is an error."""
+        """All rows: a missing 0 or 1 is an error."""
         return np.ones(len(chunk), np.bool_)
 
     @property

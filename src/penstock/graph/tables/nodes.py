@@ -1,4 +1,4 @@
-"""One node type on its way from tables to arrays: numbered in one pass, its fields written in a second."""
+"""One node type from tables to arrays: numbered in one pass, its fields written in a second."""
 
 from bisect import bisect_right
 from contextlib import ExitStack
@@ -41,20 +41,20 @@ class NodeTable:
 
     @property
     def kind(self) -> IdKind | None:
-        """What the ids are, once that is known."""
+        """The kind of the ids, once it is known."""
         return self._index.kind if self._index else None
 
     def find(self, chunk: TableChunk, column: str) -> tuple[pa.Array, Array]:
-        """A chunk's ids of this type and their numbers, -1 where there is none."""
+        """A chunk's ids of this type and their numbers, -1 for unknown ones."""
         ids = self._ids_of(chunk, column)
         return ids, self._known.find(ids)
 
     def add(self, ids: pa.Array) -> Array:
-        """The numbers of ids; those not there are added at the end."""
+        """The numbers of ids; new ones are added at the end."""
         return self._known.add(ids)
 
     def number(self, progress: Progress) -> None:
-        """The first pass: a number for every id, and what the fields must know beforehand."""
+        """The first pass: a number for every id, and what the fields need beforehand."""
         if self.table is None:
             return
         with progress.step(f"{self.spec.type}: ids", self.table.rows, "rows"):
@@ -70,7 +70,7 @@ class NodeTable:
             columns.add(self.spec.split.column)
         if self.table is None or not (columns or self.fields):
             return writers
-        # A field without columns (of width 0) still needs to know its rows.
+        # A field without columns (of width 0) still needs its number of rows.
         columns = columns or {str(self.spec.id)}
         with progress.step(f"{self.spec.type}: fields", self.table.rows, "rows"):
             for chunk in self.table.chunks(columns):
@@ -80,7 +80,7 @@ class NodeTable:
         return writers
 
     def finish(self, writers: FieldWriters, target: Path) -> NodeSet:
-        """Everything on disk, now that no vertex will be added. The index is given up."""
+        """Write everything to disk, now that no vertex will be added. The index is freed."""
         writers.append_blank(self.count - self.table_rows)
         fields, splits = writers.finish(), self._splits()
         ids = self._index.ids() if self._index else None
@@ -103,7 +103,7 @@ class NodeTable:
         return self._index
 
     def _ids_of(self, chunk: TableChunk, column: str) -> pa.Array:
-        """The first ids decide whether all are strings or integers."""
+        """The ids of a chunk; the first ids decide whether all are strings or integers."""
         if self._index is None:
             self._index = new_index(id_kind(chunk, column))
         return id_values(chunk, column, self._index.kind)

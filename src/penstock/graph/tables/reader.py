@@ -1,4 +1,4 @@
-"""A table as a stream of chunks that know where they came from, whatever the files' format."""
+"""A table as a stream of chunks that know their origin, whatever the files' format."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def csv_names(path: Path, delimiter: str) -> list[str]:
 
 
 def csv_looks(path: Path, delimiter: str, columns: list[str]) -> dict[str, pa.DataType]:
-    """What columns look like in the first block, or further on where they are empty there."""
+    """The apparent types of columns in the first block, or later where they are empty there."""
     found = _first_block(path, delimiter)
     looks = {name: found.field(name).type for name in columns}
     return {
@@ -56,7 +56,7 @@ def _open(path: Path, delimiter: str, types: Mapping[str, pa.DataType] | None, t
     convert = pacsv.ConvertOptions(
         column_types=types,
         include_columns=list(types) if types else None,
-        # Only nothing at all is null: NA is a country and "null" somebody's name.
+        # Only an empty value is null: NA is a country and "null" somebody's name.
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
@@ -95,7 +95,7 @@ def _type_of(word: pa.Scalar) -> pa.DataType:
 
 
 def _csv_sentence(path: Path, delimiter: str, types: Mapping[str, pa.DataType] | None) -> str:
-    """What is wrong with a file, read again on one thread: only then does pyarrow say in which row."""
+    """The error in a file, found by reading it again on one thread: only then does pyarrow name the row."""
     problem = ""
     try:
         for _ in _open(path, delimiter, types, threads=False):
@@ -127,9 +127,9 @@ def json_names(path: Path) -> list[str]:
 
 
 def json_looks(path: Path, columns: list[str]) -> dict[str, pa.DataType]:
-    """What columns look like in the first lines, or further on where they are empty there.
+    """The apparent types of columns in the first lines, or later where they are empty there.
 
-    Only these columns are looked at: others may hold what they like.
+    Only these columns are read: others may hold anything.
     """
     rows = [{name: row.get(name) for name in columns} for row in islice(_rows(path), _HEAD_LINES)]
     lines = "\n".join(json.dumps(row) for row in rows).encode()
@@ -202,7 +202,7 @@ def parquet_batches(path: Path, columns: list[str], ids: list[str]) -> Iterator[
     """The rows of a file, some of its columns. `ids` stay dictionary-encoded where the file has them so."""
     metadata = pq.read_metadata(path)
     encoded = [name for name in ids if _is_dictionary_encoded(metadata, name)]
-    # Left alone, pyarrow loads the raw bytes of the whole file before the first batch.
+    # By default pyarrow loads the raw bytes of the whole file before the first batch.
     with pq.ParquetFile(path, read_dictionary=encoded, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
         yield from file.iter_batches(_batch_rows(metadata, columns), columns=columns)
 
@@ -234,9 +234,8 @@ def _column_chunks(metadata: pq.FileMetaData, names: list[str]) -> Iterator[pq.C
                 yield chunk
 
 
-# What columns are for, and the types that text is therefore read as.
-#
-# Left alone, pyarrow guesses types from the first block and fails on a later value that does not fit its guess.
+# The roles of columns, and the types that text is therefore read as. By default pyarrow guesses types from the first
+# block and fails on a later value that does not fit its guess.
 
 Role: TypeAlias = Any
 """id, integer id, string id, number, text, any; or the Arrow type to read the column as."""
@@ -250,7 +249,7 @@ def csv_types(roles: Mapping[str, Role], looks: Mapping[str, pa.DataType]) -> di
 
 
 def json_types(roles: Mapping[str, Role], looks: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """The same for JSON, which says itself what is a number and what a string: only how wide is ours to settle."""
+    """The same for JSON, which distinguishes numbers and strings itself: only their width is decided here."""
     return {name: _json_type(role, looks[name]) for name, role in roles.items()}
 
 
@@ -270,7 +269,7 @@ def _json_type(role: Role, looks: pa.DataType) -> pa.DataType:
     if kinds.is_null(looks):
         return _csv_type(role, looks)
     if kinds.is_timestamp(looks) and role in ("text", *ID_ROLES):
-        # pyarrow takes words that look like dates for dates.
+        # pyarrow would take words that look like dates for dates.
         return pa.string()
     number = pa.float64() if role == "number" else _readable_type(role) if isinstance(role, pa.DataType) else None
     if number is None or not _is_numeric(number):
@@ -285,11 +284,11 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 def _readable_type(kind: pa.DataType) -> pa.DataType:
-    """Neither reader knows half floats; they are exact as single ones."""
+    """A type that both readers support: half floats become float32, which is exact."""
     return pa.float32() if kinds.is_float16(kind) else kind
 
 
-# From the `files` of a spec to the files there are, and the format of each.
+# From the `files` of a spec to the existing files, and the format of each.
 
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 _FORMATS: dict[str, Format] = {
@@ -320,7 +319,7 @@ def find_files(patterns: list[str], folder: Path, what: str) -> list[Path]:
                 code="file-not-found",
             )
         found += matches
-    # A file that two patterns name is read once.
+    # A file that two patterns match is read once.
     found = list(dict.fromkeys(found))
     for path in found:
         if path.is_dir():
@@ -394,7 +393,7 @@ class TableChunk:
         return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
     def place(self, row: int, column: str | None = None) -> str:
-        """Where a row (or list entry) of this chunk stands, as sentences say it."""
+        """The place of a row (or list entry) of this chunk, for errors."""
         if self.owners is not None:
             row = self.owners[row]
         where = f"{self.file}, row {self.start + int(row) + 1}"
@@ -413,7 +412,7 @@ class Table:
         self._format = format_of(self.files, spec.format)
         self.rows = 0
         """Rows of all files; 0 where only reading would tell."""
-        # The head of a Parquet file costs nothing to read; of text, other files wait until their turn.
+        # The header of a Parquet file is cheap to read; text files are opened when they are needed.
         for path in self.files if self._format == "parquet" else self.files[:1]:
             with _readable(path, self._format):
                 self._check_columns(path)
@@ -421,7 +420,7 @@ class Table:
                     self.rows += pq.read_metadata(path).num_rows
 
     def chunks(self, columns: Collection[str]) -> Iterator[TableChunk]:
-        """All rows in order. The next chunk is read while the last one is worked on."""
+        """All rows in order. The next chunk is read while the last one is processed."""
         stream = self._stream([name for name in self.roles if name in columns])
         rows = 0
         with ThreadPoolExecutor(1) as pool:
@@ -442,7 +441,7 @@ class Table:
                     yield TableChunk(batch, path, start)
                     start += batch.num_rows
                 if start == 0:
-                    # An empty chunk still tells the types and widths of its columns.
+                    # An empty chunk still gives the types and widths of its columns.
                     yield TableChunk(self._no_rows(path, columns), path, 0)
 
     def _batches(self, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -465,14 +464,14 @@ class Table:
 
     @cached_property
     def _types(self) -> dict[str, pa.DataType]:
-        """Of text: the type of every column, by what it is for and what it looks like."""
+        """The type of every column of a text file, by its role and its apparent type."""
         if self._format == "parquet":
             return {}
         looks = self._looks(list(self.roles))
         return json_types(self.roles, looks) if self._format == "json" else csv_types(self.roles, looks)
 
     def _looks(self, columns: list[str]) -> dict[str, pa.DataType]:
-        """As in the first file that has values; a file with nothing but a header tells nothing."""
+        """The apparent types in the first file that has values; a file with only a header gives none."""
         looks: dict[str, pa.DataType] = dict.fromkeys(columns, pa.null())
         for path in self.files:
             with _readable(path, self._format):
@@ -516,7 +515,7 @@ class Table:
 
 @contextmanager
 def _readable(path: Path, form: str) -> Iterator[None]:
-    """Whatever pyarrow or the disk says, as one sentence with the file in it."""
+    """Turns errors of pyarrow or the disk into one sentence that names the file."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -14,7 +14,7 @@ Format = Literal["parquet", "csv", "tsv", "json"]
 
 
 def read_spec(path: Path) -> "Spec":
-    """A spec file, checked. The files it names are not looked at yet."""
+    """Read and validate a spec file. The files that it names are not opened yet."""
     raw = read_yaml(path, "the spec that describes your tables")
     try:
         return Spec.model_validate(raw)
@@ -85,7 +85,7 @@ class LabelSpec(_Part):
 
 
 class SplitSpec(_Part):
-    """Train, val and test: from a column, or drawn."""
+    """The splits train, val and test: from a column, or drawn by ratios."""
 
     column: str | None = None
     ratios: tuple[float, float, float] | None = None
@@ -101,12 +101,12 @@ class SplitSpec(_Part):
 
 
 def _column_of(raw: Any) -> Any:
-    """`age` is short for `{column: age}`."""
+    """Expand `age` to `{column: age}`."""
     return raw if isinstance(raw, dict) else {"column": raw}
 
 
 def _list_of(raw: Any) -> Any:
-    """One file is short for a list of one."""
+    """Expand one file to a list of one."""
     return raw if isinstance(raw, list) else [raw]
 
 
@@ -120,7 +120,7 @@ class _Table(_Part):
 
 
 class NodeSpec(_Table):
-    """One node type. Without files every id met in an edge table becomes a vertex."""
+    """One node type. Without files, every id in an edge table becomes a vertex."""
 
     type: str
     id: str | None = None

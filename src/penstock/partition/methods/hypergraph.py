@@ -27,7 +27,7 @@ NO_MTKAHYPAR = "Method 'hypergraph' needs Mt-KaHyPar: `pip install mtkahypar`, o
 
 
 def assign_hypergraph(problem: Problem) -> Array:
-    """Parts by Mt-KaHyPar, then into every constraint's tolerance, then greedy moves that still save volume."""
+    """Parts by Mt-KaHyPar, moved into every constraint's tolerance, then greedy moves that still reduce volume."""
     if find_spec("mtkahypar") is None:
         raise PenstockError(NO_MTKAHYPAR, code="not-installed")
     with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
@@ -61,17 +61,19 @@ def _write_problem(problem: Problem, folder: Path) -> None:
 
 
 def _summed_weights(problem: Problem) -> Array:
-    """Every constraint's share of the mean vertex, averaged, in whole hundredths where their sum allows."""
+    """Every constraint's weights relative to their mean, averaged, in hundredths if their sum allows."""
     total = np.zeros(problem.whole.count)
     for row in problem.constraints.weights:
         total += row * (problem.whole.count / max(1, row.sum(dtype=np.int64)))
-    # Mt-KaHyPar adds weights up in 32 bits.
+    # Mt-KaHyPar sums weights in 32 bits.
     unit = min(_WEIGHT_UNIT, _LARGEST_TOTAL // problem.whole.count)
     return np.maximum(1, np.rint(total * unit / len(problem.constraints.names))).astype(np.int64)
 
 
 def _run(problem: Problem, folder: Path) -> None:
-    """In a process of its own: Mt-KaHyPar keeps the interpreter's lock, so nothing else could run or be interrupted."""
+    """Run it in a process of its own: Mt-KaHyPar holds the interpreter lock, so nothing else could run or be
+    interrupted.
+    """
     arguments = ["-m", "penstock.partition.methods.mtkahypar_process", str(folder)]
     numbers = [
         str(n) for n in (problem.parts, (problem.tolerance - 1) * 0.6, problem.seed % (1 << 31), problem.threads)
@@ -92,7 +94,7 @@ def _run(problem: Problem, folder: Path) -> None:
 
 @njit(nogil=True, cache=True)
 def _fill_nets(indptr: Array, readers: Array, offsets: Array, pins: Array) -> int:
-    """Each net's pins without repeats; returns how many in all. Nets of one pin stay, to keep the numbering."""
+    """Each net's pins without repeats; returns how many in all. Nets of one pin are kept, to keep the numbering."""
     used = 0
     for u in range(indptr.shape[0] - 1):
         pins[used] = u

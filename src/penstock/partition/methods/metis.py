@@ -20,11 +20,9 @@ from penstock.partition.problem import Adjacency, Problem, undirected
 from penstock.partition.refine import repaired
 from penstock.processes import call_interruptibly
 
-# METIS's own C interface, which takes several vertex weights; found wherever a user may have it.
-#
-# In order: the file named by PENSTOCK_METIS, the system's libmetis (Debian's libmetis5 has it), and the copy of METIS
-# inside pymetis, whose wheel exports the C functions. Widths and option positions differ between builds and are probed,
-# not assumed.
+# METIS's own C interface, which takes several vertex weights; found wherever a user may have it. In order: the file
+# named by PENSTOCK_METIS, the system's libmetis (Debian's libmetis5 has it), and the copy of METIS inside pymetis,
+# whose wheel exports the C functions. Widths and option positions differ between builds and are probed, not assumed.
 
 _OPTIONS = 40
 _OK, _OUT_OF_MEMORY = 1, -3
@@ -34,12 +32,12 @@ _POSITIONS_5_2 = {"objective": 1, "iterations": 7, "seed": 9, "imbalance": 17, "
 
 
 _one_call = threading.Lock()
-"""METIS seeds the C library's `rand`, of which a process has one: two calls at once would draw from each other's."""
+"""METIS seeds the C library's `rand`, which is global: two concurrent calls would disturb each other's sequence."""
 
 
 @dataclass(frozen=True)
 class MetisLibrary:
-    """A loaded METIS: where it came from, the width of its integers and where its options stand."""
+    """A loaded METIS: its origin, the width of its integers and the positions of its options."""
 
     handle: ctypes.CDLL
     origin: str
@@ -96,7 +94,7 @@ _finding = threading.Lock()
 
 def metis_library() -> MetisLibrary | None:
     """The first METIS library that loads and works, or None."""
-    # Two probes at once would each take the other's silenced stdout for the real one and put it back.
+    # Two concurrent probes would each take the other's silenced stdout for the real one and restore it.
     with _finding:
         return _find_library()
 
@@ -124,14 +122,14 @@ def _candidates() -> Iterator[str]:
     if found := ctypes.util.find_library("metis"):
         yield found
     yield from ("libmetis.so.5", "libmetis.dylib")
-    # Found without importing it: importing would load a second copy of nothing we need.
+    # Located without importing it, which is not needed.
     spec = find_spec("pymetis")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         yield from (str(path) for path in sorted(Path(folder).glob("_internal*.so")))
 
 
 def _index_width(handle: ctypes.CDLL) -> np.dtype[np.signedinteger]:
-    """How many bytes METIS_SetDefaultOptions writes for its 40 entries tells the width of one."""
+    """The width of METIS's integers, from how many bytes METIS_SetDefaultOptions writes for its 40 entries."""
     untouched = 0x5A5A5A5A
     buffer = np.full(2 * _OPTIONS, untouched, np.int32)
     handle.METIS_SetDefaultOptions(_pointer(buffer))
@@ -139,7 +137,9 @@ def _index_width(handle: ctypes.CDLL) -> np.dtype[np.signedinteger]:
 
 
 def _option_positions(handle: ctypes.CDLL, path: str, index: np.dtype[np.signedinteger]) -> dict[str, int]:
-    """Entry 17 is the numbering in 5.1, where 5 is refused, and the imbalance in 5.2, where 5 is fine."""
+    """The option positions: entry 17 is the numbering in 5.1, where 5 is refused, and the imbalance in 5.2, where 5 is
+    valid.
+    """
     library = MetisLibrary(handle, path, index, _POSITIONS_5_2)
     pair = Adjacency(np.array([0, 1, 2]), np.array([1, 0]), None)
     try:
@@ -152,7 +152,7 @@ def _option_positions(handle: ctypes.CDLL, path: str, index: np.dtype[np.signedi
 
 @contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """METIS prints its complaint about the probe on stdout: for that moment, send it nowhere."""
+    """Discard stdout for a moment: METIS prints an error message about the probe there."""
     libc = ctypes.CDLL(None)
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
@@ -189,7 +189,7 @@ def assign_metis(problem: Problem) -> Array:
 
 
 def part_adjacency(adjacency: Adjacency, weights: Array, parts: int, tolerance: float, seed: int) -> Array:
-    """METIS on an undirected graph; with one part there is nothing to ask."""
+    """METIS on an undirected graph; with one part it is not called."""
     if parts == 1:
         return np.zeros(len(adjacency.indptr) - 1, np.int32)
     library = metis_library()
@@ -199,7 +199,7 @@ def part_adjacency(adjacency: Adjacency, weights: Array, parts: int, tolerance: 
             f"PENSTOCK_METIS={asked} is not a METIS library that can be loaded." if asked else NO_METIS,
             code="not-installed",
         )
-    # METIS's imbalance is in thousandths; a little is kept back because it treats it as a wish.
+    # METIS's imbalance is in thousandths; a margin is kept because METIS may exceed it.
     imbalance = max(1, round((tolerance - 1) * 1000 * 0.8))
     options = library.options(objective=0, seed=seed % (1 << 31), imbalance=imbalance)
     return call_interruptibly(lambda: library.part_graph(adjacency, weights, parts, options))

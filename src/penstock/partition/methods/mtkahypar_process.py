@@ -25,7 +25,7 @@ def main(folder: Path, parts: int, epsilon: float, seed: int, threads: int) -> N
 
 
 def _hypergraph(folder: Path, partitioner: Any, context: Any) -> Any:
-    # Slices of one memory view instead of lists: the binding reads any sequence, and nothing is held twice.
+    # Slices of one memory view instead of lists: the binding reads any sequence, and nothing is copied.
     pins = np.ascontiguousarray(open_array(folder / "pins.npy")).data
     offsets = open_array(folder / "offsets.npy").tolist()
     nets = [pins[a:b] for a, b in pairwise(offsets)]

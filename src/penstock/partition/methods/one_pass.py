@@ -8,16 +8,15 @@ from penstock.graph.hashing import key_of, unit_draws
 from penstock.kernels import njit
 from penstock.partition.problem import Problem
 
-# `stream`: one pass over the vertices (or a few), for graphs whose partitioner state would not fit.
-#
-# Keeps the part of every vertex and the loads, nothing else. A vertex goes where most of its already placed
-# in-neighbours are, less a price that rises with the part's load (Fennel, with the price taken over all constraints).
+# `stream`: one pass over the vertices (or a few), for graphs whose partitioner state would not fit. It keeps only the
+# part of every vertex and the loads. A vertex goes where most of its already placed in-neighbours are, less a penalty
+# that rises with the part's load (Fennel, with the penalty taken over all constraints).
 
 _BLOCK = 1 << 18
 
 
 def assign_stream(problem: Problem) -> Array:
-    """Place vertices in the order of their numbers; the lists are read once a pass, in order.
+    """Place vertices in the order of their numbers; the lists are read once per pass, in order.
 
     A second pass places each vertex anew, now knowing where all its neighbours went.
     """
@@ -65,7 +64,7 @@ def _place(
             load, fits = _fullness(weights, totals, capacities, loads, v, p)
             if load < spare_load:
                 spare, spare_load = p, load
-            # Fennel's price with exponent 1.5 is degree * 0.75 * sqrt(load), load relative to an even share.
+            # Fennel's penalty with exponent 1.5 is degree * 0.75 * sqrt(load), load relative to an even share.
             score = near[p] - 0.75 * degree * np.sqrt(load)
             if fits and score > best_score:
                 best, best_score = p, score
@@ -77,7 +76,7 @@ def _place(
 
 @njit(nogil=True, cache=True, inline="always")
 def _fullness(weights: Array, totals: Array, capacities: Array, loads: Array, v: int, p: int) -> tuple[float, bool]:
-    """The part's largest share over an even one, of the constraints that v adds to; and whether v fits."""
+    """The part's largest load relative to an even share, over the constraints that v adds to; and whether v fits."""
     load, fits = 0.0, True
     for c in range(loads.shape[0]):
         if weights[c, v] > 0:
@@ -86,7 +85,7 @@ def _fullness(weights: Array, totals: Array, capacities: Array, loads: Array, v:
     return load, fits
 
 
-# `chunk`: consecutive vertex numbers. Free, and good exactly when the numbering already has locality.
+# `chunk`: consecutive vertex numbers. It costs nothing, and is good if the numbering already has locality.
 
 
 def assign_chunk(problem: Problem) -> Array:
@@ -109,7 +108,7 @@ def assign_chunk(problem: Problem) -> Array:
 
 
 def assign_random(problem: Problem) -> Array:
-    """Deal vertices to parts in a drawn order, group by group, so that 0/1 constraints divide evenly too."""
+    """Deal vertices to parts in a random order, group by group, so that 0/1 constraints divide evenly too."""
     draws = np.empty(problem.whole.count)
     unit_draws(key_of(problem.seed, "random parts"), 0, draws)
     groups = np.zeros(problem.whole.count, np.int64)

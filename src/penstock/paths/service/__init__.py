@@ -1,7 +1,7 @@
 """A service of one's own over several paths: `init`, `send`, `recv`, `write`, `read`, `handle`.
 
-`requester` chooses paths and measures them, `responder` keeps what an application registers and answers, `transports`
-are the ways over which messages go, and `regions` are memory that processes of one host share, or memory of a device.
+`requester` chooses paths and measures them, `responder` holds what an application registers and answers, `transports`
+are the ways that messages are sent, and `regions` are memory that processes of one host share, or memory of a device.
 """
 
 from penstock.paths.service.regions import DeviceRegion, SharedRegion

@@ -9,13 +9,13 @@ from typing import Any
 from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError
 
-# A region of memory that processes of one host share: one-sided reads and writes go past the other process.
+# A region of memory that processes of one host share: one-sided reads and writes bypass the other process.
 
 _FOLDER = Path("/dev/shm")
 
 
 class SharedRegion(ClosedOnExit):
-    """Bytes in shared memory. Only the user who made it can open it: its file is readable by its owner alone."""
+    """Bytes in shared memory. Only the user who made it can open it: its file is readable only by its owner."""
 
     def __init__(self, size: int, path: Path | None = None) -> None:
         """Make a region of `size` bytes, or map the one at `path` that another process made."""
@@ -53,7 +53,7 @@ class SharedRegion(ClosedOnExit):
         return self._map[offset : offset + size]
 
     def close(self) -> None:
-        """Unmap it; whoever made it also removes it."""
+        """Unmap it; its maker also removes it."""
         self._map.close()
         if self._made:
             self.path.unlink(missing_ok=True)
@@ -73,8 +73,8 @@ class DeviceRegion:
     """Bytes in a tensor of type uint8, on a GPU or elsewhere; reads and writes wait for their copy."""
 
     def __init__(self, tensor: Any) -> None:
-        """`tensor`: one row of bytes, which the application computes with as it likes."""
-        # Torch takes a second to import, and only those who have a tensor have it already.
+        """`tensor`: one row of bytes, which the application may use freely."""
+        # Torch takes a second to import, and a caller with a tensor has imported it already.
         import torch
 
         self._torch = torch

@@ -1,4 +1,4 @@
-"""The asking side: chooses a path for every request, measures what it took, and keeps what is in progress."""
+"""The requesting side: chooses a path for every request, measures its time, and tracks requests in progress."""
 
 import itertools
 import threading
@@ -21,23 +21,22 @@ from penstock.paths.rules import new_state
 from penstock.paths.selectors import SelectorInput, selector_named
 from penstock.paths.service.responder import ASK, READ, WRITE, Functions, Request, pack_request, unpack_answer
 
-# Requests that depend on each other are carried one after the other, in the order in which they were sent.
-#
-# A path carries several messages at once, and so may a node: without this a read could overtake the write before it.
+# Requests that depend on each other are carried out one after the other, in the order in which they were sent. A path
+# carries several messages at once, and so may a node: without this a read could overtake the write before it.
 
 Item = TypeVar("Item")
 
 
 @dataclass
 class _Group(Generic[Item]):
-    """Requests of one group: how many are carried, whether one of them writes, and those that wait, in order."""
+    """Requests of one group: how many are in progress, whether one of them writes, and those that wait, in order."""
 
     carried: int = 0
     writing: bool = False
     waiting: deque[tuple[Item, bool]] = field(default_factory=deque)
 
     def admits(self, writes: bool) -> bool:
-        """Whether a request may be carried beside those that are: reads beside reads, a write alone."""
+        """Whether a request may run beside those in progress: reads beside reads, a write alone."""
         return self.carried == 0 or not (writes or self.writing)
 
     def add(self, writes: bool) -> None:
@@ -45,14 +44,14 @@ class _Group(Generic[Item]):
 
 
 class AddressOrder(Generic[Item]):
-    """Hands requests to `carry` as soon as those that they depend on are answered. The caller holds a lock."""
+    """Passes requests to `carry` as soon as those that they depend on are answered. The caller holds a lock."""
 
     def __init__(self, carry: Callable[[Item], None]) -> None:
         self._carry = carry
         self._groups: dict[int, _Group[Item]] = {}
 
     def send(self, item: Item, group: int, writes: bool) -> None:
-        """A request that depends on all earlier ones of its group, if it or one of them writes."""
+        """Add a request that depends on all earlier ones of its group, if it or one of them writes."""
         found = self._groups.setdefault(group, _Group())
         if found.waiting or not found.admits(writes):
             found.waiting.append((item, writes))
@@ -61,7 +60,7 @@ class AddressOrder(Generic[Item]):
         self._carry(item)
 
     def answered(self, group: int) -> None:
-        """A request of the group is over."""
+        """Record that a request of the group is answered."""
         found = self._groups[group]
         found.carried -= 1
         while found.waiting and found.admits(found.waiting[0][1]):
@@ -73,13 +72,13 @@ class AddressOrder(Generic[Item]):
 
 
 _GROUPS = 1 << 16
-"""Addresses are hashed to so many groups; two that meet in one follow each other without need."""
+"""Addresses are hashed to this many groups; two that collide are ordered without need."""
 _ERRORS = (PenstockError, OSError, ValueError)
 
 
 @dataclass
 class Answer:
-    """What became of a request. Times are in microseconds."""
+    """The outcome of a request. Times are in microseconds."""
 
     number: int
     request: str
@@ -94,7 +93,7 @@ class Answer:
 
 @dataclass
 class _Open:
-    """A request in progress."""
+    """A request in progress, with its times and its answer."""
 
     answer: Answer
     kind: int
@@ -113,13 +112,13 @@ def init(
 ) -> "Requester":
     """A requester for an application's paths; register a communication function for each path, then `start` it.
 
-    `threads` is how many messages each path carries at once; what is beyond waits, which t2 - t1 counts.
+    `threads` is how many messages each path carries at once; others wait, which t2 - t1 includes.
     """
     return Requester(table, selector, seed, most_in_progress, threads)
 
 
 class Requester(Functions, ClosedOnExit):
-    """Any thread may send and receive. Close it, or use it as a context."""
+    """Any thread may send and receive. Close it, or use it as a context manager."""
 
     def __init__(self, table: RouteTable, selector: str, seed: int, most_in_progress: int, threads: int) -> None:
         super().__init__()
@@ -140,7 +139,7 @@ class Requester(Functions, ClosedOnExit):
         self._network_differs = [_network_differs(table, kind) for kind in range(len(table.types))]
         self._closed = False
         self.decision_seconds, self.decisions = 0.0, 0
-        """Time spent on choosing paths and hearing of completions, and how many paths were chosen."""
+        """Seconds spent on choosing paths and observing completions, and the number of choices."""
 
     def start(self) -> Self:
         """Check that every path has a communication function, and start the threads that carry messages."""
@@ -157,10 +156,10 @@ class Requester(Functions, ClosedOnExit):
         return self
 
     def send(self, request: str, payload: bytes, address: bytes | int = 0) -> int:
-        """Send a request of a type over the path that the selector chooses; its number, which its answer bears.
+        """Send a request of a type over the path that the selector chooses; returns its number, which its answer has.
 
-        Waits while as many requests are in progress as there may be. Requests at one address of which one writes take
-        one path where they can, and are carried one after the other in the order in which they were sent.
+        Waits while the allowed number of requests is in progress. Requests at one address of which one writes take one
+        path where they can, and are carried out one after the other in the order in which they were sent.
         """
         return self._begin(request, pack_request(Request(ASK, request, payload)), address)
 
@@ -174,20 +173,20 @@ class Requester(Functions, ClosedOnExit):
         return done.answer
 
     def write(self, region: str, offset: int, data: bytes, path: str | None = None) -> None:
-        """Write into a region of memory, past application functions: directly where the region is mapped here."""
+        """Write into a region of memory, without application functions: directly if the region is mapped here."""
         if self.has("memory", "write", region):
             self.get("memory", "write", region)(offset, data)
         else:
             self._one_sided(Request(WRITE, region, data, offset), path)
 
     def read(self, region: str, offset: int, size: int, path: str | None = None) -> bytes:
-        """Read from a region of memory, past application functions: directly where the region is mapped here."""
+        """Read from a region of memory, without application functions: directly if the region is mapped here."""
         if self.has("memory", "read", region):
             return bytes(self.get("memory", "read", region)(offset, size))
         return self._one_sided(Request(READ, region, b"", offset, size), path)
 
     def close(self) -> None:
-        """Let messages under way end, and stop all threads."""
+        """Let messages in progress end, and stop all threads."""
         self._closed = True
         for queue in self._queues.values():
             for _ in range(self._threads):
@@ -230,7 +229,7 @@ class Requester(Functions, ClosedOnExit):
         return int(out[0])
 
     def _carry(self, path: str, queue: "SimpleQueue[_Open | None]") -> None:
-        """A thread of a path: one message after the other, each until its answer is there."""
+        """A thread of a path: sends one message after the other, waiting for each answer."""
         carry = self.get("communication", path, "requester")
         while (opened := queue.get()) is not None:
             opened.t2 = self.now()
@@ -261,7 +260,7 @@ class Requester(Functions, ClosedOnExit):
             self._changed.notify()
 
     def _one_sided(self, request: Request, path: str | None) -> bytes:
-        """Over the path that was named, or the first one."""
+        """Send a one-sided request over the named path, or the first one."""
         name = path or self._table.paths[0]
         return unpack_answer(self.get("communication", name, "requester")(pack_request(request)))[1]
 
@@ -271,7 +270,7 @@ def _group_of(address: bytes | int) -> int:
 
 
 def _network_differs(table: RouteTable, kind: int) -> bool:
-    """Whether the paths of a type do not all go over the same links between hosts: then the network counts."""
+    """Whether the paths of a type go over different links between hosts: then the network counts."""
     return any(
         table.routes.flags[visit] & NETWORK and not table.routes.flags[visit] & COMMON
         for path in table.paths_of(kind)

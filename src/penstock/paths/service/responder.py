@@ -23,31 +23,31 @@ ApplicationFunction = Callable[[bytes], bytes]
 
 
 class Functions:
-    """The functions of one side of a service."""
+    """The registered functions of one side of a service."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], Callable[..., Any]] = {("timestamp", "software", ""): perf_counter_ns}
 
     def register_communication(self, function: Communication, path: str, role: str = "requester") -> None:
-        """`function` carries messages over the path of that name."""
+        """Register a function that sends messages over the path of that name."""
         self._register("communication", function, path, role)
 
     def register_memory(self, function: MemoryFunction, name: str, region: str) -> None:
-        """`function` is how a region of memory is read (`name` is "read") or written ("write")."""
+        """Register how a region of memory is read (`name` is "read") or written ("write")."""
         if name not in ("read", "write"):
             raise PenstockError(f"A memory function is 'read' or 'write', not {name!r}.", code="invalid-value")
         self._register("memory", function, name, region)
 
     def register_timestamp(self, function: Timestamp, name: str = "software") -> None:
-        """`function` tells the time; "software" is used unless "hardware" is registered."""
+        """Register a clock; "software" is used unless "hardware" is registered."""
         self._found["timestamp", name, ""] = function
 
     def register_application(self, function: ApplicationFunction, request: str, role: str) -> None:
-        """`function` handles requests of a type at a node."""
+        """Register a function that handles requests of a type at a node."""
         self._register("application", function, request, role)
 
     def get(self, what: str, name: str, role: str) -> Callable[..., Any]:
-        """The function that was registered, or a sentence."""
+        """The registered function; an error if there is none."""
         found = self._found.get((what, name, role))
         if found is None:
             known = [f"{other} for {whose}" for kind, other, whose in self._found if kind == what]
@@ -75,10 +75,9 @@ class Functions:
         self._found[what, name, role] = function
 
 
-# What travels between requester and responder: a request with its type, an answer with the time it took there.
-#
-# An answer begins with 4 bytes: the responder's t4 - t3 in microseconds, or the largest number if it took longer.
-# Nothing that arrives is believed: lengths are checked before anything is read.
+# The messages between requester and responder: a request with its type, an answer with its time there. An answer begins
+# with 4 bytes: the responder's t4 - t3 in microseconds, or the largest number if it took longer. Everything that
+# arrives is validated: lengths are checked before anything is read.
 
 ASK, WRITE, READ = 0, 1, 2
 _HEAD = struct.Struct("<BBQQ")
@@ -88,7 +87,7 @@ _LONGEST = (1 << 32) - 1
 
 
 class Request(NamedTuple):
-    """What is asked: `name` is a request type (ASK) or a region of memory (WRITE, READ)."""
+    """A request: `name` is a request type (ASK) or a region of memory (WRITE, READ)."""
 
     operation: int
     name: str
@@ -98,7 +97,7 @@ class Request(NamedTuple):
 
 
 def pack_request(request: Request) -> bytes:
-    """A request as bytes."""
+    """Encode a request as bytes."""
     name = request.name.encode()
     if len(name) > 255:
         raise Malformed(f"The name {request.name[:40]!r}... is longer than 255 bytes.")
@@ -138,7 +137,7 @@ _LARGEST_READ = 1 << 30
 
 
 class Responder(Functions):
-    """Handles requests. A node works on as many at once as its capacity says; others wait, which t4 - t3 counts."""
+    """Handles requests. A node works on as many at once as its capacity; others wait, which t4 - t3 includes."""
 
     def __init__(self, hardware: HardwareDocument) -> None:
         super().__init__()

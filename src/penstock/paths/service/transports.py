@@ -31,14 +31,14 @@ class InProcessPath:
 
 
 class WirePath:
-    """A path over the wire: peers prove who they are, and sockets are bound to the interface of their endpoint."""
+    """A path over the wire: peers are authenticated, and sockets are bound to the interface of their endpoint."""
 
     def __init__(self, endpoint: Endpoint, peer: str, role: str, timeout: float | None = None) -> None:
-        """`timeout`: seconds without a sign after which a request has failed; the endpoint's by default."""
+        """`timeout`: seconds of silence after which a request has failed; the endpoint's by default."""
         self._channel, self._role, self._timeout = endpoint.channel(peer, f"paths {role}"), role, timeout
 
     def __call__(self, message: bytes) -> bytes:
-        """The answer to a message. A message may be handled twice where a connection was lost in between."""
+        """The answer to a message. A message may be handled twice if a connection was lost in between."""
         asked = Message(_KIND, {"role": self._role}, (np.frombuffer(message, np.uint8),))
         return _bytes_of(self._channel.call(asked, self._timeout))
 
@@ -62,10 +62,9 @@ def _bytes_of(message: Message) -> bytes:
     return message.arrays[0].tobytes()
 
 
-# A path over a socket of this host: between processes of one user, without what an encrypted wire costs.
-#
-# The socket is a file that only its owner can open, and the system says whose process the other end is: both sides
-# refuse another user's. Between hosts, use the wire.
+# A path over a socket of this host: between processes of one user, without the cost of encryption. The socket is a file
+# that only its owner can open, and the system reports the user of the other end: both sides refuse another user's.
+# Between hosts, use the wire.
 
 _LENGTH = struct.Struct("!I")
 _PEER = struct.Struct("iII")
@@ -98,7 +97,7 @@ class SocketPath(ClosedOnExit):
         return answer
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         with self._lock:
             for connection in self._made:
                 connection.close()
@@ -126,14 +125,14 @@ class SocketPath(ClosedOnExit):
 
 
 class SocketServer(ClosedOnExit):
-    """Has messages that come to a socket handled by a responder at one node, a thread for each connection."""
+    """Serves a socket with a responder at one node, one thread per connection."""
 
     def __init__(self, path: Path, responder: Responder, role: str) -> None:
         self.path, self._responder, self._role = path, responder, role
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listening.bind(str(path))
-            # Nobody can connect before it listens.
+            # No process can connect before it listens.
             path.chmod(0o600)
         except OSError as error:
             self._listening.close()
@@ -147,7 +146,7 @@ class SocketServer(ClosedOnExit):
 
     def close(self) -> None:
         """Stop answering, end all connections and remove the socket."""
-        # A thread that accepts is woken by this, and not by closing alone.
+        # This wakes a thread that accepts, which closing alone does not.
         _shut(self._listening)
         with self._lock:
             for connection in self._open:
@@ -186,7 +185,7 @@ def _shut(connection: socket.socket) -> None:
 
 
 def _check_peer(connection: socket.socket) -> None:
-    """Refuse another user's process."""
+    """Refuse a process of another user."""
     _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if user != os.geteuid():
         raise PenstockError("The other end of the socket is a process of another user.", code="not-permitted")

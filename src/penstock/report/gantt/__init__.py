@@ -1,8 +1,8 @@
 """A simulation as a picture: `write_timeline` makes a page that works offline, or a trace that Perfetto opens.
 
-`bars` lays tasks and flows out in lanes by machine and merges what is too much to see, `findings` says what set the
-pace and how full links were over time, `drawing` has the bands with their style and script, and `page` writes the page
-or the trace.
+`bars` lays tasks and flows out in lanes by machine and merges them where there are too many to draw, `findings` finds
+the critical path's shares and the use of links over time, `drawing` has the bands with their style and script, and
+`page` writes the page or the trace.
 """
 
 from penstock.report.gantt.findings import KindShare, pace_sentence, path_by_kind, path_sentence

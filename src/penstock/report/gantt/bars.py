@@ -31,7 +31,7 @@ class GanttBar(NamedTuple):
 
 @dataclass(frozen=True)
 class GanttLane:
-    """Bars in rows, none over another."""
+    """Bars in rows; the bars of one row do not overlap."""
 
     label: str
     rows: int
@@ -47,14 +47,14 @@ class Band:
 
 
 class Merged(NamedTuple):
-    """Bands, and sentences on what a reader does not see as it was."""
+    """Bands, and sentences on what was merged or left out."""
 
     bands: list[Band]
     notes: list[str]
 
 
 class _Items(NamedTuple):
-    """Tasks or flows that took time, all iterations."""
+    """Tasks or flows that took time, of all iterations."""
 
     iteration: Array
     item: Array
@@ -126,7 +126,7 @@ def _task_lanes(timeline: Timeline, tasks: _Items, placement: Array) -> tuple[di
 
 
 def _flow_lanes(timeline: Timeline, flows: _Items, placement: Array) -> tuple[dict[int, list[GanttLane]], str]:
-    """What every machine sends and receives, merged no further than it takes to be seen."""
+    """The lanes of what every machine sends and receives, merged only as far as the limits of bars require."""
     load, kind = timeline.load, _kind_numbers(timeline)[flows.item]
     sent, received = (placement[ends][flows.item - load.tasks] for ends in (load.sources, load.targets))
     levels: tuple[tuple[str, list[Array], float], ...] = (

@@ -12,10 +12,10 @@ from penstock.report.gantt.findings import link_use_over_time
 from penstock.report.words import seconds
 from penstock.simulate import CriticalStep, Timeline
 
-# What the page of a simulation adds to the style of reports: bands beside each other's times, and colours of kinds.
+# What the page of a simulation adds to the style of reports: bands with a common time axis, and colours of kinds.
 
 LOOKS = 10
-"""Colours of kinds; further kinds take them again."""
+"""The number of colours for kinds; further kinds reuse them."""
 
 _LIGHT = (
     "#3a6bcb", "#14968a", "#d08a22", "#9a62b4", "#5f7f95", "#4d7d48", "#b0789a", "#8a8a2e", "#b5534a", "#7a6a5a",
@@ -114,7 +114,7 @@ def drawing_of(timeline: Timeline, laid: Merged, path: Sequence[CriticalStep]) -
         "bands": bands,
         "waits": [f"shared {step.waited_for}: {seconds(step.waited)} longer" if step.waited else "" for step in path],
     }
-    # A name must not end the element that holds it.
+    # "<" is escaped, so that a name cannot close the script element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     drawn = "".join(links) if len(carrying) else ""
     return Drawing(
@@ -129,7 +129,7 @@ def drawing_of(timeline: Timeline, laid: Merged, path: Sequence[CriticalStep]) -
 
 
 def _sides(laid: Merged, links: Sequence[str]) -> tuple[int, int, int]:
-    """Room for the longest names, within what leaves most of the page to the bars."""
+    """Pixels for the longest labels, limited so that most of the page is left to the bars."""
     lanes = _room((lane.label for band in laid.bands for lane in band.lanes), 40, 160)
     machines = _room((band.machine for band in laid.bands), 40, 160)
     return lanes, lanes + machines, _room(links, 96, 300)
@@ -140,7 +140,7 @@ def _room(names: Iterable[str], least: int, most: int) -> int:
 
 
 class _Writer(NamedTuple):
-    """Bars as flat whole numbers, in the order of the script's fields."""
+    """Writes bars as flat lists of integers, in the order of the script's fields."""
 
     makespan: float
     kinds: dict[str, int]

@@ -1,4 +1,4 @@
-"""What the time of a simulation went to: the critical path by kind, and how full every link was."""
+"""What a simulation's time was spent on: the critical path by kind, and the use of every link."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ _LEAST_NAMED = 0.005  # of the time
 
 
 class KindShare(NamedTuple):
-    """What one kind of task or flow takes of the critical path."""
+    """The share of one kind of task or flow in the critical path."""
 
     kind: str
     steps: int
@@ -27,7 +27,7 @@ class KindShare(NamedTuple):
 
 
 def pace_sentence(pace: Pace) -> str:
-    """In words: `an iteration takes 7.518 ms, where no schedule takes less than 7.09 ms: a gap of 6 %`."""
+    """One sentence: `an iteration takes 7.518 ms, where no schedule takes less than 7.09 ms: a gap of 6 %`."""
     least = f"where no schedule takes less than {milliseconds(pace.bound_s)}: a gap of {percent(pace.gap)}"
     return f"an iteration takes {milliseconds(pace.iteration_s)}" + (f", {least}" if pace.bound_s else "")
 
@@ -50,7 +50,7 @@ def path_by_kind(path: Sequence[CriticalStep]) -> list[KindShare]:
 
 
 def path_sentence(shares: Sequence[KindShare]) -> str:
-    """In words: `sampler 62 %, pull 30 % (18 % waiting, mostly for m0 out), worker 8 %`."""
+    """One sentence: `sampler 62 %, pull 30 % (18 % waiting, mostly for m0 out), worker 8 %`."""
     total = sum(each.seconds for each in shares)
     if not total:
         return "Nothing took any time."
@@ -74,7 +74,7 @@ def link_use_over_time(timeline: Timeline, slots: int) -> Array:
         raise PenstockError(
             "The timeline does not hold the flows' rates: simulate it with segments=True.", code="option-missing"
         )
-    # Within one instant the last change counts, so the sort has to be stable.
+    # Of several changes at one instant the last counts, so the sort has to be stable.
     changes = timeline.changes[np.argsort(timeline.changes["serial"], kind="stable")]
     _fill(
         np.ascontiguousarray(timeline.starts[:, load.tasks :]),

@@ -20,7 +20,7 @@ from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, tabl
 from penstock.report.words import milliseconds, seconds, short
 from penstock.simulate import CriticalStep, Pace, Timeline, critical_path, gap_of
 
-# The page of a simulation: what it took, what set the pace, every machine's lanes, and how full links were.
+# The page of a simulation: its time, its critical path, every machine's lanes, and the use of links.
 
 _MOST_LINKS = 24
 _HELP = (
@@ -29,7 +29,7 @@ _HELP = (
 
 
 class Shown(NamedTuple):
-    """What a page is about."""
+    """What a page shows."""
 
     title: str
     policy: str
@@ -52,14 +52,14 @@ def render_page(shown: Shown) -> str:
 
 
 def _seen(laid: Merged, shown: Shown) -> Merged:
-    """Idle machines are worth seeing; switches between devices, which only have names, are not."""
+    """The bands without those of switches between devices, which compute nothing; idle machines stay."""
     if not shown.language_model:
         return laid
     return laid._replace(bands=[band for band in laid.bands if band.lanes])
 
 
 def _where(shown: Shown, laid: Merged) -> str:
-    """`4 machines`, or of a language model `8 devices`: the places at which something is computed."""
+    """The number of places that compute: `4 machines`, or of a language model `8 devices`."""
     if not shown.language_model:
         return counted(len(shown.timeline.network.machines), "machines")
     return counted(sum(any(bar.bytes == 0 for bar in band.lanes[0].bars) for band in laid.bands), "devices")
@@ -93,7 +93,7 @@ def _headline(shown: Shown, path: list[CriticalStep], laid: Merged) -> str:
 
 
 def _times(shown: Shown) -> list[tuple[str, str]]:
-    """What an iteration takes and takes at least: of a plan in the long run, as it says, else of what is drawn."""
+    """An iteration's time and its lower bound: of a plan in the long run, else of what is drawn."""
     timeline, count = shown.timeline, f"{shown.timeline.iterations:,}"
     if shown.pace is None:
         each = seconds(timeline.makespan / timeline.iterations)
@@ -185,7 +185,7 @@ def _amount(value: float, unit: str) -> str:
     return f"{short(value)}{'' if value >= 999.5 else ' '}{unit}"
 
 
-# Writes a timeline as its file's name asks: a page, or trace events that Perfetto and Chrome open.
+# Writes a timeline in the form that its file's extension names: a page, or a trace for Perfetto and Chrome.
 
 _FORMS = (".html", ".json")
 
@@ -197,7 +197,7 @@ def write_timeline(shown: Shown, path: Path) -> None:
 
 
 def check_form(path: Path) -> None:
-    """Refuse a name that says neither page nor trace, or a folder that is not there, before anything is simulated."""
+    """Refuse a name that ends in neither .html nor .json, or a folder that does not exist, before the simulation."""
     if path.suffix not in _FORMS:
         raise PenstockError(
             f"{path} is neither a page nor a trace: end its name in .html or .json.", code="invalid-value"
@@ -257,7 +257,7 @@ def _slices(timeline: Timeline, placement: Array) -> Iterator[dict[str, Any]]:
 
 
 def _counters(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """A point where a link's use changes, each the mean of a thousandth of the time."""
+    """Counter events of the use of links: one where it changes, each the mean of a thousandth of the makespan."""
     links = len(timeline.network.machines) + 1
     yield _named("process_name", links, 0, "links")
     use = np.round(link_use_over_time(timeline, _SLOTS) * 100, 1)
@@ -272,7 +272,7 @@ def _counters(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _waited(on_path: dict[tuple[str, int], Any], bar: GanttBar) -> float | None:
-    """Seconds that a flow on the critical path shared its links; of others this is not known."""
+    """Seconds that a flow on the critical path shared its links; None for others, of which this is not known."""
     step = on_path.get((bar.name, bar.iteration))
     return None if step is None else float(step.waited)
 

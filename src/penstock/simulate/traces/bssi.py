@@ -1,9 +1,9 @@
 """Sincronia's order of coflows, BSSI (bottleneck, select, scale, iterate), and the policy `sincronia`.
 
 From the last place to the first: on the side with the most work left, the coflow with the largest work for its weight
-goes last; the others there lose as much weight as their work was worth in comparison. The prices paid on the way are a
-solution of the dual of a linear program that every schedule satisfies, so they also bound the sum of completion times
-from below; completing coflows in this order, each as if on its worst side alone, is at most twice that bound.
+goes last; the weights of the others there are reduced in proportion to their work. These reductions are a solution of
+the dual of a linear program that every schedule satisfies, so they also bound the sum of completion times from below;
+completing coflows in this order, each as if on its worst side alone, is at most twice that bound.
 
 `sincronia` finds that order anew at every arrival; flows send at full rate or not at all. In the order of coflows, and
 within one by ports, every flow whose two sides are free takes them. Where ports differ in rate, a flow takes all that
@@ -41,7 +41,7 @@ def bssi(present: Array, lines: Lines, load: Array, capacities: Array) -> tuple[
                 if weight[which] / work <= price:
                     chosen, price = which, weight[which] / work
         if chosen == -1:
-            # Nobody has work left: they keep their order.
+            # No coflow has work left: they keep their order.
             chosen = present.shape[0] - 1
             while not waiting[chosen]:
                 chosen -= 1
@@ -87,7 +87,7 @@ def _by_side(present: Array, lines: Lines, load: Array, capacities: Array) -> tu
 def _clear_idle(
     present: Array, lines: Lines, coflow: int, begins: Array, entries: Array, waiting: Array, totals: Array
 ) -> None:
-    """Sides of a coflow just placed that nobody waits for have no work, whatever rounding left there."""
+    """Clear the rounding errors of sides on which a coflow just placed was the last."""
     for line in range(lines.first[coflow], lines.first[coflow + 1]):
         side = lines.sides[line]
         k = begins[side]

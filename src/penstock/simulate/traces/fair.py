@@ -1,10 +1,10 @@
-"""`fair` and `coflowsim-fair`: coflows are not known; all flows share the sides of ports as equals.
+"""`fair` and `coflowsim-fair`: coflows are unknown; all flows share the sides of ports as equals.
 
-`fair` is max-min: what a flow cannot use of one side because the other holds it back goes to others.
-`coflowsim-fair` leaves it unused (`equal_shares`).
+`fair` is max-min: what a flow cannot use of one side because the other limits it goes to others. `coflowsim-fair`
+leaves it unused (`equal_shares`).
 
 Flows between the same two ports have one rate. So every pair of ports keeps a clock of the bytes that each of its flows
-was sent, and a flow ends when the clock reaches its mark: an event costs time by pairs, not by flows.
+was sent, and a flow ends when the clock reaches its mark: the cost of an event depends on the pairs, not on the flows.
 """
 
 from typing import NamedTuple
@@ -109,7 +109,7 @@ class Pairs(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """What happens on every pair, and its flows as a linked list."""
+    """The state of every pair, and its flows as a linked list."""
 
     present: Array  # int64 [pairs]: how many there are
     sent: Array  # float64 [pairs]: bytes that each flow was sent since the pair was last idle
@@ -223,7 +223,7 @@ def _let_go(
     numbers: Array,
     changes: Array,
 ) -> int:
-    """Move all clocks, let flows end that have come to their marks; how many pairs are still busy."""
+    """Advance all clocks and end flows that have reached their marks; returns how many pairs are still busy."""
     limit, kept = now * (1 + SAME), 0
     for k in range(count):
         pair = busy[k]

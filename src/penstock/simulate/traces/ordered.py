@@ -1,8 +1,8 @@
 """Events of coflows that are served in an order: arrivals, and ends of flows and coflows.
 
 Between two events nothing changes. At each, coflows before the first that changed keep their rates, and so do those
-after it that find on their sides what they found before. Kernels that take functions cannot be cached between
-processes, so a number says which policy is meant.
+after it that find the same spare rates on their sides as before. Kernels that take functions cannot be cached between
+processes, so a policy is given by a number.
 """
 
 import numpy as np
@@ -88,7 +88,9 @@ def run_ordered(
 def _end_due(
     progress: TraceProgress, lines: Lines, present: Array, now: float, stale: Array, freed: Array, completions: Array
 ) -> tuple[int, int]:
-    """Let flows end whose time has come, and take complete coflows out: the first place that changed, and who stays."""
+    """End flows that are due, and remove complete coflows; returns the first position that changed, and how many
+    remain.
+    """
     kept, changed = 0, present.shape[0]
     for k in range(present.shape[0]):
         coflow = present[k]
@@ -115,7 +117,7 @@ def _share_in_order(
     stale: Array,
     now: float,
 ) -> None:
-    """Give every coflow from place `changed` on its share of what those before it leave."""
+    """Give every coflow from position `changed` on its share of what those before it leave."""
     spare, seen, used, sides = progress.spare, progress.seen, progress.used, lines.sides
     copy_to(spare, capacities)
     for k in range(present.shape[0]):
@@ -139,6 +141,6 @@ def _share_in_order(
             foresee(progress, coflow)
             stale[coflow] = False
         for line in range(first, last):
-            # The same sum whether shares are new or old, so that a comparison of what was seen is exact.
+            # The same sum whether shares are new or old, so that comparing it with the last one is exact.
             side = sides[line]
             spare[side] = rest(seen[line], used[line], capacities[side])

@@ -1,6 +1,7 @@
-"""How far every coflow has come, and what its flows do until something changes.
+"""The progress of every coflow, and what its flows do until something changes.
 
-Kernels that only kernels call are compiled without an entry from Python, which for tuples of arrays is most of it.
+Kernels that only kernels call are compiled without an entry from Python, which for tuples of arrays is most of the
+work.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -56,7 +57,7 @@ class TraceProgress(NamedTuple):
 
 
 def progress_of(coflows: TraceCoflows, lines: Lines, sides: int, room: int) -> TraceProgress:
-    """Nothing has begun; there is room for so many changes of rate."""
+    """The state before anything has begun, with room for so many changes of rate."""
     flows, many = coflows.flows, len(lines.sides)
     return TraceProgress(
         first=coflows.first,
@@ -80,7 +81,7 @@ def progress_of(coflows: TraceCoflows, lines: Lines, sides: int, room: int) -> T
 
 @nested
 def advance(progress: TraceProgress, coflow: int, now: float) -> None:
-    """Count what a coflow has sent until now."""
+    """Subtract what a coflow has sent until now."""
     passed = now - progress.since[coflow]
     if passed > 0 and progress.ends[coflow] < np.inf:
         left, rate, members = progress.left, progress.rate, progress.members
@@ -91,7 +92,7 @@ def advance(progress: TraceProgress, coflow: int, now: float) -> None:
 
 @nested
 def end_flows(progress: TraceProgress, flow_sides: Array, coflow: int, now: float, freed: Array) -> None:
-    """Let the flows of a coflow end whose time has come, give back what they used and mark its sides as `freed`."""
+    """End the flows of a coflow that are due, return their rates and mark their sides as `freed`."""
     left, rate, members = progress.left, progress.rate, progress.members
     begin, limit = progress.first[coflow], now * (1 + SAME)
     since, kept, passed = progress.since[coflow], begin, now - progress.since[coflow]
@@ -128,7 +129,7 @@ def foresee(progress: TraceProgress, coflow: int) -> None:
 
 @nested
 def weigh(progress: TraceProgress, lines: Lines, coflow: int) -> None:
-    """Count what a coflow has left on its lines."""
+    """Sum what a coflow has left on its lines."""
     for line in range(lines.first[coflow], lines.first[coflow + 1]):
         total = 0.0
         for k in range(lines.flow_first[line], lines.flow_first[line + 1]):
@@ -138,7 +139,7 @@ def weigh(progress: TraceProgress, lines: Lines, coflow: int) -> None:
 
 @nested
 def moment(end: float, arrivals: Array, queue: Array, came: int) -> float:
-    """The next event: an end, or the arrival of the next of `queue` where that is earlier or the same but for rounding.
+    """The next event: an end, or the arrival of the next of `queue` if that is earlier, or equal but for rounding.
 
     An arrival is never moved, so that nothing begins before it.
     """
@@ -149,9 +150,9 @@ def moment(end: float, arrivals: Array, queue: Array, came: int) -> float:
 
 @nested
 def sort_by(keys: Array, present: Array, arrivals: Array) -> None:
-    """Sort coflows by `keys` [C], equal ones by arrival and number, so that nothing depends on the order before.
+    """Sort coflows by `keys` [C], ties by arrival and number, so that nothing depends on the order before.
 
-    By insertion, for they are nearly in order already.
+    By insertion, as they are nearly in order already.
     """
     for k in range(1, present.shape[0]):
         coflow, at = present[k], k
@@ -172,14 +173,14 @@ def _later(keys: Array, arrivals: Array, one: int, other: int) -> bool:
 
 @nested
 def rest(spare: float, taken: float, capacity: float) -> float:
-    """What is left of a side; what only rounding left is nothing."""
+    """What is left of a side; a remainder of rounding counts as nothing."""
     left = spare - taken
     return left if left > FULL * capacity else 0.0
 
 
 @nested
 def note(changes: Array, numbers: Array, when: float, flow: int, rate: float) -> None:
-    """Write down a flow's rate, if that is wanted; what there is no room for is counted."""
+    """Record a flow's rate if asked for; changes beyond the room are only counted."""
     if changes.shape[0] > 0:
         at = numbers[CHANGES]
         if at < changes.shape[0]:

@@ -87,7 +87,7 @@ def share_ending_together(
 def hand_on(
     progress: TraceProgress, lines: Lines, capacities: Array, present: Array, freed: Array, stale: Array, now: float
 ) -> None:
-    """Give what ended flows leave on the `freed` sides to others there; `stale` coflows lost a flow."""
+    """Give the rates of ended flows on the `freed` sides to others there; `stale` coflows lost a flow."""
     for coflow in present:
         changed = stale[coflow]
         for side in range(freed.shape[0]):
@@ -124,7 +124,9 @@ def _end_together(progress: TraceProgress, lines: Lines, capacities: Array, cofl
 
 @nested
 def _backfill(progress: TraceProgress, lines: Lines, capacities: Array, line: int, coflow: int, now: float) -> bool:
-    """Give the flows of a line what their two sides have left, one after the other; whether any got something."""
+    """Give the flows of a line what their two sides have left, one after the other; returns whether
+    any got something.
+    """
     spare, side, found = progress.spare, lines.sides[line], False
     k = lines.flow_first[line]
     while k < lines.flow_first[line + 1] and spare[side] > 0:

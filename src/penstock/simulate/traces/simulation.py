@@ -1,4 +1,4 @@
-"""A trace simulated under a policy of the table, what came of it, and what no policy can beat."""
+"""A trace simulated under a policy of the table, its outcome, and lower bounds."""
 
 from dataclasses import dataclass
 from time import perf_counter
@@ -129,10 +129,10 @@ def bottlenecks(coflows: TraceCoflows, rate_bytes_s: float | PortRates) -> Array
 
 
 def makespan_bound(coflows: TraceCoflows, rate_bytes_s: float | PortRates) -> float:
-    """Seconds from the first arrival below which no policy completes all coflows.
+    """A lower bound on the seconds from the first arrival until all coflows are complete.
 
-    For every side of a port and every arrival: what arrives from then on cannot be through before it has crossed that
-    side, one byte after the other.
+    For every side of a port and every arrival: what arrives from then on must cross that side, one byte after the
+    other.
     """
     rates, lines = rates_of(rate_bytes_s, coflows.ports), lines_of(coflows)
     arrivals = np.repeat(coflows.arrivals, np.diff(lines.first))
@@ -147,11 +147,11 @@ def makespan_bound(coflows: TraceCoflows, rate_bytes_s: float | PortRates) -> fl
 
 
 def mean_cct_bound(coflows: TraceCoflows, rate_bytes_s: float | PortRates) -> float:
-    """Seconds below which no policy brings the mean completion time.
+    """A lower bound on the mean completion time, in seconds.
 
-    It is the mean of the coflows' own bounds or, where all arrive at once and that is more, the value of the dual
-    solution that ordering by BSSI finds. Sincronia's mean is at most 4 times the latter where all ports are alike: its
-    order at most doubles the bound, and a flow waits for both of its sides.
+    It is the mean of the coflows' own bounds or, if all arrive at once and that is more, the value of the dual solution
+    that ordering by BSSI finds. Sincronia's mean is at most 4 times the latter where all ports are alike: its order at
+    most doubles the bound, and a flow waits for both of its sides.
     """
     alone = float(bottlenecks(coflows, rate_bytes_s).mean())
     if np.ptp(coflows.arrivals) > 0:

@@ -153,9 +153,8 @@ def _draws(seed: int, purpose: str, count: int, start: int = 0) -> Array:
     return out
 
 
-# The text of the public coflow benchmark: read with a sentence for every line that cannot be, and written.
-#
-# The first line holds the number of ports and of coflows; every further line one coflow: its number, its arrival in
+# The text format of the public coflow benchmark, read with an error message for every invalid line, and written. The
+# first line holds the number of ports and of coflows; every further line one coflow: its number, its arrival in
 # milliseconds, the number of mappers and their locations, the number of reducers and `location:megabytes` for each.
 # Locations count from 0.
 
@@ -200,7 +199,7 @@ def _line(trace: CoflowTrace, coflow: int) -> str:
 
 
 class _Reader:
-    """One file, line by line; knows where it is, so that its sentences can say so."""
+    """Reads one file line by line, and names the line in errors."""
 
     def __init__(self, path: Path, file: TextIO) -> None:
         self._path, self._file, self._number = path, file, 0

@@ -20,13 +20,13 @@ from penstock.train.steps.sources import DeviceDrawing, Drawing, Order, ShareOrd
 from penstock.train.steps.triples import triple_steps
 from penstock.train.steps.update import Local, Served, Summed
 
-# Execution on a device, as the session's graph was placed there: steps one at a time, or captured.
+# Execution on a device where the session's graph was placed: steps one at a time, or captured.
 
 _MB = 1 << 20
 
 
 class DeviceExecution(LoadedExecution):
-    """Steps are launched one at a time, on batches that the pipeline brings to the device."""
+    """Launches steps one at a time, on batches that the pipeline brings to the device."""
 
     name = "device"
 
@@ -35,7 +35,7 @@ class DeviceExecution(LoadedExecution):
         self.placed = placed
 
     def sample(self, planned: Planned) -> Batch:
-        """By the device where it can read the topology, else by the host."""
+        """Draw the batch on the device where it can read the topology, else on the host."""
         draw = self._session.task.sample if self.placed.sample is None else self.placed.sample
         return draw(planned)
 
@@ -51,14 +51,14 @@ class DeviceExecution(LoadedExecution):
         return [device._replace(draw=draws.on_device), *[DrawingProcessor("cpu", draws.on_host)] * threads]
 
     def inference(self) -> Inference:
-        """On the device as a whole where there is room, else layer by layer."""
+        """Exact inference on the device at once where there is room, else layer by layer."""
         session = self._session
         return session.whole_graph_inference(
             lambda host: self.placed.whole_graph(host, session.graph, session.job, session.inputs.scale)
         )
 
     def facts(self) -> dict[str, Any]:
-        """What lies where, and the device's memory: measured and predicted."""
+        """The placement, and the device's memory as measured and predicted."""
         peak = 0.0 if self._session.device_peak is None else self._session.device_peak.read()
         return {
             "placement": self.placed.facts(),
@@ -70,45 +70,44 @@ class DeviceExecution(LoadedExecution):
 
 
 class TripleExecution(DeviceExecution):
-    """Steps on triples are captured once and replayed; batches that are asked for one by one are the host's."""
+    """Captures a step on triples once and replays it; single batches are drawn by the host."""
 
     name = "captured triples"
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """In bursts: the loop sees the weights when it has to."""
+        """Steps in bursts: the weights are current between bursts only."""
         return triple_steps(self._session, Course(schedule, start, pause, recorder))
 
 
 class CapturedExecution(DeviceExecution):
-    """Steps are captured once and replayed."""
+    """Captures steps once and replays them."""
 
     name = "captured"
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """In bursts: the loop sees the weights when it has to."""
+        """Steps in bursts: the weights are current between bursts only."""
         course = Course(schedule, start, pause, recorder)
         return _engine(self._session, self.placed, course, Local(self._session), WholeOrder(schedule))
 
     def state(self) -> Any:
-        """The room for batches, which sums round by: a run keeps it when it goes on."""
+        """The room for batches, which affects the rounding of sums: a resumed run must use the same."""
         room = self.placed.room
         return None if room is None else [list(room.rows), list(room.edges)]
 
     def restore(self, state: Any) -> None:
-        """The room of the run that was interrupted."""
+        """Use the room of the interrupted run."""
         if state is not None:
             self.placed.take_room(state)
 
 
-# Execution among workers that compute on devices: with the graph there, each captures its share of every batch.
-#
-# How steps are done depends on the group. A worker that is alone does what a lone device does. Workers that sum launch
-# bursts of steps (`summed`). Where parameter servers make the step, or some worker has no room for the graph, each step
-# ends with the gradients and the group does the rest.
+# Execution among workers that compute on devices: with the graph there, each captures its share of every batch.  A lone
+# worker does what a lone device does. Workers that sum launch bursts of steps (`steps.update.Summed`). Where parameter
+# servers make the step, or some worker has no room for the graph, each step ends with the gradients and the group makes
+# the update.
 
 
 class DeviceSharedExecution(SharedExecution):
-    """Among workers that compute on devices. Steps are launched one by one."""
+    """The execution among workers that compute on devices, which launches steps one by one."""
 
     name = "device-shared"
 
@@ -117,13 +116,15 @@ class DeviceSharedExecution(SharedExecution):
         self._placed = alone.placed
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """One at a time; workers that have captured theirs hear that not all have."""
+        """Steps one at a time; workers that have captured theirs learn here that not all have."""
         if self.group.device_sums() is not None:
             self.group.all_agree(False)
         return super().steps(schedule, start, pause, recorder)
 
     def inference(self) -> Inference:
-        """By each worker for itself where all have the graph and room on their devices, else by all together."""
+        """Exact inference by each worker alone where all have the graph and room on their devices, else by all
+        together.
+        """
         session = self._session
         found: Inference = self.group.inference(
             session, lambda plan: self._placed.whole_graph(plan, session.graph, session.job, session.inputs.scale)
@@ -132,7 +133,7 @@ class DeviceSharedExecution(SharedExecution):
 
 
 class CapturedSharedExecution(DeviceSharedExecution):
-    """Among workers, each of which has the graph on its device."""
+    """The execution among workers each of which has the graph on its device."""
 
     name = "captured-shared"
 
@@ -140,7 +141,7 @@ class CapturedSharedExecution(DeviceSharedExecution):
         super().__init__(session, alone, group)
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """In bursts where the workers make the steps themselves; the loop sees the weights when it has to."""
+        """Steps in bursts where the workers make the update themselves; the weights are current between bursts only."""
         session, group, course = self._session, self.group, Course(schedule, start, pause, recorder)
         sums = group.device_sums()
         update: Update
@@ -157,13 +158,15 @@ class CapturedSharedExecution(DeviceSharedExecution):
         return {"rank": self.group.rank, "room": self.alone.state()}
 
     def restore(self, state: Any) -> None:
-        """Another worker's room is for its own shares."""
+        """Use the room of the interrupted run, unless it was another worker's, whose shares differ."""
         if isinstance(state, dict) and state.get("rank") == self.group.rank:
             self.alone.restore(state.get("room"))
 
 
 def _engine(session: Session, placed: Placed, course: Course, update: Update, order: Order) -> Engine:
-    """Steps on batches of vertices in some order, drawn by the device where it has the lists, else by the host."""
+    """The engine for batches of vertices in some order, drawn by the device where it has the lists,
+    else by the host.
+    """
     drawing: Drawing = DeviceDrawing(course.schedule, placed)
     if placed.topology is None:
         needs_lists = placed.fill is None or placed.fill.numbers_rows

@@ -1,6 +1,6 @@
-"""How a session is executed on the host: steps on batches that the pipeline makes ready, alone or among workers.
+"""Executions of a session on the host: steps on batches that the pipeline makes ready, alone or among workers.
 
-`support` declares what an execution mode can do and makes every refusal from that declaration. `loaded` and `shared`
-are modes; `shared` also has the interface of a worker group. Captured steps are in `train.device`. `train.session` says
-what a mode does for the loop; `train.execution_modes` is the list of modes and chooses one for a session.
+`support` declares what an execution mode can do and derives every refusal from that declaration. `loaded` and `shared`
+are modes; `shared` also has the interface of explanations. Captured steps are in `train.device`. `train.session` has
+the interface of executions; `train.execution_modes` lists the modes and chooses one for a session.
 """

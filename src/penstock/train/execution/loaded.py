@@ -15,7 +15,7 @@ from penstock.train.steps.one_by_one import OneByOne
 
 
 class LoadedExecution:
-    """On the host, alone."""
+    """The execution by one process on the host."""
 
     name = "loaded"
 
@@ -25,11 +25,10 @@ class LoadedExecution:
         self._grouped: GroupedBatches | None = None
 
     def sample(self, planned: Planned) -> Batch:
-        """By the job's sampler."""
         return self._session.task.sample(planned)
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """One at a time, so that the loop sees the weights after each."""
+        """Steps one at a time, so that the loop sees the weights after each."""
         planned = schedule.from_position(start), schedule.from_position(start)
         loader = self.loader(self.sampling(schedule, planned[0]), planned[1], recorder)
         return OneByOne(loader, LoadedStep(LearnAlone(self._session, self.stale)))
@@ -45,7 +44,9 @@ class LoadedExecution:
         return [DrawingProcessor("cpu", self.sample)] * threads
 
     def sampling(self, schedule: Schedule, planned: Iterator[Planned]) -> Callable[[Planned], Batch]:
-        """What draws some planned batches of a schedule: each as it comes, or a group at a time; some only once."""
+        """The function that draws the planned batches of a schedule: one at a time or in groups;
+        reused ones only once.
+        """
         job = self._session.job
         reused = ReusedBatches(schedule, job.reuse_mb) if job.reuse_batches else None
         if job.groups == 1:
@@ -57,26 +58,23 @@ class LoadedExecution:
         return self._grouped
 
     def inference(self) -> Inference:
-        """Layer by layer over the whole graph."""
         return self._session.whole_graph_inference()
 
     def is_stopped(self, own: bool) -> bool:
-        """As this process says."""
         return own
 
     def prepare_checkpoint(self) -> None:
-        """Everything is here."""
+        """Do nothing: this process has everything that a checkpoint needs."""
 
     def state(self) -> Any:
         """Older weights, where gradients are computed on them."""
         return self.stale.state()
 
     def restore(self, state: Any) -> None:
-        """The older weights of the run that was interrupted."""
         self.stale.restore(state)
 
     def facts(self) -> dict[str, Any]:
-        """The graph lies on the host."""
+        """The graph's place: the host."""
         return {
             "placement": {"topology": "host", "features": "host", "cache_rows": 0},
             "device_peak_mb": None,
@@ -85,5 +83,5 @@ class LoadedExecution:
         }
 
     def group_facts(self) -> dict[str, Any]:
-        """How batches were drawn in groups, where they were."""
+        """Figures of batches that were drawn in groups; empty where none were."""
         return {} if self._grouped is None else {"groups": self._grouped.facts()}

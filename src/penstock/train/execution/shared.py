@@ -1,4 +1,4 @@
-"""Steps that several workers share on batches of the pipeline, and those whose samplers follow explanations."""
+"""Steps that several workers share on batches of the pipeline, and those whose samplers use explanations."""
 
 from typing import Any, Protocol
 
@@ -12,11 +12,11 @@ from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.loaded import LearnTogether, LoadedStep
 from penstock.train.steps.one_by_one import OneByOne
 
-# Steps that several workers share: each computes its part of every batch, and all make the same step.
+# Steps that several workers share: each computes its part of every batch, and all make the same update.
 
 
 class SharedExecution(LoadedExecution):
-    """Among workers. Where batches are drawn and the graph lies is as in the execution of one worker alone."""
+    """The execution among workers. Drawing and placement are those of the execution of one worker alone."""
 
     name = "shared"
 
@@ -25,11 +25,10 @@ class SharedExecution(LoadedExecution):
         self.alone, self.group = alone, group
 
     def sample(self, planned: Planned) -> Batch:
-        """As a worker alone does."""
         return self.alone.sample(planned)
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """One at a time: between two the workers sum their gradients."""
+        """Steps one at a time: the workers sum their gradients in each."""
         learn = LearnTogether(self._session, self.group)
         return OneByOne(self.shares(schedule, start, recorder), LoadedStep(learn))
 
@@ -39,58 +38,54 @@ class SharedExecution(LoadedExecution):
         return self.loader(self.sampling(schedule, drawn), planned, recorder)
 
     def inference(self) -> Inference:
-        """Computed by all workers together."""
+        """Exact inference by all workers together."""
         found: Inference = self.group.inference(self._session)
         return found
 
     def is_stopped(self, own: bool) -> bool:
-        """Whether some worker says so."""
         return not self.group.all_agree(not own)
 
     def prepare_checkpoint(self) -> None:
-        """The optimiser's state may be with parameter servers."""
+        """Collect the optimiser's state, which parameter servers may have."""
         self.group.gather_optimiser(self._session)
 
     def state(self) -> Any:
-        """As a worker alone keeps it."""
         return self.alone.state()
 
     def restore(self, state: Any) -> None:
-        """As a worker alone does."""
         self.alone.restore(state)
 
     def facts(self) -> dict[str, Any]:
-        """Of this worker's processor."""
         return {**self.alone.facts(), **self.group_facts()}
 
 
-# Steps among workers whose samplers follow explanations of the model, which are made beside training.
+# Steps among workers whose samplers use explanations of the model, which are made during training.
 
 
 class Explanations(Protocol):
-    """What is explained of the model. Batches wait for their explanation in their own threads."""
+    """Explanations of the model. Batches wait for their explanation in their own threads."""
 
     def start(self, step: int) -> None:
-        """Training goes on with the batch of a step, counted from 0."""
+        """Start explaining; training continues with the batch of a step, counted from 0."""
 
     def step_done(self, step: int) -> None:
-        """So many steps of the run are done, and the model has the weights after the last of them."""
+        """Report that `step` steps of the run are done; the model has the weights after the last of them."""
 
     def stop(self) -> None:
-        """Training pauses: nothing that was started is left running, and no batch waits any more."""
+        """Stop explaining when training pauses: end all threads and release batches that wait."""
 
     def state(self) -> Any:
-        """What a checkpoint keeps: from it, explanations come out as they were."""
+        """The state for a checkpoint, from which the same explanations are made again."""
 
     def restore(self, state: Any) -> None:
-        """Take what a checkpoint has kept."""
+        """Load the state of a checkpoint."""
 
     def facts(self) -> dict[str, Any]:
-        """For the result."""
+        """Figures for the run's result."""
 
 
 class ExplainedExecution(SharedExecution):
-    """As among workers; and every so often a copy of the model is explained."""
+    """The execution among workers in which a copy of the model is explained at intervals."""
 
     name = "explained"
 
@@ -99,7 +94,7 @@ class ExplainedExecution(SharedExecution):
         self.explanations: Explanations = group.explanations(session)
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """One at a time, with explanations beside them, which hear how far this worker has come."""
+        """Steps one at a time, each of which is reported to the explanations."""
         explanations, together = self.explanations, LearnTogether(self._session, self.group)
 
         def learn(loaded: Loaded) -> float:
@@ -109,19 +104,18 @@ class ExplainedExecution(SharedExecution):
 
         shares = self.shares(schedule, start, recorder)
         explanations.start(start.epoch * schedule.batches + start.batch)
-        # A batch that waits for its explanation would never let its thread end.
+        # Explanations are stopped first: a batch that waits for one would keep its thread from ending.
         return OneByOne(shares, LoadedStep(learn), explanations.stop)
 
     def state(self) -> Any:
-        """With what explanations are made from."""
+        """The workers' state and that of the explanations."""
         return {"alone": self.alone.state(), "explanations": self.explanations.state()}
 
     def restore(self, state: Any) -> None:
-        """From a checkpoint."""
         if isinstance(state, dict):
             self.alone.restore(state.get("alone"))
             self.explanations.restore(state.get("explanations"))
 
     def facts(self) -> dict[str, Any]:
-        """With those of this worker's explanations."""
+        """The worker's figures and those of its explanations."""
         return {**super().facts(), "explanations": self.explanations.facts()}

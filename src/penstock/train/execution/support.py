@@ -1,4 +1,4 @@
-"""What an execution mode can do, declared; and every reason against using it for a session, made from that."""
+"""Declares what an execution mode can do, and derives the reasons against using it for a session."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ _MOMENTUM_SCHEDULES = ("OneCycleLR", "CyclicLR")
 
 
 class Demands(NamedTuple):
-    """What a session asks of the mode that executes it."""
+    """The properties of a session that an execution mode must support."""
 
     job: Job
     graph: Graph
@@ -34,9 +34,9 @@ class Support:
     several_types: bool = True
     weights_and_times: bool = True
     edge_rows: bool = True
-    """Whether rows of edges are read for batches."""
+    """Whether batches may read rows of edges."""
     layers_on_edges: bool = True
-    """Whether layers may make a row for each edge: not where the host does not know how many edges a batch has."""
+    """Whether layers may make a row for each edge, for which the host must know how many edges a batch has."""
     device_samplers_only: bool = False
     tasks: str | None = None
     """What of `TaskFacts` a task must declare, such as `drawn_by_devices`; None: any task will do."""
@@ -48,7 +48,7 @@ class Support:
     learned_rows: bool = True
     norms: frozenset[str] | None = None
     optimisers: frozenset[str] | None = None
-    """Optimisers that can be told on the device to leave a step out."""
+    """Optimisers that can skip a step by a flag on the device; None for all."""
     moving_momentum: bool = True
     compute_types: frozenset[str] | None = None
     reused_batches: bool = True
@@ -58,7 +58,7 @@ class Support:
 
 EVERYTHING = Support()
 SHARED = Support(stale_gradients=False)
-"""Steps that workers share: they sum gradients of the weights that all of them have."""
+"""The support of steps that workers share: stale gradients are not summed."""
 EXPLAINED = replace(
     SHARED,
     tasks="explainable",
@@ -67,7 +67,9 @@ EXPLAINED = replace(
     reused_batches=False,
     grouped_batches=False,
 )
-"""Explanations rebuild the model in another process, read stored rows, and change what later batches are."""
+"""The support of explanations, which rebuild the model in another process, read stored rows, and
+change later batches.
+"""
 DEVICE_SAMPLING = Support(
     several_types=False,
     weights_and_times=False,
@@ -77,11 +79,11 @@ DEVICE_SAMPLING = Support(
     most_vertices=(1 << 31) - 1,
     reused_batches=False,
 )
-"""Batches that a device draws by itself."""
+"""The support of batches that a device draws by itself."""
 SHARED_DEVICE_SAMPLING = replace(
     DEVICE_SAMPLING, edge_rows=False, layers_on_edges=False, norms=frozenset({"none", "layer"})
 )
-"""Shares of batches that a worker's device draws by itself; batch normalisation among workers matches host rows."""
+"""The support of shares of batches that a worker's device draws; batch norms among workers match rows on the host."""
 CAPTURED = replace(
     DEVICE_SAMPLING,
     edge_rows=False,
@@ -95,15 +97,17 @@ CAPTURED = replace(
     grouped_batches=False,
     stale_gradients=False,
 )
-"""Steps that are captured once and replayed."""
+"""The support of steps that are captured once and replayed."""
 
 
 class Placeable(Protocol):
-    """What of a session says how it can be executed, and where its graph may lie: a loader has it without a model."""
+    """The part of a session that decides how it is executed and where its graph may be placed; a
+    loader has no model.
+    """
 
     @property
     def job(self) -> Job:
-        """The settings."""
+        """The job's settings."""
 
     @property
     def graph(self) -> Graph:
@@ -119,18 +123,18 @@ class Placeable(Protocol):
 
     @property
     def model(self) -> Any:
-        """The model; None where it is the user's own affair."""
+        """The model; None where the caller has its own."""
 
 
 def demands_of(session: Placeable) -> Demands:
-    """What a session asks of the mode that executes it."""
+    """The properties of a session that its execution mode must support."""
     library = bool(getattr(session.model, "layerwise", False))
     own_loss = bool(getattr(session.task, "has_own_loss", False))
     return Demands(session.job, session.graph, session.task, library, bool(session.inputs.tables), own_loss)
 
 
 def reasons_against(support: Support, demands: Demands) -> list[str]:
-    """Why what is declared to have `support` cannot do what a session demands; empty where it can."""
+    """Why `support` does not cover a session's demands; empty where it does."""
     return [*_against_batches(support, demands), *_against_model(support, demands)]
 
 
@@ -144,7 +148,7 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     # A module of the user's gets `edge_weight` as rows.
     weight = job.list_weight if demands.library_model else job.weight
     if not support.weights_and_times and (weight is not None or job.time is not None):
-        reasons.append("draws by weight or time are the host's")
+        reasons.append("the host alone draws by weight or time")
     if support.device_samplers_only and job.has_disjoint_seeds:
         reasons.append("neighbourhoods that seeds do not share are drawn by the host")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
@@ -155,7 +159,7 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append(f"task {task.name} is not supported there")
     most = support.largest_fanout
     if most is not None and any(not isinstance(fanout, int) or not 0 < fanout <= most for fanout in job.fanouts):
-        reasons.append(f"fan-outs beyond {most} are the host's")
+        reasons.append(f"fan-outs beyond {most} are drawn on the host only")
     if support.most_vertices is not None and graph.num_nodes > support.most_vertices:
         reasons.append("the graph has 2^31 vertices or more")
     if not support.reused_batches and job.reuse_batches:
@@ -181,7 +185,7 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
         if job.optimiser not in support.optimisers or not options.get("fused", True):
             reasons.append(f"optimiser {job.optimiser} as it is set cannot leave out a step on the device")
         if options.get("dampening"):
-            reasons.append("a dampened momentum's first step is unlike the others")
+            reasons.append("the first step of a dampened momentum differs from the others")
     if support.compute_types is not None and job.compute_type not in support.compute_types:
         reasons.append(f"compute_type {job.compute_type} is not supported there")
     if job.staleness and not support.stale_gradients:
@@ -190,5 +194,5 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
         reasons.append(f"vertex embeddings have no older values (staleness {job.staleness})")
     moves = job.schedule in _MOMENTUM_SCHEDULES and job.schedule_options.get("cycle_momentum", True)
     if not support.moving_momentum and moves:
-        reasons.append(f"schedule {job.schedule} changes the momentum, which a captured step has in it")
+        reasons.append(f"schedule {job.schedule} changes the momentum, which is a constant of a captured step")
     return reasons

@@ -1,4 +1,4 @@
-"""What a recorded step computes of a batch of vertices."""
+"""The computation of a recorded step on a batch of vertices."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from penstock.train.steps.sources import VertexSlot
 
 
 class VertexCompute:
-    """The model's outputs for a batch's seeds, the task's loss of them, and back."""
+    """Computes the model's outputs for a batch's seeds, the task's loss, and the gradients."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -19,7 +19,7 @@ class VertexCompute:
     def gradients(self, slot: VertexSlot, inputs: Any) -> Gradients:
         session, drawn, batch = self._session, slot.slot, slot.batch
         for block in slot.blocks:
-            # What layers derive is derived anew in every step; only the draw's part was just made.
+            # Discards what layers derived from the slot's last batch; lists that the draw derived are current.
             block.derived = {name: made for name, made in block.derived.items() if name in drawn.kept_lists}
         session.optimiser.zero_grad(set_to_none=True)
         x = inputs

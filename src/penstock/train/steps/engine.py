@@ -1,17 +1,17 @@
-"""Bursts of steps: batches are drawn and learned from without a word from the host.
+"""Bursts of steps, in which batches are drawn and trained on without synchronising with the host.
 
-A ring of slots holds the batches under way. While one is learned from on the stream that computes, the next is drawn on
-a stream of its own. Where the host fills slots, it has its turn in between, and four slots take turns:
+A ring of slots holds the current batches. While one is trained on in the computing stream, the next is drawn in a
+stream of its own. Where the host fills slots, this is a third stage, and four slots take turns:
 
     drawing     | draw 2      | draw 3      | draw 4
     filling     | rows of 1   | rows of 2   | rows of 3
     computing   | learn 0     | learn 1     | learn 2
 
-The host waits for nothing but what was drawn, which happened while the batch before was filled, and for its own
-threads; those have the next batch's rows to read by then.
+The host waits only for a drawn batch, which was drawn while the previous one was filled, and for its own threads, which
+have begun to read the next batch's rows by then.
 
-Shapes are fixed by the room (`sampling.device.block.Room`). A batch that lacks room is not learned from, nor are those
-behind it, until the host has seen it, made more room and had everything recorded anew.
+The room (`sampling.device.block.Room`) bounds all shapes. A batch that needs more room and all following ones are
+skipped until the host has noticed it, enlarged the room and recorded everything again.
 """
 
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ from penstock.train.steps.runner import Launch, LaunchStream, Stopwatch, runner_
 from penstock.train.steps.update import LaunchedFirst
 
 _WARM_UPS = 3
-"""Steps before they are recorded: kernels compile, libraries allocate what they keep."""
+"""Steps that are run before recording: they compile kernels and let libraries allocate their workspaces."""
 
 
 class Course(NamedTuple):
-    """Which steps are done, and who hears of them."""
+    """Which steps are done, when they pause, and the recorder of their times."""
 
     schedule: Schedule
     start: Position
@@ -45,7 +45,7 @@ class Course(NamedTuple):
 
 
 class _Turn:
-    """One slot of the ring, its filling and its launches."""
+    """One slot of the ring, with its filling and its launches."""
 
     draw: Launch
     learn: Launch | LaunchedFirst
@@ -58,7 +58,7 @@ class _Turn:
 
 
 class Engine:
-    """Does the steps of a session in bursts; between two bursts the device is at rest."""
+    """Does the steps of a session in bursts; between two bursts the device is idle."""
 
     def __init__(
         self, session: Session, source: Source, fill: SlotFill, compute: Compute, update: Update, course: Course
@@ -71,10 +71,11 @@ class Engine:
         self._computing, self._drawing = LaunchStream.computing(device), LaunchStream.beside(device)
         self.turns: list[_Turn] = []
         self._drawn = self._begun = self._unfinished = 0
-        """The first batches of the epoch that are not drawn, whose slots nobody has begun to fill, and that are not
-        filled, or about to be without the host."""
+        """Numbers of batches in the epoch: the first that is not drawn, the first whose filling has not begun, and the
+        first whose filling is not finished.
+        """
 
-    # What a step does: `runner` runs, records or traces these three.
+    # The work of a step, which `runner` runs, records or traces: `_draw`, `_learn` and `Update.apply`.
 
     def _draw(self, turn: _Turn) -> None:
         self.source.draw(turn.slot)
@@ -84,8 +85,6 @@ class Engine:
         found = self._compute.gradients(turn.slot, turn.filling.inputs())
         self.source.keep(turn.slot, found.loss)
         turn.kept = self._update.take(turn.slot, found)
-
-    # The third is `Update.apply`.
 
     def __enter__(self) -> Self:
         if self.source.can_skip:
@@ -101,29 +100,29 @@ class Engine:
         rest(self._device)
         self.source.close()
         self._drop_slots()
-        # Gradients lie in the recorded steps' memory.
+        # Gradients are in the memory of the recorded steps.
         self._session.optimiser.zero_grad(set_to_none=True)
 
     def __iter__(self) -> Iterator[list[Step]]:
         epochs = self._schedule.epochs
         while epochs is None or self._position.epoch < epochs:
-            # Whoever asks to stop is heard between two bursts.
+            # Requests to stop are read between two bursts.
             many = min(self._pause(self._position), self._update.most)
             with self._update.burst(many):
                 done = self._burst(many)
             yield done
 
     def fill(self, position: Position) -> None:
-        """Make an epoch ready from one of its batches on."""
+        """Prepare an epoch's batches from a position on."""
         self.source.fill(position)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """The device is at rest anyway."""
+        """A context that does nothing: the device is idle between bursts."""
         yield
 
     def times(self) -> dict[str, StageTime]:
-        """Seconds in which the device drew and learned, and those of the path from the host that was busiest."""
+        """Seconds that the device spent drawing and computing, and those of the busiest path from the host."""
         known, paths = self._clock.times(), self._fill.paths
         if paths is None:
             return known
@@ -163,11 +162,11 @@ class Engine:
         return Step(Position(epoch, batch), examples, loss, last)
 
     def _turn(self, number: int) -> _Turn:
-        """Of a batch by its number in the epoch."""
+        """The slot of a batch, by the batch's number in the epoch."""
         return self.turns[number % len(self.turns)]
 
     def _launch(self, position: Position) -> None:
-        """Launch the step of a batch and, beside it, the drawing of the next."""
+        """Launch the step of a batch and, concurrently, the drawing of the next."""
         turn, is_drawn = self._turn(position.batch), self.source.is_drawn
         if is_drawn:
             self._bring(position)
@@ -183,7 +182,7 @@ class Engine:
             self._clock.around("compute", position, self._computing, self._apply.replay)
 
     def _bring(self, position: Position) -> None:
-        """Have a batch drawn and its slot filled, and those behind it as far as the fill begins ahead."""
+        """Draw a batch and fill its slot, and begin to fill as many following slots as the fill works ahead."""
         number, ahead = position.batch, self._fill.ahead
         self._draw_up_to(position._replace(batch=number + 2 * ahead))
         while self._begun <= min(number + ahead, self._schedule.batches - 1):
@@ -195,7 +194,7 @@ class Engine:
         filling.hold(self._computing.stream)
 
     def _draw_up_to(self, position: Position) -> None:
-        """Launch draws up to a batch's, or up to the epoch's last."""
+        """Launch the draws of all batches up to this one, at most to the end of the epoch."""
         while self._drawn <= min(position.batch, self._schedule.batches - 1):
             turn = self._turn(self._drawn)
             with self._drawing.entered():
@@ -207,7 +206,7 @@ class Engine:
             self._drawn += 1
 
     def _go_back_to(self, failed: int) -> None:
-        """Do the steps from a batch that lacked room on again; another worker may have to make it."""
+        """Repeat the steps from a batch that lacked room; the worker whose share lacked room enlarges it first."""
         rest(self._device)
         self._position = Position(self._position.epoch, failed)
         self._abandon()
@@ -219,7 +218,7 @@ class Engine:
         self._drawn = self._begun = self._unfinished = failed
 
     def _record(self) -> None:
-        """Slots for the room there is, and their launches recorded. Nothing is learned by the warm-up."""
+        """Allocate slots for the current room and record their launches. The warm-up does not change the model."""
         rest(self._device)
         self._drop_slots()
         pool = None
@@ -262,11 +261,11 @@ class Engine:
         while self.turns:
             turn = self.turns.pop()
             self._fill.give_back(turn.filling)
-            # Launches that are not recordings refer to their turn, and would keep its memory.
+            # Launches that are not recordings refer to their turn, which would keep its memory allocated.
             vars(turn).clear()
 
     def _abandon(self) -> None:
-        """Slots that were begun to be filled are drawn again, or not at all."""
+        """Discard slots whose filling has begun but is not finished."""
         for number in range(self._unfinished, self._begun):
             self._turn(number).filling.abandon()
         self._begun = self._unfinished

@@ -13,25 +13,25 @@ from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
 
 PlaceWhole = Callable[[LayerPlan], LayerPlan | None]
-"""From the plan of all workers to one for a device that has the whole graph; None where that has no room."""
+"""Makes a plan for a device that has the whole graph from the plan of all workers; None where that has no room."""
 
 
 class RegroupError(Exception):
-    """A worker was lost: the others must meet again before the step under way can be done."""
+    """A worker was lost: the others must regroup before the current step can be done."""
 
 
 class DeviceSums(Protocol):
     """Sums over all workers that captured steps launch between their gradients and the step of the optimiser."""
 
     def launch(self, numbers: Tensor) -> None:
-        """Sum numbers in the device's memory over all workers, in place; what is launched next finds the sums."""
+        """Launch an in-place sum over all workers of numbers in the device's memory; later launches read the sums."""
 
     def finish(self, is_done: Callable[[], bool]) -> None:
         """Wait until everything launched is done. Raises RegroupError when a worker was lost before that."""
 
 
 class WorkerGroup(Protocol):
-    """The workers of a run, as one of them sees them. All do the same steps, each on its share of every batch."""
+    """The workers of a run, as seen by one of them. All do the same steps, each on its share of every batch."""
 
     @property
     def rank(self) -> int:
@@ -42,38 +42,44 @@ class WorkerGroup(Protocol):
         """The number of workers."""
 
     def share(self, planned: Planned) -> Planned:
-        """This worker's seeds of a batch."""
+        """A planned batch with this worker's seeds only."""
 
     def normalising(self, session: Session, batch: Batch) -> AbstractContextManager[SharedBatch | None]:
-        """Around the forward pass of this worker's share of a batch: norms are those of all workers' rows."""
+        """A context for the forward pass of this worker's share of a batch: norms use all workers' rows."""
 
     def reduce_and_step(self, session: Session, loss: float) -> float:
-        """From every worker's gradients, which are in the parameters, to the weights after the step.
+        """Sum the gradients in all workers' parameters and make the optimiser's step.
 
-        `loss` is this worker's part of the batch's; returns the batch's. Whoever returns knows that all have come so
-        far. Raises RegroupError, and has changed nothing then.
+        `loss` is this worker's part of the batch's loss; returns the batch's. When it returns, all workers have made
+        the step. Raises RegroupError, and then has changed nothing.
         """
 
     def device_sums(self) -> DeviceSums | None:
-        """How captured steps sum their gradients; None where the workers do not make the step themselves."""
+        """How captured steps sum their gradients; None where the workers do not make the
+        optimiser's step themselves.
+        """
 
     def all_agree(self, own: bool) -> bool:
-        """Whether this worker and all others say so. Every worker asks at the same place of the run."""
+        """Whether `own` is true on all workers. Every worker must call it at the same point of the run."""
 
     def was_asked_to_stop(self) -> bool:
-        """Whether this worker was asked to stop; the others may not know."""
+        """Whether this worker was asked to stop; other workers need not know of it."""
 
     def count_steps(self, session: Session, steps: int, stopping: bool) -> None:
-        """So many steps were done without `reduce_and_step`; `stopping`: some worker had been asked to stop."""
+        """Report steps that were done without `reduce_and_step`; `stopping` says whether a worker was asked to stop."""
 
     def inference(self, session: Session, place: PlaceWhole | None = None) -> Any:
-        """Exact outputs: computed by all workers together, or by each for itself if `place` succeeds on all of them."""
+        """Exact inference: computed by all workers together, or by each for itself if `place`
+        succeeds on all of them.
+        """
 
     def whole(self, session: Session) -> Any:
-        """The workers as training on the whole graph sees them (`train.whole.shared.interfaces.WholeWorkers`)."""
+        """The interface of the workers for training on the whole graph
+        (`train.whole.shared.interfaces.WholeWorkers`).
+        """
 
     def explanations(self, session: Session) -> Any:
-        """Explanations of the model beside training (`Explanations`)."""
+        """The explanations of the model that are made during training (`train.execution.shared.Explanations`)."""
 
     def gather_optimiser(self, session: Session) -> None:
-        """Before the optimiser's state is written: bring it here if it is kept elsewhere."""
+        """Collect the optimiser's state in this process before it is written, if it is kept elsewhere."""

@@ -1,7 +1,7 @@
-"""Batches that threads of the host draw ahead for captured steps: packed into page-locked memory, and copied to slots.
+"""Batches that host threads draw ahead for captured steps: packed into page-locked memory, and copied to slots.
 
-Shapes are bounded by the room as those of batches that the device draws. A batch that lacks room is not copied: its
-step and those behind it are skipped until more room is made.
+Shapes are bounded by the room, as those of batches that the device draws. A batch that lacks room is not copied: its
+step and the following ones are skipped until the room is enlarged.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from penstock.train.steps.sources import PlacedGraph, VertexSource
 
 
 class DrawnLists:
-    """One batch's neighbour lists in page-locked memory, packed as its slot gets them; hop 0 is that of the seeds."""
+    """One batch's neighbour lists in page-locked memory, in the layout of its slot; hop 0 is that of the seeds."""
 
     def __init__(self, room: Room, totals: bool, device: torch.device) -> None:
         self._room, hops = room, len(room.edges)
@@ -100,7 +100,7 @@ class HostSlot(Slot):
         hops = len(self._fanouts)
         self.place, self.vertices, self.known = empty(1), empty(room.rows[-1]), empty(hops + 1)
         self.keys, self.number = empty(keys, torch.int64), empty(1)
-        # A warm-up must not update the model.
+        # A warm-up step must be skipped, so that it does not update the model.
         self.needed, self.skip = empty(2 * hops), torch.ones(1, dtype=torch.float32, device=device)
         self._indptrs = [empty(rows + 1) for rows in room.rows[:-1]]
         self._indices = [empty(size) for size in room.edges]
@@ -126,8 +126,8 @@ class HostSlot(Slot):
         return self._drawn.of_first_layer()
 
     def put(self, drawn: DrawnLists, number: int, keys: Tensor, skipped: bool) -> "DrawnLists | None":
-        """Copy a batch's lists here on the current stream; returns those of the batch before, which
-        may be reused now.
+        """Copy a batch's lists here on the current stream; returns the memory of the previous
+        batch, which is free now.
         """
         before, self._drawn = self._drawn, drawn
         self.number.fill_(number)
@@ -199,10 +199,10 @@ class HostDraws:
 
 
 class HostDrawing:
-    """Threads of the host draw; the recorded draw only takes labels."""
+    """A `Drawing` by host threads; the recorded draw only copies labels."""
 
     def __init__(self, session: Session, schedule: Schedule, placed: PlacedGraph, needs_lists: bool) -> None:
-        """`needs_lists`: whether the device reads those of the last hop."""
+        """`needs_lists` says whether the device reads the lists of the last hop."""
         self._schedule, self._placed, self._needs_lists = schedule, placed, needs_lists
         self._sample, self._threads = session.task.sample, session.job.drawing_threads
         self._vertices, self._epoch = session.graph.num_nodes, 0
@@ -215,7 +215,6 @@ class HostDrawing:
         return HostSlot(placed.fanouts, room, placed.device, keys, placed.totals, self._needs_lists)
 
     def start(self, position: Position) -> None:
-        """Batches behind are drawn again."""
         self._epoch, self._failed, room = position.epoch, False, self._placed.room
         if is_traced() or room is None:
             return
@@ -228,7 +227,7 @@ class HostDrawing:
         self._draws.start(self._from(position.batch))
 
     def prepare(self, slot: Slot, number: int, epoch: DeviceEpoch) -> None:
-        """The next batch goes to the slot."""
+        """Copy the next batch to the slot."""
         assert isinstance(slot, HostSlot) and self._draws is not None
         drawn = self._draws.take()
         if not drawn.fits and not self._failed:
@@ -248,7 +247,7 @@ class HostDrawing:
         self._draws = self._drawn_room = None
 
     def _from(self, batch: int) -> Any:
-        """The epoch's batches from one on."""
+        """The epoch's planned batches from number `batch` on."""
         epoch = self._epoch
         for planned in self._schedule.from_position(Position(epoch, batch)):
             if planned.position.epoch != epoch:

@@ -1,4 +1,4 @@
-"""A step on a batch that the pipeline has brought, alone or on one worker's share of it."""
+"""A step on a batch that the pipeline has loaded, by one process or as one worker's share."""
 
 import math
 from collections import deque
@@ -21,30 +21,30 @@ from penstock.wire.coflows import batch_order, within_batch
 
 
 class LoadedStep:
-    """Does the step of a loaded batch; `learn` returns the batch's loss."""
+    """Does the step of a loaded batch; `learn` makes the update and returns the batch's loss."""
 
     def __init__(self, learn: Callable[[Loaded], float]) -> None:
         self._learn = learn
 
     def __call__(self, loaded: Loaded) -> Step:
-        """Do it, and let go of the batch."""
+        """Do the step and release the batch."""
         with within_batch(batch_order(*loaded.position)):
             loss = self._learn(loaded)
         examples = loaded.examples if loaded.whole is None else loaded.whole
         step = Step(loaded.position, examples, loss, loaded.planned.last)
-        # Its memory is free before a validation, and before the pipeline reads a further batch.
+        # Releases its memory before a validation, and before the pipeline reads a further batch.
         del loaded.batch
         return step
 
 
 class LearnAlone:
-    """The gradients of a batch, on older weights where the job says so, and the step with them."""
+    """Computes the gradients of a batch, on older weights where the job says so, and makes the optimiser's step."""
 
     def __init__(self, session: Session, stale: "StaleWeights") -> None:
         self._session, self._stale = session, stale
 
     def __call__(self, loaded: Loaded) -> float:
-        """The batch's loss; where it is not finite, nothing is learned."""
+        """The batch's loss; where it is not finite, no step is made."""
         session = self._session
         rows = BatchRows.of(session, loaded.batch)
         with self._stale.in_place():
@@ -58,7 +58,7 @@ class LearnAlone:
 
 
 class LearnTogether:
-    """This worker's part of a batch, and the step that all workers make."""
+    """Computes the gradients of this worker's share of a batch; all workers make the step together."""
 
     def __init__(self, session: Session, group: WorkerGroup) -> None:
         self._session, self._group = session, group
@@ -71,17 +71,17 @@ class LearnTogether:
         with running_figures_kept(session):
             with group.normalising(session, batch) as shared:
                 loss = loss_of(session, loaded, rows.x)
-            # Weighted losses are a sum over the seeds. A subgraph may hold no training vertex in any worker's share.
+            # Weighted losses are a sum over the seeds. A subgraph may have no training vertex at all.
             share = 1.0 if batch.seed_weights is not None else loaded.examples / max(1, loaded.whole)
             part = (loss if shared is None else shared.joined(loss)) * share
             session.backward(part)
-            # Gradients of learnable rows first: once the workers agree, all of them have been handed in.
+            # Gradients of embeddings are handed in first: when the workers agree on the step, all have done so.
             rows.learn()
             return group.reduce_and_step(session, float(part.detach()))
 
 
 class BatchRows(NamedTuple):
-    """The input rows of a batch, of which some may be learnable (`update.LearnedRows`)."""
+    """The input rows of a batch, some of which may be learned embeddings (`parts.LearnedRows`)."""
 
     inputs: Inputs
     batch: Batch
@@ -89,7 +89,7 @@ class BatchRows(NamedTuple):
 
     @classmethod
     def of(cls, session: Session, batch: Batch) -> "BatchRows":
-        """Those of a loaded batch, with gradients as at the start of its step."""
+        """The input rows of a loaded batch; clears all gradients, as a step begins."""
         x = session.inputs.complete(batch)
         session.optimiser.zero_grad(set_to_none=True)
         return cls(session.inputs, batch, x)
@@ -102,7 +102,7 @@ class BatchRows(NamedTuple):
 
 
 def loss_of(session: Session, loaded: Loaded, x: dict[str, Tensor]) -> Tensor:
-    """The loss of a loaded batch, with what its gradients need."""
+    """The loss of a loaded batch, from which gradients can be computed."""
     batch, key = loaded.batch, loaded.planned.key.purpose("dropout")
     with session.drawing(key), dropping(key, batch.row_names), session.precision():
         return session.task.loss(session.encode(batch, x), batch)
@@ -110,7 +110,7 @@ def loss_of(session: Session, loaded: Loaded, x: dict[str, Tensor]) -> Tensor:
 
 @contextmanager
 def running_figures_kept(session: Session) -> Iterator[None]:
-    """Should a step fail, running figures are again those before it: it is done again, and moves them then."""
+    """Within it, a failing step leaves the norms' running statistics as they were, because the step is repeated."""
     before: list[tuple[Tensor, Tensor]] = [(each, each.clone()) for each in session.learned.buffers()]
     try:
         yield
@@ -120,15 +120,14 @@ def running_figures_kept(session: Session) -> Iterator[None]:
         raise
 
 
-# Weights of some updates ago, on which the gradients of a batch are computed (job field `staleness`).
-#
-# With staleness N the update of step t uses the gradient of batch t at the weights before step t - N, or at the first
-# weights where there are not as many. Nothing depends on time: the same run gives the same bits, and what is kept of
-# older weights is part of a checkpoint. Running figures of normalisations are always the newest.
+# Weights of some updates ago, on which the gradients of a batch are computed (job field `staleness`).  With staleness N
+# the update of step t uses the gradient of batch t at the weights before step t - N, or at the first weights where
+# there are fewer steps. Nothing depends on timing: the same run gives the same bits, and the older weights are part of
+# a checkpoint. Running statistics of norms are always the newest.
 
 
 class StaleWeights:
-    """Weights before the last `updates` steps of a module, oldest first."""
+    """The weights of a module before each of its last `updates` steps, oldest first."""
 
     def __init__(self, module: torch.nn.Module, updates: int) -> None:
         self._parameters = list(module.parameters())
@@ -137,9 +136,10 @@ class StaleWeights:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Around the loss of a batch and its gradients: the parameters have old values, and afterwards the newest.
+        """A context for the loss of a batch and its gradients: parameters have old values within, the newest ones
+        after.
 
-        Where the block ends well a step follows, and the newest values are remembered as those before it.
+        Where the block succeeds a step follows, and the newest values are stored as those before it.
         """
         if not self._updates:
             yield
@@ -154,11 +154,11 @@ class StaleWeights:
         self._older.append(newest)
 
     def state(self) -> list[list[torch.Tensor]] | None:
-        """What a checkpoint keeps."""
+        """The older weights for a checkpoint; None where there are none."""
         return list(self._older) if self._updates else None
 
     def restore(self, state: Any) -> None:
-        """Take what a checkpoint has kept."""
+        """Load the older weights from a checkpoint."""
         self._older.clear()
         if not self._updates:
             return
@@ -172,6 +172,7 @@ class StaleWeights:
             self._older.append([each.to(own.device) for each, own in zip(weights, self._parameters, strict=True)])
 
     def _put(self, values: list[torch.Tensor]) -> None:
-        # Through `data`: the backward pass reads old values that the forward pass has read, whatever autograd counts.
+        # Through `data`: the backward pass must read the old values of the forward pass without autograd's version
+        # check.
         for parameter, value in zip(self._parameters, values, strict=True):
             parameter.data.copy_(value)

@@ -1,7 +1,7 @@
-"""Steps one at a time, on work that comes by itself: the pipeline's batches, or the planned steps on the whole graph.
+"""Steps one at a time, on work that others deliver: the pipeline's batches, or the planned steps on the whole graph.
 
-The engine's bursts are not for these: a pipeline of threads brings batches of any size when they are ready, and the
-loop sees the weights after each step.
+The engine's bursts do not fit here: a pipeline of threads delivers batches of any size when they are ready, and the
+loop reads the weights after each step.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,19 +16,19 @@ Coming = TypeVar("Coming", covariant=True)
 
 
 class ComingWork(Protocol[Coming]):
-    """Work that comes by itself, until it is closed."""
+    """An iterable of work, delivered until it is closed."""
 
     def __iter__(self) -> Iterator[Coming]:
-        """Each is valid until the next is asked for."""
+        """The pieces of work in order; each is valid until the next is requested."""
 
     def __enter__(self) -> Self:
-        """Get ready."""
+        """Start what delivers the work."""
 
     def close(self) -> None:
-        """End every thread, whatever has happened."""
+        """End every thread, also after an error."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Around what is no part of a step."""
+        """A context for what is not part of a step."""
 
     def times(self) -> dict[str, StageTime]:
         """Busy and waiting seconds of the stages so far."""
@@ -55,9 +55,9 @@ class OneByOne(Generic[T]):
         self._work.close()
 
     def aside(self) -> AbstractContextManager[None]:
-        """Around what is no part of a step."""
+        """A context for what is not part of a step."""
         return self._work.aside()
 
     def times(self) -> dict[str, StageTime]:
-        """Of the work's stages."""
+        """The seconds of the work's stages."""
         return self._work.times()

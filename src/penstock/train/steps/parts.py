@@ -1,7 +1,7 @@
-"""What a step is put together from: a source of batches, what computes gradients, and an update with them.
+"""The parts of a step: a source of batches, the computation of gradients, and an update with them.
 
-The fourth part, how a slot gets its inputs, is `first_layer.slots.SlotFill`. The engine knows nothing else of any.
-Methods with a body are what most sources and updates do.
+The fourth part, the fill of a slot's inputs, is `first_layer.slots.SlotFill`. The engine uses only these interfaces.
+Methods with a body are defaults that suit most sources and updates.
 """
 
 from abc import abstractmethod
@@ -14,34 +14,33 @@ from penstock.pipeline.schedule import Position
 
 
 class Source(Protocol):
-    """Where batches come from: memory for some of them at fixed places, and how the next one gets there."""
+    """Provides batches: memory for some of them at fixed addresses, and the drawing of the next one into it."""
 
     stages: tuple[str, ...] = ("sample", "compute")
-    """What is timed."""
+    """The stages that are timed."""
     is_drawn: bool = False
-    """Whether batches are drawn by launches of their own, beside the steps."""
+    """Whether batches are drawn by launches of their own, concurrent with the steps."""
     can_skip: bool = True
-    """Whether a step can be left out on the device: then it is warmed up and recorded before the first."""
+    """Whether the device can skip a step: then steps are warmed up and recorded before the first."""
 
     @abstractmethod
     def fill(self, position: Position) -> None:
-        """Make an epoch ready from one of its batches on; nothing behind the last epoch."""
+        """Prepare an epoch's batches from a position on; does nothing after the last epoch."""
 
     @abstractmethod
     def slot(self, number: int) -> Any:
-        """Memory for a batch, in the ring's place `number`; its `slot`, where it is drawn, is what a fill is attached
-        to."""
+        """Memory for a batch, at place `number` of the ring; where it is drawn, a fill is attached to its `slot`."""
 
     def idle(self) -> None:
-        """No step counts until `restart`: they are only warmed up and recorded."""
+        """Make all steps until `restart` be skipped, since they are only warm-ups and recordings."""
         return
 
     def first(self) -> None:
-        """The next batch that is drawn to warm up is the first."""
+        """Make the next draw, of a warm-up, that of the first batch."""
         return
 
     def prepare(self, slot: Any, number: int) -> None:
-        """Called before a batch's launches."""
+        """Called before a batch's work is launched."""
         return
 
     def draw(self, slot: Any) -> None:
@@ -50,22 +49,24 @@ class Source(Protocol):
 
     @abstractmethod
     def keep(self, slot: Any, loss: Tensor) -> None:
-        """Launch the way of a loss to its place among the epoch's; recorded."""
+        """Launch the copy of a loss to its place among the epoch's losses; recorded."""
 
     def restart(self, batch: int) -> None:
-        """Batches are drawn in order from this one on; nothing is left of any other."""
+        """Draw batches in order from this one on; the state of any other batch is cleared."""
         return
 
     @abstractmethod
     def look(self, first: int, last: int) -> tuple[list[float], int | None]:
-        """Losses of the batches [first, last) that were learned from, and the first that lacked room."""
+        """The losses of those of the batches [first, last) that were trained on, and the first that lacked room, if
+        any.
+        """
 
     def lacks_room(self, batch: int) -> bool:
-        """Whether it was this source's batch that lacked room, and not another worker's share."""
+        """Whether this source's batch lacked room, rather than another worker's share."""
         return False
 
     def enlarge(self, failed: int) -> None:
-        """Make room for a batch that lacked it: slots are made anew."""
+        """Enlarge the room for a batch that lacked it; slots must be made again."""
         return
 
     def close(self) -> None:
@@ -74,63 +75,65 @@ class Source(Protocol):
 
 
 class LearnedRows(Protocol):
-    """Learnable rows that a step has read, with their gradients."""
+    """Learned embeddings that a step has read, with their gradients."""
 
     def learned_rows(self) -> list[Tensor]:
-        """Those that are to be clipped with the parameters."""
+        """The rows whose gradients are clipped with the parameters'."""
 
     def learn(self) -> None:
-        """Make their step."""
+        """Make the optimiser's step of the rows."""
 
 
 class Gradients(NamedTuple):
-    """What a step knows when the parameters have their gradients; numbers are on the device."""
+    """The results of a backward pass, on the device; the gradients themselves are in the parameters."""
 
     loss: Tensor
     skip: Tensor | None = None
-    """1 where the step must be left out."""
+    """1 on the device where the step must be skipped."""
     rows: LearnedRows | None = None
 
 
 class Compute(Protocol):
-    """What is computed of a batch."""
+    """The computation of a batch's gradients."""
 
     def gradients(self, slot: Any, inputs: Any) -> Gradients:
-        """Forward and back, with what the slot's fill gives; recorded."""
+        """Do the forward and backward pass on the inputs that the slot's fill gives; recorded."""
 
 
 class Update(Protocol):
     """What is done with gradients."""
 
     most: int
-    """The longest burst."""
+    """The most steps of a burst."""
     is_apart: bool = False
-    """Whether `apply` is launched behind a step, with something else in between."""
+    """Whether `apply` is launched after the step's other work, with something else in between."""
 
     def prepare(self) -> None:
-        """Called before anything is recorded, where steps can be left out."""
+        """Called before anything is recorded, where steps can be skipped."""
         return
 
     @abstractmethod
     def take(self, slot: Any, found: Gradients) -> Any:
-        """The last of a step's launches; recorded. Returns what is kept for the slot."""
+        """Launch the last of a step's work; recorded. Returns what is kept for the slot."""
 
     def launched(self, position: Position) -> None:
-        """A step was launched; `apply` follows."""
+        """Called after a step was launched; `apply` follows."""
         return
 
     def apply(self) -> None:
-        """The optimiser's step, where it is apart; recorded."""
+        """Launch the optimiser's step, where `is_apart`; recorded."""
         return
 
     def burst(self, many: int) -> AbstractContextManager[Any]:
-        """Around a burst of `many` steps, which counts as a whole."""
+        """A context for a burst of `many` steps, which succeeds or fails as a whole."""
         return nullcontext()
 
     def look(self, source: Source, first: int, last: int) -> tuple[list[float], int | None]:
-        """See `Source.look`; as all workers see it, where there are several."""
+        """The result of `Source.look`, agreed by all workers where there are several."""
         return source.look(first, last)
 
     def settled(self, kept: Any, position: Position, losses: list[float]) -> list[float]:
-        """The host has seen losses; `kept` and `position` are the last one's. Returns those of the whole batches."""
+        """Called when the host has read losses; `kept` and `position` are the last one's. Returns the whole batches'
+        losses.
+        """
         return losses

@@ -1,7 +1,7 @@
-"""Who runs what a step does: at once, as recordings that a GPU replays, or on tensors without numbers.
+"""Runners of a step's work: at once, as recordings that a GPU replays, or on tensors without values.
 
-A step is described once, by functions that launch its work. A runner runs them (`Eager`, where kernels are the host's
-or an interpreter's), records and replays them (`Recorded`), or notes what they allocate (`Traced`).
+A step is described once, by functions that launch its work. A runner runs them (`Eager`, for kernels on the host or in
+Triton's interpreter), records and replays them (`Recorded`), or records what they allocate (`Traced`).
 """
 
 import time
@@ -22,7 +22,7 @@ Work = Callable[[], None]
 
 
 class LaunchStream:
-    """A stream: what is launched on it happens in order."""
+    """A lane: what is launched on it runs in order. On a GPU it is a CUDA stream."""
 
     def __init__(self, stream: "torch.cuda.Stream | None") -> None:
         self.stream = stream
@@ -38,11 +38,11 @@ class LaunchStream:
         return cls(stream_maker(device)())
 
     def entered(self) -> AbstractContextManager[Any]:
-        """What is launched in it goes here."""
+        """A context in which work is launched on this lane."""
         return on_stream(self.stream)
 
     def wait(self, moment: Moment) -> None:
-        """What is launched from now on waits for a moment of another lane."""
+        """Make later launches on this lane wait for a moment of another lane."""
         moment.hold(self.stream)
 
     def settle(self) -> None:
@@ -52,34 +52,36 @@ class LaunchStream:
 
 
 class Launch(NamedTuple):
-    """Work that is launched again and again."""
+    """Work that is launched repeatedly."""
 
     replay: Work
-    """Launch it all, on the lane entered."""
+    """Launch all of it, on the current lane."""
     pool: Any = None
-    """Where its memory is from: recordings that are never replayed together may share it."""
+    """The pool of its memory: recordings that are never replayed concurrently may share it."""
 
 
 class Runner(Protocol):
     """Runs, records or traces the work of steps."""
 
     records: bool
-    """Whether what is launched again is not what the host does again."""
+    """Whether replaying runs a recording, without the host's code."""
 
     def warm_up(self, work: Work, times: int) -> None:
-        """Do something some times before it is recorded: kernels compile, libraries allocate what they keep."""
+        """Run work `times` times before it is recorded, so that kernels compile and libraries allocate their
+        workspaces.
+        """
 
     def record(self, work: Work, lane: LaunchStream | None = None, pool: Any = None) -> Launch:
-        """Work to be launched on a lane, with memory from a pool, or a new one where none is given."""
+        """Prepare work to be launched on a lane, with memory from a pool, or a new one where none is given."""
 
 
 class Eager:
-    """Work is done when it is launched; to replay is to do again."""
+    """Runs work when it is launched; replaying runs it again."""
 
     records = False
 
     def warm_up(self, work: Work, times: int) -> None:
-        """Once."""
+        """Run the work once."""
         work()
 
     def record(self, work: Work, lane: LaunchStream | None = None, pool: Any = None) -> Launch:
@@ -87,7 +89,7 @@ class Eager:
 
 
 class Recorded:
-    """Work is recorded as a CUDA graph, which is replayed."""
+    """Records work as a CUDA graph, which is replayed."""
 
     records = True
 
@@ -95,7 +97,7 @@ class Recorded:
         self._device = device
 
     def warm_up(self, work: Work, times: int) -> None:
-        """On a stream of its own."""
+        """Run the work on a side stream, as CUDA graphs require."""
         side, computing = LaunchStream.beside(self._device).stream, torch.cuda.current_stream(self._device)
         assert side is not None
         side.wait_stream(computing)
@@ -106,7 +108,7 @@ class Recorded:
         rest(self._device)
 
     def record(self, work: Work, lane: LaunchStream | None = None, pool: Any = None) -> Launch:
-        """The graph does not keep the work, whose owner often holds much memory."""
+        """Record the work; the graph keeps no reference to it, since its owner often holds much memory."""
         graph = torch.cuda.CUDAGraph()
         with captured(graph, pool, None if lane is None else lane.stream):
             work()
@@ -114,7 +116,7 @@ class Recorded:
 
 
 class Traced:
-    """Work is traced where it would be recorded: what it allocates is from a pool, as that of a recording."""
+    """Traces work where it would be recorded; what it allocates is from a private pool, as a recording's."""
 
     records = True
 
@@ -134,22 +136,22 @@ class Traced:
 
 
 def runner_for(device: torch.device) -> Runner:
-    """Who runs steps on a device."""
+    """The runner of steps on a device."""
     if is_traced():
         return Traced(device)
     return Recorded(device) if device.type == "cuda" else Eager()
 
 
 def number_of(loss: Tensor) -> float:
-    """A loss as the host sees it; a traced one has no number, and stands for one that is finite."""
+    """The loss as a number; for a traced loss, which has no value, a finite number."""
     return 0.0 if is_traced() else float(loss.detach())
 
 
-# When the device drew and learned, read from its own clock when it is at rest.
+# Times of drawing and computing, read from the device's own clock when it is idle.
 
 
 class _Launched(NamedTuple):
-    """Work launched between two recorded moments."""
+    """Work that was launched between two recorded moments."""
 
     stage: str
     position: Position
@@ -158,7 +160,7 @@ class _Launched(NamedTuple):
 
 
 class Stopwatch:
-    """Busy and waiting seconds of some stages; every piece of work is told to `recorder`."""
+    """Busy and waiting seconds of stages; `recorder` receives every piece of work."""
 
     def __init__(self, device: torch.device, recorder: Recorder, stages: Sequence[str]) -> None:
         self._device, self._recorder = device, recorder
@@ -181,7 +183,7 @@ class Stopwatch:
         self._pending.append(_Launched(stage, position, before, after))
 
     def read(self) -> None:
-        """Add up what has ended of the burst."""
+        """Add the times of the work of this burst that has ended."""
         spent = time.perf_counter() - self._begun
         busy, rest = dict.fromkeys(self._busy, 0.0), []
         for work in self._pending:

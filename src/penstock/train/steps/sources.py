@@ -1,7 +1,7 @@
-"""Where the batches of bursts come from, at fixed places: an epoch's order, keys and labels, and what draws from them.
+"""Sources of batches of vertices for bursts, at fixed addresses: an epoch's order, keys and labels, and its drawing.
 
-A source of vertices' batches puts two things together: the order of an epoch, which is all items or this worker's
-shares of the batches, and who draws, the device or threads of the host (`host_drawn`).
+A source combines two parts: the order of an epoch, which is all items or this worker's shares of the batches, and a
+drawing, by the device or by host threads (`host_drawn`).
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from penstock.train.steps.runner import LaunchStream
 
 
 class PlacedGraph(Protocol):
-    """A graph where it was put, as a source draws from it (`device.placed.Placed`)."""
+    """A placed graph that a source draws from (`device.placed.Placed`)."""
 
     device: torch.device
     fanouts: list[int]
@@ -40,7 +40,7 @@ class PlacedGraph(Protocol):
 
 @dataclass(eq=False)
 class VertexSlot:
-    """One batch at fixed places: its vertices and lists, and what the model and the loss read of it."""
+    """One batch at fixed addresses: its vertices and lists, and what the model and the loss read."""
 
     slot: Slot
     blocks: list[DeviceBlock]
@@ -48,34 +48,35 @@ class VertexSlot:
 
 
 class Order(Protocol):
-    """What an epoch's batches hold."""
+    """The items of an epoch's batches."""
 
     items: int
-    """Places of an epoch, those that stay empty included."""
+    """Places of an epoch, including those that stay empty."""
     batch_size: int
     """Places of a batch."""
 
     def bring(self, device: torch.device) -> None:
-        """Put what never changes on a device."""
+        """Copy what never changes to a device."""
         return
 
     def places(self, epoch: int, counts: Tensor, weights: Tensor) -> Tensor:
-        """Which of the schedule's items each place of an epoch has; updates how many seeds each batch has, and what
-        each of them counts in its loss."""
+        """The index in the schedule's items of each place of an epoch; writes each batch's number of seeds to `counts`
+        and each seed's weight in the batch's loss to `weights`.
+        """
 
     def close(self) -> None:
-        """Nothing is asked for any more."""
+        """End what computes epochs ahead."""
         return
 
 
 class Drawing(Protocol):
-    """Who draws batches."""
+    """Draws batches into slots."""
 
     def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
         """The memory for one batch."""
 
     def start(self, position: Position) -> None:
-        """Batches are asked for in order from this one on."""
+        """Prepare to draw batches in order from this one on."""
         return
 
     def prepare(self, slot: Slot, number: int, epoch: DeviceEpoch) -> None:
@@ -83,15 +84,15 @@ class Drawing(Protocol):
         return
 
     def enlarged(self, source: "VertexSource", failed: int) -> Room:
-        """Room that holds a batch which lacked it."""
+        """A room that is large enough for a batch which lacked it."""
 
     def close(self) -> None:
-        """Nothing is drawn any more."""
+        """End what draws ahead."""
         return
 
 
 class VertexSource(Source):
-    """Batches of vertices: the epoch under way on the device, and the losses that its batches give."""
+    """Batches of vertices: the data of the current epoch on the device, and the losses of its batches."""
 
     is_drawn = True
 
@@ -101,9 +102,9 @@ class VertexSource(Source):
         self._schedule, self.placed, self._drawing, self._order = schedule, placed, drawing, order
         (self._name,) = session.graph.nodes
         self._place: Tensor | None = None
-        """The table of vertices' places in a batch, which slots share."""
+        """The table of vertices' positions in a batch, which slots share."""
         self._number = 0
-        """The epoch under way."""
+        """The number of the current epoch."""
         self._make_room(session, placed.device)
 
     @memory_for(BATCHES)
@@ -116,7 +117,7 @@ class VertexSource(Source):
         self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(schedule.items)).to(device)
         self._labels = torch.zeros((order.items, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
         self._weights = 1.0 / self.epoch.counts.float()
-        """What each seed of a batch counts in the batch's loss."""
+        """Each seed's weight in the loss of its batch."""
         self._losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         pinned = device.type == "cuda"
         self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)
@@ -152,11 +153,11 @@ class VertexSource(Source):
         return VertexSlot(slot, held, batch)
 
     def empty_slot(self, room: Room) -> Slot:
-        """Memory for what is drawn of one batch, in a room."""
+        """Memory for one drawn batch, sized by a room."""
         return self._drawing.slot(room, len(self._purposes), self._place)
 
     def idle(self) -> None:
-        """As if all batches had lacked room."""
+        """Mark all batches as lacking room, so that their steps are skipped."""
         self.epoch.failed_at.fill_(-1)
 
     def first(self) -> None:
@@ -166,7 +167,7 @@ class VertexSource(Source):
         self._drawing.prepare(slot.slot, number, self.epoch)
 
     def draw(self, slot: VertexSlot) -> None:
-        """The batch, its labels, and what its seeds count."""
+        """Launch the draw of the batch, its labels, and its seeds' weights."""
         slot.slot.draw(self.epoch)
         size, batch = slot.slot.room.rows[0], slot.batch
         width = batch.labels.shape[1] if batch.labels.dim() > 1 else 1
@@ -184,13 +185,13 @@ class VertexSource(Source):
         self._losses.scatter_(0, slot.slot.number.long(), loss)
 
     def restart(self, batch: int) -> None:
-        """A batch that lacked room has left vertices behind."""
+        """Draw from this batch on, and clear the vertices that a batch without room has left in the table."""
         if self._place is not None:
             self._place.fill_(NEVER)
         self.rewind(batch)
 
     def rewind(self, batch: int) -> None:
-        """The next batch drawn is this one."""
+        """Make this batch the next that is drawn."""
         self.epoch.cursor.fill_(batch)
         self.epoch.failed_at.fill_(NEVER)
         rest(self.placed.device)
@@ -216,7 +217,7 @@ class VertexSource(Source):
 
 
 class DeviceDrawing(Drawing):
-    """The device draws, without the host."""
+    """A `Drawing` by the device, without the host."""
 
     def __init__(self, schedule: Schedule, placed: PlacedGraph) -> None:
         self._schedule, self._placed = schedule, placed
@@ -225,7 +226,7 @@ class DeviceDrawing(Drawing):
         return self._placed.slot(room, keys, place)
 
     def enlarged(self, source: VertexSource, failed: int) -> Room:
-        """Found by drawing the batch."""
+        """The room that drawing the batch on its own shows to be needed."""
         placed, room = self._placed, self._placed.room
         assert room is not None
         largest = largest_room(self._schedule.batch_size, placed.fanouts, placed.topology.count)
@@ -281,7 +282,7 @@ class _EpochShares(NamedTuple):
 
 
 class ShareOrder(Order):
-    """One worker's shares of the batches of an epoch; the next epoch's are computed meanwhile."""
+    """One worker's shares of the batches of an epoch; a thread computes the next epoch's ahead."""
 
     def __init__(self, schedule: Schedule, share: Share) -> None:
         self._schedule, self._share = schedule, share

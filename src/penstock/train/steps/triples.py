@@ -1,7 +1,7 @@
-"""Steps on triples captured once and replayed: batches, negatives and rows are the device's, without the host.
+"""Captured steps on triples: the device draws batches and negatives and has the rows, so that no host is needed.
 
-For models without layers, whose rows lie on the device. No step can be left out, so the first ones are launched one by
-one, and then one is recorded (`update.LaunchedFirst`). Losses are read at the end of a burst of steps.
+For models without layers, whose embeddings are on the device. No step can be skipped, so the first ones are launched
+one by one, and then one is recorded (`update.LaunchedFirst`). Losses are read at the end of a burst of steps.
 """
 
 from typing import Any, NamedTuple, cast
@@ -22,7 +22,7 @@ from penstock.train.tasks import TripleTask
 from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
 
 _BURST_SECONDS = 0.1
-"""About how long whoever asks to stop waits."""
+"""The approximate seconds of a burst, and so the longest delay of a request to stop."""
 _MOST_NUMBERS = (1 << 63) - 1
 _ALIKE = ("Adam", "AdamW", "Adagrad", "SGD")
 CAPTURED_TRIPLES = "Batches of triples are drawn on the device; steps are captured once and replayed."
@@ -31,14 +31,14 @@ CAPTURED_TRIPLES = "Batches of triples are drawn on the device; steps are captur
 def reasons_against_capture(session: Session) -> list[str]:
     """Why a session's steps on triples cannot be captured; empty where they can."""
     job, tables = session.job, session.inputs.tables
-    if session.task.facts.about != "triples":
-        return ["the task is not about triples"]
+    if session.task.facts.on != "triples":
+        return ["the task is not on triples"]
     task = cast(TripleTask, session.task)
     entities = task.entities
     reasons = {
         "capture is off": not job.capture,
         f"model {job.model} has layers": job.has_layers or job.module is not None,
-        "rows do not lie on the device": not all(isinstance(each, DeviceEmbeddingTable) for each in tables.values()),
+        "embeddings are not on the device": not all(isinstance(each, DeviceEmbeddingTable) for each in tables.values()),
         "entities are of several types, or have features": len(tables) != 1 or len(session.graph.nodes) != 1,
         "there are too many relations and entities to number triples": (
             len(task.relations) * entities.count**2 > _MOST_NUMBERS
@@ -58,7 +58,7 @@ def reasons_against_capture(session: Session) -> list[str]:
 
 
 class TripleSource(Source):
-    """An epoch's batches of triples on a device; a step draws its own, and none can be left out."""
+    """An epoch's batches of triples on a device; each step draws its own batch, and none can be skipped."""
 
     can_skip = False
 
@@ -73,7 +73,7 @@ class TripleSource(Source):
         self._losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         self.rates = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         self._rated_from: int | None = None
-        """The batch from which on an epoch that was made ready has no rates yet."""
+        """The number of the first batch of a prepared epoch that has no learning rates yet."""
 
     def fill(self, position: Position) -> None:
         epoch, batch = position
@@ -82,10 +82,10 @@ class TripleSource(Source):
             self._rated_from = batch
 
     def slot(self, number: int) -> None:
-        """A step has its batch in memory of its own."""
+        """None: a step's batch is in memory of the step."""
 
     def prepare(self, slot: Any, number: int) -> None:
-        """Rates are those of the epoch's beginning: they may have changed behind the last."""
+        """Set the learning rates of the epoch at its first batch: they may have changed after the last epoch."""
         if self._rated_from is not None:
             first, self._rated_from = self._rated_from, None
             rates = torch.from_numpy(self.table.rates(self._schedule.batches - first))
@@ -93,18 +93,18 @@ class TripleSource(Source):
         self.table.steps += 1
 
     def keep(self, slot: Any, loss: Tensor) -> None:
-        """The batch is done with."""
+        """Record the loss and count the batch as done."""
         self._losses.scatter_(0, self.triples.cursor, loss)
         self.triples.cursor.add_(1)
 
     def look(self, first: int, last: int) -> tuple[list[float], int | None]:
-        """Batches of triples always have room."""
+        """The losses of the batches; batches of triples never lack room."""
         losses: list[float] = self._losses[first:last].tolist()
         return losses, None
 
 
 class TripleCompute:
-    """Scores of triples against those that were drawn, and back."""
+    """Scores triples against drawn negatives and computes gradients."""
 
     def __init__(self, session: Session, source: TripleSource) -> None:
         self._session, self._source, self._table = session, source, source.table
@@ -131,7 +131,7 @@ class TripleCompute:
         )
 
     def _loss(self, batch: DeviceTripleBatch, read: Tensor, dense: Tensor | None) -> Tensor:
-        """The mean over the triples that are real and the ends that are replaced."""
+        """The mean loss over the real triples and their replaced ends."""
         size, job, scorer = len(batch.head), self._session.job, self._task.scorer
         parts = list(
             torch.split(read, [size, size, *(each.numel() for each in batch.drawn.values() if each is not None)])
@@ -156,7 +156,7 @@ class TripleCompute:
         return (total * real).sum() / real.sum()
 
     def _against(self, queries: Tensor, candidates: Tensor, batch: DeviceTripleBatch, end: End) -> Tensor:
-        """Scores [triples, k]; minus infinity does not count."""
+        """Scores [triples, k] of the candidates; minus infinity for those that do not count."""
         drawn, masked = batch.drawn[end], batch.masked[end]
         if drawn is None:
             scores = self._task.scorer.compare(queries, candidates)
@@ -181,16 +181,16 @@ class ReadRows(NamedTuple):
     rate: Tensor
 
     def learned_rows(self) -> list[Tensor]:
-        """Nothing is clipped."""
+        """Empty: gradients are not clipped."""
         return []
 
     def learn(self) -> None:
-        """The step of the rows that real triples have read."""
+        """Make the optimiser's step of the rows that real triples have read."""
         from penstock.store.device.kernels import launch_row_steps
 
         batch, dense = self.batch, self.dense
         drawn = [each for each in batch.drawn.values() if each is not None]
-        # A group is real if its first triple is.
+        # A group is real if its first triple is; others are padding.
         groups = batch.counts[:: batch.group]
         real = [batch.counts, batch.counts, *(groups.repeat_interleave(each.shape[1]) for each in drawn)]
         beyond = len(self.table.on_device[0])
@@ -204,7 +204,7 @@ class ReadRows(NamedTuple):
 
 
 def triple_steps(session: Session, course: Course) -> Engine:
-    """The steps of a session on triples."""
+    """The engine of a session's steps on triples."""
     source = TripleSource(session, course.schedule)
     update = Local(session, _BURST_SECONDS)
     return Engine(session, source, NoFill(1), TripleCompute(session, source), update, course)

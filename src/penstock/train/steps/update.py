@@ -1,4 +1,4 @@
-"""What is done with the gradients of a step: the optimiser's step here, on sums of all workers, or elsewhere.
+"""Updates with the gradients of a step: by this process, by all workers with their sum, or by parameter servers.
 
 `make_step` is the only place where a session's optimiser makes its step.
 """
@@ -29,10 +29,10 @@ def make_step(
     rows: LearnedRows | None = None,
     clip: Callable[[Session], None] | None = None,
 ) -> None:
-    """The optimiser's step with the gradients that the parameters have, and that of learnable rows.
+    """Make the optimiser's step with the gradients of the parameters, and that of learned embeddings.
 
-    `skip` is as `Session.backward` returns it: where it is 1 on the device, the step is left out. `clip` replaces what
-    shrinks gradients where the job asks for it.
+    `skip` is as `Session.backward` returns it: where it is 1 on the device, the step is skipped. `clip` replaces the
+    function that clips gradients as the job says.
     """
     if session.job.clip and clip is not None:
         clip(session)
@@ -48,17 +48,19 @@ def make_step(
 
 
 _LAUNCHED = 3
-"""Steps before one is recorded, where steps cannot be left out."""
+"""Steps that are launched before one is recorded, where steps cannot be skipped."""
 _FIRST_BURST = 16
 BURST_SECONDS = 1.0
-"""Steps done at first before the loop hears of them, and later as many as take about a second."""
+"""The target seconds of a burst; the first burst has a fixed number of steps."""
 
 
 class Local(Update):
-    """The step is made here, with the gradients of this process."""
+    """Makes the step here, with the gradients of this process."""
 
     def __init__(self, session: Session, burst_seconds: float | None = None, group: WorkerGroup | None = None) -> None:
-        """`group`: of this one worker, which hears of steps after each burst. Bursts of 0 seconds are of one step."""
+        """`group` is a group of this one worker, which gets reports of steps after each burst. 0 seconds: bursts of one
+        step.
+        """
         self._session, self._seconds, self._group = session, burst_seconds, group
         self.most = 1 if burst_seconds == 0.0 else _FIRST_BURST
 
@@ -70,7 +72,7 @@ class Local(Update):
 
     @contextmanager
     def burst(self, many: int) -> Iterator[None]:
-        """Steps are counted, and the next burst is as long as it should be."""
+        """Count the steps, and set the length of the next burst by the time of this one."""
         began = time.perf_counter()
         yield
         if self._group is not None:
@@ -80,10 +82,10 @@ class Local(Update):
 
 
 class LaunchedFirst:
-    """Steps that cannot be left out: the first are launched one by one, and count; then one is recorded and replayed.
+    """Steps that cannot be skipped: the first are launched one by one, and count; then one is recorded and replayed.
 
-    What the host keeps of an optimiser is brought along: counts of its steps go on, and where a rate has changed, which
-    is then a part of what was recorded, the step is recorded anew.
+    The optimiser's state on the host is kept consistent: its step counts are incremented, and where a learning rate,
+    which is a constant of the recording, has changed, the step is recorded again.
     """
 
     pool = None
@@ -115,20 +117,20 @@ def _on_host(count: Any) -> bool:
     return isinstance(count, Tensor) and count.device.type == "cpu"
 
 
-# What workers sum in each captured step, as one row of numbers on the device: gradients, and what they agree on.
+# What workers sum in each captured step, as one row of numbers on the device: gradients, and the fields of `Agreed`.
 
 _ALIGNED = 4
-"""Gradients start at multiples of so many numbers, so that kernels read several at once."""
+"""Gradients start at multiples of this many numbers, so that kernels can use vector loads."""
 
 
 class Agreed(NamedTuple):
-    """The numbers behind the gradients, summed over all workers: the same for each of them."""
+    """The numbers after the gradients in the row, summed over all workers, and so the same on each of them."""
 
     loss: float
     asked: float
     """Workers that had been asked to stop when the burst began."""
     pace: float
-    """Seconds that a step took in the burst before."""
+    """Seconds per step in the previous burst."""
     ready: float
     """Workers whose gradients may be used."""
     lacking: float
@@ -140,7 +142,7 @@ _READY = Agreed._fields.index("ready")
 
 
 class StepSum:
-    """The row of the step under way, and what was agreed on in each step of the epoch; all at fixed places."""
+    """The row that the current step sums, and the sums of each step of the epoch; all at fixed addresses."""
 
     def __init__(self, session: Session, batches: int, world: int, device: torch.device) -> None:
         self._session, self._world = session, world
@@ -159,32 +161,32 @@ class StepSum:
         self._seen = torch.zeros((batches, _MORE), dtype=torch.float32, pin_memory=device.type == "cuda")
 
     def begin(self, asked: bool, pace: float) -> None:
-        """What this worker says in the steps of a burst."""
+        """Set this worker's `asked` and `pace` for the steps of a burst."""
         self._told[0].fill_(float(asked))
         self._told[1].fill_(pace)
 
     def take(self, slot: Slot, loss: Tensor, skip: Tensor) -> None:
-        """Put this worker's part of a step into the row. A parameter without a gradient has none on any worker."""
+        """Copy this worker's part of a step into the row. A parameter without a gradient has none on any worker."""
         given = [(part, parameter.grad) for parameter, part in self._gradients if parameter.grad is not None]
         torch._foreach_copy_([part for part, _ in given], [gradient for _, gradient in given])
         torch.cat([loss, self._told, (skip == 0).float(), slot.skip], out=self._more)
-        # The next but one batch may be drawn into the slot before the sum is there.
+        # The slot may be refilled by the batch after the next before the sum is complete.
         self._number.copy_(slot.number)
 
     def apply(self) -> None:
-        """The optimiser's step with the sums; left out unless every worker's part may be used."""
+        """Make the optimiser's step with the sums; skipped unless every worker's gradients may be used."""
         for parameter, part in self._gradients:
             parameter.grad = part if parameter.grad is not None else None
         make_step(self._session, (self._more[_READY : _READY + 1] != self._world).float())
         self._agreed.index_copy_(0, self._number, self._more.view(1, _MORE))
 
     def fetch(self, first: int, last: int) -> Tensor:
-        """Launch the copy of what was agreed on in some batches to the host."""
+        """Launch the copy of some batches' sums to the host."""
         return self._seen[first:last].copy_(self._agreed[first:last], non_blocking=True)
 
 
 class Snapshot:
-    """The weights and the optimiser's state at the start of a burst, which a burst that fails goes back to."""
+    """The weights and the optimiser's state at the start of a burst, which a failed burst restores."""
 
     def __init__(self, session: Session) -> None:
         states = [value for state in session.optimiser.state.values() for value in state.values()]
@@ -193,21 +195,21 @@ class Snapshot:
         self._kept = [torch.empty_like(value) for value in self._live]
 
     def take(self) -> None:
-        """Launch a copy of what is."""
+        """Launch the copy of the current values."""
         torch._foreach_copy_(self._kept, self._live)
 
     def put_back(self) -> None:
-        """Launch its way back."""
+        """Launch the restoration of the copied values."""
         torch._foreach_copy_(self._live, self._kept)
 
 
 class Summed(Update):
     """All workers make the same step, with the sum of their gradients.
 
-    A step is two recordings with a sum between them: this worker's gradients, and the optimiser's step with
-    everybody's. A burst counts as a whole. If a worker is lost meanwhile, weights and optimiser go back to the burst's
-    start; should another worker have come to its end, this one takes its state when they meet. A share that lacks room
-    makes every worker leave out that step and those behind it, until its worker has made room.
+    A step is two recordings with a sum between them: this worker's gradients, and the optimiser's step with all
+    workers'. A burst succeeds or fails as a whole: if a worker is lost meanwhile, weights and optimiser are restored to
+    the burst's start; if another worker has completed the burst, this one takes its state when they regroup. A share
+    that lacks room makes every worker skip that step and the following ones, until its worker has enlarged the room.
     """
 
     is_apart = True
@@ -222,12 +224,12 @@ class Summed(Update):
         prepare_skipping(self._session.optimiser)
 
     def take(self, slot: Any, found: Gradients) -> None:
-        """Into the row that is summed."""
+        """Copy the gradients into the row that is summed."""
         assert found.skip is not None
         self._row.take(slot.slot, found.loss, found.skip)
 
     def launched(self, position: Position) -> None:
-        """The sum."""
+        """Launch the sum over the workers."""
         with within_batch(batch_order(*position)):
             self._sums.launch(self._row.numbers)
 
@@ -236,7 +238,7 @@ class Summed(Update):
 
     @contextmanager
     def burst(self, many: int) -> Iterator[None]:
-        """Should it fail, weights and optimiser are as when it began."""
+        """Restore weights and optimiser where the burst fails; otherwise report its steps."""
         began, self._before = time.perf_counter(), self._before or Snapshot(self._session)
         self._row.begin(self._group.was_asked_to_stop(), self._pace)
         self._before.take()
@@ -251,7 +253,7 @@ class Summed(Update):
         self._pace = (time.perf_counter() - began) / many
 
     def look(self, source: Source, first: int, last: int) -> tuple[list[float], int | None]:
-        """As all workers see it, so that they decide alike: where to go on, when to stop, how long bursts are."""
+        """The losses and the first batch that lacked room, by the sums, so that all workers decide alike."""
         computing = LaunchStream.computing(self._device)
         seen, copied = self._row.fetch(first, last), Moment(self._device)
         copied.mark(computing)
@@ -266,7 +268,7 @@ class Summed(Update):
 
 
 class Served(Update):
-    """Parameter servers make the step, or workers step by step: a recorded step ends with its gradients."""
+    """Parameter servers make the step, or the workers one step at a time: a recorded step ends with its gradients."""
 
     most = 1
 
@@ -277,7 +279,7 @@ class Served(Update):
         return [parameter.grad for parameter in self._session.learned.parameters()]
 
     def settled(self, kept: Any, position: Position, losses: list[float]) -> list[float]:
-        """From this worker's part of a batch's loss, and its gradients, to the step."""
+        """Give this worker's gradients and its part of the loss to the group, which makes the step."""
         for parameter, gradient in zip(self._session.learned.parameters(), kept, strict=True):
             parameter.grad = gradient
         with within_batch(batch_order(*position)):

@@ -56,18 +56,18 @@ from penstock.train.whole.prepared import PreparedStep
 from penstock.train.whole.steps import Passes, RepeatedWork, StepPasses, WholeStep, first_epoch, is_captured
 from penstock.train.whole.traced import traced_step_memory
 
-# What a step on the whole graph does before it is computed for the first time: told while it is done, and timed.
+# The preparation of whole-graph steps, which is reported while it is done, and timed.
 
 
 class Preparation:
-    """Seconds of everything that is done once, by name."""
+    """Seconds of every part of the preparation, by name."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._seconds = session, dict[str, float]()
 
     @contextmanager
     def phase(self, name: str, doing: str) -> Iterator[None]:
-        """One piece of the preparation; several of one name are counted together. `doing` is told."""
+        """A context for one part of the preparation; parts of one name are added up. `doing` is shown as progress."""
         began = time.perf_counter()
         self._session.progress.status(f"whole graph: {doing}")
         yield
@@ -76,16 +76,17 @@ class Preparation:
         self._session.progress.status(f"whole graph: {doing}: {took:.1f} s")
 
     def facts(self) -> dict[str, float]:
-        """Seconds as they are shown."""
+        """The seconds of each part, rounded for the result."""
         return {name: round(each, 3) for name, each in self._seconds.items()}
 
 
-# The order of vertices in which bins read few rows: that of a breadth-first search, where neighbours are together.
+# The order of vertices in which bins read few rows: that of a breadth-first search, where neighbours are close.
 
 
 def in_search_order(graph: Graph, order: dict[str, Array], counts: list[dict[str, int]]) -> dict[str, Array]:
-    """The same vertices by node type, such that every level is a prefix still: what each level adds is in the order in
-    which a search along the lists comes to it."""
+    """The same vertices by node type, such that every level still is a prefix: the vertices that each level adds are in
+    the order in which a search along the lists reaches them.
+    """
     whole = merged_lists(graph)
     places = whole.by_type(breadth_first(whole.indptr, whole.indices, np.zeros(whole.count, np.int32)))
     found = {}
@@ -103,7 +104,7 @@ _NO_BINS = "The checkpoint does not say into which bins its steps are divided: u
 
 
 class WholeExecution(LoadedExecution):
-    """On one machine or one device, alone."""
+    """The execution on one machine or one device."""
 
     name = "whole"
 
@@ -111,34 +112,34 @@ class WholeExecution(LoadedExecution):
         super().__init__(session)
         device, inputs = session.inputs.device, session.inputs
         if device.type == "cuda":
-            # Triton is imported where there is a device for it.
+            # Imported here, because Triton is only needed with a device.
             from penstock.pipeline.device import DeviceCarrier
 
             measure_libraries(device)
             inputs.carrier = DeviceCarrier(device, inputs.sources, scale=inputs.scale, edges=inputs.edges)
             session.device_peak = device_peak(device)
         self._prepared: list[PreparedStep] = []
-        """The steps of an epoch, of a model that is computed layer by layer."""
+        """The steps of an epoch, for a model that is computed layer by layer."""
         self._whole: Callable[[HostPlan], LayerPlan | None] | None = None
-        """The graph on a device, for exact inference."""
+        """Places the whole graph on a device, for exact inference."""
         self._kept: list[KeptNeighbourhood] = []
-        """The steps of an epoch, of a module of the user's own."""
+        """The steps of an epoch, for a module of the user's."""
         self._features_placed = 0
         """Bytes of features that were put on the device."""
         self._predicted_by = MemoryPrediction("trace")
         """How the memory of steps is predicted."""
         self._preparation = Preparation(session)
         self._known: list[Decision] = []
-        """Of each step of an epoch, of a run that goes on: with others, sums would be rounded differently."""
+        """The decisions of an interrupted run for each step of an epoch: other bins would round sums differently."""
 
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
-        """One at a time; a module of the user's own computes its whole neighbourhoods at once."""
+        """Steps one at a time; a module of the user's computes its whole neighbourhoods at once."""
         passes = self._passes if getattr(self._session.model, "layerwise", False) else self._own_passes
         if not self._prepared and not self._kept:
             for planned in first_epoch(schedule):
                 self._prepare(planned._replace(seeds=np.sort(planned.seeds)))
         if self._is_captured():
-            # Triton is imported where there is a device for it.
+            # Imported here, because Triton is only needed with a device.
             from penstock.train.whole.device import captured_whole_steps
 
             return captured_whole_steps(self._session, self._prepared, Course(schedule, start, pause, recorder))
@@ -146,7 +147,7 @@ class WholeExecution(LoadedExecution):
         return OneByOne(work, WholeStep(self._session, passes, work))
 
     def inference(self) -> Inference:
-        """On the device as a whole where there is room, else layer by layer."""
+        """Exact inference on the device at once where there is room, else layer by layer."""
         return self._session.whole_graph_inference(self._on_device)
 
     def _on_device(self, host: HostPlan) -> LayerPlan | None:
@@ -159,7 +160,7 @@ class WholeExecution(LoadedExecution):
         return self._whole(host)
 
     def _is_captured(self) -> bool:
-        """Whether steps are captured: where all that they need stays on a GPU and is the same in every epoch."""
+        """Whether steps are captured: where all that they read stays on a GPU and is the same in every epoch."""
         on_device = self._session.inputs.device.type == "cuda" and bool(self._prepared)
         return on_device and is_captured(self._session, [step.decision for step in self._prepared])
 
@@ -170,11 +171,11 @@ class WholeExecution(LoadedExecution):
         return OwnModulePasses(self._session, self._kept[planned.key.batch], planned)
 
     def state(self) -> Any:
-        """How every step is computed, which depends on the memory that was free when the run began."""
+        """The decision on every step, which depends on the memory that was free when the run began."""
         return [asdict(step.decision) for step in self._prepared] or None
 
     def restore(self, state: Any) -> None:
-        """Compute as the run did that was interrupted; that may have been before its first step."""
+        """Use the decisions of the interrupted run; there are none if it ended before its first step."""
         layers = layers_of(self._session.job)
         try:
             self._known = TypeAdapter(list[Decision]).validate_python([] if state is None else state)
@@ -184,7 +185,7 @@ class WholeExecution(LoadedExecution):
             raise PenstockError(_NO_BINS, code="damaged-file")
 
     def facts(self) -> dict[str, Any]:
-        """How the step was divided."""
+        """How the step was divided into bins."""
         facts, task = super().facts(), self._session.task
         if task.messages is not None and task.messages is not self._session.graph:
             facts |= {"supervised_edges": len(task.items), "message_edges": task.messages.num_edges}
@@ -255,8 +256,10 @@ class WholeExecution(LoadedExecution):
             return InPlaceStep(session, plan, decision, planned, what)
 
     def _place_features(self, decision: Decision) -> None:
-        """Put the features on the device where they fit beside the step: bins computed again read them often."""
-        # Triton is imported where there is a device for it.
+        """Put the features on the device where they fit next to the step: bins that are computed
+        again read them often.
+        """
+        # Imported here, because Triton is only needed with a device.
         from penstock.store.device.copies import to_device
         from penstock.store.device.tables import ResidentTable
         from penstock.train.device.memory import stored_type
@@ -279,7 +282,7 @@ class WholeExecution(LoadedExecution):
     def _in_order(
         self, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
     ) -> tuple[dict[str, Array], Decision]:
-        """The order of vertices, and how the step is computed. A run that goes on has those that it had."""
+        """The order of vertices, and the decision on a step. A resumed run has those that it had."""
         place = len(self._prepared)
         if place < len(self._known):
             known = self._known[place]
@@ -297,15 +300,16 @@ class MemoryPrediction(NamedTuple):
     method: str
     """`trace` or `rule`."""
     reason: str = ""
-    """Why not by a trace, where it was not."""
+    """Why a trace was not possible; empty for `trace`."""
 
 
 def decide_step(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
 ) -> tuple[dict[str, Array], Decision, MemoryPrediction]:
-    """The order of vertices, how a step is computed within the memory there is, and how its memory was predicted.
+    """The order of vertices, the decision on a step within the available memory, and how its memory was predicted.
 
-    The order is that of a search where several bins have rows of their own to read, and fewer than in that of numbers.
+    The order is that of a search where several bins read rows of their own, and read fewer of them than in the order of
+    numbers.
     """
     decided, bins = None, session.job.bins
     if bins < 2 or _may_read_in_place(session):
@@ -324,9 +328,9 @@ def decide_step(
 
 
 def _may_read_in_place(session: Session) -> bool:
-    """Whether bins may read levels where they stand.
+    """Whether bins may read levels in place.
 
-    On the host, where rows wait changes no bit, and they may wait in a file: there bins have rows of their own.
+    On the host, moving rows changes no bit, and rows may be kept in a file: there bins have rows of their own.
     """
     return session.inputs.device.type == "cuda" and reads_in_place(session) is not None
 
@@ -334,7 +338,7 @@ def _may_read_in_place(session: Session) -> bool:
 def _decided(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]], planned: Planned
 ) -> tuple[Decision, MemoryPrediction]:
-    """How a step is computed within the memory there is, and how its memory was predicted."""
+    """The decision on a step within the available memory, and how its memory was predicted."""
     job, device = session.job, session.inputs.device
     sizes, item = layer_sizes(session, reach, order, counts), _ITEM[job.keep_type]
     spare, free = available_mb() << 20, free_bytes(device, job.device_share)
@@ -364,7 +368,7 @@ def _decided(
         try:
             return traced_step_memory(session, order, counts, divided, decision, planned).bytes
         except UntraceableError as error:
-            # A layer of the user's own asks for numbers, which traced tensors do not have.
+            # A layer of the user's may read values, which traced tensors do not have.
             predicted = MemoryPrediction("rule", f"the step cannot be traced ({error}); a rule counts rows and edges")
             place = "recompute" if decision.recompute_levels else decision.keep
             return step_bytes(sizes, decision.bins[0], place, item, decision.retain, device.type == "cuda") + loss
@@ -378,7 +382,7 @@ def _decided(
 def layer_sizes(
     session: Session, reach: Reach, order: dict[str, Array], counts: list[dict[str, int]]
 ) -> list[LayerSize]:
-    """What every layer of a model computes."""
+    """The sizes of every layer's computation."""
     layers, widest = len(counts) - 1, max(session.inputs.widths.values())
     of_edges = edge_numbers(session.job.model, session.inputs.edges, session.job.hidden)
     sizes = []

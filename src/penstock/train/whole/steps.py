@@ -33,7 +33,7 @@ from penstock.train.whole.prepared import PreparedBin, PreparedStep
 
 
 def first_epoch(schedule: Schedule) -> list[Planned]:
-    """The steps of the first epoch, whose training vertices every epoch's steps have."""
+    """The steps of the first epoch; every epoch's steps have the same training vertices."""
     found = []
     for planned in schedule.from_position():
         found.append(planned)
@@ -56,7 +56,7 @@ STAGES = "forward", "backward", "update"
 
 
 class RepeatedWork:
-    """The steps of a schedule, the same ones in every epoch, and the clocks of their stages (`steps.one_by_one`)."""
+    """The steps of a schedule, the same in every epoch, and the clocks of their stages (`steps.one_by_one`)."""
 
     def __init__(self, schedule: Schedule, start: Position, recorder: Recorder, stages: Sequence[str] = STAGES) -> None:
         self._planned = repeated_epochs(schedule, start)
@@ -69,18 +69,18 @@ class RepeatedWork:
         return self
 
     def close(self) -> None:
-        """Nothing is left running."""
+        """Do nothing: there is no thread."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Around what is no part of a step."""
+        """A context for what is not part of a step."""
         return nullcontext()
 
     def times(self) -> dict[str, StageTime]:
-        """Of the stages, which take turns."""
+        """The seconds of the stages, which take turns."""
         return times_in_turn(self.clocks)
 
     def record(self, stage: str, began: float, planned: Planned) -> float:
-        """A stage of a step has ended now, which is returned."""
+        """Record that a stage of a step ends now; returns the time."""
         self.clocks[stage].worked(0, began, planned)
         return time.perf_counter()
 
@@ -92,7 +92,7 @@ class WholeStep:
         self._session, self._passes, self._work = session, passes, work
 
     def __call__(self, planned: Planned) -> Step:
-        """Where the loss is not finite, nothing is learned."""
+        """Do the step; where the loss is not finite, the weights stay."""
         session, record = self._session, self._work.record
         session.optimiser.zero_grad(set_to_none=True)
         began = time.perf_counter()
@@ -116,22 +116,22 @@ class Passes(LearnedRows, Protocol):
         """The loss of the step's examples."""
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of the loss in the parameters, and of learnable rows."""
+        """Compute the gradients of the loss with respect to the parameters and the learned embeddings."""
 
 
-# How far a long step has come, bin by bin.
+# The progress of a long step, bin by bin.
 
 _SOON = 2.0
-"""Seconds of a step before anything is told of it,"""
+"""Seconds of a step before its progress is shown."""
 _OFTEN = 0.5
-"""and between two lines."""
+"""Seconds between two lines of progress."""
 
 
 class StepProgress:
-    """Tells which bin of which layer is done. A layer that is computed twice in a pass is told of once."""
+    """Reports which bin of which layer is done. A layer that is computed twice in a pass is reported once."""
 
     def __init__(self, progress: Progress, job: Job, key: BatchKey, bins: Sequence[int]) -> None:
-        """`bins` of every layer."""
+        """`bins` is the number of bins of every layer."""
         self._progress, self._bins, self._done = progress, bins, Counter[tuple[str, int]]()
         self._where = f"epoch {key.epoch + 1}/{job.epochs}"
         if job.steps_per_epoch > 1:
@@ -139,7 +139,7 @@ class StepProgress:
         self._next = time.monotonic() + _SOON
 
     def bin_done(self, direction: str, layer: int) -> None:
-        """One more bin of a layer is computed forward or backward."""
+        """Report that one more bin of a layer was computed forward or backward."""
         self._done[direction, layer] += 1
         now = time.monotonic()
         if now < self._next:
@@ -153,7 +153,7 @@ class StepProgress:
 # One layer's bins forward and backward.
 
 Fetch = Callable[[int, PreparedBin], dict[str, Any]]
-"""What a bin of a layer reads, as leaves of autograd's graph: rows, or `AggregatedRows`."""
+"""Reads what a bin of a layer needs, as leaves of autograd's graph: rows, or `AggregatedRows`."""
 
 
 @dataclass(eq=False)
@@ -171,13 +171,13 @@ class LayerPasses:
     session: Session
     key: Any
     constant: dict[Any, Any] | None
-    """What layers made of inputs that never change, kept from step to step; None: they do change."""
+    """What layers derived from inputs that never change, kept from step to step; None where inputs change."""
     progress: StepProgress | None = None
     calls: list[int] = field(default_factory=lambda: [0])
-    """How often dropout is called before each layer, as far as is known."""
+    """The number of dropout calls before each layer, as far as is known."""
 
     def compute(self, number: int, work: PreparedBin, x: dict[str, Any]) -> dict[str, Tensor]:
-        """The bin's rows by node type."""
+        """The bin's output rows by node type."""
         session, model = self.session, self.session.model
         typed = not session.graph.is_homogeneous
         with dropping(self.key, work.row_names) as stream, session.precision():
@@ -201,7 +201,9 @@ class LayerPasses:
     def forward(
         self, number: int, work: PreparedBin, x: dict[str, Any], level: KeptLevel, with_gradients: bool
     ) -> BinPass | None:
-        """Compute a bin and hand its rows to the level; returns what a backward pass needs, where it is to be kept."""
+        """Compute a bin and store its rows in the level; returns what a backward pass needs, where
+        that is to be kept.
+        """
         with torch.set_grad_enabled(with_gradients):
             out = self.compute(number, work, x)
         for name, rows in out.items():
@@ -219,7 +221,7 @@ class LayerPasses:
         above: LevelGradients,
         below: LevelGradients,
     ) -> None:
-        """Gradients of a bin's rows to those of what it read, and to the parameters."""
+        """Propagate the gradients of a bin's rows to the rows that it read, and to the parameters."""
         if known is None:
             x = fetch(number, work)
             with torch.enable_grad():
@@ -244,7 +246,7 @@ class StepPasses:
     """The forward and backward pass of one step, layer by layer in bins."""
 
     def __init__(self, session: Session, step: PreparedStep, key: BatchKey, dropout: Any = None) -> None:
-        """`dropout`: the key of dropout as a number on a device, for steps that are captured."""
+        """`dropout` is the key of dropout as a number on a device, for captured steps."""
         self._session, self._step, self._plan = session, step, step.plan
         self._examples = step.examples.of(key)
         progress = StepProgress(session.progress, session.job, key, [len(layer) for layer in step.bins])
@@ -265,7 +267,7 @@ class StepPasses:
         return self._loss()
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of the loss in the parameters, and of learnable rows."""
+        """Compute the gradients of the loss with respect to the parameters and the learned embeddings."""
         loss.backward()  # type: ignore[no-untyped-call]
         above = self._step.gradients(self._plan.layers)
         self._add_answers(self._plan.layers, above)
@@ -274,16 +276,16 @@ class StepPasses:
             below = self._inputs if number == 0 else self._step.gradients(number)
             self._add_answers(number, below)
             self._backward_layer(number, above, below)
-            # Earlier layers read earlier levels.
+            # Earlier layers read only earlier levels.
             self._levels[number] = None
             above = below
 
     def learned_rows(self) -> list[Tensor]:
-        """Learnable rows with their gradients, to be clipped with the others."""
+        """The learned embeddings with their gradients, to be clipped with the parameters'."""
         return list(self._learnable().values())
 
     def learn(self) -> None:
-        """Push the gradients of learnable rows."""
+        """Make the step of the learned embeddings."""
         for name, rows in ({} if is_traced() else self._learnable()).items():
             vertices = self._plan.order[name][: self._plan.counts[0][name]]
             assert rows.grad is not None
@@ -328,7 +330,7 @@ class StepPasses:
                 self._passes.backward(number, bins[place], known, self._fetch, above, below)
 
     def _require_level(self, number: int) -> None:
-        """Compute what a layer reads again, where it was not kept."""
+        """Compute the level that a layer reads again, where it was not kept."""
         first = number
         while first and self._levels[first] is None:
             first -= 1
@@ -358,11 +360,11 @@ class StepPasses:
             return session.task.loss(model.join(outputs), self._examples.batch)
 
     def _add_answers(self, number: int, gradients: LevelGradients) -> None:
-        """What the loss takes of a level by itself."""
+        """Add the gradients of the rows that the loss itself reads from a level."""
         for name, rows in self._answers[number].items():
             if rows.grad is not None:
                 gradients.add(name, self._examples.places[name], rows.grad)
-                # The loss refers to these rows until the step is over.
+                # The loss refers to these rows until the step ends.
                 rows.grad = None
 
 
@@ -383,12 +385,12 @@ WHOLE_CAPTURED = replace(
     optimisers=frozenset({"Adam", "AdamW", "SGD"}),
     moving_momentum=False,
 )
-"""Steps on the whole graph that are captured once and replayed."""
+"""The support of whole-graph steps that are captured once and replayed."""
 WHOLE_SHARED = replace(WHOLE, user_modules=False)
-"""Among workers, each of which computes rows of its own vertices layer by layer."""
+"""The support among workers, each of which computes the rows of its own vertices layer by layer."""
 
 
 def is_captured(session: Session, decisions: Sequence[Decision]) -> bool:
-    """Whether a GPU's steps are captured: where all that they need stays there and is the same in every epoch."""
+    """Whether a GPU's steps are captured: where all that they read stays there and is the same in every epoch."""
     retained = all(decision.retain for decision in decisions) and not session.task.redraws
     return session.job.capture and retained and not reasons_against(WHOLE_CAPTURED, demands_of(session))
