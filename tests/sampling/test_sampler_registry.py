@@ -1,8 +1,9 @@
 """Samplers are entries of one registry: complete, honest about what they support, and extended by one file and line."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from cut_and_sampled import assert_same_but_for_numbers, cut_at_random, plain_graph
 
 from penstock import PenstockError
 from penstock.sampling.block import BatchKey
@@ -48,7 +49,10 @@ class Parted:
         return parted_graph(self._partition, sampler, parts, None)
 
 
-def test_a_new_sampler_is_one_file_and_one_line(tmp_path):
+def test_a_new_sampler_is_one_file_and_one_line(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).with_name("parts"))
+    from cut_and_sampled import assert_same_but_for_numbers, cut_at_random, plain_graph
+
     graph, seeds = plain_graph(), np.array([5, 17, 250])
     with SAMPLERS.added("first", "first_neighbours:FIRST"):  # the one line
         assert trained(community_graph(), tmp_path / "run", sampler="first").state == "finished"
