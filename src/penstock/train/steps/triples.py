@@ -31,7 +31,7 @@ CAPTURED_TRIPLES = "Batches of triples are drawn on the device; steps are captur
 def reasons_against_capture(session: Session) -> list[str]:
     """Why a session's steps on triples cannot be captured; empty where they can."""
     job, tables = session.job, session.inputs.tables
-    if session.task.facts.on != "triples":
+    if session.task.facts.about != "triples":
         return ["the task is not on triples"]
     task = cast(TripleTask, session.task)
     entities = task.entities
