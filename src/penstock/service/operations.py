@@ -318,7 +318,7 @@ class Operations:
         os.close(self._changed_write)
 
     def wake(self) -> None:
-        """Wake the scheduler."""
+        """Wake the scheduler's thread before its timeout."""
         with suppress(BlockingIOError, OSError):
             os.write(self._changed_write, b".")
 

@@ -216,12 +216,12 @@ class JobOutcome:
 
     @property
     def completion_s(self) -> float:
-        """From arrival to end."""
+        """Seconds from the job's arrival to its end."""
         return self.end_s - self.arrival_s
 
     @property
     def queueing_s(self) -> float:
-        """From arrival to start."""
+        """Seconds from the job's arrival to its start."""
         return self.start_s - self.arrival_s
 
 

@@ -60,7 +60,7 @@ TRACE_POLICIES: "Registry[TracePolicy]" = Registry(
     "penstock.simulate.traces.policies:TracePolicy",
 )
 
-# Looked up on first use: help lists the policies, and waits for no kernels.
+# Imported on first use: help lists the policies without loading kernels.
 __getattr__ = lazy_names(
     __name__,
     {
