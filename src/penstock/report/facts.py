@@ -132,7 +132,7 @@ def device_card(run: RunRecord) -> str:
         rows.append(("batches a second", f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"))
     rows.append(("memory at most", mebibytes(peak)))
     if foretold:
-        rows.append(("as foretold", f"{mebibytes(foretold)} ({signed_percent(foretold / peak - 1, 1)})"))
+        rows.append(("as predicted", f"{mebibytes(foretold)} ({signed_percent(foretold / peak - 1, 1)})"))
     why = placement.get("why")
     said = " ".join(str(sentence) for sentence in why) if isinstance(why, list) else ""
     body = pairs(rows) + _paths(mapping(run.result.get("feature_paths")))

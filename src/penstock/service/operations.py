@@ -85,7 +85,7 @@ def accepted_job(
         named = ", ".join(name for names in job.own_code.values() for name in names)
         raise PenstockError(
             f"The job brings code of its own ({named}), and this service runs none: start it with"
-            " --allow-modules if you trust everybody who has its token.",
+            " --allow-modules if you trust everyone who has its token.",
             code="untrusted-code",
         )
     run = ""
