@@ -12,19 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["PENSTOCK_OPERATORS"] = "shipped"
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
-
-from forks import ForkedTask, fork_warm_program
-from interpreted_kernels import launch_faster
-from penstock.cluster.launch import local
-from penstock.service.workers import pool
-
-if not torch.cuda.is_available():
-    # Read by Triton when it is imported: kernels then run on the host, on the host's tensors.
-    os.environ["TRITON_INTERPRET"] = "1"
-    if importlib.util.find_spec("triton") is not None:
-        launch_faster()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts background jobs so, and programs under test would inherit it: some are interrupted on purpose.
@@ -37,14 +25,6 @@ settings.register_profile("long", settings.get_profile("penstock"), max_examples
 settings.load_profile("penstock")
 
 
-@pytest.fixture
-def added():
-    """`added(registry, name, entry)`: the registry has that entry until the test ends."""
-    with ExitStack() as stack:
-        yield lambda registry, name, entry: stack.enter_context(registry.added(name, entry))
-
-
-PROGRAM, WARM_PROGRAM = local.LocalProcess, pool.start_warm_program
 COMPILING = (
     ("tests/sampling/", "tests/store/", "tests/nn/", "tests/pipeline/"),
     ("tests/simulate/", "tests/plan/", "tests/partition/", "tests/graph/", "tests/paths/", "tests/coflow/"),
@@ -69,6 +49,21 @@ def group_of(test: str) -> str:
         if test.startswith(group):
             return group[0]
     return test.partition("::")[0]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose where kernels of a GPU run; not in a process that only shares tests out to others, which wait for it."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    import torch
+
+    from interpreted_kernels import launch_faster
+
+    if not torch.cuda.is_available():
+        # Read by Triton when it is imported: kernels then run on the host, on the host's tensors.
+        os.environ["TRITON_INTERPRET"] = "1"
+        if importlib.util.find_spec("triton") is not None:
+            launch_faster()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,25 +97,40 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
 @pytest.fixture(scope="session", autouse=True)
 def tasks_are_forked():
-    """Clusters and services of this process start theirs as forks, which saves each seconds of importing."""
+    """Clusters and services of this process start theirs as forks, which saves each seconds of importing.
+
+    The value is what starts a task, and a warm program, outside tests.
+    """
+    from forks import ForkedTask, fork_warm_program
+    from penstock.cluster.launch import local
+    from penstock.service.workers import pool
+
+    programs = local.LocalProcess, pool.start_warm_program
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "LocalProcess", ForkedTask)
         patch.setattr(pool, "start_warm_program", fork_warm_program)
-        yield
+        yield programs
 
 
 @pytest.fixture
 def tasks_are_programs(tasks_are_forked, monkeypatch):
     """Clusters start their tasks as they do outside tests: as programs that import what they need."""
-    monkeypatch.setattr(local, "LocalProcess", PROGRAM)
+    monkeypatch.setattr("penstock.cluster.launch.local.LocalProcess", tasks_are_forked[0])
 
 
 @pytest.fixture(scope="module")
 def warm_program_is_program(tasks_are_forked):
     """Services start their warm program as they do outside tests: it imports what it needs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "start_warm_program", WARM_PROGRAM)
+        patch.setattr("penstock.service.workers.pool.start_warm_program", tasks_are_forked[1])
         yield
+
+
+@pytest.fixture
+def added():
+    """`added(registry, name, entry)`: the registry has that entry until the test ends."""
+    with ExitStack() as stack:
+        yield lambda registry, name, entry: stack.enter_context(registry.added(name, entry))
 
 
 @pytest.fixture
@@ -130,16 +140,20 @@ def own_data_sets(tmp_path, monkeypatch) -> None:
 
 
 @pytest.fixture
-def device() -> torch.device:
+def device():
     """A device for Triton kernels: the GPU, or the host under the interpreter."""
+    import torch
+
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture
-def cuda_device() -> torch.device:
+def cuda_device():
     """The GPU, for what an interpreter cannot show: streams, graphs, pinned memory. Other tests left nothing there."""
+    import torch
+
     if not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
     gc.collect()

@@ -1,8 +1,8 @@
 """One registry for every kind of extension: entries by name, imported at first use, and those of installed packages.
 
-A registry's table maps names to entries, or to "module:NAME" where an entry is imported when it is first asked for, so
-that help, job files and completion wait for no kernels. Every registry has a group of entry points by which installed
-packages offer further entries (docs/extending.md). These are looked for where a name is not in the table.
+A registry's table maps names to entries, or to "module:NAME" where an entry is imported when it is first used, so that
+help, job files and completion load no kernels. Every registry has a group of entry points by which installed packages
+offer further entries (docs/extending.md). These are searched for names that are not in the table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,9 @@ Entry = TypeVar("Entry")
 
 
 class Registry(Generic[Entry]):
-    """Entries of one kind by name. Iterating gives Penstock's own; `in` and `[]` know those of packages as well."""
+    """Entries of one kind by name. Iterating gives Penstock's own; `in` and `[]` also find those of
+    installed packages.
+    """
 
     def __init__(
         self,
@@ -31,16 +33,16 @@ class Registry(Generic[Entry]):
         part: str = "",
         renamed: Mapping[str, str] | None = None,
     ) -> None:
-        """`what` an entry is called in sentences; `kind`: the class of all entries, or where that is ("module:NAME").
+        """`what` names an entry in sentences; `kind` is the class of all entries, or its location ("module:NAME").
 
-        `part`: the attribute of a package's entry that belongs here, where two registries have one group. `renamed`
-        has names of earlier releases, which are refused with the name of today.
+        `part` is the attribute of a package's entry that belongs here, where two registries have one group. `renamed`
+        maps names of earlier releases to the current ones; an old name is refused with the current one.
         """
         self.what, self.group = what, group
         self._table, self._kind, self._part, self._renamed = dict(table), kind, part, dict(renamed or {})
 
     def __getitem__(self, name: str) -> Entry:
-        """The entry of that name, imported if it was not; a name that nobody offers is refused."""
+        """The entry of that name, imported if necessary; an error where there is none."""
         if name in self._table:
             entry = self._table[name]
             return cast(Entry, _imported(entry)) if isinstance(entry, str) else entry
@@ -82,7 +84,9 @@ class Registry(Generic[Entry]):
         return str(self._table[name] if name in self._table else plugins(self.group)[name].value)
 
     def unknown(self, name: str, *others: str) -> PenstockError:
-        """The refusal of a name that nothing has, with the one that is meant; `others` are words it could also be."""
+        """The error for a name without an entry, with the nearest known name; `others` are words
+        that are also allowed.
+        """
         if name in self._renamed:
             sentence = f"The {self.what} {name!r} is called {self._renamed[name]!r} now: use that name."
         else:
@@ -91,7 +95,7 @@ class Registry(Generic[Entry]):
 
     @contextmanager
     def added(self, name: str, entry: Entry | str) -> Iterator[None]:
-        """While it lasts there is an entry of that name, in place of any other: for tests of an entry."""
+        """Within it there is an entry of that name, in place of any other; for tests of an entry."""
         before = dict(self._table)
         self._table[name] = entry
         try:
@@ -136,14 +140,14 @@ def plugins(group: str) -> "dict[str, EntryPoint]":
 
 @cache
 def _installed() -> Any:
-    """All entry points of installed packages, which are looked through once: that takes some 30 ms."""
+    """All entry points of installed packages, searched once, which takes some 30 ms."""
     from importlib.metadata import entry_points
 
     return entry_points()
 
 
 def look_again() -> None:
-    """Forget which packages are installed, after some were installed or removed."""
+    """Forget the installed packages, after some were installed or removed."""
     plugins.cache_clear()
     _installed.cache_clear()
 

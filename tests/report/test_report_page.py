@@ -349,10 +349,10 @@ def test_the_command(tmp_path, monkeypatch):
     assert "open" in str(failed.exception)
 
 
-def test_a_gpus_run_says_what_lay_where_and_what_was_foretold(tmp_path):
+def test_a_gpus_run_says_what_lay_where_and_what_was_predicted(tmp_path):
     folder = write_run(tmp_path / "run")
     facts = json.loads((folder / "run.json").read_text())
-    assert "foretold" not in page_of(folder).text
+    assert "as predicted" not in page_of(folder).text
     facts["machine"]["gpu"] = "NVIDIA H200"
     facts["result"] |= {
         "device": "cuda",

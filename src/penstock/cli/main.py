@@ -44,7 +44,7 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Imported when they are asked for: a command should not wait for what another needs.
+# Imported when they are needed, so that a command does not load the modules of another.
 COMMANDS: Registry[Any] = Registry(
     "command",
     "penstock.commands",

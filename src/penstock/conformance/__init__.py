@@ -61,7 +61,7 @@ __all__ = [
     "check_workload",
 ]
 
-# Looked up on first use: whoever tests a rate policy does not wait for torch.
+# Imported on first use: testing a rate policy does not load torch.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -43,7 +43,7 @@ _FEW: dict[str, Any] = {
 
 
 def small_graph(seed: int = 0) -> Graph:
-    """Vertices in communities with features, labels and splits, and edges of one relation."""
+    """A graph of one relation whose vertices have communities, features, labels and splits."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, _CLASSES, _COUNT)
     features = rng.normal(0, 1, (_COUNT, _WIDTH)).astype(np.float32)
@@ -60,11 +60,12 @@ def small_graph(seed: int = 0) -> Graph:
 
 
 def check_sampler(entry: SamplerEntry, exact: bool = True, **options: Any) -> None:
-    """Equal draws for equal keys, on any thread; seeds first; edges of the graph alone; within fan-outs.
+    """Check that equal keys give equal draws on any thread, seeds come first, and edges are the graph's, within
+    fan-outs.
 
-    `exact`: whether a vertex has never more neighbours than its hop's fan-out, as samplers of fan-outs promise; LABOR
-    keeps to them on average. `options` are fields of a job. A sampler that draws by where parts lie (`local`) is
-    checked by what it declares.
+    `exact` says whether a vertex never has more neighbours than its hop's fan-out, as samplers with fan-outs promise;
+    LABOR keeps to them on average. `options` are fields of a job. Of a sampler that draws by where parts lie (`local`)
+    only the declarations are checked.
     """
     require(entry.supports <= set(FEATURES), f"{entry.name} declares {entry.supports - set(FEATURES)}, not FEATURES")
     graph = small_graph()
@@ -136,9 +137,9 @@ _RELATIONS = (("paper", "cites", "paper"), ("author", "writes", "paper"), ("pape
 
 
 def check_layer(entry: LayerEntry, **options: Any) -> None:
-    """Rows of the width asked for; gradients for all weights and inputs; the same for neighbours in another order.
+    """Check the outputs' width, gradients of all weights and inputs, and that the order of neighbours does not matter.
 
-    It is built for graphs of one type and of several, as far as the entry declares both.
+    The layer is built for graphs of one type and of several, as far as the entry declares both.
     """
     require(entry.build is not None or entry.build_typed is not None, f"{entry.name} can be built for no graph")
     with LAYERS.added(entry.name, entry):
@@ -166,7 +167,7 @@ def _generator() -> torch.Generator:
 
 
 def _block(edge_width: int = 0) -> Block:
-    """Four destination rows that read nine; one of them reads nothing."""
+    """A block of four destination rows that read nine rows; one of them reads nothing."""
     indptr, indices = np.array([0, 3, 5, 5, 9]), np.array([4, 5, 6, 0, 7, 1, 8, 4, 2], np.int32)
     block = Block(indptr, indices, 9, totals=np.array([3.0, 2, 0, 4, 1, 1, 1, 1, 1], np.float32))
     if edge_width:
@@ -175,7 +176,7 @@ def _block(edge_width: int = 0) -> Block:
 
 
 def _reordered(block: Block) -> Block:
-    """The same lists, each the other way round."""
+    """The block with each list reversed."""
     order = np.concatenate([np.arange(a, b)[::-1] for a, b in zip(block.indptr, block.indptr[1:], strict=False)])
     other = Block(block.indptr, block.indices[order], block.num_src, totals=block.totals)
     if block.edge_attr is not None:
@@ -203,13 +204,15 @@ def _check_rows(layer: torch.nn.Module, block: Any, rows: dict[str, torch.Tensor
 
 
 def _called(layer: torch.nn.Module, block: Any, rows: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The rows that a layer computes, by node type."""
+    """The rows that a layer computes for the destinations of one type."""
     out: Any = layer(block, rows.get("", rows))
     return torch.stack([out] if isinstance(out, torch.Tensor) else list(out.values()))
 
 
 def check_scorer(scorer: Any, width: int = 8, relations: int = 3) -> None:
-    """A number for each pair, with gradients; queries of a `RelationScorer` agree with the scores of pairs."""
+    """Check that each pair gets one number with gradients; queries of a `RelationScorer` must agree with scores of
+    pairs.
+    """
     built: torch.nn.Module = scorer.build(width, relations, ScorerSettings())
     source, destination = torch.randn(2, 6, width, generator=_generator()).requires_grad_().unbind(0)
     kinds = torch.arange(6) % relations
@@ -229,7 +232,9 @@ def check_scorer(scorer: Any, width: int = 8, relations: int = 3) -> None:
 
 
 def check_partitioner(method: Method, parts: int = 4, repeats: bool = True) -> None:
-    """Every vertex gets one of K parts, no part is empty, and the same problem has the same answer (`repeats`)."""
+    """Check that every vertex gets one of K parts, none is empty, and (`repeats`) the same problem
+    has the same answer.
+    """
     whole = whole_of(small_graph())
     problem = Problem(whole, parts, constraints_of(whole, default_names(whole)))
     found = np.asarray(method(problem))
@@ -244,7 +249,7 @@ def check_partitioner(method: Method, parts: int = 4, repeats: bool = True) -> N
 
 
 def check_task(name: str, entry: TaskEntry, graph: Graph | None = None, **fields: Any) -> None:
-    """A run of the task ends with finite losses, the same ones twice, and can be judged by the metric it names."""
+    """Check that a run of the task ends with finite losses, the same ones twice, and that its metric gives a value."""
     with TASKS.added(name, entry), TASK_FACTS.added(name, entry.facts):
         losses, scores = _trained(graph or small_graph(), {**fields, "task": name})
         again, _ = _trained(graph or small_graph(), {**fields, "task": name})
@@ -253,7 +258,9 @@ def check_task(name: str, entry: TaskEntry, graph: Graph | None = None, **fields
 
 
 def check_execution_mode(mode: ExecutionMode, **fields: Any) -> None:
-    """A run in the mode goes through every training vertex of an epoch, with finite losses, the same ones twice."""
+    """Check that a run in the mode goes through every training vertex of an epoch, with finite
+    losses, the same twice.
+    """
     samplers = {"sampler": sorted(mode.samplers)[0]} if mode.samplers else {}
     with EXECUTION_MODES.added(mode.name, mode):
         losses, _ = _trained(small_graph(), {**samplers, **fields}, mode.name)
@@ -262,7 +269,7 @@ def check_execution_mode(mode: ExecutionMode, **fields: Any) -> None:
 
 
 def check_first_layer_way(way: FirstLayerWay, **fields: Any) -> None:
-    """A model learns the same from inputs that are read in the way as from gathered rows, but for rounding."""
+    """Check that a model learns the same, but for rounding, as from gathered rows."""
     with WAYS.added(way.name, way):
         losses, _ = _trained(small_graph(), {**fields, "first_layer": way.name})
     plain, _ = _trained(small_graph(), {**fields, "first_layer": "gather"})
@@ -270,7 +277,7 @@ def check_first_layer_way(way: FirstLayerWay, **fields: Any) -> None:
 
 
 def check_callback(callback: Any) -> None:
-    """A callback, or a class of one, lets a run of two epochs end."""
+    """Check that a run of two epochs ends with a callback, or a class of one."""
     with TemporaryDirectory() as folder:
         result = train(small_graph(), run=f"{folder}/run", callbacks=[callback], **_FEW)
     require(result.state in ("finished", "stopped-early"), f"a run with the callback is {result.state}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def require(held: bool, sentence: str) -> None:
-    """Raise AssertionError with the sentence unless the promise holds; unlike `assert`, under `python -O` as well."""
+    """Raise AssertionError with the sentence unless `held`; unlike `assert`, under `python -O` as well."""
     if not held:
         raise AssertionError(sentence)
 
@@ -34,7 +34,7 @@ _SLACK = 1 + 1e-6
 
 
 def check_rate_policy(policy: "RatePolicy", cases: int = 5) -> None:
-    """All bytes arrive, no link carries more than its capacity, no schedule beats the bound, and each run repeats."""
+    """Check that all bytes arrive, links stay within capacity, no run beats the lower bound, and each run repeats."""
     from penstock.simulate import Simulator, lower_bound
 
     for seed in range(cases):
@@ -64,7 +64,7 @@ def _small_workload(seed: int) -> Any:
 
 
 def check_all_to_all_schedule(schedule: "Callable[[Array], list[Phase]]", matching: bool = True) -> None:
-    """Every rank's bytes are sent once; with `matching`, no port has two flows in a phase."""
+    """Check that every rank's bytes are sent once; with `matching`, that no port has two flows in a phase."""
     rng = np.random.default_rng(0)
     for count in (1, 2, 5):
         demand = rng.integers(0, 50, (count, count))
@@ -83,7 +83,7 @@ def check_all_to_all_schedule(schedule: "Callable[[Array], list[Phase]]", matchi
 
 
 def check_placement(policy: "PlacementPolicy") -> None:
-    """Machines keep to their limits, pinned tasks stay, and a seed gives one placement."""
+    """Check that machines stay within their limits, pinned tasks stay, and a seed gives one placement."""
     from penstock.hardware.machines import star
     from penstock.plan.placement import Budget, Evaluator, placement_problem
     from penstock.simulate import GnnJob, gnn_workload
@@ -102,7 +102,7 @@ def check_placement(policy: "PlacementPolicy") -> None:
 
 
 def check_workload(entry: "WorkloadEntry", run: "PlannedRun") -> None:
-    """How a run is set up is a document that can be written and read, and conditions are named."""
+    """Check that a run's section of a plan can be written and read back, and that conditions are a mapping."""
     section = entry.set_up(run)
     written = section.model_dump(mode="json")
     require(entry.section.model_validate(written) == section, f"the section of {entry.mode} is read as another one")
@@ -113,7 +113,9 @@ def check_workload(entry: "WorkloadEntry", run: "PlannedRun") -> None:
 
 
 def check_queue_policy(policy: "type[QueuePolicy]") -> None:
-    """Only jobs that wait are started, each once, where they fit and devices are of their kind; priorities go first."""
+    """Check that only waiting jobs are started, once, where they fit on devices of their kind,
+    higher priorities first.
+    """
     from penstock.service.policies import DeviceRoom, RunningJob, WaitingJob
 
     gpu = DeviceRoom(name="cuda:0", kind="cuda", bytes=100, host_bytes=50, cores=8, machine="a", concurrent=4)
@@ -165,7 +167,7 @@ def _check_starts(
 
 
 def check_sharing(way: "SharingWay") -> None:
-    """It has a name, and says what it lacks as part of a sentence, without changing anything."""
+    """Check that it has a name, and names what it lacks as part of a sentence, without changing anything."""
     require(bool(way.name), "a way of sharing has no name")
     with TemporaryDirectory() as folder:
         lacks = way.lacks(Path(folder), [])
@@ -177,7 +179,7 @@ def check_sharing(way: "SharingWay") -> None:
 
 
 def check_path_selector(selector: "Selector", argument: str = "fast") -> None:
-    """Every request takes a path of its own type and ends; the same seed gives the same choices."""
+    """Check that every request takes a path of its own type and ends, and that a seed gives the same choices."""
     from penstock.paths import (
         SELECTORS,
         ApplicationDocument,
@@ -205,7 +207,7 @@ def check_path_selector(selector: "Selector", argument: str = "fast") -> None:
 
 
 def check_shop_scheduler(scheduler: "Scheduler", **options: Any) -> None:
-    """Every operation is done once, in order, on a machine that can, one at a time; none beats the bound."""
+    """Check that every operation is done once, in order, on a machine that can, and that the bound is not beaten."""
     from penstock.simulate.shop import Choice, Shop, check_schedule, shop_bound
 
     def operation(*times: float) -> tuple[Choice, ...]:
@@ -220,7 +222,7 @@ def check_shop_scheduler(scheduler: "Scheduler", **options: Any) -> None:
 
 
 def check_operator(operator: "Operator") -> None:
-    """Sizes and work are finite and not negative, some work is done, and a larger rung has no less of any kind."""
+    """Check that sizes and work are finite and not negative, some work is done, and a larger rung has no less."""
     from penstock.cost.operators.entry import made_graph, rung_of
     from penstock.nn.operator_work import Processor
 
@@ -240,7 +242,7 @@ def check_operator(operator: "Operator") -> None:
 
 
 def check_launcher(entry: "LauncherEntry", name: str = "mine") -> None:
-    """Facts agree with what it can do, and a launcher that started nothing can be closed, twice too."""
+    """Check that the facts agree with the launcher, and that one that started nothing can be closed twice."""
     from penstock.cluster.launch import LAUNCHERS, make_launcher
     from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument, Machine
 

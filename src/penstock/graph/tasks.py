@@ -1,6 +1,6 @@
-"""What can be learned of a graph: the tasks by name, and what others need to know of each.
+"""The tasks by name, and the properties of each that other packages use.
 
-Nobody else compares names of tasks. What makes them is in `train.tasks.TASKS`.
+No other module compares names of tasks. The functions that make tasks are in `train.tasks.TASKS`.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Learns = Literal["classes", "numbers", "links"]
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What others need to know of a task."""
+    """The properties of a task that other packages use."""
 
     about: About
     """What a batch holds: vertices, edges of one relation, or triples of all relations."""
@@ -24,11 +24,11 @@ class TaskFacts:
     drawn_by_devices: bool = False
     """Whether a device may draw its batches by itself."""
     explainable: bool = False
-    """Whether a prediction can be explained, and explanations may choose what machines send each other."""
+    """Whether a prediction can be explained, and sampler `explained` may use explanations."""
     predictable: bool = False
     """Whether the cost model knows all operators of its steps, and its profiles can be scaled to other clusters."""
     on_clusters: bool = False
-    """Whether workers of a cluster make it of a cut graph, as `cluster.worker` does of what it is about."""
+    """Whether workers of a cluster can make it from a partitioned graph."""
 
 
 def _of_vertices(learns: Learns) -> TaskFacts:
@@ -59,10 +59,10 @@ else:
 
 
 def task_for(about: About, learns: Learns) -> str:
-    """Penstock's own task that learns this of that."""
+    """The name of Penstock's own task that learns `learns` about such examples."""
     return next(name for name, facts in TASK_FACTS.items() if (facts.about, facts.learns) == (about, learns))
 
 
 def is_about(task: str, about: About) -> bool:
-    """Whether a task, where it is known by name, is about such things."""
+    """Whether a task is known by name and has such examples."""
     return task in TASK_FACTS and TASK_FACTS[task].about == about

@@ -41,7 +41,7 @@ else:
 
 
 def _no_scorer(value: object) -> object:
-    """Other libraries call a scorer of triples a model: say where it goes here."""
+    """Refuse the name of a triple scorer, which other libraries call a model, with the field that it belongs to."""
     if isinstance(value, str) and value not in LAYERS and value in SCORERS:
         raise ValueError(
             f"{value} is a scorer: set `scorer` to it, and `model` to embedding or an encoder such as rgcn"
@@ -56,16 +56,18 @@ class ModelFields(LayerFields):
 
 
 class ModelOptions(ModelFields, LayerOptions):
-    """All that a model of the zoo is built by."""
+    """All options that a model of the zoo is built from."""
 
     @property
     def needs_totals(self) -> bool:
-        """Whether blocks must say how long whole lists are; of weighted edges they always do."""
+        """Whether blocks must hold the lengths of whole lists; with weighted edges they always do."""
         return bool(LAYERS[self.model].needs_totals(self))
 
     @model_validator(mode="after")
     def _order_is_free(self) -> "ModelOptions":
-        """Products can be exchanged where neighbours are added up."""
+        """Refuse a choice of `order` for layers that do not sum their neighbours, whose products
+        cannot be exchanged.
+        """
         if self.order == "auto":
             return self
         entry = LAYERS[self.model]
@@ -89,7 +91,9 @@ class ModelOptions(ModelFields, LayerOptions):
 
     @model_validator(mode="after")
     def _rows_of_one_hot(self) -> "ModelOptions":
-        """The embedding of a vertex is then its rows of the first layer's matrices: its own, and one for each basis."""
+        """Set the embedding's width: a vertex has its rows of the first layer's matrices, its own and one for each
+        basis.
+        """
         if not self.one_hot:
             return self
         if not LAYERS[self.model].decomposes or not self.bases:
@@ -115,7 +119,7 @@ class ModelOptions(ModelFields, LayerOptions):
 
 
 def model_options(**chosen: Any) -> ModelOptions:
-    """Checked options, refused with a sentence."""
+    """Validated options of a model; an error in one sentence where they are invalid."""
     try:
         return ModelOptions(**chosen)
     except ValidationError as error:

@@ -49,7 +49,7 @@ class Normaliser(Protocol):
     """Does batch normalisations in training whose statistics are not those of the local rows."""
 
     def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
-        """The normalised rows."""
+        """The rows, normalised by the statistics that all workers share."""
 
 
 class SharedBatch:

@@ -10,7 +10,7 @@ from penstock.nn.order_costs import CostsByDevice, Order
 
 
 def _listed(value: object) -> object:
-    """On the command line orders of several layers are written transform,aggregate."""
+    """Split the orders of several layers, which the command line writes as transform,aggregate."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) and "," in value else value
 
 
@@ -53,7 +53,7 @@ class LayerFields(StrictDocument):
 
 
 class ModelInternals(StrictDocument):
-    """What is decided about a model without asking for it."""
+    """Settings of a model that are decided automatically."""
 
     order: Annotated[Order | list[Order], BeforeValidator(_listed)] = Field(
         "auto",
@@ -69,10 +69,10 @@ class ModelInternals(StrictDocument):
 
 
 class LayerOptions(LayerFields, ModelInternals):
-    """All that a layer is built by."""
+    """All options that a layer is built from."""
 
     def of_layer(self, number: int, layers: int) -> Self:
-        """The options of one of the model's layers: `order` is then its own."""
+        """The options of one of the model's layers, with its own `order`."""
         if not isinstance(self.order, list):
             return self
         if len(self.order) != layers:

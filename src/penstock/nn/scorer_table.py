@@ -1,4 +1,4 @@
-"""The scorers by name, which jobs choose from, and how the rows that each one scores begin.
+"""The scorers by name, which jobs choose from, and the initial values of the rows that each one scores.
 
 Nothing here imports torch: owners of parts initialise rows without it.
 """
@@ -31,11 +31,11 @@ else:
     ScorerName = name_in(SCORERS, "auto")
 
 _CHOSEN = {"edges": "dot", "triples": "complex"}
-"""What `auto` is, by what a task is about."""
+"""The scorer that `auto` selects, by what a task is about."""
 
 
 def chosen_scorer(scorer: str, about: str) -> str:
-    """The scorer that a job asks for, or the one that `auto` is for a task about edges or triples."""
+    """The scorer that a job names, or the one that `auto` selects for a task about edges or triples."""
     return _CHOSEN[about] if scorer == "auto" else scorer
 
 
@@ -44,16 +44,16 @@ _BEGIN: dict[str | None, Callable[[int, float, int], InitialRows]] = {
     "transe": lambda width, margin, distance: unit_rows(width) if distance == 2 else distance_rows(margin, width),
     "rotate": lambda width, margin, distance: distance_rows(margin, width // 2),
 }
-"""What the scorers' authors begin rows with. Rows of others begin as those that layers read."""
+"""Initial values as the scorers' papers give them; rows of other scorers start as those that layers read."""
 
 
 def initial_rows(
     init: str, scorer: str | None, count: int, width: int, margin: float = 9.0, distance: int = 1
 ) -> InitialRows:
-    """The initial values of a table of vertices' rows under a job's `embedding_init`; `scorer`: None where layers read
-    it.
+    """The initial values of a table of vertices' rows under a job's `embedding_init`; `scorer` is None for layers'
+    inputs.
 
-    `auto` follows the scorer's authors.
+    `auto` follows the scorer's paper.
     """
     auto = _BEGIN[scorer](width, margin, distance) if scorer in _BEGIN else usual_rows(width)
     return chosen_rows(init, auto, count, width)

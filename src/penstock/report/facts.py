@@ -30,7 +30,7 @@ def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
         return card("Settings", pairs((key, _text(value)) for key, value in run.job.items()), wide=True)
     usual = {key: _plain(value) for key, value in defaults.items()}
     other = {key: value for key, value in run.job.items() if key not in usual or _plain(value) != usual[key]}
-    # A model without layers reads seeds alone, whatever is asked for.
+    # A model without layers reads only the seeds, whatever `fanouts` says.
     implied = ("sampler", "fanouts") if run.job.get("sampler") == SEEDS_ONLY else ()
     decided = {key: value for key, value in other.items() if key in run.decided or key in implied}
     chosen = {key: value for key, value in other.items() if key not in decided and not _is_measured(value)}
@@ -132,7 +132,7 @@ def device_card(run: RunRecord) -> str:
         rows.append(("batches a second", f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"))
     rows.append(("memory at most", mebibytes(peak)))
     if foretold:
-        rows.append(("as foretold", f"{mebibytes(foretold)} ({signed_percent(foretold / peak - 1, 1)})"))
+        rows.append(("as predicted", f"{mebibytes(foretold)} ({signed_percent(foretold / peak - 1, 1)})"))
     why = placement.get("why")
     said = " ".join(str(sentence) for sentence in why) if isinstance(why, list) else ""
     body = pairs(rows) + _paths(mapping(run.result.get("feature_paths")))

@@ -76,7 +76,7 @@ def _model(run: RunRecord) -> str:
     scorer = str(run.job.get("scorer") or "")
     if not of_triples(run) or not scorer:
         return run.model
-    # What `auto` is for knowledge graphs.
+    # `auto` selects this scorer for knowledge graphs.
     name = _SCORERS.get(chosen_scorer(scorer, "triples"), scorer)
     return name if run.model in WITHOUT_LAYERS else f"{run.model} with {name}"
 

@@ -139,7 +139,7 @@ class RunRecord:
 
 
 def of_triples(run: RunRecord) -> bool:
-    """Whether the run completed a knowledge graph, whose vertices are entities and whose edges are triples."""
+    """Whether the run trained on a knowledge graph, whose vertices are entities and whose edges are triples."""
     return is_about(run.task, "triples")
 
 

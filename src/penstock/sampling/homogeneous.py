@@ -112,7 +112,6 @@ class WholeGraph(Homogeneous):
         yield order, NeighbourLists(self.indptr, self.indices, order)
 
     def whole(self) -> "WholeGraph":
-        """The graph itself."""
         return self
 
 

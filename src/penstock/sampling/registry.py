@@ -137,17 +137,17 @@ class SamplerEntry:
     settled: Mapping[str, Any] = field(default_factory=dict)
     """Job fields with which its first iterations cost as much as later ones do; profiles are measured with them."""
     makes_batches: bool = True
-    """Whether steps read batches that it draws. Otherwise they read the whole graph, and keep what is read of it."""
+    """Whether it draws batches for steps. Otherwise steps read the whole graph, and keep what they read."""
     prepares: bool = True
-    """Whether it prepares for whole epochs, and a model is not tried with it."""
+    """Whether it prepares for whole epochs, and so is not used for trying a model."""
     measured: bool = False
     """Whether the cost model's operator `sample` is measured with it."""
     scales: bool = False
-    """Whether each worker draws from its own seeds alone, so that what it reads at other sizes is known."""
+    """Whether each worker draws from its own seeds alone, so that its reads at other batch sizes can be predicted."""
     has_explained_form: bool = False
-    """Whether `explained` draws as it does, but for what explanations change."""
+    """Whether sampler `explained` has a form that draws as this one does, except for what explanations change."""
     uses_clusters: bool = False
-    """Whether `GraphSource.clusters` is needed, which on a cluster the first worker computes for everyone."""
+    """Whether it needs `GraphSource.clusters`, which the first worker of a cluster computes for all."""
 
 
 def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:
@@ -174,7 +174,7 @@ def plain_fanouts(options: "DrawOptions") -> list[int]:
 
 
 def _number_or_folder(value: object) -> object:
-    """On the command line a number comes as text."""
+    """Convert a number that the command line gives as text."""
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if isinstance(number, int) and number < 2:
         raise ValueError("clusters must be 2 or more, or a partition folder")
@@ -182,7 +182,7 @@ def _number_or_folder(value: object) -> object:
 
 
 class DrawOptions(StrictDocument):
-    """How the neighbourhoods of a batch are sampled. `sampler_table.SamplerOptions` knows which samplers there are."""
+    """How the neighbourhoods of a batch are sampled. `sampler_table.SamplerOptions` adds the names of samplers."""
 
     @property
     def list_weight(self) -> str | None:
@@ -241,7 +241,7 @@ class ExplainedSamplingOptions(StrictDocument):
 
 
 class ExplainInternals(StrictDocument):
-    """How an explanation is made."""
+    """How explanations are made."""
 
     explain_delay: int = Field(10, ge=0, description="steps from taking an explanation's weights until it is in force")
     explain_steps: int = Field(50, ge=1, description="steps that masks are optimised for at most")

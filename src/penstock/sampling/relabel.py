@@ -52,7 +52,7 @@ def rows_for(count: int, way: str = "auto") -> Rows:
 
 
 def check_way(way: str) -> None:
-    """Refuse an unknown way."""
+    """Refuse a way of relabelling that is not known."""
     if way not in WAYS:
         raise PenstockError(f"relabel={way!r} is not known: use one of {', '.join(WAYS)}.", code="unknown-name")
 

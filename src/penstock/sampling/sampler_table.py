@@ -36,7 +36,7 @@ SIZES: dict[str, dict[str, Any]] = {
     **{key: {"batch_size": 4000} for key in ("saint-vertex", "saint-edge", "saint-walk")},
     "cluster": {"batch_size": 4},
 }
-"""Defaults of samplers that count something else than others by these fields."""
+"""Defaults of samplers for which these fields count something else."""
 
 if TYPE_CHECKING:
     SamplerName = str
@@ -51,7 +51,7 @@ class SamplerOptions(DrawOptions):
 
     @model_validator(mode="after")
     def _sizes_of_sampler(self) -> Self:
-        """What is not said is as large as suits the sampler."""
+        """Replace sizes that were not given by the sampler's defaults."""
         for name, value in SIZES.get(self.sampler, {}).items():
             if name not in self.model_fields_set:
                 setattr(self, name, value)
@@ -59,7 +59,7 @@ class SamplerOptions(DrawOptions):
 
 
 def layer_count(options: SamplerOptions, layers: int) -> int:
-    """Layers of the model: those asked for (`layers`, 0: not said), or one for each fan-out or layer size."""
+    """The number of the model's layers: `layers`, or where that is 0 one for each fan-out or layer size."""
     field = SAMPLERS[options.sampler].per_layer
     if field is None:
         return layers or 2

@@ -66,7 +66,6 @@ class HttpConnection(H11Protocol):
             min((each for each in others if not each.is_authorised), key=lambda each: each.since).drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)

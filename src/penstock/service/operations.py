@@ -85,7 +85,7 @@ def accepted_job(
         named = ", ".join(name for names in job.own_code.values() for name in names)
         raise PenstockError(
             f"The job brings code of its own ({named}), and this service runs none: start it with"
-            " --allow-modules if you trust everybody who has its token.",
+            " --allow-modules if you trust everyone who has its token.",
             code="untrusted-code",
         )
     run = ""
@@ -318,7 +318,7 @@ class Operations:
         os.close(self._changed_write)
 
     def wake(self) -> None:
-        """Wake the scheduler."""
+        """Wake the scheduler's thread before its timeout."""
         with suppress(BlockingIOError, OSError):
             os.write(self._changed_write, b".")
 

@@ -123,7 +123,7 @@ _PAGE = Path(__file__).with_name("page.html")
 
 
 def add_pages(app: FastAPI, served: Served) -> None:
-    """Add the pages."""
+    """Add the routes of the service's pages to the application."""
     page = _PAGE.read_text(encoding="utf-8")
     page_headers = _with_script(page)
 

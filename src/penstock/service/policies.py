@@ -291,7 +291,7 @@ class Packing:
 
     @property
     def starts(self) -> list[Start]:
-        """The decision so far."""
+        """The jobs that the decision starts so far."""
         return [Start(job.id, device.name) for job, device in self._started]
 
     def start(self, job: WaitingJob, device: DeviceRoom) -> None:

@@ -37,7 +37,7 @@ class Feed:
         return self._number
 
     def add(self, kind: str, fields: dict[str, Any]) -> None:
-        """Add an event."""
+        """Append an event with the next number."""
         with self._lock:
             self._number += 1
             self._events.append(QueueEvent(self._number, kind, fields))

@@ -149,7 +149,6 @@ class Streams:
     name = "streams"
 
     def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        """Nothing is needed."""
         return None
 
     def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
@@ -168,7 +167,6 @@ class TimeSlices:
     name = "time-slices"
 
     def lacks(self, folder: Path, rooms: list[JobDevice]) -> str | None:
-        """Nothing is needed."""
         return None
 
     def opened(self, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:

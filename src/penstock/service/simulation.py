@@ -68,7 +68,7 @@ class TraceJob(StrictDocument):
     host_gb: Gigabytes = 0.0
     cores: float = Field(default=0.0, ge=0, le=1e6)
     priority: int = Field(default=0, ge=-1000, le=1000)
-    expected_s: Seconds | None = Field(default=None, description="what the queue is told of alone_s")
+    expected_s: Seconds | None = Field(default=None, description="the alone_s that the queue assumes")
     count: int = Field(default=1, ge=1, le=_MOST_JOBS)
 
     @property
@@ -94,8 +94,8 @@ class QueueTrace(StrictDocument):
     )
     warm_start_s: Seconds = Field(default=0.0, description="from a job's start to its first step in a warm worker")
     cold_start_s: Seconds = Field(default=0.0, description="the same in a new process")
-    times_known: bool = Field(default=False, description="the queue is told alone_s of every job")
-    shares_known: bool = Field(default=True, description="the queue is told the share of every job")
+    times_known: bool = Field(default=False, description="the queue knows alone_s of every job")
+    shares_known: bool = Field(default=True, description="the queue knows the share of every job")
     measured_after_s: Seconds = Field(
         default=5.0, description="jobs' speeds are measured this long after their neighbours changed"
     )
@@ -216,12 +216,12 @@ class JobOutcome:
 
     @property
     def completion_s(self) -> float:
-        """From arrival to end."""
+        """Seconds from the job's arrival to its end."""
         return self.end_s - self.arrival_s
 
     @property
     def queueing_s(self) -> float:
-        """From arrival to start."""
+        """Seconds from the job's arrival to its start."""
         return self.start_s - self.arrival_s
 
 

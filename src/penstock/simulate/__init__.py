@@ -65,7 +65,7 @@ __all__ = [
     "star",
 ]
 
-# Looked up on first use: help lists the rate policies, and waits for no kernels.
+# Imported on first use: help lists the rate policies without loading kernels.
 __getattr__ = lazy_names(
     __name__,
     {

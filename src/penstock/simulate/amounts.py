@@ -31,7 +31,6 @@ class Constant:
     """An amount that is always its mean."""
 
     def factors(self, uniform: Array) -> Array:
-        """Factors of 1."""
         return np.ones_like(uniform)
 
 
@@ -66,7 +65,6 @@ class PeakToMean:
             raise PenstockError(f"The peak-to-mean ratio is {self.ratio:g}: give 1 or more.", code="value-out-of-range")
 
     def factors(self, uniform: Array) -> Array:
-        """Factors in [0, ratio]."""
         return np.asarray(self.ratio * uniform ** (self.ratio - 1))
 
 

@@ -90,7 +90,7 @@ class EmbeddingTable:
         return {"steps": self.steps, "rows": self.rows, **{f"moment{i}": m for i, m in enumerate(self.moments)}}
 
     def restore(self, state: dict[str, Array | int]) -> None:
-        """Load a stored state."""
+        """Load the rows, moments and step count of a stored state."""
         found = stored_arrays(self.name, state, len(self.moments), self.rows.shape)
         for own, stored in zip([self.rows, *self.moments], found, strict=True):
             own[...] = stored

@@ -90,7 +90,7 @@ def choose_execution(session: Session, placed: "Placed | None" = None, group: Wo
 
 
 def _modes() -> list[ExecutionMode]:
-    """All modes, those of installed packages too: a mode is chosen by what it is for, not by its name."""
+    """All modes, including those of installed packages: a mode is chosen by its properties, not by its name."""
     return [EXECUTION_MODES[name] for name in EXECUTION_MODES.names()]
 
 
@@ -99,7 +99,7 @@ def _loaded(session: Session, placed: "Placed | None", group: WorkerGroup | None
 
 
 def _device(session: Session, placed: "Placed | None", group: WorkerGroup | None) -> Execution:
-    # Triton is imported where there is a device for it.
+    # Imported here, because Triton is only needed with a device.
     from penstock.train.device.execution import DeviceExecution, TripleExecution
     from penstock.train.steps.triples import reasons_against_capture
 

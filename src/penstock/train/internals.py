@@ -1,11 +1,11 @@
-"""What a run does without being asked: what the machine decides for it, and settings of the mechanisms themselves.
+"""Settings of a run that are not fields of a job: values that are decided automatically, and constants of mechanisms.
 
-None of it is a field of a job. A run folder has it in `decided.yaml`, beside the job, and plans and the documents of
-clusters and queues have it among the job's fields, so that whoever goes on with a run does as it did. Tests and
-benchmarks set it in Python: `make_job(fields, internals={"staleness": 2})`.
+A run folder has them in `decided.yaml`, beside the job, and plans and the documents of clusters and queues have them
+among the job's fields, so that a resumed run uses the same values. Tests and benchmarks set them in Python:
+`make_job(fields, internals={"staleness": 2})`.
 
-Earlier releases had these as fields of the job. `up_to_date` reads what they wrote, and `REMOVED` has a sentence for
-whoever still writes one.
+Earlier releases had these as fields of the job. `up_to_date` reads what they wrote, and `REMOVED` has an error
+message for each field that a job may no longer have.
 """
 
 from collections.abc import Mapping

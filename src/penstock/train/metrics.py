@@ -252,7 +252,7 @@ def _for_classes(task: TaskFacts) -> bool:
 
 
 def _for_scored(task: TaskFacts) -> bool:
-    """Classes, and links that are told from others by a score."""
+    """Whether a task learns classes, or scores that separate links from other pairs."""
     return task.learns == "classes" or (task.learns, task.about) == ("links", "edges")
 
 

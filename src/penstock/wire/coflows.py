@@ -114,7 +114,7 @@ class Tally:
     """The bytes by the label of their channel."""
 
     def add_time(self, seconds: float) -> None:
-        """Count a completed coflow."""
+        """Count a completed coflow and add its duration to the total."""
         self.count += 1
         self.seconds += seconds
         self.times[round(_FINENESS * math.log2(max(seconds, _LEAST)))] += 1

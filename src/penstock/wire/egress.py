@@ -195,7 +195,7 @@ class Egress:
             return list(self._flows.values())
 
     def put(self, out: Outgoing) -> None:
-        """Queue a message."""
+        """Queue a message in its flow, in the flow's order."""
         with self._lock:
             flow = out.flow
             self._arrivals += 1

@@ -367,7 +367,7 @@ class Loan:
         self._done, self._holders, self._lock = done, 1, threading.Lock()
 
     def hold(self) -> None:
-        """Add a reader."""
+        """Add a reader, for whom the buffer must stay unchanged until it is released."""
         with self._lock:
             self._holders += 1
 

@@ -11,8 +11,8 @@ import penstock
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.train.first_layer.slots import NoFill
 from penstock.train.steps.engine import Course, Engine
-from penstock.train.steps.parts import Gradients, Source
-from penstock.train.steps.update import Local
+from penstock.train.steps.parts import Source, StepGradients
+from penstock.train.steps.update import LocalUpdate
 
 BATCHES = 5
 
@@ -75,7 +75,7 @@ class Adding:
     def gradients(self, slot, inputs):
         self._weight.grad = torch.ones(1)
         skip = self._source.failed is not None or not self._source.counts
-        return Gradients(torch.tensor([float(slot.number)]), torch.tensor([float(skip)]))
+        return StepGradients(torch.tensor([float(slot.number)]), torch.tensor([float(skip)]))
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def session():
 def engine_of(session, source, pause, epochs=2, start=START, slots=2):
     schedule = Schedule(torch.arange(2 * BATCHES).numpy(), 2, 0, epochs)
     course = Course(schedule, start, lambda at: min(pause, BATCHES - at.batch), lambda *_: None)
-    return Engine(session, source, NoFill(slots), Adding(session.weight, source), Local(session), course)
+    return Engine(session, source, NoFill(slots), Adding(session.weight, source), LocalUpdate(session), course)
 
 
 @pytest.mark.parametrize("pause", [1, 2, 100])

@@ -51,7 +51,7 @@ class Place:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
+        """The number of nodes of the job."""
         return len(self.workers)
 
     @property

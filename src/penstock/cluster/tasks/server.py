@@ -15,7 +15,7 @@ from penstock.train.job import stored_job
 from penstock.wire import Endpoint, Message
 
 _PATIENCE = 0.25
-"""Seconds that a request for weights waits before the worker is told to ask again."""
+"""Seconds that a request for weights waits before it is answered with a request to repeat it."""
 
 
 def run_server(setup: Setup) -> int:

@@ -31,7 +31,7 @@ class DeviceLists:
 
     @property
     def rows(self) -> int:
-        """The number of lists."""
+        """The number of lists, which is that of output rows."""
         return len(self.indptr) - 1
 
     @property

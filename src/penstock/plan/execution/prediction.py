@@ -44,7 +44,7 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """The busiest resource."""
+        """The resource that is busy for the largest share of the time."""
         return max(self.use, key=lambda name: self.use[name])
 
 

@@ -44,7 +44,7 @@ PLACEMENTS: "Registry[PlacementPolicy]" = Registry(
     Callable,
 )
 
-# Looked up on first use: help lists the policies, and waits for no kernels.
+# Imported on first use: help lists the policies without loading kernels.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -203,7 +203,6 @@ class Uniform:
         check_policy(self.k, self.corrupt)
 
     def per_positive(self, positives: int) -> int:
-        """k."""
         return self.k
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:
@@ -308,7 +307,6 @@ class Joint:
             )
 
     def per_positive(self, positives: int) -> int:
-        """k."""
         return self.k
 
     def draw(self, positives: Positives, end: End, known: KnownEdges, key: np.uint64) -> DrawnNegatives:

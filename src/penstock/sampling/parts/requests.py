@@ -221,7 +221,7 @@ class _Form(StrictRequest):
 
 
 def batch_messages(batch: MiniBatch) -> list[Message]:
-    """A batch as messages."""
+    """The messages that carry a sampled batch to its worker."""
     arrays, unnamed = _Outgoing(), [(name, "", name) for name in batch.vertices]
     form = _Form(
         typed=not batch.blocks[0].has_lists,

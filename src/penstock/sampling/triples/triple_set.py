@@ -27,7 +27,7 @@ class Triples(NamedTuple):
         return len(self.head)
 
     def at(self, places: Array | slice) -> "Triples":
-        """Some of the triples."""
+        """The triples at some positions."""
         return Triples(*(column[places] for column in self))
 
     def end(self, end: End) -> Array:
@@ -36,7 +36,7 @@ class Triples(NamedTuple):
 
     @staticmethod
     def joined(some: Iterable["Triples"]) -> "Triples":
-        """Several sets, concatenated."""
+        """One set of the triples of several, concatenated in order."""
         none = Triples(*(np.empty(0, np.int64) for _ in range(3)))
         return Triples(*(np.concatenate(columns) for columns in zip(none, *some, strict=True)))
 

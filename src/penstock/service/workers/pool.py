@@ -36,7 +36,6 @@ class ProcessName(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs."""
         return _started(self.pid) == self.started
 
     def signal(self, number: int) -> None:
@@ -110,7 +109,7 @@ class TaskProcess:
         self.tell(task)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Send it a message."""
+        """Send the process a message; does nothing where it has ended."""
         assert self._entry is not None
         data = json.dumps(message).encode() + b"\n"
         with suppress(BrokenPipeError):
@@ -345,7 +344,6 @@ class SharedProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs."""
         return self._process.name.is_alive
 
     def add(self, task: "SharedTask", fields: dict[str, Any], log: Path) -> int:

@@ -31,9 +31,9 @@ _OF_COFLOWS = {
     "slack": "penstock.simulate.rates.coflow_policies:SLACK",
 }
 FLOW_POLICIES = tuple(_OF_FLOWS)
-"""For flows of any kind."""
+"""Policies for flows of any kind."""
 COFLOW_POLICIES = tuple(_OF_COFLOWS)
-"""Orders of coflows by their role in a model."""
+"""Policies that order coflows by their role in a model."""
 POLICIES: "Registry[RatePolicy]" = Registry(
     "rate policy",
     "penstock.rate_policies",

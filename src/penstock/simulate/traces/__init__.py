@@ -4,8 +4,8 @@ They have an engine of their own: most policies here order coflows anew by what 
 engine's ranks cannot express, and at the public trace's size `fair` is five times as fast as on the common engine
 (docs/measurements/simulation.md has the figures).
 
-`trace` is the public benchmark's shuffles, read, drawn and written; `coflows` is what is simulated, `simulation` does
-it and says what came of it and what no policy can beat. `policies` are `fair` and `coflowsim-fair`, and
+`trace` reads, draws and writes shuffles in the public benchmark's form; `coflows` is the input of a simulation, and
+`simulation` runs it and computes its figures and their lower bounds. `policies` are `fair` and `coflowsim-fair`, and
 in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the events of these four;
 `progress` is what kernels share.
 """
@@ -60,7 +60,7 @@ TRACE_POLICIES: "Registry[TracePolicy]" = Registry(
     "penstock.simulate.traces.policies:TracePolicy",
 )
 
-# Looked up on first use: help lists the policies, and waits for no kernels.
+# Imported on first use: help lists the policies without loading kernels.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -13,7 +13,7 @@ from penstock.simulate.traces.coflows import PortRates, TraceCoflows, line_bytes
 from penstock.simulate.traces.progress import CHANGES
 from penstock.simulate.traces.trace import CoflowTrace
 
-# A trace simulated under a policy, what came of it, and what no policy can beat.
+# Simulates a trace under a policy, and computes completion times and lower bounds that hold for every policy.
 
 
 @dataclass(frozen=True, eq=False)

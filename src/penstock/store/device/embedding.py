@@ -101,7 +101,7 @@ class DeviceEmbeddingTable:
         return {"steps": self.steps, "rows": rows, **{f"moment{i}": moment for i, moment in enumerate(moments)}}
 
     def restore(self, state: dict[str, Array | int]) -> None:
-        """Load a stored state."""
+        """Load the rows, moments and step count of a stored state."""
         shape = tuple(self._table[0].shape)
         for own, stored in zip(self._table, stored_arrays(self.name, state, len(self._table) - 1, shape), strict=True):
             own.copy_(torch.from_numpy(stored))

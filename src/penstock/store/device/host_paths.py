@@ -39,7 +39,7 @@ class HostThreads:
 
 
 class HostTask:
-    """A task in progress."""
+    """A task of `HostThreads` in progress."""
 
     def __init__(self, threads: HostThreads, parts: "Sequence[Future[tuple[float, float]]]") -> None:
         self._threads, self._parts = threads, parts

@@ -46,7 +46,7 @@ class Journal(ClosedOnExit):
         os.ftruncate(self._file, self.size)
 
     def append(self, record: Message) -> None:
-        """Append a record."""
+        """Append a record to the file."""
         try:
             self.size += _write(self._file, self.size, record)
         except OSError as error:

@@ -16,9 +16,9 @@ from penstock.train.steps.engine import Course, Engine
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.host_drawn import HostDrawing
 from penstock.train.steps.parts import Update
-from penstock.train.steps.sources import DeviceDrawing, Drawing, Order, ShareOrder, VertexSource, WholeOrder
+from penstock.train.steps.sources import BatchDrawing, DeviceDrawing, Order, ShareOrder, VertexSource, WholeOrder
 from penstock.train.steps.triples import triple_steps
-from penstock.train.steps.update import Local, Served, Summed
+from penstock.train.steps.update import LocalUpdate, ServedUpdate, SummedUpdate
 
 # Execution on a device where the session's graph was placed: steps one at a time, or captured.
 
@@ -87,7 +87,7 @@ class CapturedExecution(DeviceExecution):
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps in bursts: the weights are current between bursts only."""
         course = Course(schedule, start, pause, recorder)
-        return _engine(self._session, self.placed, course, Local(self._session), WholeOrder(schedule))
+        return _engine(self._session, self.placed, course, LocalUpdate(self._session), WholeOrder(schedule))
 
     def state(self) -> Any:
         """The room for batches, which affects the rounding of sums: a resumed run must use the same."""
@@ -100,10 +100,10 @@ class CapturedExecution(DeviceExecution):
             self.placed.take_room(state)
 
 
-# Execution among workers that compute on devices: with the graph there, each captures its share of every batch.  A lone
-# worker does what a lone device does. Workers that sum launch bursts of steps (`steps.update.Summed`). Where parameter
-# servers make the step, or some worker has no room for the graph, each step ends with the gradients and the group makes
-# the update.
+# Execution among workers that compute on devices: with the graph there, each captures its share of every batch.  A
+# lone worker does what a lone device does. Workers that sum launch bursts of steps (`steps.update.SummedUpdate`).
+# Where parameter servers make the step, or some worker has no room for the graph, each step ends with the gradients
+# and the group makes the update.
 
 
 class DeviceSharedExecution(SharedExecution):
@@ -146,11 +146,11 @@ class CapturedSharedExecution(DeviceSharedExecution):
         sums = group.device_sums()
         update: Update
         if sums is not None and group.world == 1:
-            return _engine(session, self._placed, course, Local(session, group=group), WholeOrder(schedule))
+            return _engine(session, self._placed, course, LocalUpdate(session, group=group), WholeOrder(schedule))
         if sums is not None and group.all_agree(True):
-            update = Summed(session, group, sums, schedule.batches)
+            update = SummedUpdate(session, group, sums, schedule.batches)
         else:
-            update = Served(session, group)
+            update = ServedUpdate(session, group)
         return _engine(session, self._placed, course, update, ShareOrder(schedule, group.share))
 
     def state(self) -> Any:
@@ -167,7 +167,7 @@ def _engine(session: Session, placed: Placed, course: Course, update: Update, or
     """The engine for batches of vertices in some order, drawn by the device where it has the lists,
     else by the host.
     """
-    drawing: Drawing = DeviceDrawing(course.schedule, placed)
+    drawing: BatchDrawing = DeviceDrawing(course.schedule, placed)
     if placed.topology is None:
         needs_lists = placed.fill is None or placed.fill.numbers_rows
         drawing = HostDrawing(session, course.schedule, placed, needs_lists)

@@ -322,7 +322,7 @@ class Shared:
         self.on_device, self.on_host, self._device = on_device, on_host, threading.Lock()
 
     def __call__(self, planned: Planned) -> Batch:
-        """Draw a batch."""
+        """Draw a batch on the device if it is free, else on the host."""
         if self._device.acquire(blocking=False):
             try:
                 return self.on_device(planned)

@@ -180,7 +180,7 @@ def _host_paths(placed: Placed, job: Job, device_share: float | None) -> HostPat
 def _put_features(
     placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, name: str, array: Array, progress: Progress
 ) -> None:
-    """One node type's features."""
+    """Copy the features of one node type to the place that was decided for them."""
     device, residence, dtype = placed.device, placed.decision.residence, stored_type(job, array)
     if residence.features == "device":
         placed.tables[name] = ResidentTable(one_copy(array, device, dtype, progress=progress))

@@ -197,7 +197,6 @@ class DividedReading:
         self.shapes = [((block.num_dst - self._first, width), np.dtype(np.float32))]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        """Fill the host's part."""
         began, block = time.perf_counter(), self._on_host
         aggregate_table(block, self._what, self._source.table, host_ids(self._ids), arrays[0], self._first)
         self._share.host_took(block.num_edges - self._edges, time.perf_counter() - began)

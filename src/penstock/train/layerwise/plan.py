@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     times: Array | None = None
 
     def part(self, first: int, count: int) -> "Chunk":
-        """Some of the vertices."""
+        """The chunk of `count` of its vertices from `first` on."""
         some = slice(first, first + count)
         times = None if self.times is None else self.times[some]
         return Chunk(self.node_type, self.rows[some], self.start + first, times)

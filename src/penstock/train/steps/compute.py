@@ -6,7 +6,7 @@ from torch import Tensor
 
 from penstock.nn.drop import dropping
 from penstock.train.session import Session
-from penstock.train.steps.parts import Gradients
+from penstock.train.steps.parts import StepGradients
 from penstock.train.steps.sources import VertexSlot
 
 
@@ -16,7 +16,7 @@ class VertexCompute:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def gradients(self, slot: VertexSlot, inputs: Any) -> Gradients:
+    def gradients(self, slot: VertexSlot, inputs: Any) -> StepGradients:
         session, drawn, batch = self._session, slot.slot, slot.batch
         for block in slot.blocks:
             # Discards what layers derived from the slot's last batch; lists that the draw derived are current.
@@ -28,4 +28,4 @@ class VertexCompute:
         with dropping(drawn.keys[-1:], batch.row_names), session.precision():
             loss = session.task.loss(session.model(batch.blocks, x), batch)
         skip = session.backward(loss, drawn.skip)
-        return Gradients(loss.detach().float().view(1), skip)
+        return StepGradients(loss.detach().float().view(1), skip)

@@ -27,7 +27,7 @@ from penstock.store.device.moments import Moment
 from penstock.traced import BATCHES, memory_for
 from penstock.train.first_layer.slots import Filling, SlotFill
 from penstock.train.session import Pause, Session, Step
-from penstock.train.steps.parts import Compute, Source, Update
+from penstock.train.steps.parts import Source, StepCompute, Update
 from penstock.train.steps.runner import Launch, LaunchStream, Stopwatch, runner_for
 from penstock.train.steps.update import LaunchedFirst
 
@@ -61,7 +61,7 @@ class Engine:
     """Does the steps of a session in bursts; between two bursts the device is idle."""
 
     def __init__(
-        self, session: Session, source: Source, fill: SlotFill, compute: Compute, update: Update, course: Course
+        self, session: Session, source: Source, fill: SlotFill, compute: StepCompute, update: Update, course: Course
     ) -> None:
         self._session, self.source, self._fill, self._compute, self._update = session, source, fill, compute, update
         self._schedule, self._position, self._pause, recorder = course

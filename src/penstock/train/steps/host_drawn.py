@@ -199,7 +199,7 @@ class HostDraws:
 
 
 class HostDrawing:
-    """A `Drawing` by host threads; the recorded draw only copies labels."""
+    """A `BatchDrawing` by host threads; the recorded draw only copies labels."""
 
     def __init__(self, session: Session, schedule: Schedule, placed: PlacedGraph, needs_lists: bool) -> None:
         """`needs_lists` says whether the device reads the lists of the last hop."""

@@ -84,7 +84,7 @@ class LearnedRows(Protocol):
         """Make the optimiser's step of the rows."""
 
 
-class Gradients(NamedTuple):
+class StepGradients(NamedTuple):
     """The results of a backward pass, on the device; the gradients themselves are in the parameters."""
 
     loss: Tensor
@@ -93,10 +93,10 @@ class Gradients(NamedTuple):
     rows: LearnedRows | None = None
 
 
-class Compute(Protocol):
+class StepCompute(Protocol):
     """The computation of a batch's gradients."""
 
-    def gradients(self, slot: Any, inputs: Any) -> Gradients:
+    def gradients(self, slot: Any, inputs: Any) -> StepGradients:
         """Do the forward and backward pass on the inputs that the slot's fill gives; recorded."""
 
 
@@ -113,7 +113,7 @@ class Update(Protocol):
         return
 
     @abstractmethod
-    def take(self, slot: Any, found: Gradients) -> Any:
+    def take(self, slot: Any, found: StepGradients) -> Any:
         """Launch the last of a step's work; recorded. Returns what is kept for the slot."""
 
     def launched(self, position: Position) -> None:

@@ -69,7 +69,7 @@ class Order(Protocol):
         return
 
 
-class Drawing(Protocol):
+class BatchDrawing(Protocol):
     """Draws batches into slots."""
 
     def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
@@ -97,7 +97,7 @@ class VertexSource(Source):
     is_drawn = True
 
     def __init__(
-        self, session: Session, schedule: Schedule, placed: PlacedGraph, drawing: Drawing, order: Order
+        self, session: Session, schedule: Schedule, placed: PlacedGraph, drawing: BatchDrawing, order: Order
     ) -> None:
         self._schedule, self.placed, self._drawing, self._order = schedule, placed, drawing, order
         (self._name,) = session.graph.nodes
@@ -216,8 +216,8 @@ class VertexSource(Source):
         self._order.close()
 
 
-class DeviceDrawing(Drawing):
-    """A `Drawing` by the device, without the host."""
+class DeviceDrawing(BatchDrawing):
+    """A `BatchDrawing` by the device, without the host."""
 
     def __init__(self, schedule: Schedule, placed: PlacedGraph) -> None:
         self._schedule, self._placed = schedule, placed

@@ -16,8 +16,8 @@ from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.train.first_layer.slots import NoFill
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course, Engine
-from penstock.train.steps.parts import Gradients, Source
-from penstock.train.steps.update import Local
+from penstock.train.steps.parts import Source, StepGradients
+from penstock.train.steps.update import LocalUpdate
 from penstock.train.tasks import TripleTask
 from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
 
@@ -31,7 +31,7 @@ CAPTURED_TRIPLES = "Batches of triples are drawn on the device; steps are captur
 def reasons_against_capture(session: Session) -> list[str]:
     """Why a session's steps on triples cannot be captured; empty where they can."""
     job, tables = session.job, session.inputs.tables
-    if session.task.facts.on != "triples":
+    if session.task.facts.about != "triples":
         return ["the task is not on triples"]
     task = cast(TripleTask, session.task)
     entities = task.entities
@@ -114,7 +114,7 @@ class TripleCompute:
         weights = self._task.weights_of(batcher.triples) if self._task.weighs else None
         self._weights = None if weights is None else torch.from_numpy(weights).to(device)
 
-    def gradients(self, slot: Any, inputs: Any) -> Gradients:
+    def gradients(self, slot: Any, inputs: Any) -> StepGradients:
         session, source = self._session, self._source
         batch, rate = source.triples.batch(), source.rates.index_select(0, source.triples.cursor)
         rows = self._table.on_device[0]
@@ -126,7 +126,7 @@ class TripleCompute:
         with session.precision():
             loss = self._loss(batch, read, dense)
         session.backward(loss)
-        return Gradients(
+        return StepGradients(
             loss.detach().float().view(1), None, ReadRows(self._table, self._every, batch, ids, read, dense, rate)
         )
 
@@ -206,5 +206,5 @@ class ReadRows(NamedTuple):
 def triple_steps(session: Session, course: Course) -> Engine:
     """The engine of a session's steps on triples."""
     source = TripleSource(session, course.schedule)
-    update = Local(session, _BURST_SECONDS)
+    update = LocalUpdate(session, _BURST_SECONDS)
     return Engine(session, source, NoFill(1), TripleCompute(session, source), update, course)

@@ -18,7 +18,7 @@ from penstock.store.device.moments import Moment
 from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session
 from penstock.train.steps.group import DeviceSums, WorkerGroup
-from penstock.train.steps.parts import Gradients, LearnedRows, Source, Update
+from penstock.train.steps.parts import LearnedRows, Source, StepGradients, Update
 from penstock.train.steps.runner import Launch, LaunchStream, Runner, Work
 from penstock.wire.coflows import batch_order, within_batch
 
@@ -54,7 +54,7 @@ BURST_SECONDS = 1.0
 """The target seconds of a burst; the first burst has a fixed number of steps."""
 
 
-class Local(Update):
+class LocalUpdate(Update):
     """Makes the step here, with the gradients of this process."""
 
     def __init__(self, session: Session, burst_seconds: float | None = None, group: WorkerGroup | None = None) -> None:
@@ -67,7 +67,7 @@ class Local(Update):
     def prepare(self) -> None:
         prepare_skipping(self._session.optimiser)
 
-    def take(self, slot: Any, found: Gradients) -> None:
+    def take(self, slot: Any, found: StepGradients) -> None:
         make_step(self._session, found.skip, found.rows)
 
     @contextmanager
@@ -203,7 +203,7 @@ class Snapshot:
         torch._foreach_copy_(self._live, self._kept)
 
 
-class Summed(Update):
+class SummedUpdate(Update):
     """All workers make the same step, with the sum of their gradients.
 
     A step is two recordings with a sum between them: this worker's gradients, and the optimiser's step with all
@@ -223,7 +223,7 @@ class Summed(Update):
     def prepare(self) -> None:
         prepare_skipping(self._session.optimiser)
 
-    def take(self, slot: Any, found: Gradients) -> None:
+    def take(self, slot: Any, found: StepGradients) -> None:
         """Copy the gradients into the row that is summed."""
         assert found.skip is not None
         self._row.take(slot.slot, found.loss, found.skip)
@@ -267,7 +267,7 @@ class Summed(Update):
         return losses, first + len(losses) if len(losses) < len(agreed) else None
 
 
-class Served(Update):
+class ServedUpdate(Update):
     """Parameter servers make the step, or the workers one step at a time: a recorded step ends with its gradients."""
 
     most = 1
@@ -275,7 +275,7 @@ class Served(Update):
     def __init__(self, session: Session, group: WorkerGroup) -> None:
         self._session, self._group = session, group
 
-    def take(self, slot: Any, found: Gradients) -> list[Tensor | None]:
+    def take(self, slot: Any, found: StepGradients) -> list[Tensor | None]:
         return [parameter.grad for parameter in self._session.learned.parameters()]
 
     def settled(self, kept: Any, position: Position, losses: list[float]) -> list[float]:

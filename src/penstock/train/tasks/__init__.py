@@ -1,6 +1,6 @@
-"""What is learned, one file for each kind of task. To add one, write a file and add a line here.
+"""The kinds of task, one file for each. To add one, write a file and add a line here.
 
-What others need to know of a task is in `graph.tasks.TASK_FACTS`, which imports nothing of this.
+The properties of a task that other packages use are in `graph.tasks.TASK_FACTS`, which imports nothing from here.
 """
 
 from penstock.graph.graph import Graph

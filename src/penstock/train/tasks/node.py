@@ -69,7 +69,6 @@ class NodeTask:
         return found
 
     def readable(self, items: Array) -> dict[str, Array]:
-        """The vertices themselves."""
         return {self.node_type: np.sort(items)}
 
     def loss_bytes(self, items: int) -> int:

@@ -39,7 +39,7 @@ class Task(Protocol):
 
     @property
     def facts(self) -> TaskFacts:
-        """What others need to know of the kind of task."""
+        """The properties of the kind of task that other packages use."""
 
     @property
     def items(self) -> Array:
@@ -121,22 +121,22 @@ Make = Callable[[str, Graph, Job, LearnedLabels | None, str, UserFunctions], tup
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """One kind of task: what makes it, and what others need to know of it."""
+    """One kind of task: the function that makes it, and the properties that other packages use."""
 
     make: Make
     facts: TaskFacts
 
 
-# What the makers of several tasks share.
+# What makers of several tasks have in common.
 
 ALL = "all"
-"""As a split: the items of all splits."""
+"""The name of a split that stands for the items of all splits."""
 _TRIED = 4
-"""Items that a trained model is tried on."""
+"""The number of items for trying a trained model."""
 
 
 def items_in(splits: Mapping[str, Array], split: str) -> Array:
-    """The items of a split; one that there is none of is refused."""
+    """The items of a split; an error where the split does not exist or is empty."""
     if split == ALL:
         return np.sort(np.concatenate(list(splits.values())))
     if split not in splits:
@@ -149,25 +149,25 @@ def items_in(splits: Mapping[str, Array], split: str) -> Array:
 def edge_batches(
     job: Job, graph: Graph, kind: EdgeType, training: Array, reverse: Reverse, learned: LearnedLabels | None
 ) -> BatchSource:
-    """Batches of edges that are not in the neighbourhoods they are learned from."""
+    """Batches of edges that are left out of the neighbourhoods of their own batch."""
     if learned is None and SAMPLERS[job.sampler].supervision_apart:
         training, graph = supervise(graph, kind, training, job.supervision, job.draw_seed, reverse)
     return make_batch_source(job, graph, training, excluding=True)
 
 
 def of_learned(job: Job, learned: LearnedLabels | None) -> Job:
-    """The job, with the edge type that a run was about."""
+    """The job, with the edge type that the run was trained on."""
     return job if learned is None else job.model_copy(update={"edge_type": learned.type})
 
 
 def few_batches(job: Job, graph: Graph, count: int) -> BatchSource:
-    """Enough to try a model on: samplers that prepare for a whole epoch are not needed any more."""
+    """Batches for trying a model, drawn by a sampler that does not prepare for whole epochs."""
     if SAMPLERS[job.sampler].prepares:
         job = job.model_copy(update={"sampler": DEFAULT_SAMPLER, "fanouts": [1] * layers_of(job)})
     return make_batch_source(job, graph, np.arange(min(count, _TRIED)))
 
 
-# How tasks are judged.
+# Metrics of tasks.
 
 
 def reported_metrics(chosen: Metric, usual: Iterable[str], functions: UserFunctions) -> list[Metric]:
@@ -180,7 +180,7 @@ def reported_metrics(chosen: Metric, usual: Iterable[str], functions: UserFuncti
 
 
 def chosen_metric(asked: str, default: Metric, task: TaskName, functions: UserFunctions) -> Metric:
-    """The metric asked for, if it fits the task; it may be one of the user's."""
+    """The metric `asked`, which may be one of the user's; an error where it does not fit the task."""
     if asked == "auto":
         return default
     own = own_metric(asked, functions)

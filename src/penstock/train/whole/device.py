@@ -20,8 +20,8 @@ from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course, Engine
-from penstock.train.steps.parts import Gradients, Source
-from penstock.train.steps.update import Local
+from penstock.train.steps.parts import Source, StepGradients
+from penstock.train.steps.update import LocalUpdate
 from penstock.train.whole.prepared import PreparedStep
 from penstock.train.whole.steps import StepPasses
 
@@ -83,20 +83,22 @@ class WholeCompute:
     def __init__(self, session: Session, seed: int) -> None:
         self._session, self._seed = session, seed
 
-    def gradients(self, slot: WholeSlot, inputs: Any) -> Gradients:
+    def gradients(self, slot: WholeSlot, inputs: Any) -> StepGradients:
         """Where the loss is not finite, nothing is learned."""
         self._session.optimiser.zero_grad(set_to_none=True)
         passes = StepPasses(self._session, slot.step, BatchKey(self._seed, 0, slot.number), slot.drawn)
         loss = passes.forward()
         passes.backward(loss)
         found = loss.detach().float().view(1)
-        return Gradients(found, torch.maximum(slot.skip, (~found.isfinite()).float()))
+        return StepGradients(found, torch.maximum(slot.skip, (~found.isfinite()).float()))
 
 
 def captured_whole_steps(session: Session, prepared: Sequence[PreparedStep], course: Course) -> Engine:
     """The steps of a schedule one at a time, all of them recorded before the first."""
     source, seed = WholeSource(session, prepared, course.schedule), course.schedule.seed
-    return Engine(session, source, NoFill(len(prepared)), WholeCompute(session, seed), Local(session, 0.0), course)
+    return Engine(
+        session, source, NoFill(len(prepared)), WholeCompute(session, seed), LocalUpdate(session, 0.0), course
+    )
 
 
 # Exact inference of a run on the whole graph, on a GPU that has room for the graph and every vertex's outputs.

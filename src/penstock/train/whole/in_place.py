@@ -48,7 +48,7 @@ class NoGradients(LevelGradients):
         super().__init__({}, torch.device("cpu"))
 
     def take(self, work: Any, x: Mapping[str, Any]) -> None:
-        """Do nothing."""
+        """Do nothing: rows are already in place."""
 
 
 class PulledGradients(LevelGradients):

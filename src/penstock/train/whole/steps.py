@@ -239,6 +239,17 @@ class LayerPasses:
             self.progress.bin_done("backward", number)
 
 
+def learnable_rows(session: Session, gradients: LevelGradients) -> dict[str, Tensor]:
+    """Learnable input rows by node type, as tensors that have no more than their gradients."""
+    found = {}
+    for name in session.inputs.tables:
+        given = gradients.of(name, slice(None))
+        if given is not None:
+            found[name] = torch.empty_like(given)
+            found[name].grad = given
+    return found
+
+
 # The forward and backward pass of one step: every layer's bins, the loss, and the bins in reverse.
 
 
@@ -282,24 +293,14 @@ class StepPasses:
 
     def learned_rows(self) -> list[Tensor]:
         """The learned embeddings with their gradients, to be clipped with the parameters'."""
-        return list(self._learnable().values())
+        return list(learnable_rows(self._session, self._inputs).values())
 
     def learn(self) -> None:
         """Make the step of the learned embeddings."""
-        for name, rows in ({} if is_traced() else self._learnable()).items():
+        for name, rows in ({} if is_traced() else learnable_rows(self._session, self._inputs)).items():
             vertices = self._plan.order[name][: self._plan.counts[0][name]]
             assert rows.grad is not None
             self._session.inputs.tables[name].push(vertices, rows.grad.float().cpu().numpy())
-
-    def _learnable(self) -> dict[str, Tensor]:
-        found = {}
-        for name in self._session.inputs.tables:
-            gradients = self._inputs.of(name, slice(None))
-            if gradients is not None:
-                rows = torch.empty_like(gradients)
-                rows.grad = gradients
-                found[name] = rows
-        return found
 
     def _forward_layer(self, number: int, retain: bool, again: bool = False) -> KeptLevel:
         level = self._step.level(number + 1)

@@ -286,7 +286,7 @@ class _TracedStep(PreparedStep):
         return PreparedBin(work.rows, self._block(size), dict.fromkeys(names), names, places, row_names)
 
     def read(self, node_type: str, ids: Array) -> Tensor:
-        """Rows of features."""
+        """Traced feature rows [ids, width], which have no values."""
         with memory_for(FEATURES):
             return torch.empty(len(ids), self._session.inputs.widths[node_type], device=META)
 

@@ -24,7 +24,7 @@ class Frame(NamedTuple):
 
 
 def encoded(document: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
-    """A message as bytes."""
+    """A message as bytes, which the other process's `decoded` reads."""
     kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     described = [[name, array.dtype.str, list(array.shape)] for name, array in kept.items()]
     header = json.dumps({"document": document, "arrays": described}).encode()

@@ -31,8 +31,8 @@ SCHEDULERS: "Registry[Scheduler]" = Registry(
 
 
 def make_schedule(shop: "Shop", name: str, options: dict[str, Any] | None = None) -> "ShopSchedule":
-    """The schedule that a scheduler makes, checked; `options` are fields of its own."""
-    # Imported here: help lists the schedulers, and waits for no kernels.
+    """The validated schedule of a scheduler; `options` are the fields of its own options."""
+    # Imported here, so that help lists the schedulers without loading kernels.
     from penstock.simulate.shop.schedule import check_schedule
 
     scheduler = SCHEDULERS[name]

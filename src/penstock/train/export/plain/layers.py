@@ -7,7 +7,7 @@ from penstock.train.export.plain.edge_lists import Edges
 
 
 class Sage(nn.Module):
-    """GraphSAGE."""
+    """The GraphSAGE layer: the neighbours' rows, reduced by `reduce`, and the vertex's own."""
 
     def __init__(self, width_in: int, width_out: int, reduce: str) -> None:
         super().__init__()

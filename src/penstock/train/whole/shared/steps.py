@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -21,7 +21,7 @@ from penstock.train.whole.shared.interfaces import WholeWorkers
 from penstock.train.whole.shared.passes import BackwardPass, ForwardPass, LossPass
 from penstock.train.whole.shared.shared_step import SharedStep
 from penstock.train.whole.shared.state import BoundaryDraw, StepState
-from penstock.train.whole.steps import RepeatedWork
+from penstock.train.whole.steps import RepeatedWork, learnable_rows
 from penstock.wire.coflows import batch_order, within_batch
 
 # The ways in which workers exchange rows, by the name that a job gives them, and what each does not support.
@@ -155,18 +155,5 @@ def _backward(state: StepState, loss: LossPass) -> LevelGradients:
 
 def _learn(session: Session, step: SharedStep, gradients: LevelGradients) -> None:
     """Send the gradients of learnable rows to their owners."""
-    vertices = {kind: step.plan.levels[0].vertices[kind] for kind in session.inputs.tables}
-    rows = {}
-    for kind in vertices:
-        found = gradients.of(kind, slice(None))
-        if found is not None:
-            rows[kind] = torch.empty_like(found)
-            rows[kind].grad = found
-    session.inputs.learn(_Vertices(vertices), rows)  # type: ignore[arg-type]
-
-
-class _Vertices:
-    """The part of a batch that learning its rows needs."""
-
-    def __init__(self, vertices: dict[str, Any]) -> None:
-        self.vertices = vertices
+    read: Any = SimpleNamespace(vertices=step.plan.levels[0].vertices)
+    session.inputs.learn(read, learnable_rows(session, gradients))
