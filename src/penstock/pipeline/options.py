@@ -21,7 +21,7 @@ class PipelineFields(StrictDocument):
 
 
 class PipelineInternals(StrictDocument):
-    """Threads and queue depths of the other stages; other numbers were not faster (docs/measurements.md)."""
+    """Threads and queue depths of the other stages, compared with others by benchmarks/pipeline_depths.py."""
 
     @property
     def reading_threads(self) -> int:

@@ -110,7 +110,7 @@ BY_MACHINE = frozenset({*ModelInternals.model_fields, "feature_paths", "host_sha
 """What was decided for one job on one machine: a job that differs decides again."""
 
 _BY_RUN = "a run decides it and writes it into its decided.yaml"
-_QUEUES = "leave it out, other depths were not faster"
+_QUEUES = "leave it out, every stage has a few batches waiting for the next"
 _EXPLAINS = "leave it out; set `explain_every` for rarer explanations"
 REMOVED: dict[str, str] = {
     "order": f"leave it out, {_BY_RUN}, by what the machine was measured to do",
@@ -124,7 +124,7 @@ REMOVED: dict[str, str] = {
     "timed_choices": "leave it out, long runs time what is open; set `first_layer` to the way that you want",
     **dict.fromkeys(("seeds_depth", "sample_depth", "gather_depth", "transfer_depth"), _QUEUES),
     "gather_threads": f"leave it out, {_BY_RUN}",
-    "transfer_threads": "leave it out, more threads were not faster",
+    "transfer_threads": "leave it out, one thread copies batches while others are computed",
     "trace_batches": "leave it out, events.jsonl has the first 1,000 batches and every hundredth one after them",
     "reuse_mb": "leave it out, 1 GB of batches is kept with `reuse_batches`",
     "inference_mb": "leave it out; in Python, ps.infer takes memory_mb",
