@@ -7,8 +7,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-# Names of a package that are imported when they are first used.  A command's help, or a module that needs only a
-# package's options, does not wait for Numba and torch.
+# Names of a package that are imported when they are first used.
+#
+# A command's help, or a module that needs only a package's options, does not wait for Numba and torch.
 
 
 def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:

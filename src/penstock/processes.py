@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-# Long work that Ctrl-C can end: computations at once, runs after their step.  Python handles a signal only between
-# bytecodes of the main thread, and a kernel or a native library may take minutes between two of them.
+# Long work that Ctrl-C can end: computations at once, runs after their step.
+#
+# Python handles a signal only between bytecodes of the main thread, and a kernel or a native library may take minutes
+# between two of them.
 
 Result = TypeVar("Result")
 

@@ -20,8 +20,9 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
 from penstock.kernels import njit
 
-# Kernels for masks under optimisation: a mask's terms of the objective, their gradients, and Adam, in one pass.  The
-# same takes thirty operations of torch for each mask and step, whose overhead exceeds a small model's own time.
+# Kernels for masks under optimisation: a mask's terms of the objective, their gradients, and Adam, in one pass.
+#
+# The same takes thirty operations of torch for each mask and step, whose overhead exceeds a small model's own time.
 
 _FIRST_DECAY, _SECOND_DECAY, _LEAST = 0.9, 0.999, 1e-8
 """Adam's constants, with torch's defaults."""

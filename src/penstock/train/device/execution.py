@@ -100,10 +100,11 @@ class CapturedExecution(DeviceExecution):
             self.placed.take_room(state)
 
 
-# Execution among workers that compute on devices: with the graph there, each captures its share of every batch.  A
-# lone worker does what a lone device does. Workers that sum launch bursts of steps (`steps.update.SummedUpdate`).
-# Where parameter servers make the step, or some worker has no room for the graph, each step ends with the gradients
-# and the group makes the update.
+# Execution among workers that compute on devices: with the graph there, each captures its share of every batch.
+#
+# A lone worker does what a lone device does. Workers that sum launch bursts of steps (`steps.update.SummedUpdate`).
+# Where parameter servers make the step, or some worker has no room for the graph, each step ends with the gradients and
+# the group makes the update.
 
 
 class DeviceSharedExecution(SharedExecution):

@@ -120,10 +120,11 @@ def running_figures_kept(session: Session) -> Iterator[None]:
         raise
 
 
-# Weights of some updates ago, on which the gradients of a batch are computed (job field `staleness`).  With staleness N
-# the update of step t uses the gradient of batch t at the weights before step t - N, or at the first weights where
-# there are fewer steps. Nothing depends on timing: the same run gives the same bits, and the older weights are part of
-# a checkpoint. Running statistics of norms are always the newest.
+# Weights of some updates ago, on which the gradients of a batch are computed (job field `staleness`).
+#
+# With staleness N the update of step t uses the gradient of batch t at the weights before step t - N, or at the first
+# weights where there are fewer steps. Nothing depends on timing: the same run gives the same bits, and the older
+# weights are part of a checkpoint. Running statistics of norms are always the newest.
 
 
 class StaleWeights:

@@ -240,7 +240,7 @@ class LayerPasses:
 
 
 def learnable_rows(session: Session, gradients: LevelGradients) -> dict[str, Tensor]:
-    """Learnable input rows by node type, as tensors that have no more than their gradients."""
+    """Learned input rows by node type, as tensors that hold only their gradients."""
     found = {}
     for name in session.inputs.tables:
         given = gradients.of(name, slice(None))
