@@ -305,7 +305,7 @@ def calibrated(case: dict[str, Any]) -> dict[str, Any]:
 
 def measured_on_host(case: dict[str, Any]) -> dict[str, Any]:
     """Growth of this process over one that has trained a tiny graph, with the graph mapped from files."""
-    from penstock.train.tiny_run import main as tiny
+    from penstock.train.memory.process_memory import main as tiny
 
     if "module" in case:
         # A user's process has the library of its modules before it asks.

@@ -10,7 +10,7 @@ from penstock.cost.operators import reduction
 from penstock.nn import ModelOptions
 from penstock.nn.user_module import imported_callable
 from penstock.processes import start_python
-from penstock.train.memory import host_forecast
+from penstock.train.memory import process_memory
 
 SOURCES = Path(__file__).parents[1] / "src" / "penstock"
 HOSTILE = ("json", "struct", "multiprocessing", "numpy", "torch", "numba", "penstock")
@@ -43,7 +43,7 @@ def test_a_program_of_the_working_folder_is_not_found(folder):
 
 
 def test_the_process_that_is_measured(folder):
-    assert host_forecast._measured()[0] > 50 << 20
+    assert process_memory._measured()[0] > 50 << 20
 
 
 def test_the_explainer(folder, tmp_path_factory):

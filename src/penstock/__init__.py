@@ -1,12 +1,13 @@
 """Penstock: graph neural network training that is planned, reproducible and hard to kill."""
 
 import os
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.cache_folders import choose_triton_cache
 from penstock.errors import PenstockError
-from penstock.imports import lazy_names
+from penstock.imports import lazy_names, on_call
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -51,18 +52,20 @@ choose_triton_cache()
 os.environ.setdefault("ONEDNN_JIT_PROFILE", "0")
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
-# `train` is a package too, and calling it trains; calling `explain` explains, and `memory` predicts.
 _PACKAGES = ("coflow", "explain", "memory", "nn", "sampling", "train")
 _lookup = lazy_names(
     __name__,
     {
-        "penstock.api": ("Run", "infer", "loader"),
+        "penstock.api": ("Run", "explain", "infer", "loader", "memory", "train"),
         "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
         "penstock.graph.convert": ("load",),
         "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),
         "penstock.service": ("Queue",),
     },
 )
+# `train` is a package too, and calling it trains; calling `explain` explains, and `memory` predicts.
+for _name in ("explain", "memory", "train"):
+    on_call(f"{__name__}.{_name}", partial(_lookup, _name))
 
 
 def __getattr__(name: str) -> Any:

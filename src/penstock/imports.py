@@ -27,11 +27,14 @@ def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
 # Modules that can be called, so that users can write `ps.train(...)` although `train` is a package.
 
 
+_CALLED: dict[str, Callable[[], Any]] = {}
+
+
 class CallableModule(ModuleType):
-    """Calls the function of `penstock.api` that has its name, and shows that function's signature and docstring."""
+    """Calls the function that `on_call` names for it, and shows that function's signature and docstring."""
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        return _function(self)(*given, **named)
+        return _CALLED[self.__name__]()(*given, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a module by its name: functions that call it are sent to other processes, by Ray
@@ -42,11 +45,11 @@ class CallableModule(ModuleType):
     @property
     def __signature__(self) -> inspect.Signature:
         """The signature of the function, for `inspect` and notebooks."""
-        return inspect.signature(_function(self))
+        return inspect.signature(_CALLED[self.__name__]())
 
     def __getattribute__(self, name: str) -> Any:
         # `help` and notebooks read it; a module's own docstring is for those who read its source.
-        return _function(self).__doc__ if name == "__doc__" else super().__getattribute__(name)
+        return _CALLED[self.__name__]().__doc__ if name == "__doc__" else super().__getattribute__(name)
 
 
 def make_callable(name: str) -> None:
@@ -54,6 +57,6 @@ def make_callable(name: str) -> None:
     sys.modules[name].__class__ = CallableModule
 
 
-def _function(module: ModuleType) -> Any:
-    """The function with the module's name; imported at the call, because `penstock.api` imports these modules."""
-    return getattr(import_module("penstock.api"), module.__name__.rpartition(".")[2])
+def on_call(name: str, function: Callable[[], Any]) -> None:
+    """Say what the module of that name calls: `function` looks it up, as what is called lies above the module."""
+    _CALLED[name] = function

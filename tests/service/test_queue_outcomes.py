@@ -13,9 +13,9 @@ from penstock.service.scheduler import MOST_LOST, after_end
 from penstock.service.workers import memory_need
 from penstock.service.workers.tasks import reached
 from penstock.train.job import make_job
-from penstock.train.memory import host_forecast
+from penstock.train.memory import process_memory
 from penstock.train.memory.forecast import MemoryForecast
-from penstock.train.memory.host_forecast import ProcessMemory
+from penstock.train.memory.process_memory import ProcessMemory
 from refusals import check_refusal
 
 JOB = JobRecord(
@@ -206,7 +206,7 @@ def test_the_host_is_granted_what_a_job_takes_beyond_the_pages_that_all_jobs_sha
     parts = {"process": 400, "features": 100}
     known = ProcessMemory(resident=400, files=150)
     found = MemoryForecast("cpu", 0, 0, 0, 500, parts, parts, "a step", "traced", "")
-    monkeypatch.setattr(host_forecast, "_known", lambda: known)
+    monkeypatch.setattr(process_memory, "_known", lambda: known)
     monkeypatch.setattr(memory_need, "forecast", lambda *given, **more: found)
     need = memory_need.memory_need(make_job({}), {"bytes": 0}, 240)
     assert need["forecast"]["host_bytes"] == 350

@@ -11,7 +11,7 @@ from penstock.train.compute_device import chosen_device, device_memory_of
 from penstock.train.execution_modes import choose_execution, needs_placement
 from penstock.train.job import Job
 from penstock.train.labels import LearnedLabels
-from penstock.train.memory.forecast import refusal
+from penstock.train.memory.remedies import refusal
 from penstock.train.session import Session
 from penstock.train.trace.libraries import library_memory
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions

@@ -15,7 +15,7 @@ from penstock.pipeline.schedule import START, Schedule
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.build import make_session
 from penstock.train.job import make_job
-from penstock.train.memory import host_forecast
+from penstock.train.memory import process_memory
 from penstock.train.memory.forecast import bar_of, fitting_forecast, forecast, forecast_fields, size_text
 from penstock.train.tasks import triples
 from penstock.train.trace.batches import LargestBatch, enlarged, largest_batch, load_of
@@ -29,7 +29,7 @@ SMALL = {"fanouts": [5, 3], "hidden": 32, "batch_size": 64, "epochs": 3, "cluste
 @pytest.fixture(autouse=True)
 def stated_process(monkeypatch):
     """What a process takes by itself is not measured in tests: that starts two of them."""
-    monkeypatch.setattr(host_forecast, "_known", lambda: host_forecast.ProcessMemory(resident=400 * MB, files=0))
+    monkeypatch.setattr(process_memory, "_known", lambda: process_memory.ProcessMemory(resident=400 * MB, files=0))
 
 
 def forecast_of(graph, device="cuda", **fields):

@@ -10,7 +10,7 @@ from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.traced import Trace, launches, tracing
 from penstock.train.job import make_job
-from penstock.train.memory import host_forecast
+from penstock.train.memory import process_memory
 from penstock.train.memory.forecast import forecast
 from penstock.train.trace.allocations import META, Allocations
 from penstock.train.trace.kernel_rates import KernelRates, StepWork, kernel_rates
@@ -33,7 +33,7 @@ WAYS = {"whole": {"sampler": "whole"}, "drawn": {"fanouts": [5, 5], "batch_size"
 def assumed_rates(tmp_path, monkeypatch):
     """Whatever was measured on this machine, the stated rates count, and what a process takes is not measured."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
-    monkeypatch.setattr(host_forecast, "_known", lambda: host_forecast.ProcessMemory(resident=400 << 20, files=0))
+    monkeypatch.setattr(process_memory, "_known", lambda: process_memory.ProcessMemory(resident=400 << 20, files=0))
     kernel_rates.cache_clear()
     yield
     kernel_rates.cache_clear()

@@ -8,6 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from penstock.cluster.layout import Setup
+from penstock.cluster.member import Member
 from penstock.cluster.worker.cut_graph import Parts, open_cut_graph
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, open_array
@@ -32,13 +34,15 @@ from penstock.sampling.parts import (
     SharedSampler,
     parted_graph,
     parted_lists,
+    serve_batches,
 )
 from penstock.sampling.registry import DrawOptions, ReadableLists
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.triples import TripleBatch
 from penstock.train.batch_source import BatchSource, batch_size_of, settings_of
 from penstock.train.data import choose_task
-from penstock.train.job import Job
+from penstock.train.inputs import with_edge_fields
+from penstock.train.job import Job, make_job
 from penstock.train.labels import labelled_vertices
 from penstock.train.session import Session
 from penstock.wire import Message
@@ -497,3 +501,25 @@ def read_counts(session: Session, share: Callable[[Planned], Planned]) -> dict[s
                 rows.append(np.asarray(vertices[name], np.int64))
     found = {name: np.unique(np.concatenate(rows), return_counts=True) for name, rows in drawn.items()}
     return {name: (ids, counts) for name, (ids, counts) in found.items()}
+
+
+# The task that draws whole batches for a worker.
+
+_SAMPLER_THREADS = 2
+
+
+def run_sampler(setup: Setup) -> int:
+    """Serve batches until the run is over; returns the exit status.
+
+    It answers from its start: preparing a sampler from the whole graph may take minutes, and workers must see that it
+    lives.
+    """
+    with Member(setup, _SAMPLER_THREADS) as member:
+        samplers: dict[str, Any] = {SAMPLER: None}
+        serve_batches(member.endpoint, samplers)
+        member.announce()
+        member.await_tasks("store")
+        parts, job = Parts(member), make_job(setup.job, "The run's job")
+        samplers[SAMPLER] = job_sampler(parts, with_edge_fields(job, parts.edge_fields()))
+        member.stopped.wait()
+    return 0

@@ -1,7 +1,7 @@
 """Partitioning methods by name. To add one, write a function that is a `Method` and add a line to `METHODS`.
 
-`metis` and `hypergraph` call partitioners (Mt-KaHyPar runs in a process of its own, `mtkahypar_process`); `one_pass`
-has the methods that need none.
+`metis` and `hypergraph` call partitioners (Mt-KaHyPar runs in a process of its own); `one_pass` has the methods that
+need none.
 """
 
 from collections.abc import Callable

@@ -1,15 +1,17 @@
 """`hypergraph`: least communication volume, by Mt-KaHyPar's km1 objective.
 
 One net per vertex: itself and everyone who reads it. The sum over nets of (parts touched - 1) is exactly the number
-of rows that
-cross between parts. Mt-KaHyPar balances one weight, so the constraints are summed for it, and local search restores
-each one afterwards.
+of rows that cross between parts. Mt-KaHyPar balances one weight, so the constraints are summed for it, and local
+search restores each one afterwards.
 """
 
 import subprocess
+import sys
 import tempfile
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +76,7 @@ def _run(problem: Problem, folder: Path) -> None:
     """Run it in a process of its own: Mt-KaHyPar holds the interpreter lock, so nothing else could run or be
     interrupted.
     """
-    arguments = ["-m", "penstock.partition.methods.mtkahypar_process", str(folder)]
+    arguments = ["-c", f"from {__name__} import partition_folder; partition_folder()", str(folder)]
     numbers = [
         str(n) for n in (problem.parts, (problem.tolerance - 1) * 0.6, problem.seed % (1 << 31), problem.threads)
     ]
@@ -90,6 +92,31 @@ def _run(problem: Problem, folder: Path) -> None:
         )
         last = complaint.strip().splitlines()[-1:] or [killed]
         raise PenstockError(f"Mt-KaHyPar failed ({last[0]}): use --method metis or stream.", code="external-failure")
+
+
+def partition_folder() -> None:
+    """What the process does whose arguments are FOLDER PARTS EPSILON SEED THREADS: partition the hypergraph of the
+    folder's `offsets`, `pins` and `weights` and write `assignment.npy`."""
+    import mtkahypar
+
+    folder, parts, epsilon, seed, threads = sys.argv[1:]
+    mtkahypar.set_seed(int(seed))
+    partitioner = mtkahypar.initialize(int(threads), False)
+    context = partitioner.context_from_preset(mtkahypar.PresetType.LARGE_K)
+    context.set_partitioning_parameters(int(parts), float(epsilon), mtkahypar.Objective.KM1)
+    context.logging = False
+    hypergraph = _hypergraph(Path(folder), partitioner, context)
+    assignment = hypergraph.partition(context).get_partition()
+    write_array(Path(folder) / "assignment.npy", np.array(assignment, np.int32))
+
+
+def _hypergraph(folder: Path, partitioner: Any, context: Any) -> Any:
+    # Slices of one memory view instead of lists: the binding reads any sequence, and nothing is held twice.
+    pins = np.ascontiguousarray(open_array(folder / "pins.npy")).data
+    offsets = open_array(folder / "offsets.npy").tolist()
+    nets = [pins[a:b] for a, b in pairwise(offsets)]
+    weights = open_array(folder / "weights.npy").tolist()
+    return partitioner.create_hypergraph(context, len(nets), len(nets), nets, weights, [1] * len(nets))
 
 
 @njit(nogil=True, cache=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.train.job import Job
 from penstock.train.memory.forecast import MemoryForecast, forecast
-from penstock.train.memory.host_forecast import program_file_bytes
+from penstock.train.memory.process_memory import program_file_bytes
 from penstock.train.trace.allocations import PROCESS
 
 _MARGIN, _MARGIN_BYTES = 0.02, 32 << 20

@@ -1,4 +1,4 @@
-"""The kernels that gather rows and step learnable ones, in Triton. Imported where one is launched."""
+"""The kernels that gather rows, step learnable ones and take labels, in Triton. Imported where one is launched."""
 
 # mypy: disable-error-code="no-untyped-def"
 import torch
@@ -271,3 +271,25 @@ def _step_rows(
             value -= speed * g / (tl.sqrt(square) + EPSILON)
         tl.store(second + place, square, mask=held)
         tl.store(rows + place, value, mask=held)
+
+
+# The labels of a batch, for captured training.
+
+
+@triton.jit
+def take_labels(
+    labels, number, counts, weights, batch_size, out, share,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """Copy the labels of one batch from those of the epoch, and each seed's weight in the mean loss; zero past the last
+    seed.
+    """
+    rows = tl.program_id(0) * B + tl.arange(0, B)
+    batch = tl.load(number).to(tl.int64)
+    first = batch * batch_size
+    held = rows < tl.load(counts + batch)
+    column = tl.arange(0, COLUMNS)
+    wanted = (column < WIDTH)[None, :] & (rows < batch_size)[:, None]
+    values = tl.load(labels + (first + rows)[:, None] * WIDTH + column[None, :], mask=wanted & held[:, None], other=0)
+    tl.store(out + rows[:, None] * WIDTH + column[None, :], values, mask=wanted)
+    tl.store(share + rows, tl.where(held, tl.load(weights + batch), 0.0), mask=rows < batch_size)

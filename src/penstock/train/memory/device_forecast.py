@@ -127,6 +127,11 @@ class DeviceForecast:
     recorded: bool = False
     """Whether steps are CUDA graphs that replay without the host, and validations run on the GPU too."""
 
+    @property
+    def bytes(self) -> int:
+        """All that the job takes of the device: torch's segments and the CUDA context."""
+        return self.peak.reserved + self.context
+
 
 def forecast_device(session: Session) -> DeviceForecast:
     """For a session whose parts are on the host; no GPU is used."""

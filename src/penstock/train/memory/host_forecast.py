@@ -1,8 +1,5 @@
 """Predicts what a job takes of the host: the process itself, the graph that it reads, and what its steps allocate."""
 
-import functools
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,24 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
 
-from penstock.cache_folders import cache_folder
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import default_threads
-from penstock.graph.documents import StrictDocument
-from penstock.graph.files import read_document, write_whole
 from penstock.pipeline.batch_rows import as_tensors
 from penstock.pipeline.grouped_batches import group_size, kept_bytes
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
-from penstock.processes import start_python
 from penstock.store.source import RowSource
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.batch_source import layers_of
 from penstock.train.execution_modes import needs_placement
 from penstock.train.layerwise.host import Reach
 from penstock.train.memory.device_forecast import DeviceForecast, tried_on_host
+from penstock.train.memory.process_memory import process_bytes
 from penstock.train.session import Session
 from penstock.train.steps.loaded import LearnAlone, StaleWeights
 from penstock.train.trace.allocations import LIBRARIES, META, PROCESS, AllocationEvent, UntraceableError, traceable
@@ -187,71 +180,7 @@ def _converted(session: Session) -> Callable[[Any], torch.Tensor]:
     return move
 
 
-# What a training process takes of the host before it computes: the interpreter, torch, kernels. Measured once.
-
-_CUDA_ON_HOST = 900 << 20
-"""Bytes of the host that CUDA's libraries and torch's kernels for a GPU take: assumed, not measured."""
-_STATED = 420 << 20
-_TIMEOUT = 120
-
-
-class ProcessMemory(StrictDocument):
-    """The measured memory of a training process."""
-
-    resident: int = Field(ge=0, description="bytes of a process that has trained two steps on a tiny graph")
-    files: int = Field(ge=0, description="how many of them are pages of files: of programs and libraries")
-    measured_on: str | None = Field(None, description="the torch and the Python that were measured; none: stated")
-
-
-def process_bytes(on_device: bool) -> int:
-    """Resident bytes of a process that trains a tiny graph."""
-    return _known().resident + (_CUDA_ON_HOST if on_device else 0)
-
-
-def program_file_bytes() -> int:
-    """How many of these are pages of programs and libraries, which all processes share."""
-    return _known().files
-
-
-@functools.cache
-def _known() -> ProcessMemory:
-    name, file = f"torch {torch.__version__}, Python {sys.version.split()[0]}", cache_folder() / "process.json"
-    try:
-        found = ProcessMemory.model_validate_json(read_document(file))
-        if found.measured_on == name:
-            return found
-    except (OSError, ValueError, ValidationError):
-        pass
-    try:
-        # The first process may have to compile kernels.
-        resident, files = min(_measured(), _measured())
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return ProcessMemory(resident=_STATED, files=0, measured_on=None)
-    found = ProcessMemory(resident=resident, files=files, measured_on=name)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, found.model_dump_json(indent=2))
-    except OSError:
-        # The next process measures it again.
-        return found
-    return found
-
-
-def _measured() -> tuple[int, int]:
-    """The peak of a child process that trains a tiny graph, and how much of it are pages of files."""
-    child = start_python(
-        ["-m", "penstock.train.tiny_run"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    with child:
-        try:
-            said, _ = child.communicate(timeout=_TIMEOUT)
-        finally:
-            child.kill()
-    if child.returncode:
-        raise subprocess.CalledProcessError(child.returncode, child.args)
-    resident, files = map(int, said.split()[-2:])
-    return resident, files
-
+# All that a job takes of the host.
 
 _PINNED_STAGING = 128 << 20
 """Two page-locked buffers through which tables are copied to a GPU."""

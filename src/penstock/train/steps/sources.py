@@ -174,7 +174,7 @@ class VertexSource(Source):
         columns = 1 << (width - 1).bit_length()
         rows = max(1, min(1024, 4096 // columns))
         if launches(batch.labels, batch.labels):
-            from penstock.train.steps.kernels import take_labels
+            from penstock.store.device.kernels import take_labels
 
             take_labels[(-(-size // rows),)](
                 self._labels, slot.slot.number, self.epoch.counts, self._weights, size, batch.labels,

@@ -1,0 +1,106 @@
+"""What a training process takes of the host before it computes: the interpreter, torch, kernels. Measured once.
+
+Run as a program (`python -m`), this module is what is measured: it trains a tiny graph and prints the most bytes that
+its process had, and how many of them were pages of files.
+"""
+
+import functools
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError
+
+from penstock.cache_folders import cache_folder
+from penstock.graph.arrays import Array
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.documents import StrictDocument
+from penstock.graph.files import read_document, write_whole
+from penstock.graph.graph import Graph
+from penstock.memory import file_mb, peak_mb
+from penstock.processes import start_python
+from penstock.train.job import make_job
+
+_CUDA_ON_HOST = 900 << 20
+"""Bytes of the host that CUDA's libraries and torch's kernels for a GPU take: assumed, not measured."""
+_STATED = 420 << 20
+_TIMEOUT = 120
+
+
+class ProcessMemory(StrictDocument):
+    """The measured memory of a training process."""
+
+    resident: int = Field(ge=0, description="bytes of a process that has trained two steps on a tiny graph")
+    files: int = Field(ge=0, description="how many of them are pages of files: of programs and libraries")
+    measured_on: str | None = Field(None, description="the torch and the Python that were measured; none: stated")
+
+
+def process_bytes(on_device: bool) -> int:
+    """Resident bytes of a process that trains a tiny graph."""
+    return _known().resident + (_CUDA_ON_HOST if on_device else 0)
+
+
+def program_file_bytes() -> int:
+    """How many of these are pages of programs and libraries, which all processes share."""
+    return _known().files
+
+
+@functools.cache
+def _known() -> ProcessMemory:
+    name, file = f"torch {torch.__version__}, Python {sys.version.split()[0]}", cache_folder() / "process.json"
+    try:
+        found = ProcessMemory.model_validate_json(read_document(file))
+        if found.measured_on == name:
+            return found
+    except (OSError, ValueError, ValidationError):
+        pass
+    try:
+        # The first process may have to compile kernels.
+        resident, files = min(_measured(), _measured())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ProcessMemory(resident=_STATED, files=0, measured_on=None)
+    found = ProcessMemory(resident=resident, files=files, measured_on=name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, found.model_dump_json(indent=2))
+    except OSError:
+        # The next process measures it again.
+        return found
+    return found
+
+
+def _measured() -> tuple[int, int]:
+    """The peak of a child process that trains a tiny graph, and how much of it are pages of files."""
+    child = start_python(["-m", __name__], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with child:
+        try:
+            said, _ = child.communicate(timeout=_TIMEOUT)
+        finally:
+            child.kill()
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args)
+    resident, files = map(int, said.split()[-2:])
+    return resident, files
+
+
+def main() -> None:
+    """Train two epochs on a ring of 64 vertices."""
+    # Who only asks what was measured need not import training.
+    from penstock.train.run import start_run
+
+    count = 64
+    indptr, indices = np.arange(0, 2 * count + 1, 2), np.arange(2 * count, dtype=np.int32) // 2
+    fields: dict[str, Array] = {"x": np.ones((count, 4), np.float32), "y": np.arange(count) % 2}
+    splits = {"train": np.arange(32), "val": np.arange(32, 64)}
+    graph = Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): EdgeSet(indptr, indices)}, "ring")
+    with tempfile.TemporaryDirectory() as folder:
+        job = {"epochs": 2, "fanouts": [2, 2], "hidden": 8, "device": "cpu", "run": str(Path(folder) / "run")}
+        start_run(make_job(job), graph)
+    print(round(peak_mb() * (1 << 20)), round(file_mb() * (1 << 20)))
+
+
+if __name__ == "__main__":
+    main()
