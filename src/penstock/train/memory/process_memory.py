@@ -8,6 +8,7 @@ import functools
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from pydantic import Field, ValidationError
 
 from penstock.cache_folders import cache_folder
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import default_threads
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.documents import StrictDocument
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
 from penstock.memory import file_mb, peak_mb
 from penstock.processes import start_python
+from penstock.progress import SILENT
 from penstock.train.job import make_job
 
 _CUDA_ON_HOST = 900 << 20
@@ -89,7 +92,12 @@ def _measured() -> tuple[int, int]:
 def main() -> None:
     """Train two epochs on a ring of 64 vertices."""
     # Who only asks what was measured need not import training.
-    from penstock.train.run import start_run
+    from penstock.train.assembly import session_of
+    from penstock.train.checkpoints import TrainState
+    from penstock.train.execution_modes import choose_execution
+    from penstock.train.loop import Loop
+    from penstock.train.run_context import run_context
+    from penstock.train.run_folder import RunFolder
 
     count = 64
     indptr, indices = np.arange(0, 2 * count + 1, 2), np.arange(2 * count, dtype=np.int32) // 2
@@ -97,8 +105,13 @@ def main() -> None:
     splits = {"train": np.arange(32), "val": np.arange(32, 64)}
     graph = Graph({"node": NodeSet(count, fields, splits)}, {("node", "to", "node"): EdgeSet(indptr, indices)}, "ring")
     with tempfile.TemporaryDirectory() as folder:
-        job = {"epochs": 2, "fanouts": [2, 2], "hidden": 8, "device": "cpu", "run": str(Path(folder) / "run")}
-        start_run(make_job(job), graph)
+        given = {"epochs": 2, "fanouts": [2, 2], "hidden": 8, "device": "cpu", "run": str(Path(folder) / "run")}
+        job = make_job({**given, "threads": default_threads()})
+        with run_context(job):
+            session = session_of(job, torch.device("cpu"), graph)
+            session.execution = choose_execution(session, None)
+            with closing(RunFolder.create(job, graph.name, False)) as run:
+                Loop(session, run, TrainState(), SILENT).run(lambda: False)
     print(round(peak_mb() * (1 << 20)), round(file_mb() * (1 << 20)))
 
 
