@@ -11,12 +11,19 @@ from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import SharedExecution
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Pause, Session, Steps
-from penstock.train.steps.compute import VertexCompute
 from penstock.train.steps.engine import Course, Engine
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.host_drawn import HostDrawing
 from penstock.train.steps.parts import Update
-from penstock.train.steps.sources import BatchDrawing, DeviceDrawing, Order, ShareOrder, VertexSource, WholeOrder
+from penstock.train.steps.sources import (
+    BatchDrawing,
+    DeviceDrawing,
+    Order,
+    ShareOrder,
+    VertexCompute,
+    VertexSource,
+    WholeOrder,
+)
 from penstock.train.steps.triples import triple_steps
 from penstock.train.steps.update import LocalUpdate, ServedUpdate, SummedUpdate
 

@@ -155,12 +155,12 @@ class LoaderJob(Job):
 
     @property
     def has_disjoint_seeds(self) -> bool:
-        """See `Job.has_disjoint_seeds`."""
+        """Whether every seed has a neighbourhood of its own, as `disjoint` says."""
         return self.disjoint
 
     @property
     def excludes_examples(self) -> bool:
-        """See `Job.excludes_examples`."""
+        """Whether the edges that a batch is asked for are left out of its neighbourhoods, as `exclude_edges` says."""
         return self.exclude_edges
 
 
