@@ -16,7 +16,7 @@ import yaml
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
 from penstock.progress import Progress
-from penstock.train.checkpoints import read_best, take_newest
+from penstock.train.run_files.checkpoints import read_best, take_newest
 from resuming import equal
 
 PENSTOCK = [sys.executable, str(Path(__file__).with_name("with_internals.py"))]

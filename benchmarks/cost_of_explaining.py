@@ -32,7 +32,7 @@ import psutil
 from clusters import cluster_file, result_of, trained
 from penstock.graph.generate.make import make_graph, recipe_named
 from penstock.partition import Cut, cut
-from penstock.train.run_folder import METRICS
+from penstock.train.run_files.run_folder import METRICS
 
 PACE = ("epoch_s", "step_processor_ms")
 AS_PLAIN = {"remote-bias": 0.0, "feature-share": 1.0}

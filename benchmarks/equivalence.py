@@ -21,7 +21,7 @@ from rich.table import Table
 
 from clusters import cluster_file, communities, losses, result_of, same_end, trained
 from penstock.partition import Cut, cut
-from penstock.train.data import open_data
+from penstock.train.dataset.prepared_graph import open_data
 from penstock.train.job import make_job
 
 TOLERANCE = 1e-4

@@ -29,10 +29,10 @@ from scipy.stats import t as student
 
 from clusters import result_of, trained
 from penstock.partition import Cut, cut, open_partition
-from penstock.train.data import choose_task, open_data
+from penstock.train.dataset.labels import labelled_vertices
+from penstock.train.dataset.prepared_graph import choose_task, open_data
 from penstock.train.internals import Internals
 from penstock.train.job import job_of
-from penstock.train.labels import labelled_vertices
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 LAYERS = 2

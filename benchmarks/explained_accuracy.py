@@ -38,7 +38,7 @@ from explained import DATA, LAYERS, paired, read_lines, settings_of, training_ve
 from in_one_process import NOTHING_REMOTE, Remote, trained
 from penstock.errors import PenstockError
 from penstock.partition import Cut, cut
-from penstock.train.data import open_data
+from penstock.train.dataset.prepared_graph import open_data
 from penstock.train.job import make_job
 
 GRAPHS = ["cora", "citeseer", "cora-ml", "actor", "amazon-photo", "tolokers"]

@@ -23,9 +23,9 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.partition.assignment import cut_into
 from penstock.plan.changes import CountedBatches, RemoteReads
-from penstock.train.data import choose_task, open_data
+from penstock.train.dataset.labels import labelled_vertices
+from penstock.train.dataset.prepared_graph import choose_task, open_data
 from penstock.train.job import make_job
-from penstock.train.labels import labelled_vertices
 
 METHODS = ["metis", "hypergraph", "stream", "chunk", "random"]
 WIDTHS = [32, 128, 512, 1024]

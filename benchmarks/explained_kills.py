@@ -24,7 +24,7 @@ import psutil
 
 from clusters import ClusterRun, arguments_for, cluster_file, communities, losses, result_of, same_end, trained
 from penstock.partition import Cut, cut
-from penstock.train.run_folder import METRICS
+from penstock.train.run_files.run_folder import METRICS
 
 EVERY, DELAY = 20, 5
 LIMIT = 300.0

@@ -28,9 +28,9 @@ from typing import Any
 import torch
 
 from penstock.graph.generate import make_graph, recipe_named
-from penstock.train.checkpoints import read_state
 from penstock.train.job import make_job
 from penstock.train.run import start_run
+from penstock.train.run_files.checkpoints import read_state
 from queue_floods import ABSURD, DESCRIPTORS, connected
 from queue_service import ServiceProcess
 

@@ -42,9 +42,9 @@ from penstock.plan.comparison import Comparison
 from penstock.plan.placement import PlacedUnits
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.progress import SILENT, Progress
-from penstock.train.data import open_data
+from penstock.train.dataset.prepared_graph import open_data
 from penstock.train.job import Job, make_job
-from penstock.train.run_folder import METRICS
+from penstock.train.run_files.run_folder import METRICS
 from products_graph import products
 from replay import PAYLOAD
 

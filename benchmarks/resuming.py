@@ -30,7 +30,7 @@ from rich.table import Table
 
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.graph.csr import build_lists
-from penstock.train.checkpoints import read_best, read_state
+from penstock.train.run_files.checkpoints import read_best, read_state
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 STEPS = 5

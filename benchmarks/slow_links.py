@@ -46,7 +46,7 @@ from penstock.cluster.layout import Setup
 from penstock.errors import PenstockError
 from penstock.partition import Cut, cut
 from penstock.progress import Progress
-from penstock.train.data import open_data
+from penstock.train.dataset.prepared_graph import open_data
 from penstock.train.job import job_of
 
 FREE = 10_000.0

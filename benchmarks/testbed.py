@@ -41,7 +41,7 @@ from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, cut
 from penstock.train.job import job_of
-from penstock.train.run_folder import EVENTS, METRICS
+from penstock.train.run_files.run_folder import EVENTS, METRICS
 from products_graph import products
 
 ONE_AHEAD = {"seeds_depth": 1, "sample_depth": 1, "gather_depth": 1, "transfer_depth": 1}

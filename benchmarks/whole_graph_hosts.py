@@ -62,9 +62,9 @@ from penstock.plan.workloads.entry import PlannedRun
 from penstock.plan.workloads.whole import WHOLE
 from penstock.plan.workloads.whole_section import MESSAGE, WholeGraphExecution, layer_costs
 from penstock.progress import SILENT
-from penstock.train.data import open_data
+from penstock.train.dataset.prepared_graph import open_data
 from penstock.train.job import Job, job_of
-from penstock.train.run_folder import METRICS
+from penstock.train.run_files.run_folder import METRICS
 from replay import PAYLOAD
 from testbed import NOTHING_ELSE
 from whole_graph_cases import volume

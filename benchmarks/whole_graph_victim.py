@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cluster.tasks.__main__ import main
-from penstock.train import checkpoints
+from penstock.train.run_files import checkpoints
 from penstock.train.whole.shared.passes import BackwardPass, ForwardPass
 from penstock.train.whole.shared.state import StepState
 from penstock.train.whole.shared.steps import ExchangedStep

@@ -14,9 +14,9 @@ import torch
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.api import train
 from penstock.graph.csr import build_lists
-from penstock.train.checkpoints import read_best, read_state
 from penstock.train.internals import Internals
 from penstock.train.job import make_job
+from penstock.train.run_files.checkpoints import read_best, read_state
 
 SMALL = {"fanouts": [4, 3], "hidden": 16, "batch_size": 16, "epochs": 2, "checkpoint_minutes": 0, "threads": 1}
 """Seconds are for the graph, not for the model."""

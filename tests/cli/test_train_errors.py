@@ -237,7 +237,7 @@ def test_weights_that_are_no_numbers_are_never_a_checkpoint(tmp_path):
     with refused("diverged"):
         trained(graph, tmp_path / "run", checkpoint_steps=1, norm="layer", model="gin", lr=1e10, optimiser="SGD")
     for file in (tmp_path / "run" / "checkpoints").glob("*.ckpt"):
-        from penstock.train.checkpoints import read_state
+        from penstock.train.run_files.checkpoints import read_state
 
         assert all(bool(values.isfinite().all()) for values in read_state(file)["learned"].values()), file
 

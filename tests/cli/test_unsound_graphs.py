@@ -10,9 +10,9 @@ import penstock as ps
 from in_process import answer, refusal
 from penstock import Cut, Graph, cut
 from penstock.api import train
+from penstock.train.dataset.labels import check_classes
 from penstock.train.job import make_job
-from penstock.train.labels import check_classes
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.run_folder import RunFolder
 from refusals import refused
 from training_graphs import SMALL, community_graph, lists_of, trained, typed_graph
 

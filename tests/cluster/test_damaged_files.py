@@ -10,7 +10,7 @@ from penstock.cluster.tasks.server import _opened
 from penstock.errors import PenstockError
 from penstock.store.parts import owned as owned_module
 from penstock.store.parts.service import own_embedding
-from penstock.train.checkpoints import write_state
+from penstock.train.run_files.checkpoints import write_state
 from refusals import refused
 
 JOB = {"graph": "g", "fanouts": [2]}

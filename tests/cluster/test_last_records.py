@@ -6,11 +6,11 @@ from penstock.cluster.reports import Heartbeat
 from penstock.cluster.tasks.worker import LastRecords, mend_metrics, stands_at_best
 from penstock.report.run_logs import read_trace
 from penstock.report.timeline import steady_window
-from penstock.train.checkpoints import TrainState
-from penstock.train.events import EventLog, add_workers
 from penstock.train.job import make_job
-from penstock.train.records import FolderRecords
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.checkpoints import TrainState
+from penstock.train.run_files.events import EventLog, add_workers
+from penstock.train.run_files.records import FolderRecords
+from penstock.train.run_files.run_folder import RunFolder
 from training_graphs import lines_of
 
 

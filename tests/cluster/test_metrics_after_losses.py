@@ -21,12 +21,12 @@ from penstock.cluster.worker.worker_group import progress_of
 from penstock.pipeline.schedule import Position
 from penstock.progress import SILENT
 from penstock.train.callbacks.calls import Callbacks
-from penstock.train.checkpoints import TrainState
 from penstock.train.job import make_job
 from penstock.train.loop import Loop
 from penstock.train.metrics import METRICS
-from penstock.train.records import NoRecords
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.checkpoints import TrainState
+from penstock.train.run_files.records import NoRecords
+from penstock.train.run_files.run_folder import RunFolder
 from penstock.train.session import Step
 from penstock.train.steps.group import RegroupError
 from penstock.wire import PeerLost

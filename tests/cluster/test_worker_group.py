@@ -19,8 +19,8 @@ from penstock.cluster.worker.layerwise import PartedPlan
 from penstock.cluster.worker.worker_group import progress_of
 from penstock.errors import PenstockError
 from penstock.train.build import make_session
-from penstock.train.checkpoints import TrainState
 from penstock.train.job import make_job
+from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.steps.group import RegroupError
 from penstock.wire import Message
 from refusals import refused

@@ -7,7 +7,7 @@ import pytest
 from penstock.cluster.tasks import worker
 from penstock.cluster.tasks.worker import Worker
 from penstock.pipeline.stages import StageError
-from penstock.train.checkpoints import TrainState
+from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.steps.group import RegroupError
 from penstock.wire import PeerLost, RemoteError
 from refusals import refused

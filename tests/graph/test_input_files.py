@@ -31,8 +31,8 @@ from penstock.report.comparison import read_subject
 from penstock.simulate.shop.shop import read_fjs
 from penstock.simulate.traces.trace import read_trace
 from penstock.store.parts.embedding_files import read_records
-from penstock.train.checkpoints import read_state
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.checkpoints import read_state
+from penstock.train.run_files.run_folder import RunFolder
 from refusals import refused
 from training_graphs import community_graph
 

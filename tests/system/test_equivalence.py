@@ -5,7 +5,7 @@ import pytest
 
 from cluster_runs import JOB, assert_same_losses, cluster_file, in_parts, machines, run_on
 from penstock.cluster.run import resume_cluster_run
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.run_folder import RunFolder
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, lists_of, newest_checkpoint, trained, typed_graph
 

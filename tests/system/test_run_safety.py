@@ -11,7 +11,7 @@ from forks import forked_command, run_forked
 from penstock.api import train
 from penstock.progress import Progress
 from penstock.train.job import make_job
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.run_folder import RunFolder
 from refusals import refused
 from training_graphs import PENSTOCK, community_graph, facts_of, typed_graph
 

@@ -8,9 +8,9 @@ import yaml
 from penstock.graph.csr import build_lists
 from penstock.partition import Cut, cut
 from penstock.store import EmbeddingTable
-from penstock.train.checkpoints import read_state, write_state
 from penstock.train.job import Job, JobFields, make_job
 from penstock.train.optimisers import make_optimiser, make_schedule, step_schedule
+from penstock.train.run_files.checkpoints import read_state, write_state
 from refusals import refused
 from training_graphs import best_checkpoint, community_graph, lines_of, newest_checkpoint, trained, typed_graph
 

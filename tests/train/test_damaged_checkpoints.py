@@ -12,7 +12,7 @@ from penstock import PenstockError
 from penstock.api import train
 from penstock.graph.files import claimed
 from penstock.progress import Progress
-from penstock.train.checkpoints import read_state, write_state
+from penstock.train.run_files.checkpoints import read_state, write_state
 from penstock.train.use import evaluate_run
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained

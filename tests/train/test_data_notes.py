@@ -6,8 +6,8 @@ import pytest
 from penstock import Graph, NodeSet
 from penstock.api import train
 from penstock.progress import Progress
-from penstock.train.data import choose_task
-from penstock.train.data_notes import data_notes
+from penstock.train.dataset.notes import data_notes
+from penstock.train.dataset.prepared_graph import choose_task
 from penstock.train.job import make_job
 from refusals import refused
 from training_graphs import SMALL, community_graph, typed_graph

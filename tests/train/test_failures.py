@@ -154,7 +154,7 @@ def test_a_full_disk_at_a_checkpoint_keeps_the_one_before(graph, tmp_path, monke
 
 
 def test_a_disk_so_full_that_not_even_the_failure_can_be_told(graph, tmp_path, monkeypatch):
-    from penstock.train.run_folder import RunFolder
+    from penstock.train.run_files.run_folder import RunFolder
 
     def full(*arguments, **more):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

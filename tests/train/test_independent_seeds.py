@@ -18,9 +18,9 @@ from penstock.sampling.neighbours import NeighbourSampler
 from penstock.store.embedding import draw_rows
 from penstock.store.initial_rows import InitialRows
 from penstock.train.build import make_session
-from penstock.train.checkpoints import read_state, write_state
 from penstock.train.job import make_job
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.checkpoints import read_state, write_state
+from penstock.train.run_files.run_folder import RunFolder
 from refusals import refused
 from training_graphs import SMALL, assert_same_state, community_graph, newest_checkpoint, trained
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from penstock import PenstockError
-from penstock.train.inputs import Inputs
+from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import make_job
 from refusals import refused
 from training_graphs import community_graph, typed_graph

@@ -6,9 +6,9 @@ import pytest
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.api import train
 from penstock.graph.prepare import component_mask, prepare
-from penstock.train.data import prepared
+from penstock.train.dataset.labels import check_uncut
+from penstock.train.dataset.prepared_graph import prepared
 from penstock.train.job import job_of
-from penstock.train.labels import check_uncut
 from refusals import refused
 from training_graphs import (
     SMALL,

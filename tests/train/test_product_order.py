@@ -10,7 +10,7 @@ from penstock.nn.order_costs import shipped_order_costs
 from penstock.train.auto_values import with_order_costs
 from penstock.train.job import make_job
 from penstock.train.run import resume_run
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.run_folder import RunFolder
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
 
 MODEL = {"model": "gcn", "hidden": 8, "dropout": 0.0}

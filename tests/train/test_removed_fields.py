@@ -9,7 +9,7 @@ from in_process import refusal
 from penstock.api import train
 from penstock.train.internals import BY_MACHINE, REMOVED, Internals, up_to_date
 from penstock.train.job import JobFields, job_fields, make_job, read_job, stored_job
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.run_folder import RunFolder
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained
 

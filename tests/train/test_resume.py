@@ -8,7 +8,7 @@ import torch
 from penstock import PenstockError
 from penstock.api import Run, train
 from penstock.progress import Progress
-from penstock.train import checkpoints
+from penstock.train.run_files import checkpoints
 from refusals import refused
 from training_graphs import (
     SMALL,

@@ -12,9 +12,9 @@ import pytest
 from penstock.api import Run, train
 from penstock.graph import files
 from penstock.progress import Progress
-from penstock.train import run_folder
 from penstock.train.job import make_job
-from penstock.train.run_folder import FORMAT, STATES, VERSION, RunFolder
+from penstock.train.run_files import run_folder
+from penstock.train.run_files.run_folder import FORMAT, STATES, VERSION, RunFolder
 from refusals import refused
 from training_graphs import community_graph, facts_of, trained
 

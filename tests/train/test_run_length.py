@@ -10,8 +10,8 @@ from forks import forked_command
 from penstock import train
 from penstock.progress import Progress
 from penstock.train.assembly import auto_epochs, few_steps_note
-from penstock.train.checkpoints import TrainState
 from penstock.train.job import make_job
+from penstock.train.run_files.checkpoints import TrainState
 from refusals import refused
 from training_graphs import SMALL, community_graph, facts_of, lines_of
 

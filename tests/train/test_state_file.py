@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 
 from penstock import PenstockError
 from penstock.graph.arrays import read_member
-from penstock.train.checkpoints import DamagedState, read_state, write_state
+from penstock.train.run_files.checkpoints import DamagedState, read_state, write_state
 from refusals import refused
 from training_graphs import assert_same_state, same_state
 

@@ -7,7 +7,7 @@ import pytest
 
 from forks import forked_command
 from penstock.api import train
-from penstock.train import run_folder
+from penstock.train.run_files import run_folder
 from penstock.train.use import embed_run, evaluate_run, predict_run
 from refusals import refused
 from training_graphs import SMALL, community_graph, facts_of

@@ -9,9 +9,9 @@ import pytest
 from penstock import Graph, NodeSet
 from penstock.sampling.links import find_reverse
 from penstock.train.build import make_session
+from penstock.train.dataset.labels import labelled_vertices
 from penstock.train.job import make_job
 from penstock.train.job_options import DataOptions
-from penstock.train.labels import labelled_vertices
 from penstock.train.tasks import edges as edges_module
 from penstock.train.tasks import ends as ends_module
 from penstock.train.use import embed_run, evaluate_run, predict_run

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from penstock import Run
 from penstock.api import train
-from penstock.train import run_folder
 from penstock.train.losses import loss_weights
+from penstock.train.run_files import run_folder
 from refusals import refused
 from training_graphs import SMALL, carrying_graph, community_graph, facts_of, labelled_edges, lines_of
 

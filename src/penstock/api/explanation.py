@@ -15,7 +15,7 @@ from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions
 from penstock.report import write_explanation_page
 from penstock.train.build import make_session
-from penstock.train.data import IN_MEMORY
+from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.explain_run import ExplainOptions, explain_session
 from penstock.train.job import make_job
 from penstock.train.run_context import generators_kept

@@ -15,8 +15,8 @@ from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType
 from penstock.nn.user_module import code_at_fault
 from penstock.train.compute_device import chosen_device
-from penstock.train.data import prepared
-from penstock.train.inputs import Inputs, with_edge_fields
+from penstock.train.dataset.inputs import Inputs, with_edge_fields
+from penstock.train.dataset.prepared_graph import prepared
 from penstock.train.job import Job, make_job
 from penstock.train.layerwise.host import HostPlan, Reach, followed_relations
 from penstock.train.layerwise.inference import Inference, evaluating

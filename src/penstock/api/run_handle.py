@@ -18,7 +18,7 @@ from penstock.report.comparison import different_settings
 from penstock.report.run_logs import read_metrics
 from penstock.train.export.exported import export_session
 from penstock.train.job import Job, job_defaults
-from penstock.train.run_folder import METRICS, RunFolder
+from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session
 from penstock.train.use import embeddings, no_such_split, open_session, predictions, predictions_of
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions

@@ -19,11 +19,11 @@ from penstock.graph.graph import Graph
 from penstock.progress import SILENT, Progress
 from penstock.report import write_report_or_note
 from penstock.terminal_progress import shown_progress
-from penstock.train.data import IN_MEMORY
+from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.internals import Internals
 from penstock.train.job import Job, changed_job
 from penstock.train.run import resume_run, start_run
-from penstock.train.run_folder import CLUSTER, RunFolder
+from penstock.train.run_files.run_folder import CLUSTER, RunFolder
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions
 
 # Progress in a notebook: one line for the work under way, which is replaced as it goes on.

@@ -81,7 +81,7 @@ def predict_command(
 
     Example: penstock predict runs/synthetic-arxiv-sage-1 --out predictions.parquet
     """
-    from penstock.train.table_file import check_table_file
+    from penstock.train.run_files.table_file import check_table_file
 
     check_table_file(out, force)
     with measured() as cost, shown_progress(as_json, f"Predicting with the run in {run}.") as progress:
@@ -114,7 +114,7 @@ def embed_command(
 
     Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.npz
     """
-    from penstock.train.table_file import check_table_file
+    from penstock.train.run_files.table_file import check_table_file
 
     check_table_file(out, force)
     with measured() as cost, shown_progress(as_json, f"Embedding with the run in {run}.") as progress:

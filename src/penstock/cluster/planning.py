@@ -36,7 +36,7 @@ from penstock.sampling import MiniBatch
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.assembly import session_of
 from penstock.train.batch_source import make_batch_source
-from penstock.train.data import choose_task, open_data
+from penstock.train.dataset.prepared_graph import choose_task, open_data
 from penstock.train.internals import up_to_date
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches

@@ -32,7 +32,7 @@ from penstock.train.build import make_session
 from penstock.train.job import Job
 from penstock.train.run import found_anywhere
 from penstock.train.run_context import run_context
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.run_folder import RunFolder
 from penstock.train.whole.measured import MeasuredBin, measure_bins
 from penstock.wire import Endpoint, Message, make_credentials
 

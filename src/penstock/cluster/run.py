@@ -29,14 +29,14 @@ from penstock.plan.document import Plan, plan_text, read_plan
 from penstock.processes import polite_interrupt
 from penstock.progress import SILENT, Progress
 from penstock.train.auto_values import with_order_costs
-from penstock.train.checkpoints import take_newest, write_state
-from penstock.train.data import choose_task, open_data, prepared
-from penstock.train.data_notes import data_notes
-from penstock.train.events import add_workers
+from penstock.train.dataset.labels import check_uncut
+from penstock.train.dataset.notes import data_notes
+from penstock.train.dataset.prepared_graph import choose_task, open_data, prepared
 from penstock.train.job import Job, stored_job, write_job
-from penstock.train.labels import check_uncut
 from penstock.train.run import change_epochs, found_anywhere, with_more_epochs
-from penstock.train.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code
+from penstock.train.run_files.checkpoints import take_newest, write_state
+from penstock.train.run_files.events import add_workers
+from penstock.train.run_files.run_folder import CLUSTER, EVENTS, PARTS, PLAN, RunFolder, check_code
 from penstock.wire.coflows import BATCH, EXPLANATIONS, PREPARATION
 from penstock.wire.options import FORMER
 

@@ -25,8 +25,8 @@ from penstock.report.run_logs import (
     read_trace,
     whole,
 )
-from penstock.train.data import IN_MEMORY
-from penstock.train.run_folder import FORMAT, VERSION
+from penstock.train.dataset.prepared_graph import IN_MEMORY
+from penstock.train.run_files.run_folder import FORMAT, VERSION
 
 # In the order in which a batch passes through them.
 STAGES = ("seeds", "sample", "gather", "transfer", "compute", *PASSES)

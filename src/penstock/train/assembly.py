@@ -13,16 +13,23 @@ from penstock.nn.user_module import build_user_module
 from penstock.pipeline.schedule import Schedule
 from penstock.train.batch_source import layers_of
 from penstock.train.callbacks.calls import Callbacks
-from penstock.train.checkpoints import TrainState
 from penstock.train.compute_device import STEPS, device_memory
-from penstock.train.data import choose_task, open_data, prepared, with_empty_relations
+from penstock.train.dataset.inputs import (
+    Inputs,
+    check_model,
+    check_module,
+    is_own_module,
+    sampled_job,
+    with_edge_fields,
+)
+from penstock.train.dataset.labels import LearnedLabels
+from penstock.train.dataset.prepared_graph import choose_task, open_data, prepared, with_empty_relations
 from penstock.train.first_layer.ways import first_layer_reader
-from penstock.train.inputs import Inputs, check_model, check_module, is_own_module, sampled_job, with_edge_fields
 from penstock.train.job import Job
-from penstock.train.labels import LearnedLabels
 from penstock.train.layerwise.inference import evaluating
 from penstock.train.optimisers import make_optimiser, make_schedule
 from penstock.train.run_context import seeded
+from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.session import Session, model_at_fault
 from penstock.train.tasks import Task, make_task
 from penstock.train.user_functions import NO_FUNCTIONS, NOTHING_GIVEN, GivenFunctions, UserFunctions, functions_of

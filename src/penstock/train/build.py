@@ -8,9 +8,9 @@ from penstock.progress import SILENT, Progress
 from penstock.train.assembly import session_of, try_out
 from penstock.train.auto_values import decide_gather_threads, decide_groups, decide_sample_threads
 from penstock.train.compute_device import chosen_device, device_memory_of
+from penstock.train.dataset.labels import LearnedLabels
 from penstock.train.execution_modes import choose_execution, needs_placement
 from penstock.train.job import Job
-from penstock.train.labels import LearnedLabels
 from penstock.train.memory.remedies import refusal
 from penstock.train.session import Session
 from penstock.train.trace.libraries import library_memory

@@ -20,15 +20,15 @@ from penstock.progress import SILENT, Progress
 from penstock.train.assembly import few_steps_note
 from penstock.train.auto_values import with_order_costs
 from penstock.train.build import make_session
-from penstock.train.checkpoints import TrainState, checked_train_state, read_best, take_newest
 from penstock.train.checks import check_job
-from penstock.train.data_notes import data_notes
+from penstock.train.dataset.notes import data_notes
 from penstock.train.finalists import settle
 from penstock.train.job import Job, changed_job, write_job
 from penstock.train.loop import Loop
 from penstock.train.optimisers import keep_ways, load_optimiser, rates_on_device
 from penstock.train.run_context import run_context
-from penstock.train.run_folder import FUNCTIONS, RunFolder, check_code
+from penstock.train.run_files.checkpoints import TrainState, checked_train_state, read_best, take_newest
+from penstock.train.run_files.run_folder import FUNCTIONS, RunFolder, check_code
 from penstock.train.session import Session, device_facts, run_facts
 from penstock.train.tasks import Task
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, check_given_again

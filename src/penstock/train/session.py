@@ -28,13 +28,13 @@ from penstock.progress import SILENT, Progress
 from penstock.traced import is_gpu, is_traced
 from penstock.train.batch_source import clock_for, layers_of
 from penstock.train.callbacks.calls import Callbacks
-from penstock.train.checkpoints import TrainState
-from penstock.train.inputs import Inputs
+from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.layerwise.host import HostPlan, Reach, followed_relations
 from penstock.train.layerwise.inference import Inference
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.run_context import generators_kept, seed_generators, seeded
+from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.tasks import Scores, Task
 from penstock.version import __version__
 

@@ -16,13 +16,13 @@ from penstock.graph.graph import Graph
 from penstock.partition import open_partition, stitch
 from penstock.progress import SILENT, Progress
 from penstock.train.build import make_session
-from penstock.train.checkpoints import read_best
-from penstock.train.data import IN_MEMORY
-from penstock.train.labels import learned_labels
+from penstock.train.dataset.labels import learned_labels
+from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.run_context import generators_kept
-from penstock.train.run_folder import PARTS, RUN, RunFolder, check_code
+from penstock.train.run_files.checkpoints import read_best
+from penstock.train.run_files.run_folder import PARTS, RUN, RunFolder, check_code
+from penstock.train.run_files.table_file import check_table_file, write_table
 from penstock.train.session import Session
-from penstock.train.table_file import check_table_file, write_table
 from penstock.train.tasks import EdgeTask, LinkTask, NodeTask, Scores, TripleTask
 from penstock.train.user_functions import NOTHING_GIVEN, GivenFunctions, without_given_metric
 

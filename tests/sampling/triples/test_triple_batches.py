@@ -16,7 +16,7 @@ from penstock.sampling.triples import (
     triple_negatives,
 )
 from penstock.sampling.triples.batcher import weight_sums
-from penstock.train.data import with_reverses
+from penstock.train.dataset.prepared_graph import with_reverses
 from refusals import refused
 
 KEY = BatchKey(3, 1, 2)

@@ -10,8 +10,8 @@ from penstock.cluster.server import Begin, Gradients, Shard, ShrinkShard, StepRe
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
 from penstock.store.parts.requests import checked
-from penstock.train.checkpoints import DamagedState
 from penstock.train.job import stored_job
+from penstock.train.run_files.checkpoints import DamagedState
 from penstock.wire import Endpoint, Message
 
 _PATIENCE = 0.25

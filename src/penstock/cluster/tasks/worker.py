@@ -31,15 +31,15 @@ from penstock.memory import HOST_PEAK
 from penstock.pipeline.stages import StageError
 from penstock.progress import SILENT, Progress
 from penstock.store.parts import PushMissing, StepPast
-from penstock.train.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
 from penstock.train.compute_device import DeviceFull, is_host_full
-from penstock.train.events import KeptEvents
 from penstock.train.job import Job, stored_job
 from penstock.train.loop import Loop
-from penstock.train.records import Events, FolderRecords, NoRecords, Records
 from penstock.train.run import finish, result_of, take_state
 from penstock.train.run_context import run_context
-from penstock.train.run_folder import METRICS, RunFolder
+from penstock.train.run_files.checkpoints import TrainState, pack_state, read_best, take_newest, unpack_state
+from penstock.train.run_files.events import KeptEvents
+from penstock.train.run_files.records import Events, FolderRecords, NoRecords, Records
+from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
 from penstock.train.steps.group import RegroupError
 from penstock.wire import Message, PeerLost

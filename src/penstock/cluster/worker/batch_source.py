@@ -40,10 +40,10 @@ from penstock.sampling.registry import DrawOptions, ReadableLists
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.triples import TripleBatch
 from penstock.train.batch_source import BatchSource, batch_size_of, settings_of
-from penstock.train.data import choose_task
-from penstock.train.inputs import with_edge_fields
+from penstock.train.dataset.inputs import with_edge_fields
+from penstock.train.dataset.labels import labelled_vertices
+from penstock.train.dataset.prepared_graph import choose_task
 from penstock.train.job import Job, make_job
-from penstock.train.labels import labelled_vertices
 from penstock.train.session import Session
 from penstock.wire import Message
 from penstock.wire.coflows import PREPARATION, Coflow, within_coflow

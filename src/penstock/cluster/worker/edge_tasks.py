@@ -20,7 +20,7 @@ from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.temporal import OF_NODES
 from penstock.sampling.triples import Entities, relations_of
 from penstock.train.batch_source import EdgeTimes, check_sampler_supports, edge_times, seed_field
-from penstock.train.data import choose_edge_type, task_of_edges
+from penstock.train.dataset.prepared_graph import choose_edge_type, task_of_edges
 from penstock.train.job import Job
 from penstock.train.tasks import EdgeTask, LinkTask, Task, TripleTask
 from penstock.train.tasks.edges import labelled_edges

@@ -16,7 +16,7 @@ from penstock.pipeline.batch_rows import PLAIN_ROWS
 from penstock.pipeline.loader import Batch
 from penstock.store.embedding import row_optimiser
 from penstock.store.parts import RemoteEmbedding
-from penstock.train.inputs import CPU, Inputs, edge_rows, types_with
+from penstock.train.dataset.inputs import CPU, Inputs, edge_rows, types_with
 from penstock.train.job import Job
 from penstock.wire import Message
 from penstock.wire.coflows import EMBEDDINGS, within_kind

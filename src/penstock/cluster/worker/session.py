@@ -39,11 +39,11 @@ from penstock.store.source import RowSource
 from penstock.train.assembly import assembled, try_out
 from penstock.train.batch_source import check_sampler_supports, clock_for
 from penstock.train.checks import check_job
-from penstock.train.data import choose_task
+from penstock.train.dataset.inputs import with_edge_fields
+from penstock.train.dataset.labels import labelled_vertices
+from penstock.train.dataset.prepared_graph import choose_task
 from penstock.train.execution_modes import choose_execution, needs_placement, reads_rows_again
-from penstock.train.inputs import with_edge_fields
 from penstock.train.job import Job
-from penstock.train.labels import labelled_vertices
 from penstock.train.run import has_validation
 from penstock.train.run_context import seeded
 from penstock.train.session import Session

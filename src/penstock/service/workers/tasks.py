@@ -26,7 +26,7 @@ from penstock.service.workers.memory_need import memory_need
 from penstock.train.compute_device import assumed_memory, is_host_full
 from penstock.train.job import Job, stored_job
 from penstock.train.run import resume_run, start_run
-from penstock.train.run_folder import RunFolder
+from penstock.train.run_files.run_folder import RunFolder
 from penstock.train.trace.kernel_rates import measure_kernel_rates
 
 # The reports of a task's process to the service, one JSON object per line: its steps, its memory, how it ended.

@@ -7,7 +7,7 @@ from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS
 from penstock.sampling.draws import SCANNED
 from penstock.sampling.sampler_table import SAMPLERS
-from penstock.train.inputs import Inputs
+from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import Job
 
 _MOMENTUM_SCHEDULES = ("OneCycleLR", "CyclicLR")

@@ -25,6 +25,7 @@ from penstock.registry import Registry
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.store.source import RowSource
+from penstock.train.dataset.inputs import Inputs
 from penstock.train.first_layer.aggregated import aggregated_inputs, cheaper_inputs, divided_inputs
 from penstock.train.first_layer.aggregated_slots import (
     aggregated_bytes,
@@ -33,7 +34,6 @@ from penstock.train.first_layer.aggregated_slots import (
     reasons_against_dividing,
 )
 from penstock.train.first_layer.slots import Filler, gathered_bytes, gathered_slots, reasons_against_reading
-from penstock.train.inputs import Inputs
 from penstock.train.job import Job
 
 # The host keeps the first layer's inputs and transforms them where that makes rows narrower, so that fewer bytes are

@@ -21,7 +21,7 @@ from penstock.kernels import njit
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.typed import Relation, edge_type_named
 from penstock.train.batch_source import SeedTimes
-from penstock.train.inputs import Inputs
+from penstock.train.dataset.inputs import Inputs
 from penstock.train.layerwise.plan import Chunk, GrowingChunks, HostLevel, Level, Sampled, cut_into_chunks
 
 # What exact inference reads: every neighbour along the relations that training follows.

@@ -21,7 +21,7 @@ from penstock.pipeline.stages import Stage, StageError, StagePipeline
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.block import block_on
 from penstock.train.compute_device import INFERENCE, device_memory
-from penstock.train.inputs import Inputs
+from penstock.train.dataset.inputs import Inputs
 from penstock.train.layerwise.plan import Chunk, LayerPlan, Sampled
 
 # One layer of a model over chunks of vertices, from a source of rows to a sink of rows.

@@ -19,8 +19,8 @@ from penstock.pipeline.loader import AheadLoader, AheadSampler, Batch, Carrier, 
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.pipeline.stages import StageError
 from penstock.train.compute_device import chosen_device
-from penstock.train.data import prepared, with_empty_relations
-from penstock.train.inputs import Inputs, with_edge_fields
+from penstock.train.dataset.inputs import Inputs, with_edge_fields
+from penstock.train.dataset.prepared_graph import prepared, with_empty_relations
 from penstock.train.loading.batch_fields import BatchFields
 from penstock.train.loading.given_graph import GivenGraph
 from penstock.train.loading.graph_batch import GraphBatch

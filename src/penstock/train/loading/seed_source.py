@@ -15,7 +15,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.links import PairBatcher, find_reverse, known_edges
 from penstock.train.batch_source import make_batch_source
-from penstock.train.data import choose_edge_type, choose_task
+from penstock.train.dataset.prepared_graph import choose_edge_type, choose_task
 from penstock.train.loading.given_graph import EdgeExamples, GivenGraph
 from penstock.train.loading.options import LoaderJob
 from penstock.train.tasks import ALL, make_task

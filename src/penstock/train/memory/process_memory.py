@@ -93,11 +93,11 @@ def main() -> None:
     """Train two epochs on a ring of 64 vertices."""
     # Who only asks what was measured need not import training.
     from penstock.train.assembly import session_of
-    from penstock.train.checkpoints import TrainState
     from penstock.train.execution_modes import choose_execution
     from penstock.train.loop import Loop
     from penstock.train.run_context import run_context
-    from penstock.train.run_folder import RunFolder
+    from penstock.train.run_files.checkpoints import TrainState
+    from penstock.train.run_files.run_folder import RunFolder
 
     count = 64
     indptr, indices = np.arange(0, 2 * count + 1, 2), np.arange(2 * count, dtype=np.int32) // 2

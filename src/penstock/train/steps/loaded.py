@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.nn.drop import dropping
 from penstock.pipeline.loader import Batch, Loaded
-from penstock.train.inputs import Inputs
+from penstock.train.dataset.inputs import Inputs
 from penstock.train.session import Session, Step
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.runner import number_of

@@ -6,8 +6,8 @@ The properties of a task that other packages use are in `graph.tasks.TASK_FACTS`
 from penstock.graph.graph import Graph
 from penstock.graph.tasks import TASK_FACTS
 from penstock.registry import Registry
+from penstock.train.dataset.labels import LearnedLabels
 from penstock.train.job import Job
-from penstock.train.labels import LearnedLabels
 from penstock.train.tasks.edges import EdgeTask, make_edge_task
 from penstock.train.tasks.links import LinkTask, make_link_task
 from penstock.train.tasks.node import NodeTask, make_node_task

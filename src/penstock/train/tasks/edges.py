@@ -22,9 +22,9 @@ from penstock.sampling.links import EdgeBatcher, find_reverse, split_positions
 from penstock.sampling.links.known import Reverse
 from penstock.traced import new_weights
 from penstock.train.batch_source import BatchSource, EdgeTimes, edge_times
-from penstock.train.data import choose_edge_type
+from penstock.train.dataset.labels import LearnedLabels, check_classes, check_learned, recoded
+from penstock.train.dataset.prepared_graph import choose_edge_type
 from penstock.train.job import Job
-from penstock.train.labels import LearnedLabels, check_classes, check_learned, recoded
 from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
 from penstock.train.metrics import default_metric, metric_values

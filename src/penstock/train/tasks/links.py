@@ -36,10 +36,10 @@ from penstock.sampling.links import (
 from penstock.sampling.links.edge_ranks import RANKED_BYTES
 from penstock.store.initial_rows import IDENTITY
 from penstock.train.batch_source import BatchSource, EdgeTimes, edge_times, make_batch_source
-from penstock.train.data import choose_edge_type
+from penstock.train.dataset.labels import LearnedLabels
+from penstock.train.dataset.prepared_graph import choose_edge_type
 from penstock.train.job import Job
 from penstock.train.job_options import LinkOptions
-from penstock.train.labels import LearnedLabels
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import (

@@ -16,8 +16,8 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
 from penstock.train.batch_source import BatchSource, make_batch_source
+from penstock.train.dataset.labels import Labelled, LearnedLabels, labelled_vertices, vertices_to_judge
 from penstock.train.job import Job
-from penstock.train.labels import Labelled, LearnedLabels, labelled_vertices, vertices_to_judge
 from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, LossWeights, loss_weights, number_loss
 from penstock.train.metrics import Metric, default_metric, metric_values

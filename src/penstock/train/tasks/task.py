@@ -18,8 +18,8 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.links import Reverse, supervise
 from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS
 from penstock.train.batch_source import BatchSource, layers_of, make_batch_source
+from penstock.train.dataset.labels import LearnedLabels
 from penstock.train.job import Job
-from penstock.train.labels import LearnedLabels
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import Metric, metric_named
 from penstock.train.user_functions import UserFunctions, own_metric

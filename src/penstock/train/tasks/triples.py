@@ -36,8 +36,8 @@ from penstock.sampling.triples import (
     triple_negatives,
 )
 from penstock.train.batch_source import BatchSource, make_batch_source
+from penstock.train.dataset.labels import LearnedLabels
 from penstock.train.job import Job
-from penstock.train.labels import LearnedLabels
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import Rows, mean_of_batch, pair_blocks

@@ -33,7 +33,7 @@ from penstock.graph.files import (
 from penstock.nn.user_module import user_module_location
 from penstock.store.files import take_blocks
 from penstock.train.job import JOB, Job, read_decided, stored_job, write_job
-from penstock.train.table_file import append_epoch, write_table_of
+from penstock.train.run_files.table_file import append_epoch, write_table_of
 
 # Code that a run folder or a plan names. It is run only with the user's consent, since both may come from others.
 

@@ -7,8 +7,8 @@ from penstock.graph.inspect import shared_vertices, unlearned_classes
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.triples.triple_set import relations_of
+from penstock.train.dataset.labels import labelled_vertices
 from penstock.train.job import Job
-from penstock.train.labels import labelled_vertices
 
 
 def data_notes(graph: Graph, job: Job, task: TaskName) -> Iterator[str]:

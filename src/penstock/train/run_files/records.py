@@ -2,10 +2,10 @@
 
 from typing import Any, Protocol
 
-from penstock.train.checkpoints import Checkpoints
-from penstock.train.events import EventLog
 from penstock.train.job import Job
-from penstock.train.run_folder import EVENTS, RunFolder
+from penstock.train.run_files.checkpoints import Checkpoints
+from penstock.train.run_files.events import EventLog
+from penstock.train.run_files.run_folder import EVENTS, RunFolder
 
 
 class Events(Protocol):

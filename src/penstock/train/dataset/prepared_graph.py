@@ -14,9 +14,9 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph, require_finite
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import Learns, TaskName, is_about, task_for
+from penstock.train.dataset.labels import changed_labels
 from penstock.train.job import Job
 from penstock.train.job_options import DataOptions
-from penstock.train.labels import changed_labels
 
 IN_MEMORY = " (in memory)"
 """Ends the name of a job's graph that was given as an object and cannot be opened again."""
