@@ -52,6 +52,7 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/structure.py
 
 bench: env
 	$(BIN)/python benchmarks/partitioning.py

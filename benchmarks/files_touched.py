@@ -1,9 +1,9 @@
 """How many source files a reader must open to follow a batch: those whose code runs while batches 10 to 20 are trained.
 
 Four runs are watched: on the CPU, with captured steps (on a GPU, or in Triton's interpreter where there is none), as
-one of two workers of a cluster, and as a job of the queue, whose processes count together. In every process that takes
-part, each start of a Python function is seen while the first process that trains is between its 10th and its 20th
-step; code that Numba or Triton has compiled, or that a GPU replays, does not count.
+one of two workers of a cluster, and as a job of the queue. Each start of a Python function is seen while the first
+process that trains is between its 10th and its 20th step; of the queue, in all processes from the submission of a job
+to its end. Code that Numba or Triton has compiled, or that a GPU replays, does not count, and neither do imports.
 Run, in the root of a checkout: python benchmarks/files_touched.py [--only cpu,captured,worker,queue] [--json]
 """
 
@@ -35,14 +35,18 @@ def step():
         with open(folder + "/trainer", "w") as file:
             file.write(str(pid))
         window[0] = 1
-    elif steps[pid] == 20 and window[0] == 1 and open(folder + "/trainer").read() == str(pid):
+    elif steps[pid] == 20 and window[0] == 1 and trainer() == str(pid):
         window[0] = 2
+
+def trainer():
+    return open(folder + "/trainer").read() if os.path.exists(folder + "/trainer") else ""
 
 def entered(code, *rest):
     if code.co_name == "_count" and code.co_filename == sources + "/train/loop.py":
         step()
     key = os.getpid(), code.co_filename
-    if window[0] == 1 and key not in seen and code.co_filename.startswith(sources):
+    # Bodies of modules and classes run when they are imported: they lack the first flag.
+    if window[0] == 1 and code.co_flags & 1 and key not in seen and code.co_filename.startswith(sources):
         seen.add(key)
         with open(f"{folder}/{key[0]}.files", "a") as file:
             file.write(code.co_filename[len(sources) + 1:] + "\\n")
@@ -108,12 +112,17 @@ class Watched:
             raise RuntimeError(f"{words}: exit status {done.returncode}: {done.stderr[-2000:]}")
         return done.stdout
 
+    def mark(self, state: int) -> None:
+        """Open the window by hand (1), or close it (2)."""
+        with (self.folder / "window").open("r+b") as file:
+            file.write(bytes([state]))
+
     def files(self, all_processes: bool) -> set[str]:
         """The files that ran in the window: those of the process that trained, or of all."""
         if (self.folder / "window").read_bytes() != b"\2":
             raise RuntimeError("no process has done 20 steps")
-        trainer = (self.folder / "trainer").read_text()
-        logs = self.folder.glob("*.files") if all_processes else [self.folder / f"{trainer}.files"]
+        trained = "*" if all_processes else (self.folder / "trainer").read_text()
+        logs = self.folder.glob(f"{trained}.files")
         return {line for log in logs for line in log.read_text().splitlines()}
 
 
@@ -146,9 +155,11 @@ def through_queue(watched: Watched, graph: str) -> None:
                 break
             except RuntimeError:
                 continue
+        watched.mark(1)
         said = watched.run("-m", "penstock", "submit", "job.yaml", *at, "--json")
         number = re.search(r'"id": (\d+)', said)
         watched.run("-m", "penstock", "wait", number[1] if number else "1", *at, "--json")
+        watched.mark(2)
         watched.run("-m", "penstock", "serve", "--drain", *at, "--json")
         service.wait(60)
     finally:

@@ -34,11 +34,11 @@ from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.memory import HOST_PEAK, peak_mb
+from penstock.trace.kernel_rates import measure_kernel_rates
+from penstock.trace.libraries import measure_libraries
 from penstock.train.job import Job, make_job
 from penstock.train.memory.forecast import forecast
 from penstock.train.run import start_run
-from penstock.train.trace.kernel_rates import measure_kernel_rates
-from penstock.train.trace.libraries import measure_libraries
 
 MODELS = ("gcn", "sage", "gat", "gin", "rgcn")
 LAYERS = (2, 3, 4, 6, 8, 10)

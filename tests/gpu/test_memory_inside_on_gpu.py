@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from penstock.train.trace.kernel_rates import KernelRates
-from penstock.train.trace.libraries import measure_libraries, memory_inside
+from penstock.trace.kernel_rates import KernelRates
+from penstock.trace.libraries import measure_libraries, memory_inside
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,7 +32,7 @@ def taken_inside(work):
 def test_rates_are_measured_once_and_kept(tmp_path):
     # In a process of its own, as a service does.
     program = (
-        "import penstock.train.trace.kernel_rates as rates;"
+        "import penstock.trace.kernel_rates as rates;"
         "rates.measure_kernel_rates();"
         "rates._measured = None;"
         "rates.measure_kernel_rates();"

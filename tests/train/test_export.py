@@ -11,10 +11,10 @@ import torch
 from in_process import command
 from knowledge_graph import family_graph
 from penstock.api import train
+from penstock.export.exported import export_session, write_safetensors
+from penstock.export.module_specs import part_spec
+from penstock.export.plain import loading
 from penstock.nn import GATLayer
-from penstock.train.export.exported import export_session, write_safetensors
-from penstock.train.export.module_specs import part_spec
-from penstock.train.export.plain import loading
 from penstock.train.use import open_session
 from refusals import refused
 from training_graphs import SMALL, carrying_graph, community_graph, labelled_edges, trained, typed_graph

@@ -10,13 +10,13 @@ import torch
 
 from penstock.api.arguments import opened
 from penstock.errors import PenstockError, nearest
+from penstock.export.exported import export_session
 from penstock.formatting import html_table
 from penstock.graph.graph import Graph
 from penstock.nn.adapter import Adapted
 from penstock.report import write_report
 from penstock.report.comparison import different_settings
 from penstock.report.run_logs import read_metrics
-from penstock.train.export.exported import export_session
 from penstock.train.job import Job, job_defaults
 from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session

@@ -248,7 +248,7 @@ def export_command(
     """
     with measured() as cost, shown_progress(as_json, f"Exporting the run in {run}.") as progress:
         with importing(progress, "torch"):
-            from penstock.train.export.exported import export_session
+            from penstock.export.exported import export_session
             from penstock.train.use import open_session
         session = open_session(run, opened_graph(graph), progress=progress, trust_module=trust_module)
         found = export_session(session, out, to, force)

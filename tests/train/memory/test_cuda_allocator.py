@@ -2,9 +2,9 @@
 
 import pytest
 
+from penstock.trace.allocations import AllocationEvent
+from penstock.trace.allocators import CachingAllocator, device_peak, segment_bytes
 from penstock.traced import MemoryPlace
-from penstock.train.trace.allocations import AllocationEvent
-from penstock.train.trace.allocators import CachingAllocator, device_peak, segment_bytes
 
 MB = 1 << 20
 

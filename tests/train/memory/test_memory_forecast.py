@@ -203,10 +203,10 @@ def test_weights_and_optimiser_state_are_counted_exactly():
 def test_a_step_on_the_host_takes_what_torch_allocates():
     """The traced tensors of a step are those of a real one, batch for batch."""
     from penstock.pipeline.loader import Loaded
+    from penstock.trace.allocations import peak_of
     from penstock.train.memory.device_forecast import _Noted
     from penstock.train.memory.host_forecast import _carried
     from penstock.train.steps.loaded import LearnAlone, StaleWeights
-    from penstock.train.trace.allocations import peak_of
     from penstock.train.trace.batches import LargestBatch
     from penstock.train.trace.fake_session import traced_session
 

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from penstock.train.trace import libraries
-from penstock.train.trace.allocations import Allocations
-from penstock.train.trace.libraries import LibraryMemory, column_sums_bytes, memory_inside
+from penstock.trace import libraries
+from penstock.trace.allocations import Allocations
+from penstock.trace.libraries import LibraryMemory, column_sums_bytes, memory_inside
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ import torch
 
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
+from penstock.trace.allocations import META, Allocations
+from penstock.trace.kernel_rates import KernelRates, StepWork, kernel_rates
 from penstock.traced import Trace, launches, tracing
 from penstock.train.job import make_job
 from penstock.train.memory import process_memory
 from penstock.train.memory.forecast import forecast
-from penstock.train.trace.allocations import META, Allocations
-from penstock.train.trace.kernel_rates import KernelRates, StepWork, kernel_rates
 
 RATES = KernelRates(
     bytes_s=1e12,

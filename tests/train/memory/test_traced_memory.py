@@ -9,13 +9,13 @@ from torch.utils._pytree import tree_leaves
 
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import START, Schedule
+from penstock.trace.allocations import AllocationEvent, Allocations, peak_of
+from penstock.trace.allocators import DevicePeak, Heap, heap_peak
 from penstock.train.batch_source import layers_of
 from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.layerwise.host import Reach, frontiers
 from penstock.train.run_context import run_context
-from penstock.train.trace.allocations import AllocationEvent, Allocations, peak_of
-from penstock.train.trace.allocators import DevicePeak, Heap, heap_peak
 from penstock.train.whole import traced
 from penstock.train.whole.memory import Decision, bin_sizes, decided_sizes
 from penstock.train.whole.plan import make_plan, vertices_by_level

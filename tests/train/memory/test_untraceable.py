@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penstock.errors import PenstockError
-from penstock.train.trace.allocations import UntraceableError, asks_for_numbers, traceable
+from penstock.trace.allocations import UntraceableError, asks_for_numbers, traceable
 
 META = torch.device("meta")
 

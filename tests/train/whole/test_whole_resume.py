@@ -9,9 +9,9 @@ import pytest
 from forks import ForkedProgram, forked_command
 from penstock.api import train
 from penstock.progress import Progress
+from penstock.trace.allocations import PeakMemory
 from penstock.train.build import make_session
 from penstock.train.job import job_of
-from penstock.train.trace.allocations import PeakMemory
 from penstock.train.whole import execution
 from refusals import refused
 from training_graphs import (

@@ -21,6 +21,7 @@ from penstock.store import CachedSource, RowSource, cached_source
 from penstock.store.device.copies import to_device
 from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
+from penstock.trace.allocations import UntraceableError
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import MemoryModel, PlacementDecision, decide, untraced_sentence
 from penstock.train.device.memory import (
@@ -41,7 +42,6 @@ from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps.sources import Share, ShareOfSchedule
-from penstock.train.trace.allocations import UntraceableError
 
 # The GPU memory that a worker's steps take, predicted by a trace, or by trial steps where that is not possible. A
 # worker that has the whole graph computes like a single GPU whose batches are the worker's shares, so that is traced.

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from penstock.trace.allocations import PROCESS
 from penstock.train.job import Job
 from penstock.train.memory.forecast import MemoryForecast, forecast
 from penstock.train.memory.process_memory import program_file_bytes
-from penstock.train.trace.allocations import PROCESS
 
 _MARGIN, _MARGIN_BYTES = 0.02, 32 << 20
 """What is granted beyond the forecast: forecasts may be off by a percent, and a process's memory varies a little."""

@@ -17,6 +17,7 @@ from penstock.plan.residence import NoRoomError, Place
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.streams import rest
 from penstock.store.source import RowSource
+from penstock.trace.libraries import library_memory
 from penstock.train.compute_device import device_memory_of
 from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay
@@ -24,7 +25,6 @@ from penstock.train.job import Job
 from penstock.train.job_options import Where
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session, model_at_fault, state_kept
-from penstock.train.trace.libraries import library_memory
 
 # What a step keeps in a device's memory, learned from two small ones before anything is placed.
 #

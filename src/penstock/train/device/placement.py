@@ -5,6 +5,8 @@ from dataclasses import replace
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
+from penstock.trace.allocations import UntraceableError
+from penstock.trace.libraries import measure_libraries
 from penstock.traced import FEATURES, TOPOLOGY
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import PlacementDecision, decide, nothing_placed
@@ -17,8 +19,6 @@ from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import TIMED, Session
 from penstock.train.steps.triples import CAPTURED_TRIPLES, reasons_against_capture
-from penstock.train.trace.allocations import UntraceableError
-from penstock.train.trace.libraries import measure_libraries
 
 # Where a session's graph goes on a device: decided by what its steps are predicted to need, and carried out.
 

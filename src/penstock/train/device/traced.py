@@ -15,6 +15,9 @@ from penstock.plan.residence import Place
 from penstock.sampling.device.block import HOST_LISTS, Room, largest_room
 from penstock.sampling.device.hops import Slot
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.trace.allocations import META, Allocations, traceable
+from penstock.trace.allocators import DevicePeak, device_peak
+from penstock.trace.kernel_rates import kernel_rates
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
@@ -25,12 +28,9 @@ from penstock.train.job import Job
 from penstock.train.session import Session
 from penstock.train.steps.engine import Engine
 from penstock.train.steps.loaded import LearnAlone
-from penstock.train.trace.allocations import META, Allocations, traceable
-from penstock.train.trace.allocators import DevicePeak, device_peak
 from penstock.train.trace.batches import LargestBatch, carried, enlarged, largest_batch, try_small_batch
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.inference import trace_inference, trace_last_inference
-from penstock.train.trace.kernel_rates import kernel_rates
 
 _STEPS = 2
 """The first step allocates what later ones keep, so two are traced."""

@@ -12,6 +12,9 @@ from penstock.pipeline.batch_rows import HostCarrier
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence
+from penstock.trace.allocations import Allocations, UntraceableError, peak_of, tensors_in
+from penstock.trace.allocators import DevicePeak
+from penstock.trace.libraries import library_memory
 from penstock.traced import FEATURES, TOPOLOGY
 from penstock.train.auto_values import decide_sample_threads
 from penstock.train.batch_source import layers_of
@@ -25,9 +28,6 @@ from penstock.train.optimisers import make_optimiser
 from penstock.train.run_context import generators_kept
 from penstock.train.session import Session
 from penstock.train.steps.loaded import loss_of
-from penstock.train.trace.allocations import Allocations, UntraceableError, peak_of, tensors_in
-from penstock.train.trace.allocators import DevicePeak
-from penstock.train.trace.libraries import library_memory
 from penstock.train.whole.execution import decide_step
 from penstock.train.whole.memory import decided_sizes, free_bytes
 from penstock.train.whole.plan import vertices_by_level

@@ -8,11 +8,11 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
+from penstock.trace.allocations import CATEGORIES, CONTEXT
 from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
 from penstock.train.memory.host_forecast import HostForecast, forecast_host
 from penstock.train.memory.remedies import counted_session, fits, refusal
-from penstock.train.trace.allocations import CATEGORIES, CONTEXT
 
 # The memory of a job, predicted before it runs and without touching a device.
 

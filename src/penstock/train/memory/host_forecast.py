@@ -15,6 +15,9 @@ from penstock.pipeline.grouped_batches import group_size, kept_bytes
 from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import Schedule
 from penstock.store.source import RowSource
+from penstock.trace.allocations import LIBRARIES, META, PROCESS, AllocationEvent, UntraceableError, traceable
+from penstock.trace.allocators import heap_peak
+from penstock.trace.libraries import LOADED_ON_HOST
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.batch_source import layers_of
 from penstock.train.execution_modes import needs_placement
@@ -23,12 +26,9 @@ from penstock.train.memory.device_forecast import DeviceForecast, tried_on_host
 from penstock.train.memory.process_memory import process_bytes
 from penstock.train.session import Session
 from penstock.train.steps.loaded import LearnAlone, StaleWeights
-from penstock.train.trace.allocations import LIBRARIES, META, PROCESS, AllocationEvent, UntraceableError, traceable
-from penstock.train.trace.allocators import heap_peak
 from penstock.train.trace.batches import LargestBatch, largest_batch
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.inference import trace_inference, trace_last_inference
-from penstock.train.trace.libraries import LOADED_ON_HOST
 from penstock.train.whole.execution import decide_step
 from penstock.train.whole.memory import decided_sizes
 from penstock.train.whole.plan import vertices_by_level

@@ -10,6 +10,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.sampling.sampler_table import SAMPLERS
+from penstock.trace.libraries import library_memory
 from penstock.traced import weights_only_counted
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import with_order_costs
@@ -18,7 +19,6 @@ from penstock.train.job import Job
 from penstock.train.memory.device_forecast import DeviceForecast, forecast_device
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
-from penstock.train.trace.libraries import library_memory
 
 _UNCOUNTABLE = ("verflow", "too large", "invalid shape", "invalid for input of size")
 """Parts of torch's and NumPy's messages about sizes that exceed 64 bits."""

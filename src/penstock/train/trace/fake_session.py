@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from penstock.progress import SILENT
+from penstock.trace.allocations import META, OPTIMISER, WEIGHTS, Allocations
 from penstock.traced import Trace, memory_for, tracing
 from penstock.train.compute_device import UNKNOWN, assumed_memory, device_memory_of, is_assumed
 from penstock.train.optimisers import make_optimiser
 from penstock.train.session import Session
-from penstock.train.trace.allocations import META, OPTIMISER, WEIGHTS, Allocations
 
 _OPTIMISER_MODULES = ("torch.optim.", "torch.utils._foreach_utils")
 _SUPPORTED_DEVICES = (

@@ -10,12 +10,12 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.device.block import on_device
+from penstock.trace.allocations import ACTIVATIONS, META, Allocations
 from penstock.traced import current_trace, is_gpu, memory_for
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.inference import Inference, evaluating
 from penstock.train.layerwise.plan import Sampled
 from penstock.train.session import Session
-from penstock.train.trace.allocations import ACTIVATIONS, META, Allocations
 
 _READ = 2
 """Chunks whose rows are in memory at once: the one being computed, and the next."""

@@ -19,6 +19,8 @@ from penstock.partition.bins import breadth_first
 from penstock.partition.problem import merged_lists
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
+from penstock.trace.allocations import UntraceableError
+from penstock.trace.libraries import measure_libraries
 from penstock.train.batch_source import layers_of
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.layerwise.host import HostPlan, Reach
@@ -28,8 +30,6 @@ from penstock.train.run_context import device_peak
 from penstock.train.session import Pause, Session, Steps
 from penstock.train.steps.engine import Course
 from penstock.train.steps.one_by_one import OneByOne
-from penstock.train.trace.allocations import UntraceableError
-from penstock.train.trace.libraries import measure_libraries
 from penstock.train.whole.in_place import InPlaceStep
 from penstock.train.whole.memory import (
     BinSize,

@@ -12,16 +12,16 @@ from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import START, Planned, Schedule
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import CHUNK, DeviceBlock
+from penstock.trace.allocations import META, AllocationEvent, PeakMemory, UntraceableError, traceable
+from penstock.trace.allocators import DevicePeak, device_peak, heap_peak
+from penstock.trace.kernel_rates import kernel_rates
+from penstock.trace.libraries import LOADED_ON_HOST
 from penstock.traced import FEATURES, TOPOLOGY, array_of, current_trace, memory_for, room, stand_in, tensor_of
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course
-from penstock.train.trace.allocations import META, AllocationEvent, PeakMemory, UntraceableError, traceable
-from penstock.train.trace.allocators import DevicePeak, device_peak, heap_peak
 from penstock.train.trace.batches import try_small_batch
 from penstock.train.trace.fake_session import input_density, traced_session
 from penstock.train.trace.inference import trace_inference, trace_last_inference
-from penstock.train.trace.kernel_rates import kernel_rates
-from penstock.train.trace.libraries import LOADED_ON_HOST
 from penstock.train.whole.in_place import Factors, InPlaceStep
 from penstock.train.whole.levels import KeptLevel
 from penstock.train.whole.memory import BinSize, Decision

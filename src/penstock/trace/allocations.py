@@ -18,10 +18,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.errors import PenstockError
+from penstock.trace.kernel_rates import StepWork
+from penstock.trace.libraries import library_workspaces, memory_inside
+from penstock.trace.shapes import like, rule_for
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, MemoryPlace, current_category, current_place, memory_for
-from penstock.train.trace.kernel_rates import StepWork
-from penstock.train.trace.libraries import library_workspaces, memory_inside
-from penstock.train.trace.shapes import like, rule_for
 
 # The purposes of memory, as predictions list them.
 

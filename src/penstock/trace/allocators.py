@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from penstock.trace.allocations import AllocationEvent, PeakMemory
 from penstock.traced import MemoryPlace
-from penstock.train.trace.allocations import AllocationEvent, PeakMemory
 
 # torch's caching allocator for a GPU, simulated: what is reserved of the device for the tensors of a trace.
 #

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.train.export.plain.attention import Gat
-from penstock.train.export.plain.edge_lists import Edges
+from penstock.export.plain.attention import Gat
+from penstock.export.plain.edge_lists import Edges
 
 Kind = tuple[str, str, str]
 Rows = dict[str, Tensor]

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from penstock.train.export.plain.edge_lists import Edges, not_zero
-from penstock.train.export.plain.parts import build
-from penstock.train.export.plain.typed_layers import kind_of
+from penstock.export.plain.edge_lists import Edges, not_zero
+from penstock.export.plain.parts import build
+from penstock.export.plain.typed_layers import kind_of
 
 
 class _Model(nn.Module):

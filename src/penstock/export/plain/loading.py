@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from penstock.train.export.plain.models import EmbeddingModel, PlainModel, TypedModel
-from penstock.train.export.plain.parts import build
+from penstock.export.plain.models import EmbeddingModel, PlainModel, TypedModel
+from penstock.export.plain.parts import build
 
 _TYPES = {
     "F64": torch.float64,

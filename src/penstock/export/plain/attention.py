@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.train.export.plain.edge_lists import Edges
+from penstock.export.plain.edge_lists import Edges
 
 
 class Gat(nn.Module):

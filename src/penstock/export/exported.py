@@ -15,18 +15,18 @@ import torch
 from torch import nn
 
 from penstock.errors import PenstockError, nearest
+from penstock.export.module_specs import Spec, end_spec, join_spec, part_spec, renamed_weights
+from penstock.export.plain import loading
 from penstock.graph.files import new_folder, replace_whole, write_whole
 from penstock.graph.graph import Graph
 from penstock.nn.zoo.model import EmbeddingModel, GraphModel, LayerEnd, layer_widths
 from penstock.nn.zoo.typed import TypedModel
-from penstock.train.export.module_specs import Spec, end_spec, join_spec, part_spec, renamed_weights
-from penstock.train.export.plain import loading
 from penstock.train.session import Session
 from penstock.version import __version__
 
 # model.py, the one source file of an exported folder: the files of `plain`, joined.
 
-PACKAGE = "penstock.train.export.plain"
+PACKAGE = "penstock.export.plain"
 FILES = (
     *("edge_lists", "layers", "attention", "typed_layers", "layer_ends", "heads", "parts", "models"),
     "loading",

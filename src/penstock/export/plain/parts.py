@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import nn
 
-from penstock.train.export.plain.attention import Gat, Transformer
-from penstock.train.export.plain.heads import Dot, EdgeClassifier, PairMlp, RelationScorer
-from penstock.train.export.plain.layer_ends import Join, LayerEnd
-from penstock.train.export.plain.layers import Dense, Gcn, Gin, Sage
-from penstock.train.export.plain.typed_layers import Hgt, OneHotRgcn, Rgcn, TypedDense, TypedGat
+from penstock.export.plain.attention import Gat, Transformer
+from penstock.export.plain.heads import Dot, EdgeClassifier, PairMlp, RelationScorer
+from penstock.export.plain.layer_ends import Join, LayerEnd
+from penstock.export.plain.layers import Dense, Gcn, Gin, Sage
+from penstock.export.plain.typed_layers import Hgt, OneHotRgcn, Rgcn, TypedDense, TypedGat
 
 PARTS: dict[str, type[nn.Module]] = {
     each.__name__: each

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from penstock.train.export.plain.edge_lists import Edges
+from penstock.export.plain.edge_lists import Edges
 
 
 class Sage(nn.Module):
