@@ -3,6 +3,7 @@ job itself is."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -59,7 +60,25 @@ def _countable() -> Iterator[None]:
         ) from error
 
 
-def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None = None) -> PenstockError:
+@dataclass(frozen=True)
+class Remedy:
+    """A change of a job that makes it fit."""
+
+    change: str
+    """The change in words: `batch_size to 256`."""
+    fields: dict[str, Any]
+    device_bytes: int
+
+
+class TooLargeError(PenstockError):
+    """A job that does not fit its device; `remedies` are the changes that the message names."""
+
+    def __init__(self, sentence: str, remedies: list[Remedy]) -> None:
+        super().__init__(sentence, code="out-of-memory")
+        self.remedies = remedies
+
+
+def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None = None) -> TooLargeError:
     """The error for a job that does not fit: what it needs, what there is, and which changes make it fit."""
     whole = _device_part(job, graph, UNKNOWN, module)
     usable = int(job.device_share * device_memory)
@@ -69,8 +88,9 @@ def refusal(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.
         drawn = SAMPLERS[job.sampler].makes_batches
         tried = "pinned features nor smaller batches" if drawn else "bins nor kept rows on the host"
         mend = f"neither {tried} nor bfloat16 make it fit; lower hidden or layers"
-        return PenstockError(f"{needs}: {mend}.", code="out-of-memory")
-    return PenstockError(f"{needs}: set {', or '.join(fitting)}.", code="out-of-memory")
+        return TooLargeError(f"{needs}: {mend}.", [])
+    named = ", or ".join(f"{each.change} ({_gb(each.device_bytes)})" for each in fitting)
+    return TooLargeError(f"{needs}: set {named}.", fitting)
 
 
 def fits(reserved: int, context: int, job: Job, device_memory: int) -> bool:
@@ -83,8 +103,8 @@ def _device_part(job: Job, graph: Graph | None, device_memory: int, module: torc
         return forecast_device(session)
 
 
-def _tried(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None) -> Iterator[str]:
-    """Changes that make the job fit by its own prediction, with what it then takes; of one field's values the first."""
+def _tried(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.Module | None) -> Iterator[Remedy]:
+    """Changes that make the job fit by its own prediction; of one field's values only the first."""
     done: set[str] = set()
     for name, change, fields in _changes(job):
         if name in done:
@@ -96,7 +116,7 @@ def _tried(job: Job, graph: Graph | None, device_memory: int, module: torch.nn.M
             continue
         if fits(found.peak.reserved, found.context, job, device_memory):
             done.add(name)
-            yield f"{change} ({_gb(found.bytes)})"
+            yield Remedy(change, fields, found.bytes)
 
 
 def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
