@@ -37,8 +37,9 @@ _LONGEST = 1 << 20
 
 _IMPORTED = (
     *("penstock.cli.data", "penstock.cli.partition", "penstock.cli.train", "penstock.train.run"),
-    *(f"penstock.cluster.tasks.{task}" for task in ("sampler", "server", "store", "worker")),
-    *("penstock.nn.layers.entry", "cryptography.hazmat.backends.openssl.backend", "encodings.idna"),
+    *(f"penstock.cluster.tasks.{task}" for task in ("server", "store", "worker")),
+    *("penstock.cluster.worker.batch_source", "penstock.nn.layers.entry"),
+    *("cryptography.hazmat.backends.openssl.backend", "encodings.idna"),
 )
 """What tasks and commands import, some of it only when they need it."""
 

@@ -43,7 +43,7 @@ from penstock.train.batch_source import BatchSource, batch_size_of, settings_of
 from penstock.train.dataset.inputs import with_edge_fields
 from penstock.train.dataset.labels import labelled_vertices
 from penstock.train.dataset.prepared_graph import choose_task
-from penstock.train.job import Job, make_job
+from penstock.train.job import Job, stored_job
 from penstock.train.session import Session
 from penstock.wire import Message
 from penstock.wire.coflows import PREPARATION, Coflow, within_coflow
@@ -519,7 +519,7 @@ def run_sampler(setup: Setup) -> int:
         serve_batches(member.endpoint, samplers)
         member.announce()
         member.await_tasks("store")
-        parts, job = Parts(member), make_job(setup.job, "The run's job")
+        parts, job = Parts(member), stored_job(setup.job, "The run's job")
         samplers[SAMPLER] = job_sampler(parts, with_edge_fields(job, parts.edge_fields()))
         member.stopped.wait()
     return 0
