@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from penstock.errors import PenstockError
-from penstock.graph.documents import AUTO, is_auto
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -94,8 +93,8 @@ def default_text(field: "FieldInfo") -> str:
     value = field.get_default(call_default_factory=True)
     if value is None or value == {}:
         return ""
-    if is_auto(field) and value == 0:
-        return AUTO
+    if _is_auto(field) and value == 0:
+        return "auto"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -138,15 +137,22 @@ def _completer(words: list[str]) -> Callable[[str], list[str]]:
     return complete
 
 
+def _is_auto(field: "FieldInfo") -> bool:
+    # Imported when a command with flags of a job is built: the list of commands does not wait for pydantic.
+    from penstock.graph.documents import is_auto
+
+    return is_auto(field)
+
+
 def _plain_type(field: "FieldInfo") -> Any:
-    if get_origin(field.annotation) in (list, dict) or is_auto(field):
+    if get_origin(field.annotation) in (list, dict) or _is_auto(field):
         return str
     kinds = [kind for kind in (get_args(field.annotation) or [field.annotation]) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float) and not choices(field) else str
 
 
 def _metavar(field: "FieldInfo") -> str:
-    if is_auto(field):
+    if _is_auto(field):
         return "N"
     kind = _plain_type(field)
     if get_origin(field.annotation) is list:

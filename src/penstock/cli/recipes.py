@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,7 +11,9 @@ from rich.table import Table
 from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json
 from penstock.errors import PenstockError
 from penstock.graph.files import write_whole
-from penstock.train.recipes import Recipe, job_text, recipe_for, recipes_for, shipped_recipes
+
+if TYPE_CHECKING:
+    from penstock.train.recipes import Recipe
 
 
 def recipes_command(
@@ -29,6 +31,8 @@ def recipes_command(
 
     Example: penstock recipes cora gat --out job.yaml
     """
+    from penstock.train.recipes import job_text, recipe_for, recipes_for, shipped_recipes
+
     if data_set is None or model is None:
         if out is not None:
             raise PenstockError("--out writes one job file: name a set and a model before it.", code="option-missing")
@@ -52,11 +56,11 @@ def recipes_command(
         print(f"{out} written: penstock train {out}")
 
 
-def _facts(recipe: Recipe) -> dict[str, Any]:
+def _facts(recipe: "Recipe") -> dict[str, Any]:
     return recipe.model_dump(exclude={"job"})
 
 
-def _print(found: tuple[Recipe, ...]) -> None:
+def _print(found: "tuple[Recipe, ...]") -> None:
     """Print a table on a terminal, and plain lines elsewhere."""
     rows = [
         (recipe.set, recipe.model, recipe.metric, recipe.published_text, recipe.reached_text, recipe.source or "")

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple, get_args, get_origin
-
-import yaml
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from penstock.errors import PenstockError, nearest
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 MOST_POINTS = 1000
 _PART = re.compile(r"([^.\[\]=]+)(?:\[([^\[\]]+)\])?")
@@ -68,7 +68,7 @@ def points_of(sweeps: Sequence[Sweep]) -> list[Point]:
     return [dict(zip(fields, values, strict=True)) for values in product(*(each.values for each in sweeps))]
 
 
-def fields_of(model: type[BaseModel], before: FieldPath = ()) -> list[FieldPath]:
+def fields_of(model: "type[BaseModel]", before: FieldPath = ()) -> list[FieldPath]:
     """The paths of all fields of a document that hold a value, those of documents within it among them."""
     found: list[FieldPath] = []
     for name, field in model.model_fields.items():
@@ -95,6 +95,8 @@ def said(point: Point) -> str:
 
 
 def _value(text: str, sweep: str) -> Any:
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -103,8 +105,11 @@ def _value(text: str, sweep: str) -> Any:
         ) from None
 
 
-def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+def _inner_model(annotation: Any) -> "tuple[type[BaseModel] | None, bool]":
     """The document that a field holds, if any, and whether it may hold several of them."""
+    # Imported here, since commands show their help without documents.
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     for each in get_args(annotation):

@@ -6,10 +6,7 @@ is checked before it is returned. `enumeration` has the exact search; `bilevel` 
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from penstock.errors import PenstockError
-from penstock.graph.documents import first_problem
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
@@ -32,7 +29,10 @@ SCHEDULERS: "Registry[Scheduler]" = Registry(
 
 def make_schedule(shop: "Shop", name: str, options: dict[str, Any] | None = None) -> "ShopSchedule":
     """The validated schedule of a scheduler; `options` are the fields of its own options."""
-    # Imported here, so that help lists the schedulers without loading kernels.
+    # Imported here, so that help lists the schedulers without loading kernels and pydantic.
+    from pydantic import ValidationError
+
+    from penstock.graph.documents import first_problem
     from penstock.simulate.shop.schedule import check_schedule
 
     scheduler = SCHEDULERS[name]
