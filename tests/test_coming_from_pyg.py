@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.train.job import Job
+from penstock.train.job import JobFields
 from penstock.train.loading.options import PYG_ARGUMENTS
 from training_graphs import carrying_graph, typed_graph
 
@@ -50,7 +50,7 @@ def test_options_of_ours_exist():
     """Every option that the tables name as `option: value` is a field of a job, or of a cluster file or a spec."""
     others = {"reverse", "launcher"}
     named = re.findall(r"`(\w+): [^`]+`", PAGE.split("## PyG → Penstock")[1])
-    assert named and set(named) <= set(Job.model_fields) | others, set(named) - set(Job.model_fields)
+    assert named and set(named) <= set(JobFields.model_fields) | others, set(named) - set(JobFields.model_fields)
 
 
 def test_arguments_of_pyg_are_answered_as_the_page_says():

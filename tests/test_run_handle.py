@@ -13,7 +13,7 @@ import penstock as ps
 from penstock.api.training import NotebookProgress, shown_in_notebooks
 from penstock.plan.document import Plan
 from penstock.progress import SILENT
-from penstock.train.job import Job
+from penstock.train.job import Job, JobFields
 from refusals import refused
 from training_graphs import SMALL, carrying_graph, community_graph, labelled_edges, typed_graph
 
@@ -150,8 +150,8 @@ def test_objects_show_themselves_in_notebooks(run, tmp_path):
 
 def test_train_names_every_field_of_a_job():
     parameters = inspect.signature(ps.train).parameters
-    assert set(Job.model_fields) - {"model", "graph"} <= set(parameters)
-    for name, field in Job.model_fields.items():
+    assert set(JobFields.model_fields) - {"model", "graph"} <= set(parameters)
+    for name, field in JobFields.model_fields.items():
         if name not in ("model", "graph"):
             # A list of functions that is not given differs from an empty one when a run is resumed.
             known = None if name in ("metrics", "callbacks") else field.get_default()

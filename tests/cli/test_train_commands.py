@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from in_process import answer, command, refusal
-from penstock.train.job import Job
+from penstock.train.job import JobFields
 from training_graphs import community_graph, facts_of, lines_of
 
 STAGES = ["seeds", "sample", "gather", "transfer", "compute"]
@@ -99,7 +99,7 @@ def test_a_job_file_and_flags_that_replace_its_fields(graph, tmp_path, answered)
     written = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())
     assert (written["epochs"], written["hidden"], written["filtered"]) == (1, 16, False)
     assert written["optimiser_options"] == {"eps": 1e-7}
-    assert set(written) == set(Job.model_fields)
+    assert set(written) == set(JobFields.model_fields)
 
 
 def test_the_run_folder_by_default(graph, tmp_path, answered, monkeypatch):
@@ -123,7 +123,7 @@ def test_help_names_every_field(shown, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setenv("TERMINAL_WIDTH", "300")
     text, _ = shown("train", "--help-all")
-    for name in Job.model_fields:
+    for name in JobFields.model_fields:
         assert f"--{name.replace('_', '-')}" in text
     assert "Example: penstock train" in text
 

@@ -8,9 +8,9 @@ from in_process import forget_commands
 from penstock.cli.job_flags import default_text
 from penstock.cli.main import run
 from penstock.errors import PenstockError
-from penstock.train.job import Job, make_job
+from penstock.train.job import JobFields, make_job
 
-DEFAULTS = {name: text for name, field in Job.model_fields.items() if (text := default_text(field))}
+DEFAULTS = {name: text for name, field in JobFields.model_fields.items() if (text := default_text(field))}
 
 
 def words_of(name: str) -> list[str]:

@@ -13,6 +13,7 @@ from penstock.cli.sweep import check_page
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.paths import SELECTORS
+from penstock.progress import Progress
 from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
@@ -120,7 +121,6 @@ def simulate_command(
 
     Example: penstock paths simulate key-value-store --workload ycsb-b --chart latency.html
     """
-    from penstock.cli.paths_simulation import simulated_rows
     from penstock.paths import highest_rate, selector_named, workload_shares
 
     if chart is not None:
@@ -135,7 +135,7 @@ def simulate_command(
     top = highest_rate(table, mix)
     opening = f"{document.name}, {workload}: at most {top / 1e6:.3g} million requests per second"
     with shown_progress(as_json, opening) as progress:
-        rows, bounds = simulated_rows(document, table, workload, names, loads, requests, horizon, seed, progress)
+        rows, bounds = _simulated_rows(document, table, workload, names, loads, requests, horizon, seed, progress)
     if chart is not None:
         from penstock.report.sweep_pages import write_paths_page
 
@@ -165,14 +165,13 @@ def optimum_command(
 
     Example: penstock paths optimum key-value-store --requests 100
     """
-    from penstock.cli.paths_simulation import simulated_rows
     from penstock.paths import workload_shares
 
     document, table = _built(application, hardware, None)
     workload, _ = workload_shares(document, workload)
     names = ["optimum", "leo-smooth", "leo"]
     with shown_progress(as_json, f"{document.name}, {workload}: {counted(requests, 'requests')}") as progress:
-        rows, bounds = simulated_rows(
+        rows, bounds = _simulated_rows(
             document, table, workload, names, _loads(load), requests, horizon, seed, progress
         )  # fmt: skip
     if as_json:
@@ -218,6 +217,36 @@ def _loads(text: str) -> list[float]:
             code="invalid-value",
         )
     return loads
+
+
+def _simulated_rows(
+    application: "ApplicationDocument",
+    table: "RouteTable",
+    workload: str,
+    selectors: list[str],
+    loads: list[float],
+    requests: int,
+    horizon: int,
+    seed: int,
+    progress: Progress,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The results of every selector at every load, and the bounds of each load (None above the highest rate)."""
+    from penstock.paths import draw_sequence, fluid_bound, highest_rate, simulate_paths, workload_shares
+
+    _, mix = workload_shares(application, workload)
+    top = highest_rate(table, mix)
+    rows: list[dict[str, Any]] = []
+    bounds: list[dict[str, Any]] = []
+    with progress.step("Simulating", len(loads) * len(selectors), "simulations"):
+        for load in loads:
+            bound = fluid_bound(table, mix, load * top)
+            bounds.append({"load": load, "rate": load * top, "mean_us": None if bound is None else bound.mean_us})
+            sequence = draw_sequence(application, workload, load * top, requests, seed)
+            for name in selectors:
+                outcome = simulate_paths(table, sequence, name, seed, horizon)
+                rows.append({"load": load, "rate": load * top, **outcome.fields()})
+                progress.advance(1)
+    return rows, bounds
 
 
 def _load_cells(rows: list[dict[str, Any]], bounds: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
