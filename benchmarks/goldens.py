@@ -55,7 +55,10 @@ TWO = ["--cluster", "2x1"]
 TRAINED = {
     "sage": (["arxiv"], ["--graph", "{arxiv}", *SAGE]),
     "gat-labor": (["arxiv"], ["--graph", "{arxiv}", *SAGE, "--model", "gat", "--heads", "2", "--sampler", "labor"]),
-    "gin-saint": (["arxiv"], ["--graph", "{arxiv}", *SAGE, "--model", "gin", "--sampler", "saint-vertex"]),
+    "gin-saint": (
+        ["arxiv"],
+        ["--graph", "{arxiv}", *SAGE, "--model", "gin", "--sampler", "saint-vertex", "--batch-size", "4000"],
+    ),
     "typed": (["mag"], ["--graph", "{mag}", *SAGE, "--model", "rgcn", "--embedding", "8", "--hidden", "8"]),
     "link": (["collab"], ["--graph", "{collab}", *LINK, "--epochs", "2", *SMALL]),
     "triples-complex": (
