@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.train.job import make_job
+from penstock.train.job import job_of
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -33,8 +33,8 @@ def test_the_grid_has_thirty_settings_and_jobs_for_all_their_choices(grid, devic
         choices = grid.fixed_choices(setting, device)
         assert choices and all(choice["first_layer"] != "auto" for choice in choices.values())
         for choice in (None, *choices.values()):
-            make_job(grid.job_fields(setting, device, choice))
-    assert make_job(grid.job_fields(settings[0], device, None)).first_layer == "auto"
+            job_of(grid.job_fields(setting, device, choice))
+    assert job_of(grid.job_fields(settings[0], device, None)).first_layer == "auto"
 
 
 def test_turns_go_forwards_and_backwards(grid):

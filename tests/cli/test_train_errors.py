@@ -91,7 +91,7 @@ def written(graph, folder, change):
         ({"device": "cuda"}, ["cuda"]),
         ({"graph": "sythetic-arxiv"}, ["did you mean the data set 'synthetic-arxiv'?"]),
         ({"graph": "nowhere/graph"}, ["nowhere/graph"]),
-        ({"partition": "nowhere", "sampler": "cluster"}, ["nowhere"]),
+        ({"clusters": "nowhere", "sampler": "cluster"}, ["nowhere"]),
         ({"checkpoint_minutes": -1}, ["checkpoint_minutes"]),
         ({"seed": -1}, ["seed"]),
     ],

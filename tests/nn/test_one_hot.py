@@ -9,7 +9,7 @@ from penstock.nn import build_model
 from penstock.nn.layer_table import model_options
 from penstock.nn.layers import OneHotRGCNLayer
 from penstock.sampling import BatchKey, TypedNeighbourSampler
-from penstock.train.job import make_job
+from penstock.train.job import job_of, make_job
 from refusals import refused
 from training_graphs import facts_of, lists_of, newest_checkpoint, trained, typed_graph
 
@@ -74,7 +74,7 @@ def test_jobs_that_do_not_fit_are_refused(fields, said):
 
 def test_a_job_is_read_as_it_was_written():
     job = make_job({"model": "rgcn", "bases": 3, "hidden": 8, "one_hot": True})
-    assert job.embedding == 32 and make_job(job.model_dump()) == job
+    assert job.embedding == 32 and job_of(job.model_dump()) == job
 
 
 def test_features_and_a_single_layer_are_refused():

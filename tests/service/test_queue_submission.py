@@ -34,7 +34,7 @@ def test_jobs_that_differ_only_in_their_learning_rate_are_alike(rules):
     assert one["likeness"] == other["likeness"] != wider["likeness"]
 
 
-@pytest.mark.parametrize("field", ["graph", "partition", "run"])
+@pytest.mark.parametrize("field", ["graph", "clusters", "run"])
 def test_a_path_outside_of_what_is_allowed_is_refused(field, rules, tmp_path):
     with refused("not-permitted --allow"):
         accepted({field: str(tmp_path / "secret")}, rules)

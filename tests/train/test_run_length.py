@@ -10,7 +10,7 @@ from forks import forked_command
 from penstock import train
 from penstock.progress import Progress
 from penstock.train.assembly import auto_epochs, few_steps_note
-from penstock.train.job import make_job
+from penstock.train.job import job_of, make_job
 from penstock.train.run_files.checkpoints import TrainState
 from refusals import refused
 from training_graphs import SMALL, community_graph, facts_of, lines_of
@@ -107,4 +107,4 @@ def test_what_is_no_number_of_epochs(epochs):
 def test_a_job_is_read_as_it_was_written():
     job = make_job({})
     assert job.model_dump()["epochs"] == "auto"
-    assert make_job(job.model_dump()) == job and make_job({"epochs": "7"}).epochs == 7
+    assert job_of(job.model_dump()) == job and make_job({"epochs": "7"}).epochs == 7

@@ -11,7 +11,6 @@ from penstock.sampling.links import find_reverse
 from penstock.train.build import make_session
 from penstock.train.dataset.labels import labelled_vertices
 from penstock.train.job import make_job
-from penstock.train.job_options import DataOptions
 from penstock.train.tasks import edges as edges_module
 from penstock.train.tasks import ends as ends_module
 from penstock.train.use import embed_run, evaluate_run, predict_run
@@ -182,7 +181,7 @@ def test_splits_that_cannot_be(rows, sentence):
     graph = community_graph()
     graph.nodes["node"].splits["val"] = np.array(rows)
     with refused(sentence):
-        labelled_vertices(graph, DataOptions(), "node-classification")
+        labelled_vertices(graph, make_job({}), "node-classification")
 
 
 def test_splits_without_vertices(tmp_path):

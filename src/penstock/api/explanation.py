@@ -17,6 +17,7 @@ from penstock.report import write_explanation_page
 from penstock.train.build import make_session
 from penstock.train.dataset.prepared_graph import IN_MEMORY
 from penstock.train.explain_run import ExplainOptions, explain_session
+from penstock.train.internals import Internals
 from penstock.train.job import make_job
 from penstock.train.run_context import generators_kept
 from penstock.train.session import Session
@@ -80,6 +81,8 @@ def _session_of_model(model: torch.nn.Module, graph: Graph | None, fields: dict[
     if "layers" in known and not {"fanouts", "layers"} & set(fields):
         known["fanouts"] = [-1] * known["layers"]
     # Nothing is trained: the model is used as it is, on the CPU.
-    job = make_job({"graph": f"{graph.name}{IN_MEMORY}", "device": "cpu", **known, **fields})
+    decided = {name: known.pop(name) for name in list(known) if name in Internals.model_fields}
+    given = {"graph": f"{graph.name}{IN_MEMORY}", "device": "cpu", **known, **fields}
+    job = make_job(given, internals=decided)
     with generators_kept():
         return make_session(job, graph, model)

@@ -18,7 +18,8 @@ from penstock.train.job import read_job_fields
 
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.2
-_PATHS = ("graph", "partition", "run")
+_PATHS = ("graph", "clusters", "run")
+"""Job fields that name files or folders; `clusters` may be a number instead."""
 _CODE = ("module", "loss", "metrics", "callbacks")
 """Job fields that name files with code."""
 
@@ -175,9 +176,9 @@ def findable(fields: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(fields)
     for name in _PATHS:
         value = found.get(name)
-        if isinstance(value, (str, os.PathLike)) and (
-            name != "graph" or Path(value).expanduser().exists() or "/" in os.fsdecode(value)
-        ):
+        if not isinstance(value, (str, os.PathLike)) or (name == "clusters" and os.fsdecode(value).isdecimal()):
+            continue
+        if name != "graph" or Path(value).expanduser().exists() or "/" in os.fsdecode(value):
             found[name] = str(Path(value).expanduser().resolve())
     for name in _CODE:
         code = found.get(name)

@@ -355,9 +355,10 @@ class JobScheduler:
     def _refused(self, record: JobRecord) -> PenstockError | None:
         """An error if a path of the job leads elsewhere since it was submitted; else None."""
         try:
-            for name in ("graph", "partition"):
+            # `partition` is what earlier releases called `clusters`.
+            for name in ("graph", "clusters", "partition"):
                 value = record.document.get(name)
-                if value is not None and "/" in value:
+                if isinstance(value, str) and "/" in value:
                     allowed_path(value, self._operations.rules.allowed)
         except PenstockError as error:
             return error

@@ -5,7 +5,8 @@ import pytest
 
 from penstock import Graph, NodeSet
 from penstock.sampling.links import find_reverse, supervise
-from penstock.train import tasks
+from penstock.train.dataset.prepared_graph import choose_edge_type
+from penstock.train.tasks import task
 from penstock.train.whole import execution
 from refusals import refused
 from training_graphs import (
@@ -36,16 +37,16 @@ def supervised_edges(run):
 
 def reference(graph, run, monkeypatch, seed=0, **fields):
     """One mini-batch of the supervised edges with whole neighbourhoods; it leaves out its edges and their reverses."""
-    share, make = fields.pop("supervision", 0.3), tasks.make_batch_source
+    share, make = fields.pop("supervision", 0.3), task.make_batch_source
 
     def supervised(job, graph, training, excluding=False):
-        kind = tasks.choose_edge_type(graph, job, None if job.task == "link-prediction" else job.label)
+        kind = choose_edge_type(graph, job, None if job.task == "link-prediction" else job.label)
         found = supervise(graph, kind, training, share, seed, find_reverse(graph, kind))
         return make(job, graph, found.positions, excluding)
 
     layers = fields.get("layers", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(tasks, "make_batch_source", supervised)
+        patch.setattr(task, "make_batch_source", supervised)
         changed = {"sampler": "neighbour", "fanouts": [-1] * layers, "batch_size": 1 << 20}
         return trained(graph, run, seed=seed, **{**WHOLE, **fields, **changed})
 
