@@ -112,7 +112,11 @@ def test_a_draw_that_lacked_room_and_was_abandoned_leaves_nothing_behind(monkeyp
             sampler.begin(planned[number])
             sampler.abandon()
     sampler.begin(planned[smallest.number])
-    (vertices,) = sampler.finish().vertices.values()
+    batch = sampler.finish()
+    if batch.ready is not None:
+        # It is copied on a stream of its own, for which whoever reads a batch waits.
+        batch.ready.synchronize()
+    (vertices,) = batch.vertices.values()
     assert torch.equal(vertices.cpu().long(), smallest.n_id)
     assert sampler._room == room
 
