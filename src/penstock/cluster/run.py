@@ -325,7 +325,7 @@ def _carry_out(job: Job, cluster: ClusterDocument, folder: RunFolder, progress: 
                 progress.note(each)
             outcome = Controller(template, launcher, progress).run(asked, started)
         add_workers(folder.path / EVENTS, outcome.spans)
-        folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_foretold(folder)})
+        folder.write_facts(state=outcome.state, message="", result={**_result(outcome), **_predicted(folder)})
     except BaseException as error:
         _fail(folder, error, fresh and not known)
         raise
@@ -361,7 +361,7 @@ def _plan_of(folder: RunFolder) -> Plan | None:
     return read_plan(path) if path.exists() else None
 
 
-def _foretold(folder: RunFolder) -> dict[str, Any]:
+def _predicted(folder: RunFolder) -> dict[str, Any]:
     """The plan's prediction, to be reported beside what happened."""
     plan = _plan_of(folder)
     if plan is None:

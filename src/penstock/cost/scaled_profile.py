@@ -78,7 +78,7 @@ _LEAST_SHARE = 0.2
 """The share of the measured memory that a store needs however small its part is: the interpreter and its libraries."""
 
 SERVED_FOR_ALL = "sum"
-"""The operator whose seconds follow the workers that it serves: a parameter server sums their gradients."""
+"""The operator whose seconds follow the number of workers: a parameter server sums their gradients."""
 
 
 def scaled_profile(

@@ -8,11 +8,11 @@ from penstock.graph.documents import StrictDocument, name_in
 from penstock.registry import Registry
 from penstock.wire import WireOptions
 
-# What others need to know of the launchers, which cluster files choose from by name.
+# What other packages need to know of the launchers, which cluster files name.
 
 
 class LauncherFacts(NamedTuple):
-    """What others need to know of a launcher; `cluster.launch.LAUNCHERS` has what starts tasks."""
+    """What other packages need to know of a launcher; `cluster.launch.LAUNCHERS` has the code that starts tasks."""
 
     one_host: bool = False
     """Whether all machines of the cluster file are this host."""

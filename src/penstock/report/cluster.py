@@ -35,15 +35,15 @@ def cluster_cards(run: RunRecord) -> list[str]:
 def _plan_card(run: RunRecord) -> str:
     """The plan's predictions beside what was measured, as HTML; empty for a run without a plan."""
     said = mapping(run.result.get("predicted"))
-    foretold = number(said.get("epoch_s"))
+    predicted = number(said.get("epoch_s"))
     # The first epoch compiles kernels and fills the pipeline.
     epochs = sorted(each for each in map(number, _list(run.result.get("epoch_seconds"))) if each is not None)
-    if foretold is None or not epochs:
+    if predicted is None or not epochs:
         return ""
     real = epochs[len(epochs) // 2]
-    off = f" ({signed_percent(real / foretold - 1, 1)})" if foretold else ""
+    off = f" ({signed_percent(real / predicted - 1, 1)})" if predicted else ""
     rows = [
-        ("an epoch, as planned", seconds(foretold)),
+        ("an epoch, as planned", seconds(predicted)),
         ("an epoch, as it was (median)", seconds(real) + off),
         ("an iteration, as planned", seconds(number(said.get("iteration_s")) or 0.0)),
         ("the least in the long run", seconds(number(said.get("lower_bound_s")) or 0.0)),

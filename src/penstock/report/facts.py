@@ -119,7 +119,7 @@ def machine_card(run: RunRecord) -> str:
 
 def device_card(run: RunRecord) -> str:
     """What a GPU's memory held during training, its throughput, and its peak memory beside the prediction."""
-    peak, foretold = number(run.result.get("device_peak_mb")), number(run.result.get("device_predicted_mb"))
+    peak, predicted = number(run.result.get("device_peak_mb")), number(run.result.get("device_predicted_mb"))
     if peak is None:
         return ""
     placement = mapping(run.result.get("placement"))
@@ -131,8 +131,8 @@ def device_card(run: RunRecord) -> str:
     if (rate := number(run.result.get("batches_per_second"))) is not None:
         rows.append(("batches a second", f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"))
     rows.append(("memory at most", mebibytes(peak)))
-    if foretold:
-        rows.append(("as predicted", f"{mebibytes(foretold)} ({signed_percent(foretold / peak - 1, 1)})"))
+    if predicted:
+        rows.append(("as predicted", f"{mebibytes(predicted)} ({signed_percent(predicted / peak - 1, 1)})"))
     why = placement.get("why")
     said = " ".join(str(sentence) for sentence in why) if isinstance(why, list) else ""
     body = pairs(rows) + _paths(mapping(run.result.get("feature_paths")))

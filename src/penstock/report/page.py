@@ -46,7 +46,7 @@ _STATES = {
     "failed": ("failed", "bad"),
 }
 _SCORERS = {"distmult": "DistMult", "complex": "ComplEx", "transe": "TransE", "rotate": "RotatE", "dot": "dot products"}
-"""As their authors write them."""
+"""Scorers as their papers spell them."""
 _UNFINISHED = ("running", "interrupted")
 # A run that has written nothing for this many seconds may have died.
 _SILENT = 30.0

@@ -119,7 +119,7 @@ class Placeable(Protocol):
 
     @property
     def task(self) -> Any:
-        """What gives the batches, with its `name` and `facts`: a task, or vertices that a loader was given."""
+        """The task that defines the batches, or vertices that a loader was given; both have a `name` and `facts`."""
 
     @property
     def model(self) -> Any:
@@ -144,8 +144,8 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     if not support.several_types and not graph.is_homogeneous:
         reasons.append("the graph has several types")
     if support.device_samplers_only and "device" not in SAMPLERS[job.sampler].supports:
-        reasons.append(f"sampler {job.sampler} is the host's")
-    # A module of the user's gets `edge_weight` as rows.
+        reasons.append(f"sampler {job.sampler} draws on the host only")
+    # A module of the user's reads `edge_weight` as rows.
     weight = job.list_weight if demands.library_model else job.weight
     if not support.weights_and_times and (weight is not None or job.time is not None):
         reasons.append("the host alone draws by weight or time")

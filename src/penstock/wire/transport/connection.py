@@ -198,7 +198,7 @@ class Connection:
         self.reached = not connecting
         """Whether the connection was accepted."""
         self.group, self.stripe = side.group, side.stripe
-        """See `HandshakeResult`; of a connection that was accepted, known when it is open."""
+        """The group and the number of the connection in it (`HandshakeResult`); known when an accepted one is open."""
         self.finishing = False
         """Whether another connection has replaced it."""
         self.queued = 0
