@@ -1,5 +1,6 @@
 """Labels of vertices: found or drawn, changed as published figures have them, and kept by the run that learns."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -269,6 +270,15 @@ def _splits(nodes: NodeSet, found: Labelled, options: Job) -> dict[str, Array]:
         return _per_class(found.labels, eligible, tuple(options.per_class), seed)
     first, second, third = options.split_ratio
     return splits_by_ratio(eligible, (first, second, third), seed)
+
+
+def in_any(splits: Sequence[Array]) -> Array:
+    """The vertices of some splits, ascending, each once. The splits are mostly ascending, so that a stable sort merges
+    them, several times as fast as `np.unique`.
+    """
+    vertices = np.sort(np.concatenate(splits), kind="stable")
+    first: Array = vertices[np.flatnonzero(np.diff(vertices, prepend=-1))]
+    return first
 
 
 def _per_class(labels: Array, eligible: Array, sizes: tuple[int, ...], seed: int) -> dict[str, Array]:

@@ -131,8 +131,10 @@ class VertexSource(Source):
             return
         self._number = position.epoch
         places = self._order.places(position.epoch, self.epoch.counts, self._weights)
-        torch.index_select(self._items, 0, places, out=self.epoch.order)
-        torch.index_select(self._of_items, 0, places, out=self._labels)
+        # Under a trace, index_select would import sympy, which takes a second.
+        if launches(self.epoch.order, self._labels):
+            torch.index_select(self._items, 0, places, out=self.epoch.order)
+            torch.index_select(self._of_items, 0, places, out=self._labels)
         keys = batch_keys(self._schedule.seed, position.epoch, self._schedule.batches, self._purposes)
         self.epoch.keys.copy_(torch.from_numpy(keys))
         self.rewind(position.batch)

@@ -16,7 +16,7 @@ from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import MiniBatch
 from penstock.train.batch_source import BatchSource, make_batch_source
-from penstock.train.dataset.labels import Labelled, LearnedLabels, labelled_vertices, vertices_to_judge
+from penstock.train.dataset.labels import Labelled, LearnedLabels, in_any, labelled_vertices, vertices_to_judge
 from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, LossWeights, loss_weights, number_loss
@@ -130,7 +130,7 @@ class NodeTask:
             return {}
         for name in rows:
             self._data.check_known(name)
-        wanted = np.unique(np.concatenate(list(rows.values())))
+        wanted = in_any(list(rows.values()))
         out = inference.outputs({self._data.node_type: wanted}, progress)[self._data.node_type]
         values = self._checked(out).float()
         found = {}

@@ -12,6 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.sampling.device.block import on_device
 from penstock.trace.allocations import ACTIVATIONS, META, Allocations
 from penstock.traced import current_trace, is_gpu, memory_for
+from penstock.train.dataset.labels import in_any
 from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.inference import Inference, evaluating
 from penstock.train.layerwise.plan import Sampled
@@ -79,7 +80,7 @@ def _wanted(session: Session, splits: Sequence[str]) -> dict[str, Array]:
     target = getattr(session.task, "node_type", None)
     if target is None:
         return {name: np.arange(nodes.count) for name, nodes in session.graph.nodes.items()}
-    return {target: np.unique(np.concatenate([_items(session, split) for split in splits]))}
+    return {target: in_any([_items(session, split) for split in splits])}
 
 
 def _items(session: Session, split: str) -> Array:
