@@ -78,8 +78,8 @@ def test_reasons_come_from_the_declaration():
     class Task:
         name, facts = "node-classification", TASK_FACTS["node-classification"]
 
-    job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "RMSprop", "norm": "batch"})
+    job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "RMSprop"})
     demands = Demands(job, community_graph(), Task(), library_model=False, learned_rows=True)
-    assert len(reasons_against(CAPTURED, demands)) == 6
+    assert len(reasons_against(CAPTURED, demands)) == 5
     assert "loss is a function" in ", ".join(reasons_against(CAPTURED, demands._replace(user_loss=True)))
     assert reasons_against(Support(), demands) == []

@@ -1,4 +1,4 @@
-"""Batch normalisation, also of a batch that several workers share.
+"""Batch normalisation, also of a batch that several workers share, or that has fewer rows than its tensors.
 
 Statistics are those of the different rows of the whole batch. Where several workers compute the same vertex in a layer,
 each of its rows counts for one over their number, in the statistics and in the gradient through them; so workers
@@ -41,7 +41,7 @@ class RowShares(NamedTuple):
     """The rows of one normalisation: for each local row, one over the number of workers that have it, in float64."""
 
     weights: Tensor
-    total: int
+    total: int | Tensor
     """The number of different rows over all workers."""
 
 
@@ -91,6 +91,40 @@ class SharedBatch:
         return self._shares[self._calls - 1]
 
 
+class PaddedBatch:
+    """The normalisations of a batch in tensors that have room for more rows. How many rows it has, and whether its step
+    is skipped and so must not move running statistics, is known to the device alone.
+    """
+
+    def __init__(self, counts: Sequence[Tensor], skip: Tensor) -> None:
+        """`counts` has the number of rows of each normalisation, in order, and `skip` 1 for a step that is skipped."""
+        self._counts, self._skip, self._calls = counts, skip, 0
+
+    def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
+        """The next normalisation. Rows behind the batch's own may hold anything, and become finite numbers."""
+        count = self._counts[self._calls][0].double()
+        self._calls += 1
+        real, enough = torch.arange(len(rows), device=rows.device) < count, count > 1
+        rows = torch.where(real[:, None], rows, 0)
+        found = _statistics(rows.detach(), RowShares(real.double(), count.clamp_min(1)), _alone)
+        figures = _running_figures(norm)
+        before = [figure.clone() for figure in figures]
+        move_running_figures(norm, *found, count.clamp_min(2))
+        for figure, kept in zip(figures, before, strict=True):
+            figure.copy_(torch.where(enough & (self._skip[0] == 0), figure, kept))
+        mean, variance = (torch.where(enough, new, kept).float() for new, kept in zip(found, before[:2], strict=True))
+        shares = RowShares((real & enough).double(), count.clamp_min(1))
+        chain = torch.zeros((), device=rows.device, requires_grad=True)
+        given = mean, variance, norm.weight, norm.bias
+        normalised: Tensor
+        normalised, _ = _Normalise.apply(rows, chain, *given, norm.eps, shares, _alone)  # type: ignore[no-untyped-call]
+        return normalised
+
+
+def _alone(values: Tensor) -> None:
+    """The `Sum` of one process: the values themselves."""
+
+
 Given = TypeVar("Given", bound=Normaliser | None)
 
 
@@ -125,14 +159,19 @@ def _statistics(rows: Tensor, shares: RowShares, add: Sum) -> tuple[Tensor, Tens
     return mean, (square - mean.square()).clamp_min(0.0)
 
 
-def move_running_figures(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
+def move_running_figures(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor) -> None:
     """Update the running statistics as torch does."""
-    part = norm.momentum
-    assert part is not None and norm.running_mean is not None and norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
-    norm.running_mean.mul_(1 - part).add_((part * mean).to(norm.running_mean.dtype))
-    norm.running_var.mul_(1 - part).add_((part * count / (count - 1) * variance).to(norm.running_var.dtype))
+    assert norm.momentum is not None
+    part, (running_mean, running_variance, batches) = norm.momentum, _running_figures(norm)
+    batches.add_(1)
+    running_mean.mul_(1 - part).add_((part * mean).to(running_mean.dtype))
+    running_variance.mul_(1 - part).add_((part * count / (count - 1) * variance).to(running_variance.dtype))
+
+
+def _running_figures(norm: BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
+    """The running mean and variance, and the number of batches that they are of."""
+    assert norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None
+    return norm.running_mean, norm.running_var, norm.num_batches_tracked
 
 
 class _Normalise(torch.autograd.Function):

@@ -14,6 +14,7 @@ from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import ExplainedExecution, SharedExecution
 from penstock.train.execution.support import (
     CAPTURED,
+    CAPTURED_SHARED,
     EVERYTHING,
     EXPLAINED,
     SHARED,
@@ -162,7 +163,7 @@ EXECUTION_MODES: Registry[ExecutionMode] = Registry(
             ExecutionMode("explained", _explained, EXPLAINED, among_workers=True, samplers=frozenset({"explained"})),
             ExecutionMode("device-shared", _device_shared, SHARED, on_device=True, among_workers=True),
             ExecutionMode(
-                "captured-shared", _captured_shared, CAPTURED, on_device=True, captured=True, among_workers=True
+                "captured-shared", _captured_shared, CAPTURED_SHARED, on_device=True, captured=True, among_workers=True
             ),
             ExecutionMode(
                 "whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True, reads_rows_once=True

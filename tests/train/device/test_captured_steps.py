@@ -104,6 +104,7 @@ def usual(graph):
         pytest.param("Adam", {"clip": 0.5, "model": "gin"}, marks=pytest.mark.long),
         ("SGD", {"clip": 0.5, "model": "gin"}),
         ("Adam", {"class_weights": "balanced"}),
+        ("SGD", {"norm": "batch"}),
         pytest.param("SGD", {"class_weights": "balanced"}, marks=pytest.mark.long),
     ],
 )
@@ -120,6 +121,14 @@ def test_a_batch_that_lacks_room_is_drawn_again_and_nothing_is_learned_twice(gra
         tight = session_of(graph, room)
         assert_same(learned(tight), usual, rtol=1e-5, atol=1e-6)
         assert tight.execution.placed.room.holds(room) and tight.execution.placed.room != room
+
+
+def test_running_statistics_of_batches_that_are_drawn_again_move_once(graph):
+    from penstock.sampling.device.block import Room
+
+    batch = {"norm": "batch", "optimiser": "SGD"}
+    tight = learned(session_of(graph, Room((16, 20, 40), (16, 30)), **batch))
+    assert_same(tight, learned(session_of(graph, **batch)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("pause", [1, 2, 100])

@@ -91,13 +91,14 @@ CAPTURED = replace(
     user_modules=False,
     user_losses=False,
     learned_rows=False,
-    norms=frozenset({"none", "layer"}),
     optimisers=frozenset({"Adam", "AdamW", "SGD"}),
     moving_momentum=False,
     grouped_batches=False,
     stale_gradients=False,
 )
 """The support of steps that are captured once and replayed."""
+CAPTURED_SHARED = replace(CAPTURED, norms=SHARED_DEVICE_SAMPLING.norms)
+"""The same among workers."""
 
 
 class Placeable(Protocol):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from penstock.graph.arrays import Array
 from penstock.nn.drop import dropping
+from penstock.nn.norm import PaddedBatch, normalising
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DeviceBlock, Room, largest_room
@@ -234,10 +235,15 @@ class VertexCompute:
         x = inputs
         if session.inputs.scale is not None and isinstance(x, Tensor):
             x = session.inputs.scale(x.clone())
-        with dropping(drawn.keys[-1:], batch.row_names), session.precision():
+        with dropping(drawn.keys[-1:], batch.row_names), normalising(_real_rows(drawn)), session.precision():
             loss = session.task.loss(session.model(batch.blocks, x), batch)
         skip = session.backward(loss, drawn.skip)
         return StepGradients(loss.detach().float().view(1), skip)
+
+
+def _real_rows(slot: Slot) -> PaddedBatch:
+    """The rows of a batch in each layer, the outermost first, among those that the slot has room for."""
+    return PaddedBatch([slot.known[hop : hop + 1] for hop in reversed(range(len(slot.known) - 1))], slot.skip)
 
 
 class DeviceDrawing(BatchDrawing):
