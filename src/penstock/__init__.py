@@ -53,16 +53,7 @@ os.environ.setdefault("ONEDNN_JIT_PROFILE", "0")
 
 # Looked up on first use, so that `import penstock` (and the command line's start) does not wait for Numba.
 _PACKAGES = ("coflow", "explain", "memory", "nn", "sampling", "train")
-_lookup = lazy_names(
-    __name__,
-    {
-        "penstock.api": ("Run", "explain", "infer", "loader", "memory", "train"),
-        "penstock.graph": ("EdgeSet", "Graph", "NodeSet", "StringIds"),
-        "penstock.graph.convert": ("load",),
-        "penstock.partition": ("Cut", "Partition", "cut", "open_partition", "stitch"),
-        "penstock.service": ("Queue",),
-    },
-)
+_lookup, __dir__ = lazy_names(__name__)
 # `train` is a package too, and calling it trains; calling `explain` explains, and `memory` predicts.
 for _name in ("explain", "memory", "train"):
     on_call(f"{__name__}.{_name}", partial(_lookup, _name))
@@ -72,7 +63,3 @@ def __getattr__(name: str) -> Any:
     if name == "callbacks":
         return import_module("penstock.train.callbacks")
     return import_module(f"penstock.{name}") if name in _PACKAGES else _lookup(name)
-
-
-def __dir__() -> list[str]:
-    return __all__

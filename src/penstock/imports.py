@@ -1,8 +1,10 @@
 """Imports at first use: names of packages, and modules that can be called."""
 
+import ast
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -12,16 +14,29 @@ from typing import Any
 # A command's help, or a module that needs only a package's options, does not wait for Numba and torch.
 
 
-def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """A package's `__getattr__`; `homes` maps each of its modules to the names that it defines."""
-    modules = {name: home for home, names in homes.items() for name in names}
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`, for the names of its `__all__`.
+
+    Where each name is defined is said once, by the imports that the package has for type checkers
+    (`if TYPE_CHECKING:`); they are read from its source when a name is first asked for.
+    """
+
+    @cache
+    def homes() -> dict[str, str]:
+        tree = ast.parse(inspect.getsource(sys.modules[package]))
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        return {name.name: str(node.module) for node in imports for name in node.names}
+
+    def names() -> list[str]:
+        listed: list[str] = sys.modules[package].__all__
+        return listed
 
     def lookup(name: str) -> Any:
-        if name not in modules:
+        if name not in names() or name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        return getattr(import_module(homes()[name]), name)
 
-    return lookup
+    return lookup, names
 
 
 # Modules that can be called, so that users can write `ps.train(...)` although `train` is a package.

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEDULES", "Phase", "all_to_all", "bound", "schedule", "seconds"]
 
-__getattr__ = lazy_names(__name__, {"penstock.coflow.exchange": ("all_to_all",)})
+__getattr__, __dir__ = lazy_names(__name__)

@@ -62,30 +62,4 @@ __all__ = [
 ]
 
 # Imported on first use: testing a rate policy does not load torch.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.conformance.learning": (
-            "check_callback",
-            "check_execution_mode",
-            "check_first_layer_way",
-            "check_layer",
-            "check_partitioner",
-            "check_sampler",
-            "check_scorer",
-            "check_task",
-        ),
-        "penstock.conformance.systems": (
-            "check_all_to_all_schedule",
-            "check_launcher",
-            "check_operator",
-            "check_path_selector",
-            "check_placement",
-            "check_queue_policy",
-            "check_rate_policy",
-            "check_sharing",
-            "check_shop_scheduler",
-            "check_workload",
-        ),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -20,16 +20,4 @@ if TYPE_CHECKING:
 __all__ = ["EdgeSet", "EdgeType", "Graph", "NodeSet", "StringIds"]
 
 # Imported on first use, so that reading a document or a command's help does not load kernels.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.graph.data": ("EdgeSet", "NodeSet"),
-        "penstock.graph.graph": ("Graph",),
-        "penstock.graph.ids": ("StringIds",),
-        "penstock.graph.schema": ("EdgeType",),
-    },
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

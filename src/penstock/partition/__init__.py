@@ -30,12 +30,4 @@ __all__ = [
 ]
 
 # Looked up on first use: help lists the methods, and waits for no kernels.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.partition.assignment": ("Assigned", "Cut", "Metrics", "assign", "cut", "measure"),
-        "penstock.partition.folder": ("Partition", "open_partition"),
-        "penstock.partition.owners": ("Book",),
-        "penstock.partition.stitched": ("stitch",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

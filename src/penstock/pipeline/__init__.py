@@ -29,25 +29,4 @@ __all__ = [
 ]
 
 # Imported on first use, so that reading the options (a job, the command line's help) does not load kernels.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.pipeline.batch_rows": ("HostCarrier",),
-        "penstock.pipeline.stages": (
-            "StagePipeline",
-            "Stage",
-            "StageError",
-        ),
-        "penstock.pipeline.loader": ("Loader",),
-        "penstock.pipeline.options": ("PipelineOptions",),
-        "penstock.pipeline.schedule": (
-            "Planned",
-            "Position",
-            "Schedule",
-        ),
-    },
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

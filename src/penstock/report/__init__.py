@@ -18,15 +18,4 @@ if TYPE_CHECKING:
 __all__ = ["RunRecord", "read_run", "render", "write_explanation_page", "write_report", "write_report_or_note"]
 
 # Imported on first use, so that a command's help does not load the code of pages.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.report.explanations": ("write_explanation_page",),
-        "penstock.report.page": ("render", "write_report", "write_report_or_note"),
-        "penstock.report.run_folder": ("RunRecord", "read_run"),
-    },
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

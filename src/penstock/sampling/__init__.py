@@ -28,22 +28,4 @@ __all__ = [
 ]
 
 # Imported on first use, so that reading the options (a job, the command line's help) does not load kernels.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.sampling.block": (
-            "Block",
-            "MiniBatch",
-            "BatchKey",
-        ),
-        "penstock.sampling.neighbours": (
-            "ALL",
-            "NeighbourSampler",
-        ),
-        "penstock.sampling.typed": ("TypedNeighbourSampler",),
-    },
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

@@ -41,4 +41,4 @@ SHARING: "Registry[SharingWay]" = Registry(
 )
 """The ways of sharing a device by name; `auto` is the first one that can be had."""
 
-__getattr__ = lazy_names(__name__, {"penstock.service.client": ("Queue",)})
+__getattr__, __dir__ = lazy_names(__name__)

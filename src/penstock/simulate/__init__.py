@@ -66,27 +66,4 @@ __all__ = [
 ]
 
 # Imported on first use: help lists the rate policies without loading kernels.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.hardware.machines": ("Network", "racks", "star"),
-        "penstock.simulate.amounts": ("Amounts", "Constant", "PeakToMean", "Quantiles", "Spread", "draw_amounts"),
-        "penstock.simulate.gnn": ("GnnJob", "gnn_workload"),
-        "penstock.simulate.levels": (
-            "CriticalStep",
-            "Pace",
-            "chain_alone",
-            "chain_crowded",
-            "critical_path",
-            "gap_of",
-            "largest_degree",
-            "lower_bound",
-        ),
-        "penstock.simulate.rate_policy": ("Case", "RatePolicy"),
-        "penstock.simulate.rates": ("POLICIES",),
-        "penstock.simulate.simulation": ("Simulator", "simulate"),
-        "penstock.simulate.timeline": ("Segment", "Timeline"),
-        "penstock.simulate.workload": ("Workload", "merge"),
-        "penstock.simulate.workload_builder": ("Item", "WorkloadBuilder"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -35,19 +35,4 @@ __all__ = [
     "replicated_source",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.store.source": (
-            "CachedSource",
-            "SplitSource",
-            "cached_source",
-            "replicated_source",
-            "LocalStore",
-            "ArraySource",
-            "RowSource",
-        ),
-        "penstock.store.embedding": ("EmbeddingTable",),
-        "penstock.store.rows": ("gather_rows",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

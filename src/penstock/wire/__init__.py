@@ -39,35 +39,4 @@ __all__ = [
 ]
 
 # Imported on first use, so that reading a cluster file or a command's help does not load sockets.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.wire.channel": (
-            "Channel",
-            "PeerLost",
-            "PendingCall",
-            "RemoteError",
-            "own_meter",
-        ),
-        "penstock.wire.coflows": (
-            "coflow_figures",
-            "read_tallies",
-        ),
-        "penstock.wire.egress": ("FlowCount",),
-        "penstock.wire.transport.tls": (
-            "Credentials",
-            "make_credentials",
-        ),
-        "penstock.wire.message": (
-            "Limits",
-            "Malformed",
-            "Message",
-        ),
-        "penstock.wire.options": ("WireOptions",),
-        "penstock.wire.endpoint": ("Endpoint",),
-    },
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

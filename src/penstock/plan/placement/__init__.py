@@ -45,13 +45,4 @@ PLACEMENTS: "Registry[PlacementPolicy]" = Registry(
 )
 
 # Imported on first use: help lists the policies without loading kernels.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.plan.placement.budget": ("Budget", "Found"),
-        "penstock.plan.placement.evaluator": ("Evaluator",),
-        "penstock.plan.placement.from_workload": ("placement_problem",),
-        "penstock.plan.placement.policies": ("PlacedUnits", "PlacementPolicy", "place"),
-        "penstock.plan.placement.problem": ("PlacementProblem",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

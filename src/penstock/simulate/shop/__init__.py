@@ -34,21 +34,4 @@ __all__ = [
 ]
 
 # Looked up on first use: help lists the schedulers, and waits for no kernels.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.simulate.shop.schedule": ("ScheduledOperation", "ShopSchedule", "check_schedule", "timeline_of"),
-        "penstock.simulate.shop.schedulers": ("SCHEDULERS", "make_schedule"),
-        "penstock.simulate.shop.schedulers.scheduler": ("Scheduler",),
-        "penstock.simulate.shop.shop": (
-            "Choice",
-            "Job",
-            "Operation",
-            "Route",
-            "Shop",
-            "fjs_text",
-            "read_fjs",
-            "shop_bound",
-        ),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

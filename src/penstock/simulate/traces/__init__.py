@@ -61,18 +61,4 @@ TRACE_POLICIES: "Registry[TracePolicy]" = Registry(
 )
 
 # Imported on first use: help lists the policies without loading kernels.
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.simulate.traces.coflows": ("PortRates", "TraceCoflows", "coflows_from", "join_flows"),
-        "penstock.simulate.traces.policies": ("TracePolicy",),
-        "penstock.simulate.traces.simulation": (
-            "TraceOutcome",
-            "bottlenecks",
-            "makespan_bound",
-            "mean_cct_bound",
-            "simulate_trace",
-        ),
-        "penstock.simulate.traces.trace": ("MEGABYTE", "CoflowTrace", "made_trace", "read_trace", "write_trace"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

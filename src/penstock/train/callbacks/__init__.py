@@ -24,17 +24,4 @@ CALLBACKS: Registry[Any] = Registry(
 )
 """Callbacks by the names that jobs give them; one of the user's own is FILE.py:NAME."""
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "penstock.train.callbacks.calls": (
-            "Callbacks",
-            "EpochResult",
-        ),
-        "penstock.train.callbacks.loggers": (
-            "MLflow",
-            "TensorBoard",
-            "WandB",
-        ),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
