@@ -24,7 +24,8 @@ from hosts import Host, change_rate, hosts, join_directly, shown_on_hosts
 from path_store import Store, StoreShape, drive
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.paths.service import WirePath, init, serve_wire
-from penstock.wire import Credentials, Endpoint, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.transport.tls import Credentials, make_credentials
 
 SELECTORS = ("leo-smooth", "leo", "greedy-end-to-end", "greedy-intra", "ipipe", "node:acc", "node:cpu")
 _ROLES = ("acc", "cpu")

@@ -17,10 +17,13 @@ from penstock.graph.hashing import key_of, unit_draws
 from penstock.memory import freed_memory_kept
 from penstock.nn import GraphSAGE
 from penstock.nn.eager import eager
-from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.batch_rows import HostCarrier
+from penstock.pipeline.loader import Batch, Loader
+from penstock.pipeline.options import PipelineOptions
+from penstock.pipeline.schedule import Schedule
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
-from penstock.store import LocalStore, gather_rows
+from penstock.store.rows import gather_rows
+from penstock.store.source import LocalStore
 
 # How long a step takes, and whether the pipeline keeps every core busy.
 

@@ -45,8 +45,8 @@ from penstock.train.dataset.labels import labelled_vertices
 from penstock.train.dataset.prepared_graph import choose_task
 from penstock.train.job import Job, stored_job
 from penstock.train.session import Session
-from penstock.wire import Message
 from penstock.wire.coflows import PREPARATION, Coflow, within_coflow
+from penstock.wire.message import Message
 
 # Cluster-GCN's clusters on several machines: the first worker computes them and sends them to the others. METIS needs
 # the graph in one place: meanwhile the first worker has all lists in the original numbers (4 bytes per edge, 8 per

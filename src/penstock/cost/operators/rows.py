@@ -10,10 +10,9 @@ from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.operator_work import Amounts, Processor, Sizes, held_in_caches, rows_in_no_order
 from penstock.nn.table_aggregation import TableLists, readable, shared_aggregation
-from penstock.store import gather_rows
 from penstock.store.device.copies import page_locked
 from penstock.store.device.host_paths import HostThreads
-from penstock.store.rows import shared_gather
+from penstock.store.rows import gather_rows, shared_gather
 
 # Copying a batch's rows out of a table of features, by one thread of the host or by a device.
 

@@ -22,10 +22,10 @@ from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.hops import Slot, Topology
 from penstock.sampling.device.neighbours import DeviceNeighbourSampler
-from penstock.store import CachedSource
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
+from penstock.store.source import CachedSource
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.first_layer.slots import DeviceRows, SlotFill
