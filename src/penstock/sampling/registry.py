@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.graph.arrays import Array
     from penstock.graph.schema import EdgeType
     from penstock.sampling.block import BatchKey
+    from penstock.sampling.device.program import DeviceProgram
     from penstock.sampling.explanation import SamplingExplanation
     from penstock.sampling.homogeneous import Homogeneous
     from penstock.sampling.links.edge_split import HeldOutRule
@@ -33,7 +34,6 @@ FEATURES = {
     "replace": "drawing with replacement",
     "exclude": "leaving out edges, which tasks on edges need",
     "disjoint": "neighbourhoods that seeds do not share",
-    "device": "drawing on a GPU",
 }
 """What a sampler may declare that it supports."""
 
@@ -146,6 +146,8 @@ class SamplerEntry:
     """Whether each worker draws from its own seeds alone, so that its reads at other batch sizes can be predicted."""
     has_explained_form: bool = False
     """Whether sampler `explained` has a form that draws as this one does, except for what explanations change."""
+    device: 'Callable[["DrawOptions", Any], DeviceProgram] | None' = None
+    """`device(options, sampler)`: what a GPU does to draw the batches of the host's sampler. None: it cannot."""
     uses_clusters: bool = False
     """Whether it needs `GraphSource.clusters`, which the first worker of a cluster computes for all."""
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -24,9 +24,12 @@ from penstock.sampling.lists import (
     numbered,
 )
 from penstock.sampling.neighbours import ALL, NeighbourSampler
-from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
+from penstock.sampling.registry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
 from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
+
+if TYPE_CHECKING:
+    from penstock.sampling.device.program import DeviceProgram
 
 Relation = EdgeType | str
 """An edge type, or its key `source__relation__destination`."""
@@ -339,13 +342,20 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
     return TypedNeighbourSampler.over(lists.readable, by_relation, *kept)
 
 
+def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
+    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+
+    return DeviceProgram(uniform_rules(plain_fanouts(options), options.replace))
+
+
 NEIGHBOUR = SamplerEntry(
     "neighbour",
     _build,
-    frozenset({"types", "weight", "edge_weight", "time", "replace", "exclude", "device", "disjoint"}),
+    frozenset({"types", "weight", "edge_weight", "time", "replace", "exclude", "disjoint"}),
     per_layer="fanouts",
     prepares=False,
     measured=True,
     scales=True,
     has_explained_form=True,
+    device=_on_device,
 )

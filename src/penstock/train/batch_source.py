@@ -104,6 +104,8 @@ class BatchSource:
     batch_size: int
     messages: Graph | None = None
     """The graph whose edges carry messages in training; None where this process does not have it."""
+    sampler: Any = None
+    """The sampler itself, where this process has the whole graph."""
 
 
 def layers_of(job: Job) -> int:
@@ -176,8 +178,8 @@ def make_batch_source(job: Job, graph: Graph, train: Array, excluding: bool = Fa
         return batch
 
     if entry.items_per_batch is None:
-        return BatchSource(sample, train, batch_size_of(job, len(train)), graph)
-    return BatchSource(sample, sampler.items, entry.items_per_batch(job), graph)
+        return BatchSource(sample, train, batch_size_of(job, len(train)), graph, sampler)
+    return BatchSource(sample, sampler.items, entry.items_per_batch(job), graph, sampler)
 
 
 def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> None:

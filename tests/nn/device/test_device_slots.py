@@ -29,17 +29,21 @@ def graph_of(vertices, hub=True):
 
 
 def filled_slot(graph, seeds, key, device, **options):
-    from penstock.sampling.device.block import Room, largest_room
-    from penstock.sampling.device.hops import DeviceEpoch, Slot, Topology, batch_keys
+    from penstock.sampling.device.block import Room
+    from penstock.sampling.device.epoch import DeviceEpoch, batch_keys
+    from penstock.sampling.device.hops import Topology
+    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.device.slot import Slot
 
     (edges,) = graph.edges.values()
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
     epoch = DeviceEpoch(len(seeds), len(seeds), len(FANOUTS), device)
     epoch.order.copy_(torch.from_numpy(seeds.astype(np.int32)))
     epoch.keys.copy_(torch.from_numpy(batch_keys(key.seed, key.epoch, 1, [str(hop) for hop in range(len(FANOUTS))])))
-    largest = largest_room(len(seeds), FANOUTS, graph.num_nodes)
+    program = DeviceProgram(uniform_rules(FANOUTS))
+    largest = program.largest_room(len(seeds), graph.num_nodes, graph.num_edges)
     room = Room(tuple(rows + 7 * (place > 0) for place, rows in enumerate(largest.rows)), largest.edges)
-    slot = Slot(topology, FANOUTS, room, device, len(FANOUTS), **options)
+    slot = Slot(topology, program, room, device, len(FANOUTS), **options)
     slot.draw(epoch)
     return slot
 
@@ -48,7 +52,7 @@ def filled_slot(graph, seeds, key, device, **options):
 def test_lists_read_from_the_sources_without_a_sort(hub, device):
     graph = graph_of(150, hub)
     slot = filled_slot(graph, np.arange(40), BatchKey(1, 0, 0), device, turns=True)
-    slot = filled_slot(graph, np.arange(40), BatchKey(1, 0, 0), device, turns=True, place=slot.place)
+    slot = filled_slot(graph, np.arange(40), BatchKey(1, 0, 0), device, turns=True, tables=slot.tables)
     for block in slot.blocks()[1:]:
         lists, right = block.derived["sources"], _turn_round(block, block.num_src)
         torch.testing.assert_close(lists.indptr, right.indptr)

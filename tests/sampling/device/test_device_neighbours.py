@@ -22,13 +22,14 @@ def lists_of(degrees, vertices, seed):
     return Graph({"node": NodeSet(vertices)}, {("node", "to", "node"): EdgeSet(indptr, indices)}, "lists")
 
 
-def device_sampler(graph, fanouts, device, **options):
+def device_sampler(graph, fanouts, device, replace=False, **options):
     from penstock.sampling.device.hops import Topology
-    from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.device.sampler import DeviceSampler
 
     (edges,) = graph.edges.values()
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
-    return DeviceNeighbourSampler(topology, fanouts, device, **options)
+    return DeviceSampler(topology, DeviceProgram(uniform_rules(fanouts, replace)), device, **options)
 
 
 def assert_same(host, drawn):
@@ -69,9 +70,9 @@ def test_any_small_graph(degrees, fanout, replace, seed):
 
 
 def test_a_batch_that_lacks_room_is_drawn_again(device, monkeypatch):
-    from penstock.sampling.device import neighbours
+    from penstock.sampling.device import sampler
 
-    monkeypatch.setattr(neighbours, "_FIRST_ROOM", 64)
+    monkeypatch.setattr(sampler, "_FIRST_ROOM", 64)
     graph = lists_of(np.full(400, 12), 400, 3)
     host = NeighbourSampler(graph, [8, 8], totals=True, edges=True)
     drawn = device_sampler(graph, [8, 8], device, totals=True, edges=True)
@@ -89,20 +90,24 @@ def test_what_a_device_does_not_draw_is_refused(device):
 
 def test_a_failed_batch_stops_those_behind_it(device):
     from penstock.sampling.device.block import Room
-    from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, Topology
+    from penstock.sampling.device.epoch import NEVER, DeviceEpoch
+    from penstock.sampling.device.hops import Topology
+    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.device.slot import Slot
 
     graph = lists_of(np.full(64, 6), 64, 5)
     (edges,) = graph.edges.values()
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
+    program = DeviceProgram(uniform_rules([4]))
     epoch = DeviceEpoch(24, 8, 1, device)
     epoch.order.copy_(torch.arange(24, dtype=torch.int32))
-    slot = Slot(topology, [4], Room((8, 64), (64,)), device, 1)
+    slot = Slot(topology, program, Room((8, 64), (64,)), device, 1)
     slot.draw(epoch)
     assert slot.skip.item() == 0 and epoch.failed_at.item() == NEVER and epoch.cursor.item() == 1
-    small = Slot(topology, [4], Room((8, 10), (16,)), device, 1, place=slot.place)
+    small = Slot(topology, program, Room((8, 10), (16,)), device, 1, tables=slot.tables)
     small.draw(epoch)
     assert small.skip.item() == 1 and epoch.failed_at.item() == 1
-    slot.place.fill_(NEVER)
+    slot.tables["place"].fill_(NEVER)
     slot.draw(epoch)
     assert slot.skip.item() == 1 and epoch.failed_at.item() == 1 and epoch.cursor.item() == 3
 
@@ -110,7 +115,7 @@ def test_a_failed_batch_stops_those_behind_it(device):
 def test_an_epochs_order_and_keys_are_the_schedules(device):
     from penstock.graph.hashing import key_of
     from penstock.pipeline.schedule import Schedule
-    from penstock.sampling.device.hops import batch_keys, shuffled
+    from penstock.sampling.device.epoch import batch_keys, shuffled
 
     items = np.arange(5, 3005, 3)
     planned = list(Schedule(items, 64, 9, epochs=1).from_position())

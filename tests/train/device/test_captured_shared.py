@@ -149,9 +149,9 @@ def shared(graph, shares, rooms=(None, None), pause=3, asked=None, **fields):
 
 def sized(graph, seeds):
     """Room for a worker's share: as much as any batch needs."""
-    from penstock.sampling.device.block import largest_room
+    from penstock.sampling.device.program import DeviceProgram, uniform_rules
 
-    return largest_room(seeds, [3, 2], graph.num_nodes)
+    return DeviceProgram(uniform_rules([3, 2])).largest_room(seeds, graph.num_nodes, graph.num_edges)
 
 
 @pytest.mark.parametrize(

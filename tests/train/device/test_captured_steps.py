@@ -26,7 +26,7 @@ def session_of(graph, room=None, in_place=True, **fields):
     """A session whose device is the host, where kernels are interpreted."""
     from penstock.sampling.device.hops import Topology
     from penstock.store.device.tables import ResidentTable
-    from penstock.train.device.decision import PlacementDecision, presampled_room
+    from penstock.train.device.decision import PlacementDecision, device_program, presampled_room
     from penstock.train.device.memory import Working
     from penstock.train.device.placed import Placed
 
@@ -34,10 +34,11 @@ def session_of(graph, room=None, in_place=True, **fields):
     job = session.job
     (edges,) = graph.edges.values()
     schedule = Schedule(session.task.items, job.batch_size, job.seed)
-    room = room or presampled_room(job, graph, schedule)
+    room = room or presampled_room(session, schedule)
     residence = Residence("device", "device", 0, 0, 0, [])
     decision = PlacementDecision(residence, Working(0, torch.float32, {}), room, True, in_place, [])
-    placed = Placed(HOST, decision, job.fanouts, False, job.needs_totals, room, [])
+    sizes = graph.num_nodes, graph.num_edges
+    placed = Placed(HOST, decision, device_program(session), *sizes, job.needs_totals, room, [])
     placed.topology = Topology(torch.from_numpy(edges.indptr), torch.from_numpy(edges.indices))
     placed.tables = {"node": ResidentTable(torch.from_numpy(graph.nodes["node"].fields["x"]))}
     session.execution = choose_execution(session, placed)

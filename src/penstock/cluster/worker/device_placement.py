@@ -16,7 +16,7 @@ from penstock.pipeline.schedule import Planned, Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import Place, usable
 from penstock.sampling.device.block import Room
-from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.sampling.device.sampler import DeviceSampler
 from penstock.store.device.copies import to_device
 from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
@@ -225,7 +225,7 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
             code="unsupported-combination",
         )
     why = [f"The graph stays with the stores, and the host draws batches and requests rows: {', '.join(reasons)}."]
-    placed = Placed.of(session.job, session.inputs.device, _at_the_stores(session, prediction, why))
+    placed = Placed.of(session, _at_the_stores(session, prediction, why))
     if placed.decision.residence.cache_rows:
         placed.cached = {name: with_cached_rows(session, share) for name in session.inputs.sources}
     return bring_batches(session, placed)
@@ -271,15 +271,8 @@ def _with_whole_graph(
     if (decision.residence.topology, decision.residence.features) != ("device", "device"):
         return None
     placed = place_as_decided(whole, decision, shares)
-    sampler = DeviceNeighbourSampler(
-        placed.topology,
-        placed.fanouts,
-        placed.device,
-        getattr(session.task, "node_type", "node"),
-        placed.replace,
-        placed.totals,
-        room=placed.room,
-    )
+    node_type = getattr(session.task, "node_type", "node")
+    sampler = DeviceSampler(placed.topology, placed.program, placed.device, node_type, placed.totals, room=placed.room)
 
     def sample(planned: Planned) -> Batch:
         return sampler.sample(planned.seeds, planned.key)

@@ -1,7 +1,8 @@
 """Neighbour sampling on a GPU, in Triton: the same batches as on the CPU, vertex for vertex.
 
-`block` has the blocks that layers read, and the room that a batch may take; `kernels` are the passes of a hop, `hops`
-launches the passes of a batch without waiting for the device, and `neighbours` is the sampler for the pipeline.
-`triples` makes batches of triples, and `streams` manages streams. Nothing here is imported before a device is asked
+`block` has the blocks that layers read, and the room that a batch may take; `epoch` an epoch's order and keys. `hops`
+launches the passes of a hop (`kernels`) without waiting for the device, `program` says which hops a sampler's batches
+have, and `slot` holds and draws a batch. `sampler` draws for the pipeline, `triples` makes batches of triples, and
+`streams` manages streams. Nothing here is imported before a device is asked
 for: Triton comes with CUDA builds of torch only.
 """

@@ -152,15 +152,6 @@ class Room:
         return _of_sizes(self.rows[0], grown, largest)
 
 
-def largest_room(batch_size: int, fanouts: Sequence[int], vertices: int) -> Room:
-    """The room that no batch can exceed."""
-    rows, edges = [batch_size], []
-    for fanout in fanouts:
-        edges.append(rows[-1] * fanout)
-        rows.append(min(vertices, rows[-1] + edges[-1]))
-    return Room(tuple(rows), tuple(edges))
-
-
 def room_for(samples: Sequence[Sequence[int]], batch_size: int, largest: Room) -> Room:
     """Room for batches like some that were drawn (each in the order of `sizes`).
 

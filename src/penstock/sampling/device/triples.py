@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
-from penstock.sampling.device.hops import batch_keys, shuffled
+from penstock.sampling.device.epoch import batch_keys, shuffled
 from penstock.sampling.links.known import End
 from penstock.sampling.links.negatives import STEP, TRIES
 from penstock.sampling.triples import KnownTriples, TripleNegatives, Triples

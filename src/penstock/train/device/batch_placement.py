@@ -20,9 +20,11 @@ from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import DeviceBlock, Room, bounds_key, largest_room
-from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, fresh_place
-from penstock.sampling.device.neighbours import check_count, check_fanouts
+from penstock.sampling.device.block import DeviceBlock, Room, bounds_key
+from penstock.sampling.device.epoch import NEVER, DeviceEpoch
+from penstock.sampling.device.hops import Tables
+from penstock.sampling.device.sampler import check_count
+from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
 from penstock.sampling.lists import check_seeds
 from penstock.store.device.moments import Moment
@@ -50,7 +52,6 @@ class DrawnAhead:
 
     def __init__(self, placed: Placed, batch_size: int, node_type: str, merging: threading.Event) -> None:
         """`merging` is set where batches also hold the edges of all hops as one list."""
-        check_fanouts(placed.fanouts)
         check_count(placed.topology.count)
         assert placed.room is not None
         self._placed, self._batch_size, self._node_type, self._merging = placed, batch_size, node_type, merging
@@ -91,7 +92,7 @@ class DrawnAhead:
         self._lane.settle()
         with self._lane.entered():
             # A draw that lacked room has left entries in the table of places: clear it.
-            self._place.fill_(NEVER)
+            self._tables["place"].fill_(NEVER)
         while self._begun:
             self._free.append(self._begun.popleft()[0])
 
@@ -103,8 +104,7 @@ class DrawnAhead:
         places.
         """
         placed, waiting = self._placed, [planned for _, planned in self._begun]
-        largest = largest_room(self._batch_size, placed.fanouts, placed.topology.count)
-        self._room = self._room.enlarged(needed, largest)
+        self._room = self._room.enlarged(needed, placed.largest_room(self._batch_size))
         self._make_slots()
         for planned in waiting:
             self.begin(planned)
@@ -114,21 +114,19 @@ class DrawnAhead:
         rest(placed.device)
         self._begun.clear()
         self._free.clear()
-        # Slots are filled one after the other, so one table of places serves all of them.
-        self._place = fresh_place(placed.topology.count, placed.device)
+        # Slots are filled one after the other, so they share tables.
+        self._tables = placed.program.tables(placed.topology, placed.device)
         for _ in range(self.slots):
-            self._free.append(_AheadSlot(placed, self._room, self._batch_size, self._place, self._lane))
+            self._free.append(_AheadSlot(placed, self._room, self._batch_size, self._tables, self._lane))
 
 
 class _AheadSlot:
     """Memory for one batch, and its recorded draw."""
 
-    def __init__(self, placed: Placed, room: Room, batch_size: int, place: Tensor, lane: LaunchStream) -> None:
-        device, hops = placed.device, len(placed.fanouts)
-        self._slot = Slot(
-            placed.topology, placed.fanouts, room, device, hops, placed.replace, placed.totals,
-            edges=placed.names_edges, place=place,
-        )  # fmt: skip
+    def __init__(self, placed: Placed, room: Room, batch_size: int, tables: Tables, lane: LaunchStream) -> None:
+        device, hops = placed.device, placed.program.hops
+        given = placed.topology, placed.program, room, device, hops, placed.totals, placed.names_edges
+        self._slot = Slot(*given, tables=tables)
         pinned = device.type == "cuda"
         # Keys, the number of seeds, and the seeds, which are half as wide: one copy brings all.
         words = hops + 1 + (batch_size + 1) // 2

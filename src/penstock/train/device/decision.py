@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol
 from penstock.cost.model import CostModel, measured_model
 from penstock.cost.step_prediction import BlockSizes
 from penstock.errors import PenstockError
-from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS
 from penstock.pipeline.schedule import BatchPlan, Schedule
 from penstock.plan import Residence
@@ -14,8 +13,9 @@ from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, 
 from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import FeaturePlace, cheapest_orders, fastest_place, knows_transfers
-from penstock.sampling import NeighbourSampler
-from penstock.sampling.device.block import Room, largest_room, room_for
+from penstock.sampling.device.block import Room, room_for
+from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.device.memory import (
     NOTHING,
     Asked,
@@ -187,7 +187,7 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
         # The host does not fill the slots of workers' shares.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
-    room = presampled_room(job, session.graph, schedule) if can_draw else None
+    room = presampled_room(session, schedule) if can_draw else None
     in_place = not uncaptured and LAYERS[job.model].reads_in_place(job) and _in_place(job)
     fills = isinstance(schedule, Schedule) and not _unreadable(session, way_of(job, "host"))
     return Asked(job, room, not uncaptured, in_place, fills, on_host), uncaptured
@@ -372,13 +372,18 @@ _PRESAMPLED = 16
 """Batches drawn ahead, from which the room of all others is estimated."""
 
 
-def presampled_room(job: Job, graph: Graph, schedule: BatchPlan) -> Room:
+def presampled_room(session: Placeable, schedule: BatchPlan) -> Room:
     """The room for a job's batches, estimated from its first ones: the same on every machine and after every resume."""
-    fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
-    sampler = NeighbourSampler(graph, fanouts, job.replace)
+    program, graph, size = device_program(session), session.graph, schedule.batch_size
     sizes: list[list[int]] = []
     for planned, _ in zip(schedule.from_position(), range(_PRESAMPLED), strict=False):
-        if len(planned.seeds) == schedule.batch_size or not sizes:
-            batch = sampler.sample(planned.seeds, planned.key)
-            sizes.append([size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)])
-    return room_for(sizes, schedule.batch_size, largest_room(schedule.batch_size, fanouts, graph.num_nodes))
+        if len(planned.seeds) == size or not sizes:
+            sizes.append(program.sizes(session.task.sample(planned)))
+    return room_for(sizes, size, program.largest_room(size, graph.num_nodes, graph.num_edges))
+
+
+def device_program(session: Placeable) -> DeviceProgram:
+    """What a device does to draw a session's batches."""
+    make = SAMPLERS[session.job.sampler].device
+    assert make is not None
+    return make(session.job, getattr(session.task, "sampler", None))

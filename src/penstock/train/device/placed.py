@@ -20,14 +20,17 @@ from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows, Scale
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.sampling.device.block import DeviceBlock, Room
-from penstock.sampling.device.hops import Slot, Topology
-from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.sampling.device.hops import Tables, Topology
+from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.device.sampler import DeviceSampler
+from penstock.sampling.device.slot import Slot
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
 from penstock.store.source import CachedSource
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.decision import PlacementDecision
+from penstock.train.device.decision import PlacementDecision, device_program
+from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.slots import DeviceRows, SlotFill
 from penstock.train.job import Job
 from penstock.train.layerwise.host import AlonePlan
@@ -112,8 +115,9 @@ class Placed:
 
     device: torch.device
     decision: PlacementDecision
-    fanouts: list[int]
-    replace: bool
+    program: DeviceProgram
+    vertices: int
+    entries: int
     totals: bool
     room: Room | None
     """The upper bounds of batch sizes: as decided, or larger where a batch lacked room."""
@@ -140,13 +144,18 @@ class Placed:
     """
 
     @classmethod
-    def of(cls, job: Job, device: torch.device, decision: PlacementDecision) -> Self:
-        """For a job, before anything is placed."""
-        fanouts = [fanout for fanout in job.fanouts if isinstance(fanout, int)]
+    def of(cls, session: Placeable, decision: PlacementDecision) -> Self:
+        """For a session, before anything is placed."""
+        job, graph = session.job, session.graph
+        program = DeviceProgram(()) if decision.room is None else device_program(session)
         return cls(
-            device, decision, fanouts, job.replace, job.needs_totals, decision.room, [*decision.why],
-            wish=job.placement, asks_for_edges=job.names_edges,
+            session.inputs.device, decision, program, graph.num_nodes, graph.num_edges, job.needs_totals,
+            decision.room, [*decision.why], wish=job.placement, asks_for_edges=job.names_edges,
         )  # fmt: skip
+
+    def largest_room(self, batch_size: int) -> Room:
+        """The room that no batch can exceed."""
+        return self.program.largest_room(batch_size, self.vertices, self.entries)
 
     @property
     def names_edges(self) -> bool:
@@ -181,7 +190,7 @@ class Placed:
             rows, edges = (tuple(int(size) for size in part) for part in room)
         except (TypeError, ValueError):
             rows, edges = (), ()
-        fits = (len(rows), len(edges)) == (len(self.fanouts) + 1, len(self.fanouts))
+        fits = (len(rows), len(edges)) == (self.program.hops + 1, self.program.hops)
         # Kernels write each hop's rows behind those of the hop before, so the numbers of rows must ascend.
         if not fits or rows[0] != self.room.rows[0] or list(rows) != sorted(rows) or min(*rows, *edges) < 1:
             raise PenstockError(
@@ -190,11 +199,11 @@ class Placed:
             )
         self.room = Room(rows, edges)
 
-    def slot(self, room: Room, keys: int, place: Tensor | None = None) -> Slot:
+    def slot(self, room: Room, keys: int, tables: Tables | None = None) -> Slot:
         """The memory for one batch."""
         return Slot(
-            self.topology, self.fanouts, room, self.device, keys, self.replace, self.totals,
-            place=place, numbers_last=not self.decision.in_place and (self.fill is None or self.fill.numbers_rows),
+            self.topology, self.program, room, self.device, keys, self.totals,
+            tables=tables, numbers_last=not self.decision.in_place and (self.fill is None or self.fill.numbers_rows),
             turns=True,
         )  # fmt: skip
 
@@ -281,10 +290,9 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
     where it was measured.
     """
     node_type = getattr(task, "node_type", "node")
-    sampler = DeviceNeighbourSampler(
-        placed.topology, placed.fanouts, placed.device, node_type, placed.replace, placed.totals,
-        edges=placed.names_edges, room=placed.room,
-    )  # fmt: skip
+    sampler = DeviceSampler(
+        placed.topology, placed.program, placed.device, node_type, placed.totals, placed.names_edges, placed.room
+    )
 
     def on_device(planned: Planned) -> Batch:
         return sampler.sample(planned.seeds, planned.key)

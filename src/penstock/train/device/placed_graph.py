@@ -17,7 +17,7 @@ from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.schedule import BatchPlan
 from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology
-from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.sampling.device.sampler import DeviceSampler
 from penstock.sampling.device.streams import stream_maker
 from penstock.store.device.copies import one_copy, to_pinned
 from penstock.store.device.divided import DividedTable
@@ -50,7 +50,7 @@ def place_as_decided(
     session: Placeable, decision: PlacementDecision, schedule: BatchPlan, progress: Progress = SILENT
 ) -> Placed:
     """Place a session's graph as decided, and report why."""
-    placed = Placed.of(session.job, session.inputs.device, decision)
+    placed = Placed.of(session, decision)
     for sentence in placed.why:
         progress.note(sentence)
     _put(placed, session.job, session.graph, session.inputs.fields, schedule, progress)
@@ -203,7 +203,7 @@ def _hottest(placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, rows: 
     if job.placed.cache_by == "degree" or placed.topology is None:
         (edges,) = graph.edges.values()
         return torch.from_numpy(by_counts(np.diff(offsets_of(edges.indices, graph.num_nodes)), rows))
-    sampler = DeviceNeighbourSampler(placed.topology, placed.fanouts, placed.device, replace=placed.replace)
+    sampler = DeviceSampler(placed.topology, placed.program, placed.device)
     counts = torch.zeros(graph.num_nodes, dtype=torch.int32, device=placed.device)
     for planned, _ in zip(schedule.from_position(), range(_COUNTED), strict=False):
         batch: Any = sampler.sample(planned.seeds, planned.key)

@@ -30,7 +30,7 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
         measure_libraries(device)
     session.device_peak = device_peak(device)
     if not training:
-        return bring_batches(session, Placed.of(job, device, nothing_placed(job)))
+        return bring_batches(session, Placed.of(session, nothing_placed(job)))
     schedule = Schedule(task.items, task.batch_size, job.draw_seed)
     decision = _decided(session, schedule)
     if not reasons_against_capture(session):

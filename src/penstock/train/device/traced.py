@@ -12,9 +12,9 @@ from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, BatchPlan, Position, Schedule
 from penstock.plan import Residence
 from penstock.plan.residence import Place
-from penstock.sampling.device.block import HOST_LISTS, Room, largest_room
-from penstock.sampling.device.hops import Slot
-from penstock.sampling.device.neighbours import DeviceNeighbourSampler
+from penstock.sampling.device.block import HOST_LISTS, Room
+from penstock.sampling.device.sampler import DeviceSampler
+from penstock.sampling.device.slot import Slot
 from penstock.trace.allocations import META, Allocations, traceable
 from penstock.trace.allocators import DevicePeak, device_peak
 from penstock.trace.kernel_rates import kernel_rates
@@ -191,7 +191,7 @@ def _next(largest: LargestBatch, draw: Draw | None) -> Loaded:
 def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
     """The device's samplers, one for each thread, which draw the largest batch."""
     batch = enlarged(largest.batch, largest.factor)
-    most = largest_room(len(largest.planned.seeds), placed.fanouts, placed.topology.count)
+    most = placed.largest_room(len(largest.planned.seeds))
     drawn = [size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)]
     sizes = [min(size, bound) for size, bound in zip(drawn, most.sizes, strict=True)]
     samplers = [_TracedSampler(placed, sizes) for _ in range(threads)]
@@ -206,14 +206,11 @@ def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
     return draw
 
 
-class _TracedSampler(DeviceNeighbourSampler):
+class _TracedSampler(DeviceSampler):
     """A sampler whose batches have given sizes."""
 
     def __init__(self, placed: Placed, sizes: Sequence[int]) -> None:
-        super().__init__(
-            placed.topology, placed.fanouts, META, "node", placed.replace, placed.totals,
-            edges=bool(placed.edges), room=placed.room,
-        )  # fmt: skip
+        super().__init__(placed.topology, placed.program, META, "node", placed.totals, bool(placed.edges), placed.room)
         self._known = list(sizes)
 
     def _sizes(self, slot: Slot) -> list[int]:

@@ -144,7 +144,7 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     reasons = []
     if not support.several_types and not graph.is_homogeneous:
         reasons.append("the graph has several types")
-    if support.device_samplers_only and "device" not in SAMPLERS[job.sampler].supports:
+    if support.device_samplers_only and SAMPLERS[job.sampler].device is None:
         reasons.append(f"sampler {job.sampler} draws on the host only")
     # A module of the user's reads `edge_weight` as rows.
     weight = job.list_weight if demands.library_model else job.weight

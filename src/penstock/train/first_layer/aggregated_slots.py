@@ -13,7 +13,7 @@ from penstock.nn.input_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.table_aggregation import TableLists, shared_aggregation
 from penstock.sampling.device.block import DeviceBlock, Room
-from penstock.sampling.device.hops import Slot
+from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import on_stream
 from penstock.store.device.copies import page_locked
 from penstock.store.device.divided import read_beside

@@ -12,7 +12,7 @@ from penstock.nn.device.gather import TableRows
 from penstock.nn.input_rows import AggregatedRows
 from penstock.nn.table_aggregation import READ_IN_PLACE
 from penstock.sampling.device.block import Room
-from penstock.sampling.device.hops import Slot
+from penstock.sampling.device.slot import Slot
 from penstock.store.device.divided import HostTableReading, ReadingPool, host_rows
 from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.tables import DeviceSource, PinnedTable, ResidentTable

@@ -103,6 +103,7 @@ class GivenVertices:
         self._rows = rows
         batches = make_batch_source(job, graph, rows)
         self._sample, self.items, self.batch_size = batches.sample, batches.items, batches.batch_size
+        self.sampler = batches.sampler
 
     def sample(self, planned: Planned) -> Batch:
         return self._sample({self.node_type: planned.seeds}, planned)

@@ -5,7 +5,7 @@ step and the following ones are skipped until the room is enlarged.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -16,8 +16,11 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
-from penstock.sampling.device.block import DeviceBlock, Room, largest_room
-from penstock.sampling.device.hops import DeviceEpoch, Slot
+from penstock.sampling.device.block import DeviceBlock, Room
+from penstock.sampling.device.epoch import DeviceEpoch
+from penstock.sampling.device.hops import Tables
+from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.device.slot import Slot
 from penstock.store.device.copies import page_locked
 from penstock.traced import is_traced
 from penstock.train.first_layer.slots import HOST_FILLED, fits
@@ -88,17 +91,18 @@ class HostSlot(Slot):
     is_drawn_by_host = True
 
     def __init__(
-        self, fanouts: Sequence[int], room: Room, device: torch.device, keys: int, totals: bool, first_layer: bool
+        self, program: DeviceProgram, room: Room, device: torch.device, keys: int, totals: bool, first_layer: bool
     ) -> None:
         """`first_layer`: whether the device needs the lists of the last hop."""
-        self._fanouts, self.room, self._first_layer = list(fanouts), room, first_layer
+        self._rules, self.room, self._first_layer = program.rules, room, first_layer
         self.numbers_last = True
 
         def empty(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(max(1, size), dtype=dtype, device=device)
 
-        hops = len(self._fanouts)
-        self.place, self.vertices, self.known = empty(1), empty(room.rows[-1]), empty(hops + 1)
+        hops = len(self._rules)
+        self.tables = {"place": empty(1)}
+        self.vertices, self.known = empty(room.rows[-1]), empty(hops + 1)
         self.keys, self.number = empty(keys, torch.int64), empty(1)
         # A warm-up step must be skipped, so that it does not update the model.
         self.needed, self.skip = empty(2 * hops), torch.ones(1, dtype=torch.float32, device=device)
@@ -113,11 +117,12 @@ class HostSlot(Slot):
     def blocks(self) -> list[DeviceBlock]:
         rows: Any = self.room.rows
         found = []
-        for hop in reversed(range(len(self._fanouts))):
+        for hop in reversed(range(len(self._rules))):
             indptr: Any = self._indptrs[hop]
             indices: Any = self._indices[hop]
             totals: Any = None if self.totals is None else self.totals[: rows[hop + 1]]
-            derived = {"longest": self._fanouts[hop]}
+            longest = self._rules[hop].longest
+            derived: dict[str, Any] = {} if longest is None else {"longest": longest}
             found.append(DeviceBlock(indptr, indices, rows[hop + 1], None, totals, derived=derived))
         return found
 
@@ -134,7 +139,7 @@ class HostSlot(Slot):
         self.keys.copy_(keys)
         self.skip.fill_(float(skipped))
         if not skipped:
-            hops = len(self._fanouts)
+            hops = len(self._rules)
             pairs = [(self.known, drawn.counts), (self.vertices, drawn.vertices)]
             for hop in range(hops if self._first_layer else hops - 1):
                 pairs += [(self._indptrs[hop], drawn.indptrs[hop]), (self._indices[hop], drawn.indices[hop])]
@@ -205,14 +210,14 @@ class HostDrawing:
         """`needs_lists` says whether the device reads the lists of the last hop."""
         self._schedule, self._placed, self._needs_lists = schedule, placed, needs_lists
         self._sample, self._threads = session.task.sample, session.job.drawing_threads
-        self._vertices, self._epoch = session.graph.num_nodes, 0
+        self._epoch = 0
         self._draws: HostDraws | None = None
         self._drawn_room: Room | None = None
         self._failed = False
 
-    def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
+    def slot(self, room: Room, keys: int, tables: Tables | None) -> Slot:
         placed = self._placed
-        return HostSlot(placed.fanouts, room, placed.device, keys, placed.totals, self._needs_lists)
+        return HostSlot(placed.program, room, placed.device, keys, placed.totals, self._needs_lists)
 
     def start(self, position: Position) -> None:
         self._epoch, self._failed, room = position.epoch, False, self._placed.room
@@ -239,7 +244,7 @@ class HostDrawing:
         room = self._placed.room
         assert room is not None
         needed = _sizes(self._sample(next(self._from(failed))))
-        return room.enlarged(needed, largest_room(self._schedule.batch_size, self._placed.fanouts, self._vertices))
+        return room.enlarged(needed, self._placed.largest_room(self._schedule.batch_size))
 
     def close(self) -> None:
         if self._draws is not None:

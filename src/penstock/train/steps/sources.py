@@ -18,8 +18,11 @@ from penstock.nn.drop import dropping
 from penstock.nn.norm import PaddedBatch, normalising
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import DeviceBlock, Room, largest_room
-from penstock.sampling.device.hops import NEVER, DeviceEpoch, Slot, batch_keys, shuffled
+from penstock.sampling.device.block import DeviceBlock, Room
+from penstock.sampling.device.epoch import NEVER, DeviceEpoch, batch_keys, shuffled
+from penstock.sampling.device.hops import Tables
+from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
 from penstock.traced import BATCHES, launches, memory_for
 from penstock.train.session import Session
@@ -31,13 +34,16 @@ class PlacedGraph(Protocol):
     """A placed graph that a source draws from (`device.placed.Placed`)."""
 
     device: torch.device
-    fanouts: list[int]
+    program: DeviceProgram
     totals: bool
     topology: Any
     room: Room | None
 
-    def slot(self, room: Room, keys: int, place: Tensor | None = None) -> Slot:
+    def slot(self, room: Room, keys: int, tables: Tables | None = None) -> Slot:
         """The memory for one batch."""
+
+    def largest_room(self, batch_size: int) -> Room:
+        """The room that no batch can exceed."""
 
 
 @dataclass(eq=False)
@@ -74,7 +80,7 @@ class Order(Protocol):
 class BatchDrawing(Protocol):
     """Draws batches into slots."""
 
-    def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
+    def slot(self, room: Room, keys: int, tables: Tables | None) -> Slot:
         """The memory for one batch."""
 
     def start(self, position: Position) -> None:
@@ -103,8 +109,8 @@ class VertexSource(Source):
     ) -> None:
         self._schedule, self.placed, self._drawing, self._order = schedule, placed, drawing, order
         (self._name,) = session.graph.nodes
-        self._place: Tensor | None = None
-        """The table of vertices' positions in a batch, which slots share."""
+        self._tables: Tables | None = None
+        """The tables that slots share."""
         self._number = 0
         """The number of the current epoch."""
         self._make_room(session, placed.device)
@@ -112,7 +118,7 @@ class VertexSource(Source):
     @memory_for(BATCHES)
     def _make_room(self, session: Session, device: torch.device) -> None:
         schedule, order, placed = self._schedule, self._order, self.placed
-        self._purposes = [*(str(hop) for hop in range(len(placed.fanouts))), "dropout"]
+        self._purposes = [*placed.program.purposes, "dropout"]
         self.epoch = DeviceEpoch(order.items, order.batch_size, len(self._purposes), device)
         order.bring(device)
         self._items = torch.from_numpy(np.ascontiguousarray(schedule.items, np.int32)).to(device)
@@ -145,7 +151,7 @@ class VertexSource(Source):
         room = self.placed.room
         assert room is not None and room.rows[0] == self.epoch.batch_size
         slot = self.empty_slot(room)
-        self._place, device = slot.place, slot.vertices.device
+        self._tables, device = slot.tables, slot.vertices.device
         size, held = room.rows[0], slot.blocks()
         blocks: list[Block] = [*held]
         seeds: Any = slot.vertices[:size]
@@ -158,7 +164,7 @@ class VertexSource(Source):
 
     def empty_slot(self, room: Room) -> Slot:
         """Memory for one drawn batch, sized by a room."""
-        return self._drawing.slot(room, len(self._purposes), self._place)
+        return self._drawing.slot(room, len(self._purposes), self._tables)
 
     def idle(self) -> None:
         """Mark all batches as lacking room, so that their steps are skipped."""
@@ -190,8 +196,8 @@ class VertexSource(Source):
 
     def restart(self, batch: int) -> None:
         """Draw from this batch on, and clear the vertices that a batch without room has left in the table."""
-        if self._place is not None:
-            self._place.fill_(NEVER)
+        if self._tables is not None:
+            self._tables["place"].fill_(NEVER)
         self.rewind(batch)
 
     def rewind(self, batch: int) -> None:
@@ -252,14 +258,14 @@ class DeviceDrawing(BatchDrawing):
     def __init__(self, schedule: Schedule, placed: PlacedGraph) -> None:
         self._schedule, self._placed = schedule, placed
 
-    def slot(self, room: Room, keys: int, place: Tensor | None) -> Slot:
-        return self._placed.slot(room, keys, place)
+    def slot(self, room: Room, keys: int, tables: Tables | None) -> Slot:
+        return self._placed.slot(room, keys, tables)
 
     def enlarged(self, source: VertexSource, failed: int) -> Room:
         """The room that drawing the batch on its own shows to be needed."""
         placed, room = self._placed, self._placed.room
         assert room is not None
-        largest = largest_room(self._schedule.batch_size, placed.fanouts, placed.topology.count)
+        largest = placed.largest_room(self._schedule.batch_size)
         while True:
             source.restart(failed)
             slot = source.empty_slot(room)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.pipeline.schedule import Position
-from penstock.sampling.device.hops import Slot
+from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
 from penstock.train.optimisers import prepare_skipping

@@ -39,7 +39,7 @@ class NodeTask:
         self.node_type, self.multi_label = data.node_type, data.multi_label
         self.learned = data.learned()
         self.items, self.batch_size, self.head = batches.items, batches.batch_size, None
-        self.messages, self.redraws = batches.messages, False
+        self.messages, self.sampler, self.redraws = batches.messages, batches.sampler, False
         self.out = data.classes or 1
         default = default_metric(data.task, data.multi_label)
         self.metric: Metric = chosen_metric(job.metric, default, data.task, functions)

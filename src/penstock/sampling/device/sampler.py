@@ -1,6 +1,5 @@
-"""The neighbour sampler on a device, for a pipeline that draws one batch at a time."""
+"""Sampling on a device for a pipeline that draws one batch at a time."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +9,12 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.block import BatchKey, Block, MiniBatch
-from penstock.sampling.device.block import Room, largest_room
-from penstock.sampling.device.hops import DeviceEpoch, Slot, Topology
+from penstock.sampling.device.block import Room
+from penstock.sampling.device.epoch import DeviceEpoch
+from penstock.sampling.device.hops import Topology
+from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import on_stream, stream_maker
-from penstock.sampling.draws import SCANNED
 from penstock.sampling.lists import check_seeds
 from penstock.sampling.relabel import PerThread
 
@@ -21,8 +22,8 @@ _FIRST_ROOM = 1 << 22
 """Upper bound on the rows and edges of a hop that a sampler starts with; it grows when a batch lacks room."""
 
 
-class DeviceNeighbourSampler:
-    """`NeighbourSampler` with lists and batches on a device: uniform draws of up to 32 neighbours per vertex and hop.
+class DeviceSampler:
+    """A sampler with lists and batches on a device, which draws by a program.
 
     `sample` may be called from several threads at once, each of which has a stream and memory of its own.
     """
@@ -30,19 +31,17 @@ class DeviceNeighbourSampler:
     def __init__(
         self,
         topology: Topology,
-        fanouts: Sequence[int],
+        program: DeviceProgram,
         device: torch.device,
         node_type: str = "node",
-        replace: bool = False,
         totals: bool = False,
         edges: bool = False,
         room: Room | None = None,
     ) -> None:
         """`room`: what most batches need, if known; it grows when one needs more."""
-        check_fanouts(fanouts)
         check_count(topology.count)
-        self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
-        self._options = {"replace": replace, "totals": totals, "edges": edges}
+        self.node_type, self._topology, self._program, self._device = node_type, topology, program, device
+        self._totals, self._edges = totals, edges
         side_stream = stream_maker(device)
         self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(), room))
 
@@ -52,7 +51,7 @@ class DeviceNeighbourSampler:
         state = self._thread_states.get()
         with on_stream(state.stream):
             epoch = self._epoch(seeds, key)
-            largest = largest_room(len(seeds), self.fanouts, self._topology.count)
+            largest = self._program.largest_room(len(seeds), self._topology.count, self._topology.entries)
             room = state.room_for(largest)
             while True:
                 slot = self._slot(state, room)
@@ -71,9 +70,10 @@ class DeviceNeighbourSampler:
         return batch
 
     def _epoch(self, seeds: Array, key: BatchKey) -> DeviceEpoch:
-        epoch = DeviceEpoch(len(seeds), max(1, len(seeds)), len(self.fanouts), self._device)
+        purposes = self._program.purposes
+        epoch = DeviceEpoch(len(seeds), max(1, len(seeds)), len(purposes), self._device)
         epoch.order.copy_(torch.from_numpy(np.ascontiguousarray(seeds, np.int32)))
-        keys = np.array([key.hop(hop) for hop in range(len(self.fanouts))], np.uint64)
+        keys = np.array([key.purpose(what) for what in purposes], np.uint64)
         epoch.keys[0].copy_(torch.from_numpy(keys.view(np.int64)))
         return epoch
 
@@ -84,10 +84,9 @@ class DeviceNeighbourSampler:
 
     def _slot(self, state: "_ThreadState", room: Room) -> Slot:
         if state.slot is None or state.slot.room != room:
-            place = None if state.slot is None else state.slot.place
-            state.slot = Slot(
-                self._topology, self.fanouts, room, self._device, len(self.fanouts), place=place, **self._options
-            )
+            tables = None if state.slot is None else state.slot.tables
+            given = self._topology, self._program, room, self._device, len(self._program.purposes)
+            state.slot = Slot(*given, self._totals, self._edges, tables)
         return state.slot
 
 
@@ -114,17 +113,6 @@ def check_count(vertices: int) -> None:
         raise PenstockError(
             f"A device can sample graphs of up to 2^31 vertices, not {vertices:,}: sample on the host.",
             code="too-large",
-        )
-
-
-def check_fanouts(fanouts: Sequence[int]) -> None:
-    """Refuse fan-outs that only the host samples: beyond `SCANNED` its draws pass through whole
-    lists, entry by entry.
-    """
-    if not fanouts or any(not 0 < fanout <= SCANNED for fanout in fanouts):
-        raise PenstockError(
-            f"A device can sample fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.",
-            code="value-out-of-range",
         )
 
 

@@ -1,0 +1,123 @@
+"""Memory of one batch at fixed addresses, and the launches of its draw one after the other on a stream."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from penstock.sampling.device.block import DeviceBlock, Room
+from penstock.sampling.device.epoch import DeviceEpoch
+from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, power, rows_of
+from penstock.sampling.device.program import DeviceProgram
+from penstock.traced import is_traced, launches
+
+
+class Slot:
+    """Memory of one batch: its vertices, its blocks and what is needed while they are drawn."""
+
+    kept_lists: tuple[str, ...] = ("longest", "sources", "source_chunks")
+    """Values derived from a block that the sampler provides, so that the step need not compute them."""
+    is_drawn_by_host = False
+
+    def __init__(
+        self,
+        topology: Topology,
+        program: DeviceProgram,
+        room: Room,
+        device: torch.device,
+        keys: int,
+        totals: bool = False,
+        edges: bool = False,
+        tables: Tables | None = None,
+        numbers_last: bool = True,
+        turns: bool = False,
+    ) -> None:
+        """`tables` may be shared by slots that are filled one after the other on one stream. `numbers_last` and `turns`
+        as for `BatchMemory`.
+        """
+        self.room, self.numbers_last = room, numbers_last
+        self.tables = program.tables(topology, device) if tables is None else tables
+        memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, edges, numbers_last, turns)
+        self.vertices, self.known, self.keys, self.needed = memory.vertices, memory.known, memory.keys, memory.needed
+        self.number, self.skip = memory.empty(1), memory.empty(1, torch.float32)
+        self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
+        self._beginning = program.begin(memory)
+        self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules)]
+        self.totals = memory.empty(room.rows[-1], torch.float32) if totals else None
+
+    def draw(self, epoch: DeviceEpoch) -> None:
+        """Draw the epoch's next batch into this slot."""
+        if is_traced():
+            # A few kernels for each hop, of which one reads lists.
+            for hop in self._hops:
+                launches(hop.indptr, hop.indices, rows=len(hop.indices), of=hop.indices[:, None])
+            return
+        self._beginning.launch(epoch)
+        waiting: Hop | None = None
+        for hop in self._hops:
+            hop.choose(waiting)
+            waiting = hop if hop.is_numbered else None
+            if hop.is_numbered:
+                hop.number_chosen()
+        if waiting is not None:
+            waiting.look_up()
+        for hop in self._hops:
+            hop.turn()
+        self._finish(epoch)
+
+    def _finish(self, epoch: DeviceEpoch) -> None:
+        """Launch what comes after all hops: totals, and the check whether the batch had room."""
+        kernels, rows, memory = hop_kernels(), self.room.rows[-1], self._memory
+        known = self.known[len(self._hops) - (not self.numbers_last) :]
+        if self.totals is not None:
+            kernels.list_lengths[(blocks(rows, EDGES),)](
+                memory.topology.indptr, self.vertices, known, self.totals, rows, B=EDGES
+            )
+        kernels.finish[(blocks(rows, EDGES),)](
+            self.vertices, known, memory.place, self.needed, self._rooms, epoch.cursor, self.number,
+            epoch.failed_at, self.skip, SIZES=len(self.room.sizes), B=EDGES,
+        )  # fmt: skip
+
+    def blocks(self) -> list[DeviceBlock]:
+        """The batch's blocks with all their room, outermost first. The next draw overwrites them."""
+        rows = list(self.room.rows)
+        if not self.numbers_last:
+            rows[-1] = rows[-2]
+        return self._blocks(rows, self.room.edges, False)
+
+    def on_host(self) -> dict[str, Tensor]:
+        """The first layer's lists, where the host has drawn them."""
+        raise NotImplementedError("the device has drawn the batch")
+
+    def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[DeviceBlock]:
+        """Copies of the batch's blocks, cut to their sizes. `sizes` are the device's counts (`needed`)."""
+        return self._blocks([seeds, *sizes[1::2]], sizes[::2], True)
+
+    def _blocks(self, rows: Sequence[int], edges: Sequence[int], copy: bool) -> list[DeviceBlock]:
+        return [
+            hop.block(rows[number], rows[number + 1], edges[number], self.totals, copy)
+            for number, hop in reversed(list(enumerate(self._hops)))
+        ]
+
+    def merge(self, merged: Tensor, counts: Tensor) -> None:
+        """Write the edges of all hops as pairs, each vertex's list once (`nn.adapter.merged_edges`), into `merged`,
+        int64 [2, room of all edges]. `counts` has one entry more than there are hops: 0, and the number of pairs after
+        each hop.
+        """
+        if is_traced():
+            return
+        for number, hop in enumerate(self._hops):
+            assert hop.longest is not None
+            rows = rows_of(hop.longest)
+            hop_kernels().merge_lists[(blocks(hop.rows_room, rows),)](
+                hop.indptr, hop.indices, self.known[max(0, number - 1) :], hop.known, counts[number:],
+                counts[number + 1 :], merged, merged.shape[1], FIRST=number == 0, COLUMNS=power(hop.longest), ROWS=rows,
+            )  # fmt: skip
+
+    def new_list_starts(self) -> list[Tensor]:
+        """For every hop but the first, where in its block the lists begin of vertices for which the hop before has not
+        drawn; int32 on the device.
+        """
+        return [
+            hop.indptr.index_select(0, self.known[number : number + 1]) for number, hop in enumerate(self._hops[1:])
+        ]
