@@ -37,12 +37,16 @@ class DeviceNeighbourSampler:
         totals: bool = False,
         edges: bool = False,
         room: Room | None = None,
+        expected: Sequence[int] | None = None,
     ) -> None:
-        """`room`: what most batches need, if known; it grows when one needs more."""
+        """`room`: what most batches need, if known; it grows when one needs more. `expected`: the sizes of batches that
+        are only traced.
+        """
         check_fanouts(fanouts)
         check_count(topology.count)
         self.fanouts, self.node_type, self._topology, self._device = list(fanouts), node_type, topology, device
         self._options = {"replace": replace, "totals": totals, "edges": edges}
+        self._expected = expected
         side_stream = stream_maker(device)
         self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(), room))
 
@@ -79,7 +83,7 @@ class DeviceNeighbourSampler:
 
     def _sizes(self, slot: Slot) -> list[int]:
         """The sizes that the batch just drawn needs; waits for the device."""
-        sizes: list[int] = slot.needed.tolist()
+        sizes: list[int] = slot.needed.tolist() if self._expected is None else list(self._expected)
         return sizes
 
     def _slot(self, state: "_ThreadState", room: Room) -> Slot:
