@@ -24,7 +24,7 @@ from penstock.cost.model import (
 from penstock.cost.operators import OPERATORS
 from penstock.cost.operators.entry import HELD_OUT, RUNGS, block_sizes, distinct_rows, made_graph, rung_of
 from penstock.cost.profile import FittedOperator, Profile, read_profile, write_profile
-from penstock.cost.step_prediction import LAYER_CALLS, BlockSizes, StepShape, step_calls, step_seconds, step_work
+from penstock.cost.step_prediction import BlockSizes, StepShape, predicted_layers, step_calls, step_seconds, step_work
 from penstock.nn import build_model
 from penstock.nn.layer_table import model_options
 from penstock.nn.operator_work import CHUNK, Processor, aggregate_work, in_chunks, seconds_of
@@ -176,7 +176,7 @@ def test_seconds_of_an_operator():
 BLOCKS, WIDTHS = [BlockSizes(50, 20, 90), BlockSizes(20, 5, 30)], [(16, 8), (8, 3)]
 
 
-@pytest.mark.parametrize("layer", LAYER_CALLS)
+@pytest.mark.parametrize("layer", predicted_layers())
 def test_seconds_of_a_step_are_those_of_its_operators(layer):
     model = CostModel(operator_profile(rate=1e-6))
     shape = StepShape(layer, BLOCKS, WIDTHS)
@@ -193,7 +193,7 @@ def test_seconds_of_a_step_are_those_of_its_operators(layer):
     assert backward == (0 if layer == "gat" else 1)
 
 
-@pytest.mark.parametrize("layer", LAYER_CALLS)
+@pytest.mark.parametrize("layer", predicted_layers())
 def test_weights_of_a_step_are_those_of_its_model(layer):
     options = model_options(model=layer, layers=2, hidden=8, heads=2)
     net = build_model(options, 16, 3)
@@ -218,7 +218,7 @@ def test_a_step_takes_more_than_its_operators():
     assert step_seconds(measured, shape) == pytest.approx(1.2 * alone["operators"] + alone["calls"])
 
 
-@pytest.mark.parametrize("layer", LAYER_CALLS)
+@pytest.mark.parametrize("layer", predicted_layers())
 def test_steps_that_are_measured_run(layer):
     rung = rung_of(made_graph(60, 4), 8, (3, 2), 0, 8, 6)
     run = training_step(CostModel(operator_profile()), layer, rung.batch.blocks, 8, 6, torch.device("cpu"))

@@ -13,7 +13,7 @@ from penstock.cost.model import CostModel
 from penstock.cost.operators import Rung
 from penstock.cost.operators.entry import Run, is_sampled
 from penstock.cost.profile import FittedOperator
-from penstock.cost.step_prediction import LAYER_CALLS, STEP, StepShape, counted_block, step_work
+from penstock.cost.step_prediction import STEP, StepShape, counted_block, predicted_layers, step_work
 from penstock.nn import ModelOptions, build_model
 from penstock.nn.eager import eager
 from penstock.nn.layer_table import model_options
@@ -100,7 +100,7 @@ _HELD_OUT = frozenset({1, 4, 6, 9, 11, 14})
 
 def fit_steps(model: CostModel, rungs: Sequence[Rung], device: str) -> FittedOperator:
     """Rates of a step, from measured steps of all kinds of layers on batches of the ladder."""
-    kinds, sampled = list(LAYER_CALLS), [rung for rung in rungs if is_sampled(rung)]
+    kinds, sampled = predicted_layers(), [rung for rung in rungs if is_sampled(rung)]
     pairs = [(rung, kinds[(place + turn) % len(kinds)]) for turn in range(2) for place, rung in enumerate(sampled)]
     work, seconds = [], []
     for rung, kind in pairs[:_POINTS]:

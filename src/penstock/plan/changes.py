@@ -20,10 +20,10 @@ from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import Change
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.sampling import MiniBatch, NeighbourSampler
+from penstock.sampling.entry import ExplainedSamplingOptions, ExplainInternals, SamplerSettings, plain_fanouts
 from penstock.sampling.explained import CutNumbers, UnscoredLists
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts.homogeneous import share_of
-from penstock.sampling.registry import ExplainedSamplingOptions, ExplainInternals, SamplerSettings, plain_fanouts
 from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SamplerOptions, layer_count
 
 # What batches read from other machines, counted in batches that are drawn before a run. Batches are drawn from the

@@ -12,7 +12,7 @@ from penstock.report.markup import breakable, card, cut, pairs, table
 from penstock.report.run_folder import RunRecord, graph_name, of_triples
 from penstock.report.run_logs import mapping, number, numbers, whole
 from penstock.report.words import mebibytes, seconds
-from penstock.sampling.sampler_table import SEEDS_ONLY
+from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
 # Knowledge graphs have hundreds of edge types; the largest are shown.
 _MOST_ROWS = 20
@@ -31,7 +31,8 @@ def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
     usual = {key: _plain(value) for key, value in defaults.items()}
     other = {key: value for key, value in run.job.items() if key not in usual or _plain(value) != usual[key]}
     # A model without layers reads only the seeds, whatever `fanouts` says.
-    implied = ("sampler", "fanouts") if run.job.get("sampler") == SEEDS_ONLY else ()
+    sampler = run.job.get("sampler")
+    implied = ("sampler", "fanouts") if sampler in SAMPLERS and sampler_facts(str(sampler)).seeds_only else ()
     decided = {key: value for key, value in other.items() if key in run.decided or key in implied}
     chosen = {key: value for key, value in other.items() if key not in decided and not _is_measured(value)}
     left = [(key, _text(value)) for key, value in run.job.items() if key not in chosen and key not in decided]

@@ -14,9 +14,9 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, Partition, assign
 from penstock.sampling.block import BatchKey, MiniBatch
+from penstock.sampling.entry import CLUSTERS_PER_BATCH, GraphSource, SamplerEntry, SamplerSettings
 from penstock.sampling.homogeneous import Homogeneous, homogeneous, whole_graph
 from penstock.sampling.induced import Inducer, blocks_on
-from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
 
 
 class ClusterSampler:
@@ -105,6 +105,7 @@ def _build(source: GraphSource, settings: SamplerSettings) -> ClusterSampler:
 CLUSTER = SamplerEntry(
     "cluster",
     _build,
+    facts=CLUSTERS_PER_BATCH,
     joint=True,
     items_per_batch=lambda options: options.batch_size,
     uses_clusters=True,

@@ -23,10 +23,10 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.entry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
 from penstock.sampling.lists import DrawnNeighbours, Readable, Readers, check_seeds, numbered
 from penstock.sampling.neighbours import ALL, check_fanouts
-from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 

@@ -19,8 +19,8 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.entry import LAYER_SIZES, SamplerEntry, plain_fanouts
 from penstock.sampling.homogeneous import Distribution, Homogeneous, NeighbourLists, Reader, homogeneous, importance
-from penstock.sampling.registry import SamplerEntry, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 
@@ -124,6 +124,7 @@ FASTGCN = SamplerEntry(
     lambda source, settings: FastGCN(
         source.whole_lists("fastgcn"), plain_fanouts(settings.options), edges=settings.edges
     ),
+    facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
 )
@@ -150,6 +151,7 @@ LADIES = SamplerEntry(
     lambda source, settings: Ladies(
         source.whole_lists("ladies"), plain_fanouts(settings.options), edges=settings.edges
     ),
+    facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
 )

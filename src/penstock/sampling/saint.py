@@ -16,9 +16,9 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, key_of, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, MiniBatch
+from penstock.sampling.entry import SUBGRAPH_SIZE, GraphSource, SamplerEntry, SamplerSettings
 from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, homogeneous, importance
 from penstock.sampling.induced import Induced, Inducer, blocks_on
-from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
 
 # Probabilities that vertices and pairs are in a subgraph, and the weights of its edges that follow. All kinds of
 # GraphSAINT make `size` independent draws, each of which visits a vertex, an edge's ends, or a walk's vertices. If one
@@ -480,7 +480,7 @@ def _entry(kind: str) -> SamplerEntry:
             layers=settings.layers,
         )
 
-    return SamplerEntry(name, build, joint=True, items_per_batch=lambda options: 1, shuffles=False)
+    return SamplerEntry(name, build, facts=SUBGRAPH_SIZE, joint=True, items_per_batch=lambda options: 1, shuffles=False)
 
 
 SAINT_VERTEX = _entry("vertex")

@@ -12,6 +12,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.entry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.lists import (
     NO_LIMITS,
@@ -24,7 +25,6 @@ from penstock.sampling.lists import (
     numbered,
 )
 from penstock.sampling.neighbours import ALL, NeighbourSampler
-from penstock.sampling.registry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
 from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
 

@@ -13,7 +13,7 @@ from penstock.graph.documents import AutoCount, StrictDocument, first_problem, m
 from penstock.graph.files import write_whole
 from penstock.nn.layer_table import WITHOUT_LAYERS, ModelFields, ModelOptions
 from penstock.pipeline.options import PipelineFields, PipelineOptions
-from penstock.sampling.registry import ExplainedSamplingOptions
+from penstock.sampling.entry import ExplainedSamplingOptions
 from penstock.sampling.sampler_table import SEEDS_ONLY, SamplerOptions
 from penstock.store.initial_rows import checked_init
 from penstock.train.internals import BY_MACHINE, REMOVED, Internals, up_to_date

@@ -65,7 +65,7 @@ class BatchKind:
     """The batches of a job, all with mean sizes."""
 
     layer: str
-    """Kind of layer: a key of `penstock.cost.step_prediction.LAYER_CALLS`."""
+    """Kind of layer, one that declares its calls."""
     blocks: tuple[BlockSizes, ...]
     """Outermost first."""
     widths: tuple[tuple[int, int], ...]

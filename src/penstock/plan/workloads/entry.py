@@ -13,6 +13,7 @@ from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
+from penstock.sampling.entry import SamplerEntry
 from penstock.simulate.amounts import Spread
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload
@@ -141,8 +142,8 @@ class WorkloadEntry:
     """(profile, section) -> the workload."""
     conditions: Callable[[ClusterDocument], Mapping[str, Any]]
     """Settings of a cluster that affect the amounts of a profile: they must be the same as when it was measured."""
-    samplers: frozenset[str] | None = None
-    """Samplers of jobs that are executed in this mode; None: all that no other mode names."""
+    samplers: Callable[[SamplerEntry], bool] | None = None
+    """Whether jobs with a sampler are executed in this mode; None: those that no other mode claims."""
     any_size: bool = False
     """Whether a profile serves clusters of every size, as its amounts are per row and edge."""
     uses_replicas: bool = False

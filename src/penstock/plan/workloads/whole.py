@@ -341,7 +341,7 @@ WHOLE = WorkloadEntry(
     _set_up,
     _build,
     conditions,
-    samplers=frozenset({"whole"}),
+    samplers=lambda sampler: not sampler.makes_batches,
     any_size=True,
     decides=lambda execution: {"bins": execution.bins, "replicate_costs": execution.replicate_costs},
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from penstock.sampling.block import Block
-from penstock.traced import is_traced
+from penstock.traced import is_gpu, is_traced, placed
 
 HOST_LISTS = "host lists"
 """The key, among values derived from a traced block, of its `indptr` with values, on the host."""
@@ -67,9 +67,9 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
     def moved(array: Any, dtype: torch.dtype) -> Any:
         if array is None:
             return None
-        return torch.from_numpy(array).to(dtype).to(device, non_blocking=non_blocking)
+        return placed(array, device, dtype, non_blocking)
 
-    def placed(rows: Any) -> Any:
+    def rows_moved(rows: Any) -> Any:
         return None if rows is None else rows.to(device, non_blocking=non_blocking)
 
     return DeviceBlock(
@@ -79,8 +79,8 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
         moved(block.weights, torch.float32),
         moved(block.totals, torch.float32),
         moved(block.edges, torch.int64),
-        edge_attr=placed(block.edge_attr),
-        edge_weight=placed(block.edge_weight),
+        edge_attr=rows_moved(block.edge_attr),
+        edge_weight=rows_moved(block.edge_weight),
         ages=moved(block.ages, torch.float32),
         derived={HOST_LISTS: block.indptr} if is_traced() else {},
     )
@@ -113,7 +113,7 @@ def on_device(block: Block, device: torch.device) -> Block:
 
 def block_on(block: Block, device: torch.device) -> Block:
     """A block where a device computes, which may be the host; one that is there already is returned unchanged."""
-    return host_block(block) if device.type == "cpu" else on_device(block, device)
+    return on_device(block, device) if is_gpu(device) else host_block(block)
 
 
 # The room of a batch on the device: upper bounds fixed before sampling, so that nothing waits for sizes.

@@ -1,5 +1,6 @@
 """Sampling on a device for a pipeline that draws one batch at a time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,11 +38,14 @@ class DeviceSampler:
         totals: bool = False,
         edges: bool = False,
         room: Room | None = None,
+        expected: Sequence[int] | None = None,
     ) -> None:
-        """`room`: what most batches need, if known; it grows when one needs more."""
+        """`room`: what most batches need, if known; it grows when one needs more. `expected`: the sizes of batches that
+        are only traced.
+        """
         check_count(topology.count)
         self.node_type, self._topology, self._program, self._device = node_type, topology, program, device
-        self._totals, self._edges = totals, edges
+        self._totals, self._edges, self._expected = totals, edges, expected
         side_stream = stream_maker(device)
         self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(), room))
 
@@ -79,7 +83,7 @@ class DeviceSampler:
 
     def _sizes(self, slot: Slot) -> list[int]:
         """The sizes that the batch just drawn needs; waits for the device."""
-        sizes: list[int] = slot.needed.tolist()
+        sizes: list[int] = slot.needed.tolist() if self._expected is None else list(self._expected)
         return sizes
 
     def _slot(self, state: "_ThreadState", room: Room) -> Slot:

@@ -249,7 +249,10 @@ class Inputs:
         return None
 
     def pull(self, node_type: str, ids: Array) -> torch.Tensor:
-        """The rows of some vertices, for inference."""
+        """The rows of some vertices, for inference and for steps on the whole graph."""
+        source = self.sources.get(node_type)
+        if is_traced() and not (source is not None and source.on_device):
+            return torch.empty(len(ids), self.widths[node_type], device=self.device)
         if node_type in self.tables:
             rows = self._learnable(node_type, ids)
             return rows.clone() if isinstance(self.tables[node_type], DeviceEmbeddingTable) else rows

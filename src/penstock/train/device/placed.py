@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -289,10 +289,7 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
     """A function that draws a job's batches where the device can read the lists; and the reason,
     where it was measured.
     """
-    node_type = getattr(task, "node_type", "node")
-    sampler = DeviceSampler(
-        placed.topology, placed.program, placed.device, node_type, placed.totals, placed.names_edges, placed.room
-    )
+    sampler = device_sampler(placed, getattr(task, "node_type", "node"))
 
     def on_device(planned: Planned) -> Batch:
         return sampler.sample(planned.seeds, planned.key)
@@ -306,6 +303,14 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
             return Shared(on_device, task.sample), f"Host and device draw batches together: {said}"
         return on_device, f"The device draws batches alone: {said}"
     return on_device, ""
+
+
+def device_sampler(placed: "Placed", node_type: str = "node", expected: Sequence[int] | None = None) -> DeviceSampler:
+    """The sampler of batches that a device draws one at a time; `expected`: their sizes, where they are only traced."""
+    return DeviceSampler(
+        placed.topology, placed.program, placed.device, node_type, placed.totals, placed.names_edges, placed.room,
+        expected,
+    )  # fmt: skip
 
 
 def seconds_a_batch(draw: Draw, schedule: BatchPlan) -> float:
