@@ -5,7 +5,7 @@ chosen. Hops differ in how they choose.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +49,16 @@ def fresh_place(vertices: int, device: torch.device) -> Tensor:
     return torch.full((vertices,), NEVER, dtype=torch.int32, device=device)
 
 
+class Excluded(NamedTuple):
+    """Edges that must not be drawn, as kernels read them (`links.DeviceExclusion`); None: every edge may be drawn."""
+
+    bounds: Tensor | None = None
+    starts: Tensor | None = None
+    behind: Tensor | None = None
+    seeds: Tensor | None = None
+    """The number of seeds: no other row's list has such edges."""
+
+
 class BatchMemory:
     """What the hops of a batch share: its vertices, how many are known before each hop, its keys, and scratch memory.
 
@@ -71,7 +81,7 @@ class BatchMemory:
         self.topology, self.room, self.device, self.tables = topology, room, device, tables
         self.keeps_positions, self.numbers_last, self.turns = positions, numbers_last, turns
         hops = len(room.edges)
-        self.place = tables["place"]
+        self.place, self.excluded = tables["place"], Excluded()
         self.vertices, self.known = self.empty(room.rows[-1]), self.empty(hops + 1)
         self.keys = self.empty(keys, torch.int64)
         self.needed, self.edge_counts = self.empty(2 * hops), self.empty(hops)
@@ -190,7 +200,8 @@ class UniformHop(Hop):
         hop_kernels().draw[(programs,)](
             topology.indptr, topology.indices, memory.vertices, self.known, self.row_sums, memory.keys[self.number :],
             self.indptr, self.chosen, self.edges, self.positions, self.targets, memory.place, self.needed,
-            self.rows_room, self.edges_room, FANOUT=self.fanout, COLUMNS=power(self.fanout), REPLACE=self.replace,
+            self.rows_room, self.edges_room, *memory.excluded, FANOUT=self.fanout, COLUMNS=power(self.fanout),
+            REPLACE=self.replace, EXCLUDES=memory.excluded.seeds is not None,
             KEEPS_POSITIONS=memory.keeps_positions, KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered,
             BLOCKS=power(programs), ROWS=rows,
         )  # fmt: skip
@@ -209,8 +220,9 @@ def count_and_look_up(waiting: Hop | None, hop: UniformHop | None, fanout: int, 
     hop_kernels().count_and_look_up[(count_programs + look_programs,)](
         memory.topology.indptr, memory.vertices, own.known, memory.edge_sums if hop is None else hop.row_sums,
         last.chosen, last.edges, memory.place, last.indices, None if turned is None else turned.readers,
-        None if turned is None else turned.slots, room, count_programs, FANOUT=fanout, REPLACE=replace,
-        COUNTS=hop is not None, LOOKS_UP=waiting is not None, TURNS=turned is not None, ROWS=rows, B=EDGES,
+        None if turned is None else turned.slots, room, count_programs, *memory.excluded, FANOUT=fanout,
+        REPLACE=replace, EXCLUDES=memory.excluded.seeds is not None, COUNTS=hop is not None,
+        LOOKS_UP=waiting is not None, TURNS=turned is not None, ROWS=rows, B=EDGES,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ A sampler's entry makes its program (`SamplerEntry.device`); nothing here knows 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -30,6 +30,9 @@ from penstock.sampling.draws import SCANNED
 class HopRule(Protocol):
     """How the rows of one hop choose neighbours."""
 
+    can_exclude: ClassVar[bool] = False
+    """Whether it leaves out the edges that a batch excludes (`BatchMemory.excluded`)."""
+
     @property
     def longest(self) -> int | None:
         """A bound on what a row chooses; None: the length of its list."""
@@ -45,6 +48,8 @@ class HopRule(Protocol):
 @dataclass(frozen=True)
 class Uniform(HopRule):
     """Each row draws `fanout` neighbours, all equally likely."""
+
+    can_exclude: ClassVar[bool] = True
 
     fanout: int
     replace: bool = False
@@ -93,6 +98,8 @@ class DeviceProgram:
     """How a device draws batches: from given vertices, hop by hop."""
 
     rules: tuple[HopRule, ...]
+    stages: ClassVar[int] = 0
+    """Stages before the first hop whose vertices are drawn and numbered as those of a hop are."""
 
     @property
     def hops(self) -> int:

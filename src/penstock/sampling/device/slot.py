@@ -41,8 +41,8 @@ class Slot:
         self.vertices, self.known, self.keys, self.needed = memory.vertices, memory.known, memory.keys, memory.needed
         self.number, self.skip = memory.empty(1), memory.empty(1, torch.float32)
         self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
-        self._beginning = program.begin(memory)
-        self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules)]
+        self.beginning = program.begin(memory)
+        self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules, program.stages)]
         self.totals = memory.empty(room.rows[-1], torch.float32) if totals else None
 
     def draw(self, epoch: DeviceEpoch) -> None:
@@ -52,7 +52,7 @@ class Slot:
             for hop in self._hops:
                 launches(hop.indptr, hop.indices, rows=len(hop.indices), of=hop.indices[:, None])
             return
-        self._beginning.launch(epoch)
+        self.beginning.launch(epoch)
         waiting: Hop | None = None
         for hop in self._hops:
             hop.choose(waiting)
@@ -68,11 +68,12 @@ class Slot:
     def _finish(self, epoch: DeviceEpoch) -> None:
         """Launch what comes after all hops: totals, and the check whether the batch had room."""
         kernels, rows, memory = hop_kernels(), self.room.rows[-1], self._memory
-        known = self.known[len(self._hops) - (not self.numbers_last) :]
+        known = self.known[len(self.room.edges) - (not self.numbers_last) :]
         if self.totals is not None:
             kernels.list_lengths[(blocks(rows, EDGES),)](
-                memory.topology.indptr, self.vertices, known, self.totals, rows, B=EDGES
-            )
+                memory.topology.indptr, self.vertices, known, self.totals, rows, *memory.excluded,
+                EXCLUDES=memory.excluded.seeds is not None, B=EDGES,
+            )  # fmt: skip
         kernels.finish[(blocks(rows, EDGES),)](
             self.vertices, known, memory.place, self.needed, self._rooms, epoch.cursor, self.number,
             epoch.failed_at, self.skip, SIZES=len(self.room.sizes), B=EDGES,
@@ -95,8 +96,8 @@ class Slot:
 
     def _blocks(self, rows: Sequence[int], edges: Sequence[int], copy: bool) -> list[DeviceBlock]:
         return [
-            hop.block(rows[number], rows[number + 1], edges[number], self.totals, copy)
-            for number, hop in reversed(list(enumerate(self._hops)))
+            hop.block(rows[hop.number], rows[hop.number + 1], edges[hop.number], self.totals, copy)
+            for hop in reversed(self._hops)
         ]
 
     def merge(self, merged: Tensor, counts: Tensor) -> None:

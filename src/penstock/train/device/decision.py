@@ -14,6 +14,7 @@ from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import FeaturePlace, cheapest_orders, fastest_place, knows_transfers
 from penstock.sampling.device.block import Room, room_for
+from penstock.sampling.device.links import EdgeDraws, EdgeProgram
 from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.device.memory import (
@@ -178,7 +179,12 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Plac
 def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     """How steps should be done if memory allows it, and the reasons against capturing them."""
     job, demands = session.job, demands_of(session)
-    on_host = _drawn_on_host(session)
+    uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
+    unless_captured = [] if uncaptured else _drawn_only_captured(session, schedule)
+    on_host = [] if unless_captured else _drawn_on_host(session)
+    if on_host and drawn_for_slots(job):
+        # The host draws for slots what a device could draw by itself.
+        uncaptured = uncaptured or ["sample_on is host"]
     filled = drawn_for_slots(job) and not on_host and isinstance(schedule, Schedule)
     can_draw = not on_host and (job.sample_on != "host" or filled)
     if job.sample_on == "host":
@@ -186,27 +192,40 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     if job.feature_paths == "auto" and not isinstance(schedule, Schedule):
         # The host does not fill the slots of workers' shares.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
-    uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     room = presampled_room(session, schedule) if can_draw else None
     in_place = not uncaptured and LAYERS[job.model].reads_in_place(job) and _in_place(job)
     fills = isinstance(schedule, Schedule) and not _unreadable(session, way_of(job, "host"))
-    return Asked(job, room, not uncaptured, in_place, fills, on_host), uncaptured
+    return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured), uncaptured
+
+
+def _drawn_only_captured(session: Placeable, schedule: BatchPlan) -> list[str]:
+    """The reasons why a device draws a session's batches for captured steps alone; empty where it draws for all."""
+    is_alone = isinstance(session, Session) and isinstance(schedule, Schedule) and not drawn_for_slots(session.job)
+    reasons = reasons_against(DEVICE_SAMPLING, demands_of(session)) if is_alone else []
+    if reasons and not all(rule.can_exclude for rule in device_program(session).rules):
+        return []
+    return reasons
 
 
 def _drawn_on_host(session: Placeable) -> list[str]:
     """The reasons to draw batches on the host; an error where the job sets `sample_on: device` all the same."""
     job, on_host = session.job, reasons_against(DEVICE_SAMPLING, demands_of(session))
-    if on_host and job.sample_on in ("device", "hybrid"):
-        raise PenstockError(
-            f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
-            code="unsupported-combination",
-        )
+    _check_drawn_by(job, on_host)
     is_open = job.sample_on == "auto" and job.placed.topology not in ("device", "pinned")
     if session.inputs.edges and is_open and not on_host and isinstance(session, Session):
         # Threads launch the device's draws in a run. With such threads a loader's epoch took 17 to 19 % longer
         # (docs/measurements.md); it draws without them now.
         return ["the host draws batches with edge features faster (set sample_on to device to draw them there)"]
     return on_host
+
+
+def _check_drawn_by(job: Job, on_host: list[str]) -> None:
+    """Refuse draws of the device that the job asks for where there are reasons to draw on the host."""
+    if on_host and job.sample_on in ("device", "hybrid"):
+        raise PenstockError(
+            f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
+            code="unsupported-combination",
+        )
 
 
 @dataclass(frozen=True)
@@ -261,11 +280,13 @@ def _with_predicted_steps(draft: _Draft, steps: PredictedExecution, session: Pla
 def _decided(draft: _Draft, memory: MemoryModel) -> PlacementDecision:
     asked, fitted, uncaptured = draft.asked, draft.fitted, draft.uncaptured
     residence, captured = fitted.residence, fitted.captured
+    on_host = asked.on_host if captured else asked.unless_captured or asked.on_host
+    _check_drawn_by(asked.job, [] if captured else asked.unless_captured)
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     room = None if residence.topology == "host" and not captured else asked.room
     in_place = asked.in_place and captured and residence.features == "device"
-    why = [*residence.why, *draft.faster, *_why_steps(asked.on_host, uncaptured)]
+    why = [*residence.why, *draft.faster, *_why_steps(on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
     return PlacementDecision(
@@ -386,4 +407,8 @@ def device_program(session: Placeable) -> DeviceProgram:
     """What a device does to draw a session's batches."""
     make = SAMPLERS[session.job.sampler].device
     assert make is not None
-    return make(session.job, getattr(session.task, "sampler", None))
+    task: Any = session.task
+    program = make(session.job, getattr(task, "sampler", None))
+    if task.facts.about != "edges":
+        return program
+    return EdgeProgram(program.rules, EdgeDraws(task.batcher, task.items, task.batch_size))

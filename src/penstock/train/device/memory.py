@@ -173,7 +173,8 @@ class TrialMemory:
         parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
         vertices = session.graph.num_nodes
         if captured and room is not None:
-            label, width = task.labels_of(task.items[:1]).nbytes, max(session.inputs.widths.values())
+            labels, width = task.labels_of(task.items[:1]), max(session.inputs.widths.values())
+            label = 0 if labels is None else labels.nbytes
             given = width, vertices, len(task.items), label, parameters, rows_as
             return captured_working(self._step, room, *given, in_place)
         return loaded_working(
@@ -285,6 +286,8 @@ class Asked(NamedTuple):
     """
     on_host: list[str]
     """The reasons why the host draws; empty where it does not."""
+    unless_captured: list[str]
+    """The reasons why the host draws if steps are not captured; empty where the device draws then too."""
 
 
 class Fitted(NamedTuple):
@@ -323,6 +326,8 @@ def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathe
     job, room, needed = asked.job, asked.room, read_place(asked.job)
     place: Place | None = None if needed == "auto" else needed
     for is_captured, reads_in_place in _ways(asked, place):
+        if not is_captured and asked.unless_captured:
+            asked, room = asked._replace(room=None, on_host=asked.unless_captured), None
         records = is_captured and room is not None
         working = memory.working(room, records, reads_in_place, place, gathers=gathers and place == "pinned")
         residence = _decided(session, asked, working)

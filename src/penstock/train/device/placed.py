@@ -190,7 +190,8 @@ class Placed:
             rows, edges = (tuple(int(size) for size in part) for part in room)
         except (TypeError, ValueError):
             rows, edges = (), ()
-        fits = (len(rows), len(edges)) == (self.program.hops + 1, self.program.hops)
+        stages = self.program.stages + self.program.hops
+        fits = (len(rows), len(edges)) == (stages + 1, stages)
         # Kernels write each hop's rows behind those of the hop before, so the numbers of rows must ascend.
         if not fits or rows[0] != self.room.rows[0] or list(rows) != sorted(rows) or min(*rows, *edges) < 1:
             raise PenstockError(

@@ -200,7 +200,7 @@ def _hottest(placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, rows: 
     """
     if is_traced():
         return torch.arange(rows)
-    if job.placed.cache_by == "degree" or placed.topology is None:
+    if job.placed.cache_by == "degree" or placed.topology is None or placed.program.stages:
         (edges,) = graph.edges.values()
         return torch.from_numpy(by_counts(np.diff(offsets_of(edges.indices, graph.num_nodes)), rows))
     sampler = DeviceSampler(placed.topology, placed.program, placed.device)

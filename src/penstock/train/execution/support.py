@@ -86,6 +86,7 @@ SHARED_DEVICE_SAMPLING = replace(
 """The support of shares of batches that a worker's device draws; batch norms among workers match rows on the host."""
 CAPTURED = replace(
     DEVICE_SAMPLING,
+    tasks="drawn_in_captured_steps",
     edge_rows=False,
     layers_on_edges=False,
     user_modules=False,
@@ -157,12 +158,16 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     if not support.layers_on_edges and demands.library_model and LAYERS[job.model].makes_edge_rows:
         reasons.append(f"model {job.model} makes a row for each edge, whose number the host must know")
     if support.tasks is not None and not getattr(task.facts, support.tasks):
-        reasons.append(f"task {task.name} is not supported there")
+        only = support.tasks == "drawn_by_devices" and task.facts.drawn_in_captured_steps
+        drawn = f"a device draws batches of {task.facts.about} for captured steps only"
+        reasons.append(drawn if only else f"task {task.name} is not supported there")
     most = support.largest_fanout
     if most is not None and any(not isinstance(fanout, int) or not 0 < fanout <= most for fanout in job.fanouts):
         reasons.append(f"fan-outs beyond {most} are drawn on the host only")
     if support.most_vertices is not None and graph.num_nodes > support.most_vertices:
         reasons.append("the graph has 2^31 vertices or more")
+    if support.most_vertices is not None and len(getattr(task, "items", ())) > support.most_vertices:
+        reasons.append("an epoch has 2^31 examples or more")
     if not support.reused_batches and job.reuse_batches:
         reasons.append("batches that are used again are drawn by the host")
     if not support.grouped_batches and job.groups != 1:

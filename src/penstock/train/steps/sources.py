@@ -121,15 +121,20 @@ class VertexSource(Source):
         self._purposes = [*placed.program.purposes, "dropout"]
         self.epoch = DeviceEpoch(order.items, order.batch_size, len(self._purposes), device)
         order.bring(device)
-        self._items = torch.from_numpy(np.ascontiguousarray(schedule.items, np.int32)).to(device)
-        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(schedule.items)).to(device)
-        self._labels = torch.zeros((order.items, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
+        self._bring_items(session, device)
         self._weights = 1.0 / self.epoch.counts.float()
         """Each seed's weight in the loss of its batch."""
         self._losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         pinned = device.type == "cuda"
         self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)
         self._seen_failure = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+
+    def _bring_items(self, session: Session, device: torch.device) -> None:
+        """Copy the items of an epoch and their labels to the device."""
+        items, order = self._schedule.items, self._order
+        self._items = torch.from_numpy(np.ascontiguousarray(items, np.int32)).to(device)
+        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(items)).to(device)
+        self._labels = torch.zeros((order.items, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
 
     @memory_for(BATCHES)
     def fill(self, position: Position) -> None:
@@ -138,29 +143,37 @@ class VertexSource(Source):
             return
         self._number = position.epoch
         places = self._order.places(position.epoch, self.epoch.counts, self._weights)
+        self._arrange(places)
+        keys = batch_keys(self._schedule.seed, position.epoch, self._schedule.batches, self._purposes)
+        self.epoch.keys.copy_(torch.from_numpy(keys))
+        self.rewind(position.batch)
+
+    def _arrange(self, places: Tensor) -> None:
+        """Put the items of an epoch and their labels in its order."""
         # Under a trace, index_select would import sympy, which takes a second.
         if launches(self.epoch.order, self._labels):
             torch.index_select(self._items, 0, places, out=self.epoch.order)
             torch.index_select(self._of_items, 0, places, out=self._labels)
-        keys = batch_keys(self._schedule.seed, position.epoch, self._schedule.batches, self._purposes)
-        self.epoch.keys.copy_(torch.from_numpy(keys))
-        self.rewind(position.batch)
 
     @memory_for(BATCHES)
     def slot(self, number: int) -> VertexSlot:
         room = self.placed.room
         assert room is not None and room.rows[0] == self.epoch.batch_size
         slot = self.empty_slot(room)
-        self._tables, device = slot.tables, slot.vertices.device
-        size, held = room.rows[0], slot.blocks()
+        self._tables, held = slot.tables, slot.blocks()
         blocks: list[Block] = [*held]
-        seeds: Any = slot.vertices[:size]
+        seeds: Any = slot.vertices[: room.rows[self.placed.program.stages]]
         vertices: Any = slot.vertices
         batch = MiniBatch({self._name: seeds}, {self._name: vertices}, blocks)
-        batch.labels = torch.zeros((size, *self._labels.shape[1:]), dtype=self._labels.dtype, device=device)
+        self._add_labels(batch, slot)
+        return VertexSlot(slot, held, batch)
+
+    def _add_labels(self, batch: MiniBatch, slot: Slot) -> None:
+        """Add memory for what the loss reads to a batch at fixed addresses."""
+        size, labels, device = slot.room.rows[0], self._labels, slot.vertices.device
+        batch.labels = torch.zeros((size, *labels.shape[1:]), dtype=labels.dtype, device=device)
         share: Any = torch.zeros(size, dtype=torch.float32, device=device)
         batch.seed_weights = share
-        return VertexSlot(slot, held, batch)
 
     def empty_slot(self, room: Room) -> Slot:
         """Memory for one drawn batch, sized by a room."""
