@@ -8,10 +8,9 @@ import torch
 
 from device_steps import learned, placed_session, schedule_of, weights
 from interpreted_kernels import device_with_free_memory
-from penstock.pipeline.schedule import START, Position
+from penstock.pipeline.schedule import START
 from penstock.train.build import make_session
 from penstock.train.job import job_of
-from refusals import refused
 from training_graphs import community_graph
 
 pytestmark = [
