@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock.cost.profile import MeasuredSetup, MemoryUse, OperatorCost, Profile, TransferCost
+from penstock.cost.profile import MeasuredSetup, MemoryUse, Profile, TransferCost
 from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import Planned
 from penstock.sampling import MiniBatch
@@ -99,7 +99,7 @@ def scaled_profile(
             seconds = _on_line((here[name], seconds), less, there[name])
         elif name == SERVED_FOR_ALL:
             seconds = seconds * wanted.workers / profile.workers
-        operators.append(_with_seconds(cost, seconds))
+        operators.append(cost.model_copy(update={"seconds": cost.seconds.model_copy(update={"mean": seconds})}))
     return profile.model_copy(
         update={
             "parts": wanted.parts,
@@ -148,10 +148,6 @@ def _scaled_transfer(measured: TransferCost, at: TaskWork, wanted: TaskWork) -> 
     else:
         return measured
     return measured.model_copy(update={"bytes": rows})
-
-
-def _with_seconds(cost: OperatorCost, mean: float) -> OperatorCost:
-    return cost.model_copy(update={"seconds": cost.seconds.model_copy(update={"mean": mean})})
 
 
 def _scaled_memory(held: MemoryUse, graph_gb: float, before: int, after: int) -> MemoryUse:

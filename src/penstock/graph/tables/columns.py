@@ -144,9 +144,6 @@ def fold_codes(chunk: TableChunk, column: str) -> Array:
     wrong = np.flatnonzero(out == -2)
     if len(wrong):
         value = chunk.column(column)[int(wrong[0])].as_py()
-        raise PenstockError(
-            f"{chunk.place(wrong[0], column)}: {value!r} is not a split: use {', '.join(SPLITS)}, or leave it empty"
-            " for none.",
-            code="unknown-name",
-        )
+        what = f"{value!r} is not a split: use {', '.join(SPLITS)}, or leave it empty for none"
+        raise chunk.wrong(wrong[0], column, what, "unknown-name")
     return out

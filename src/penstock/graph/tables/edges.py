@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
+from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
 from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
 from penstock.graph.data import SPLITS, EdgeSet
 from penstock.graph.folder import edges_folder, write_held_out
@@ -69,10 +69,7 @@ class Spool:
         encoded = pc.dictionary_encode(as_text(chunk.column(column)))
         if encoded.null_count:
             row = pc.index(pc.is_null(encoded), True).as_py()
-            raise PenstockError(
-                f"{chunk.place(row, column)}: the relation is missing: fill it in, or remove the row.",
-                code="missing-data",
-            )
+            raise chunk.wrong(row, column, "the relation is missing: fill it in, or remove the row", "missing-data")
         codes = [self.words.setdefault(word, len(self.words)) for word in encoded.dictionary.to_pylist()]
         found: Array = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
         return found
@@ -261,12 +258,11 @@ def write_relations(spool: Spool, folder: Path, progress: Progress) -> dict[Edge
             ends = spool.ends[0].count, spool.ends[1].count
             kind = spec.type[0], name, spec.type[2]
             lists = np.ascontiguousarray(sources[some]), np.ascontiguousarray(destinations[some])
-            made[kind] = _write(lists, ends, spec.deduplicate, held_out, edges_folder(folder, kind))
+            made[kind], _ = write_lists(lists, ends, spec.deduplicate, held_out, edges_folder(folder, kind))
             if spec.reverse:
                 reverse = kind[2], f"rev-{name}", kind[0]
-                made[reverse] = _write(
-                    (lists[1], lists[0]), (ends[1], ends[0]), spec.deduplicate, {}, edges_folder(folder, reverse)
-                )
+                target = edges_folder(folder, reverse)
+                made[reverse], _ = write_lists(lists[::-1], ends[::-1], spec.deduplicate, {}, target)
             progress.advance(len(some))
     shutil.rmtree(spool.folder, ignore_errors=True)
     return made
@@ -278,18 +274,23 @@ def _by_relation(codes: Array, count: int) -> list[Array]:
     return np.split(order, np.searchsorted(codes[order], np.arange(1, max(count, 1))))
 
 
-def _write(
-    ends: tuple[Array, Array], counts: tuple[int, int], deduplicate: bool, held_out: dict[str, Array], target: Path
-) -> EdgeSet:
-    indptr, indices, _ = build_lists(*ends, *counts, False)
+def write_lists(
+    ends: tuple[Array, Array],
+    counts: tuple[int, int],
+    deduplicate: bool,
+    held_out: dict[str, Array],
+    target: Path,
+    want_order: bool = False,
+) -> tuple[EdgeSet, Array | None]:
+    """Edges sorted into lists, written and mapped; and the row that each came from, where that is wanted."""
+    indptr, indices, order = build_lists(*ends, *counts, want_order)
+    for each in ends:
+        release_pages(each)
     if deduplicate:
-        indptr, indices, _ = deduplicate_lists(indptr, indices)
+        indptr, indices, kept = deduplicate_lists(indptr, indices)
+        order = None if order is None else order[kept]
     write_array(target / "indptr.npy", indptr)
     write_array(target / "indices.npy", indices)
     write_held_out(held_out, target)
-    return EdgeSet(
-        open_array(target / "indptr.npy"),
-        open_array(target / "indices.npy"),
-        {},
-        {name: open_array(target / f"held_out.{name}.npy") for name in held_out},
-    )
+    mapped = {name: open_array(target / f"held_out.{name}.npy") for name in held_out}
+    return EdgeSet(open_array(target / "indptr.npy"), open_array(target / "indices.npy"), {}, mapped), order

@@ -219,9 +219,8 @@ def token_bytes(ranks: int, sent: int, skew: float, seed: int, layer: int) -> Ar
     """
     if skew == 0:
         return np.full((ranks, ranks), round(sent / ranks), np.int64)
-    drawn, spread = np.empty(ranks), np.empty(ranks * ranks)
-    unit_draws(document_key(seed, "popular experts of layer {}", layer), 0, drawn)
-    unit_draws(document_key(seed, "tokens of layer {}", layer), 0, spread)
+    drawn = unit_draws(document_key(seed, "popular experts of layer {}", layer), ranks)
+    spread = unit_draws(document_key(seed, "tokens of layer {}", layer), ranks * ranks)
     weights = 1.0 / (1.0 + np.argsort(np.argsort(drawn))) ** skew
     shares = weights * (0.8 + 0.4 * spread.reshape(ranks, ranks))
     return np.asarray(np.round(sent * shares / shares.sum(axis=1, keepdims=True)), np.int64)
