@@ -53,10 +53,11 @@ def count_work(draw: Draw, batches: Iterable[Planned], part_of: Array, parts: in
     count = 0
     for planned in batches:
         count += 1
-        for rank, seeds in enumerate(_shares(planned.seeds, part_of, workers)):
-            if not len(seeds):
+        shares = seed_shares(planned.seeds, part_of, workers) if workers > 1 else [np.arange(len(planned.seeds))]
+        for rank, mine in enumerate(shares):
+            if not len(mine):
                 continue
-            batch = draw(seeds, planned)
+            batch = draw(planned.seeds[mine], planned)
             owner = part_of[batch.vertices[batch.node_type]]
             vertices[:, rank] += np.bincount(owner, minlength=parts)
             for block in batch.blocks:
@@ -65,10 +66,9 @@ def count_work(draw: Draw, batches: Iterable[Planned], part_of: Array, parts: in
     return TaskWork(vertices / max(count, 1), entries / max(count, 1))
 
 
-def _shares(seeds: Array, part_of: Array, workers: int) -> list[Array]:
-    if workers == 1:
-        return [seeds]
-    ordered = seeds[np.lexsort((seeds, part_of[seeds]))]
+def seed_shares(seeds: Array, part_of: Array, workers: int) -> list[Array]:
+    """The positions of each worker's seeds, as in a run: ordered by part, in equal ranges."""
+    ordered = np.lexsort((seeds, part_of[seeds]))
     ends = [round(rank * len(seeds) / workers) for rank in range(workers + 1)]
     return [ordered[first:last] for first, last in pairwise(ends)]
 

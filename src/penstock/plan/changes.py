@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from penstock.cost.profile import Profile
+from penstock.cost.scaled_profile import seed_shares
 from penstock.formatting import percent
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
@@ -117,10 +118,7 @@ class CountedBatches:
         return [self._sampler.sample(seeds[mine], key) if len(mine) else None for mine in self._shares(seeds)]
 
     def _shares(self, seeds: Array) -> list[Array]:
-        """The positions of each worker's seeds."""
-        ordered, workers = np.lexsort((seeds, self._part_of[seeds])), len(self._seats)
-        ends = [round(rank * len(seeds) / workers) for rank in range(workers + 1)]
-        return [ordered[first:last] for first, last in pairwise(ends)]
+        return seed_shares(seeds, self._part_of, len(self._seats))
 
     def _far_rows(self, batches: WorkerBatches) -> Iterator[tuple[int, Array]]:
         """The remote vertices of each worker that has a share."""
@@ -311,27 +309,29 @@ def ways_of(planned: PlannedRun, seats: Sequence[int]) -> list[Way]:
     cluster, job, graph = planned.cluster, planned.profile.job, planned.open_graph()
     if not graph.is_homogeneous or graph.num_edges > _MOST_EDGES:
         return []
-    rows = _Rows.of(graph, str(job.get("features", "x")))
-    if rows is None:
+    (nodes,) = graph.nodes.values()
+    table = nodes.fields.get(str(job.get("features", "x")))
+    if table is None or table.ndim != 2:
         return []
+    width, size = table.shape[1], table.dtype.itemsize
     narrow, cache, explained = list[Way](), list[Way](), list[Way]()
-    if cluster.wire_type == "stored" and rows.itemsize > 2:
-        narrow.append(Way("wire_type: float16", 2 / rows.itemsize))
-        narrow.append(Way("wire_type: int8", (rows.width + 4) / rows.nbytes))
+    if cluster.wire_type == "stored" and size > 2:
+        narrow.append(Way("wire_type: float16", 2 / size))
+        narrow.append(Way("wire_type: int8", (width + 4) / (width * size)))
     plain, chosen = _reads(planned, graph, seats)
     if plain is not None and plain.rows:
         if not cluster.remote_cache_mb:
-            size = CACHED * max(plain.halos) * (rows.nbytes + ROW_OVERHEAD) / (1 << 20)
-            cache.append(Way(f"remote_cache_mb: {size:.3g}", 1 - plain.cache_hits / plain.rows))
+            mib = CACHED * max(plain.halos) * (width * size + ROW_OVERHEAD) / (1 << 20)
+            cache.append(Way(f"remote_cache_mb: {mib:.3g}", 1 - plain.cache_hits / plain.rows))
         if chosen is not None:
-            explained.append(_explained(plain, chosen, rows))
+            explained.append(_explained(plain, chosen, width))
     int8 = narrow[-1:]
     # Rows of some columns have scales of their own and are not cached.
     several = [each for each in (int8 + cache, explained + int8) if len(each) > 1]
     return [*narrow, *cache, *explained, *map(_combined, several)]
 
 
-def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
+def _explained(plain: RemoteReads, chosen: RemoteReads, width: int) -> Way:
     """Sampler explained with default settings, whose batches read `chosen` where plain ones read `plain`.
 
     An explanation reads some remote rows, different ones each time unless it reads all. Lists come with a weight for
@@ -339,7 +339,7 @@ def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
     """
     options, read = ExplainedSamplingOptions(), ExplainInternals().explain_rows  # type: ignore[call-arg]
     explaining = sum(read for halo in plain.halos if halo > read)
-    columns = math.ceil(options.feature_share * rows.width - 1e-9) / rows.width
+    columns = math.ceil(options.feature_share * width - 1e-9) / width
     factor = (chosen.rows * columns + explaining / options.explain_every) / plain.rows
     before = _LENGTH_BYTES * plain.lists + _EDGE_BYTES * plain.edges
     after = _LENGTH_BYTES * chosen.lists + (_EDGE_BYTES + _WEIGHT_BYTES) * chosen.edges + _TOTAL_BYTES * chosen.readers
@@ -351,25 +351,6 @@ def _combined(ways: Sequence[Way]) -> Way:
     first, others = ways[:1], ways[1:]
     what = " with ".join(filter(None, (" and ".join(each.what for each in some) for some in (first, others))))
     return Way(what, math.prod(way.factor for way in ways), math.prod(way.lists for way in ways))
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of features as they are stored."""
-
-    width: int
-    itemsize: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.width * self.itemsize
-
-    @staticmethod
-    def of(graph: Graph, field: str) -> "_Rows | None":
-        """The feature rows of a graph of one type; None where it has no such numeric field."""
-        (nodes,) = graph.nodes.values()
-        table = nodes.fields.get(field)
-        return _Rows(table.shape[1], table.dtype.itemsize) if table is not None and table.ndim == 2 else None
 
 
 def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> tuple[RemoteReads | None, RemoteReads | None]:

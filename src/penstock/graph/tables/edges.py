@@ -3,7 +3,7 @@
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +25,17 @@ from penstock.progress import Progress
 # Edges on disk in order of arrival, until all vertices are known and they can be sorted.
 
 
-class Spool:
-    """Sources, destinations and fields of the edges of one type, and the pairs held out."""
+class Spool(ExitStack):
+    """Sources, destinations and fields of the edges of one type, and the pairs held out; leaving it closes files."""
 
     def __init__(self, spec: EdgeSpec, fields: list[Field], ends: tuple[NodeTable, NodeTable], folder: Path) -> None:
-        self.spec, self.ends, self.folder, self._stack = spec, ends, folder, ExitStack()
+        super().__init__()
+        self.spec, self.ends, self.folder = spec, ends, folder
         self._dtype = index_dtype(max(nodes.count for nodes in ends))
         self.sources, self.destinations = self._writer("sources"), self._writer("destinations")
         # Where an undirected edge is stored twice, both need the row of its fields.
         self.rows = self._writer("rows", np.int64) if spec.undirected and fields else None
-        self.fields = self._stack.enter_context(FieldWriters(fields, folder))
+        self.fields = self.enter_context(FieldWriters(fields, folder))
         held_out = SPLITS[1:] if spec.split else ()
         self.held_out = {name: self._writer(f"held_out.{name}", np.int64, (2,)) for name in held_out}
         self.words = dict[str, int]()
@@ -99,13 +100,7 @@ class Spool:
                 )
 
     def _writer(self, name: str, dtype: Any = None, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
-        return self._stack.enter_context(ArrayWriter(self.folder / f"{name}.npy", dtype or self._dtype, row_shape))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: Any) -> None:
-        self._stack.__exit__(*failure)
+        return self.enter_context(ArrayWriter(self.folder / f"{name}.npy", dtype or self._dtype, row_shape))
 
 
 def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array]:

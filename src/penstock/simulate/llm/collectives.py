@@ -1,6 +1,7 @@
 """Collectives of a training step, as flows between devices: all-to-alls of experts, and rings that sum gradients."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -116,7 +117,8 @@ class Experts:
         nics = job.servers.gbps * 1e9 / 8 / job.servers.gpus
         self._rate = nics * job.parallel.tensor
         self._apart: dict[int, Array] = {}
-        self._tokens: dict[int, Array] = {}
+        self._sizes = cache(partial(token_bytes, ranks, self._sent, job.exchange.skew, job.seed))
+        """Bytes from rank to rank, to itself too, by layer."""
         self._routings: dict[tuple[int, bytes], Routing] = {}
         drawn = job.model.layers if job.exchange.skew else 1
         if not self._pairs and drawn * ranks**4 > _MOST_WORK:
@@ -153,13 +155,6 @@ class Experts:
         """Tokens that each rank's experts have, relative to an equal share."""
         received = self._sizes(layer).sum(axis=0)
         return np.asarray(received / received.mean())
-
-    def _sizes(self, layer: int) -> Array:
-        """Bytes from rank to rank, to itself too."""
-        if layer not in self._tokens:
-            ranks, skew = self._job.parallel.expert, self._job.exchange.skew
-            self._tokens[layer] = token_bytes(ranks, self._sent, skew, self._job.seed, layer)
-        return self._tokens[layer]
 
     def exchange(
         self, routing: Routing, devices: Sequence[int], ready: Sequence[Item], marks: Marks
