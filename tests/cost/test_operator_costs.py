@@ -53,9 +53,10 @@ def test_what_is_held_out_is_not_fitted():
     work = [{"rows": float(rows)} for rows in range(1, 17)]
     held = [place in HELD_OUT for place in range(16)]
     seconds = [3.0 * each["rows"] * (2.0 if out else 1.0) for each, out in zip(work, held, strict=True)]
-    fit = fit_and_compare(work, seconds, held)
+    fit = fit_and_compare("gather", "cpu", work, seconds, held)
     assert fit.rates == {"rows": pytest.approx(3.0)}
-    assert fit.errors == [pytest.approx(0.5)] * len(HELD_OUT)
+    assert (fit.fitted, fit.held_out) == (16 - len(HELD_OUT), len(HELD_OUT))
+    assert (fit.mean_error, fit.p95_error) == (pytest.approx(0.5), pytest.approx(0.5))
 
 
 def test_ten_rungs_are_fitted():

@@ -23,7 +23,7 @@ from penstock.simulate.document import TraceDocument, WorkloadDocument, read_wor
 from penstock.simulate.levels import Pace
 from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
 from penstock.simulate.scenario import Scenario, build_scenario
-from penstock.simulate.sharing.families import PRIORITY
+from penstock.simulate.state import PRIORITY
 from penstock.simulate.timeline import bubble_fraction, coflow_times, exposed_seconds, step_seconds
 from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, read_trace, simulate_trace
 

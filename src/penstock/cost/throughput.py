@@ -158,9 +158,7 @@ def seed_batches(graph: Graph, size: int, count: int) -> list[Array]:
         )
     (nodes,) = graph.nodes.values()
     seeds = np.asarray(nodes.splits["train"] if len(nodes.splits.get("train", ())) else np.arange(nodes.count))
-    draws = np.empty(len(seeds))
-    unit_draws(key_of(0, "bench"), 0, draws)
-    seeds = seeds[np.argsort(draws)]
+    seeds = seeds[np.argsort(unit_draws(key_of(0, "bench"), len(seeds)))]
     size = min(size, len(seeds))
     return [seeds[i * size : (i + 1) * size] for i in range(min(count, len(seeds) // size))]
 

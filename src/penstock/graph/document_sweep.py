@@ -83,16 +83,9 @@ def fields_of(model: "type[BaseModel]", before: FieldPath = ()) -> list[FieldPat
 
 def validated_at(kind: "type[Kind]", raw: Any, point: "Point", what: object) -> "Kind":
     """A document with the values of one combination; `what` names it where they are not valid."""
-    from pydantic import ValidationError
+    from penstock.graph.documents import validated
 
-    from penstock.graph.documents import first_problem
-
-    try:
-        return kind.model_validate(raw)
-    except ValidationError as error:
-        raise PenstockError(
-            f"With {said(point)} {what} is not valid: {first_problem(error)}.", code="invalid-document"
-        ) from None
+    return validated(kind, raw, f"With {said(point)} {what} is not valid")
 
 
 def with_point(document: Mapping[str, Any], point: Point, known: Sequence[FieldPath]) -> dict[str, Any]:

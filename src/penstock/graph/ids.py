@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The ids that users gave their vertices, kept for export.
-
-
 class StringIds:
     """Strings as one run of UTF-8 bytes and n + 1 offsets: mappable, and Arrow's own layout."""
 

@@ -96,8 +96,7 @@ def _least_cut(problem: Problem, assignment: Array, wanted: Constraints, trainer
 
 def _dealt(problem: Problem, assignment: Array, wanted: Constraints, trainers: int) -> Array:
     """Random assignment, part by part, split vertices before others so that both divide evenly."""
-    draws = np.empty(problem.whole.count)
-    unit_draws(key_of(problem.seed, "random trainers"), 0, draws)
+    draws = unit_draws(key_of(problem.seed, "random trainers"), problem.whole.count)
     groups = np.zeros(problem.whole.count, np.int64)
     for row in wanted.weights:
         groups = 2 * groups + row

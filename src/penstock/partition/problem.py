@@ -87,27 +87,17 @@ def _merged_lists(graph: Graph, offsets: dict[str, int], total: int) -> tuple[Ar
     indices = np.empty(int(indptr[-1]), index_dtype(total))
     fill = indptr[:-1].copy()
     for (source, _, target), edges in graph.edges.items():
-        _copy_lists(edges.indptr, edges.indices, offsets[source], offsets[target], fill, indices)
+        _copy_entries(edges.indptr, edges.indices, offsets[source], offsets[target], 1, 0, fill, indices)
     if len(graph.edges) > 1:
         _sort_lists(indptr, indices)
     return indptr, indices
 
 
 @njit(nogil=True, cache=True)
-def _copy_lists(indptr: Array, indices: Array, source: int, target: int, fill: Array, out: Array) -> None:
-    for row in range(indptr.shape[0] - 1):
-        position = fill[target + row]
-        for k in range(indptr[row], indptr[row + 1]):
-            out[position] = source + indices[k]
-            position += 1
-        fill[target + row] = position
-
-
-@njit(nogil=True, cache=True)
 def _copy_entries(
     indptr: Array, indices: Array, source: int, target: int, kinds: int, kind: int, fill: Array, out: Array
 ) -> None:
-    """As `_copy_lists`, with the neighbour and the relation in one number."""
+    """Lists with the neighbour and the relation, of so many kinds, in one number; of one kind it is the neighbour."""
     for row in range(indptr.shape[0] - 1):
         position = fill[target + row]
         for k in range(indptr[row], indptr[row + 1]):

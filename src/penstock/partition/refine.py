@@ -212,9 +212,7 @@ def less_volume(problem: Problem, assignment: Array) -> Array:
 
 def drawn_order(problem: Problem, turn: int) -> Array:
     """A different order of the vertices for every round, from the seed."""
-    draws = np.empty(problem.whole.count)
-    unit_draws(key_of(problem.seed, "order {}", turn), 0, draws)
-    return np.argsort(draws, kind="stable")
+    return np.argsort(unit_draws(key_of(problem.seed, "order {}", turn), problem.whole.count), kind="stable")
 
 
 @njit(nogil=True, cache=True)

@@ -11,7 +11,7 @@ from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.report.markup import breakable, card, cut, pairs, table
 from penstock.report.run_folder import RunRecord, graph_name, of_triples
 from penstock.report.run_logs import mapping, number, numbers, whole
-from penstock.report.words import mebibytes, seconds
+from penstock.report.words import byte_size, mebibytes, seconds
 from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
 # Knowledge graphs have hundreds of edge types; the largest are shown.
@@ -101,7 +101,7 @@ def graph_card(run: RunRecord) -> str:
     if edges:
         rows = [[_edge_name(name), f"{count:,.0f}"] for name, count in _largest(edges)]
         body += table(["relations" if of_triples(run) else "edges", "count"], rows, len(edges))
-    facts = [f"{mebibytes(size / (1 << 20))} in memory"] if size else []
+    facts = [f"{byte_size(size)} in memory"] if size else []
     facts += [counted(count, "classes")] if count and "class" in run.task else []
     return card("Graph", body, escape(graph_name(run)), foot=escape(" · ".join(facts)))
 
@@ -145,7 +145,7 @@ def _paths(used: Mapping[str, Any]) -> str:
     shown = []
     for path, use in list(used.items())[:_MOST_ROWS]:
         rows, size, took = (number(mapping(use).get(name)) or 0.0 for name in ("rows", "bytes", "seconds"))
-        shown.append([_text(path), f"{rows:,.0f}", mebibytes(size / (1 << 20)), seconds(took)])
+        shown.append([_text(path), f"{rows:,.0f}", byte_size(size), seconds(took)])
     return table(["features from", "rows", "bytes", "in"], shown, len(used)) if shown else ""
 
 

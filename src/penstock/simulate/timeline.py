@@ -149,7 +149,8 @@ def coflow_times(timeline: Timeline, kind: str | None = None) -> CoflowTimes:
     sends = (routes.flow_path >= 0) & (timeline.case.amounts.sizes > 0)
     if kind is not None:
         sends &= np.array([each == kind for each in load.flow_kinds], bool)
-    return summary(_completions(timeline, sends))
+    first, last, _ = _spans(timeline, sends)
+    return summary((last - first)[np.isfinite(first)])
 
 
 def coflow_rows(timeline: Timeline) -> list[dict[str, Any]]:
@@ -180,11 +181,6 @@ def summary(seconds: Array) -> CoflowTimes:
     if len(seconds) == 0:
         return CoflowTimes(0, 0.0, 0.0)
     return CoflowTimes(len(seconds), float(seconds.mean()), float(np.quantile(seconds, 0.95)))
-
-
-def _completions(timeline: Timeline, sends: Array) -> Array:
-    first, last, _ = _spans(timeline, sends)
-    return np.asarray((last - first)[np.isfinite(first)])
 
 
 def _spans(timeline: Timeline, sends: Array) -> tuple[Array, Array, Array]:

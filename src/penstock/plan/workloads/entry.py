@@ -71,10 +71,6 @@ def _curve(changes: Array) -> MemoryCurve:
     return MemoryCurve(ordered[:, 0], np.maximum(ordered[:, 1].cumsum(), 0.0))
 
 
-def _nothing_more(machines: Machines) -> float:
-    return 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class ExecutionWorkload:
     """A run in the simulator's terms: the repeated template, how amounts vary, and what is pinned."""
@@ -95,7 +91,7 @@ class ExecutionWorkload:
     """Iterations of the workload that tasks work ahead of the last one."""
     period: int | None = None
     """Iterations after which amounts repeat; None: as many as the number of flows allows."""
-    floor_s: Callable[[Machines], float] = _nothing_more
+    floor_s: Callable[[Machines], float] = lambda machines: 0.0
     """A lower bound on the seconds of an iteration from what the simulator does not model."""
     words: Mapping[str, str] = field(default_factory=dict)
     """For each kind of task, its work in words: `worker-0 spends 90 % of the time on WORDS`."""

@@ -255,8 +255,7 @@ def replica_shares(
     if not cluster.replicas or features is None or "replica" not in _allowed(cluster):
         return []
     names = [machine.name for machine in cluster.machines]
-    if seats is None:
-        seats = [number for number, machine in enumerate(cluster.machines) for _ in range(machine.workers)]
+    seats = _seats(cluster) if seats is None else seats
     rates, carried = machines_of(cluster, profile.rate).rates, np.zeros(len(names))
     if lists is not None:
         for part, sizes in enumerate(lists.bytes):
@@ -396,13 +395,9 @@ def _set_up(run: PlannedRun) -> MiniBatchExecution:
         device=run.device,
         gpus=run.gpus,
         replicas=replica_shares(cluster, run.profile, run.open_graph, run.seats),
-        seats=_seats(cluster) if _knows_home(run.profile) else [],
+        # Workers were measured beside their parts where their sampler depends on what is local.
+        seats=_seats(cluster) if SAMPLERS[str(run.profile.job.get("sampler", DEFAULT_SAMPLER))].local else [],
     )
-
-
-def _knows_home(profile: Profile) -> bool:
-    """Whether workers were measured beside their parts, because their sampler depends on what is local."""
-    return SAMPLERS[str(profile.job.get("sampler", DEFAULT_SAMPLER))].local
 
 
 def _seats(cluster: ClusterDocument) -> list[int]:

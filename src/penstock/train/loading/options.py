@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.documents import first_problem
+from penstock.graph.documents import validated
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.layer_table import WITHOUT_LAYERS
@@ -237,10 +237,7 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
     if facts.seeds_only:
         # Of the models, one without layers is given the seeds alone.
         given["model"] = next(iter(WITHOUT_LAYERS))
-    try:
-        job = LoaderJob.model_validate(given)
-    except ValidationError as error:
-        raise PenstockError(f"ps.loader: {first_problem(error)}.", code="invalid-document") from None
+    job = validated(LoaderJob, given, "ps.loader")
     _check(job)
     return job
 
