@@ -88,7 +88,7 @@ def take_ids(ids: Ids, rows: Array) -> Ids:
     return ids.take(rows) if isinstance(ids, StringIds) else ids[rows]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _take_bytes(offsets: Array, data: Array, rows: Array, out_offsets: Array, out: Array) -> None:
     for i in range(rows.shape[0]):
         start = offsets[rows[i]]

@@ -159,7 +159,7 @@ def measure(whole: WholeAdjacency, assignment: Array, parts: int, constraints: C
     )
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("readers",))
 def _mark_readers(indptr: Array, indices: Array, part: Array, readers: Array) -> int:
     """Set bit p of `readers[u]` when part p has an in-edge from u; return the number of edges that cross."""
     cut = 0

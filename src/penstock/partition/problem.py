@@ -93,7 +93,7 @@ def _merged_lists(graph: Graph, offsets: dict[str, int], total: int) -> tuple[Ar
     return indptr, indices
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("fill", "out"))
 def _copy_entries(
     indptr: Array, indices: Array, source: int, target: int, kinds: int, kind: int, fill: Array, out: Array
 ) -> None:
@@ -266,7 +266,7 @@ def induced(adjacency: Adjacency, members: Array, place: Array) -> Adjacency:
     return Adjacency(indptr, indices, weights if weighted else None)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _is_simple(indptr: Array, indices: Array) -> bool:
     for row in range(indptr.shape[0] - 1):
         for k in range(indptr[row], indptr[row + 1]):
@@ -292,7 +292,7 @@ def _next(a: int, a_end: int, a_idx: Array, b: int, b_end: int, b_idx: Array) ->
     return vertex, times, a, b
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("lengths",))
 def _union_lengths(a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, lengths: Array) -> None:
     for row in range(a_ptr.shape[0] - 1):
         a, b = a_ptr[row], b_ptr[row]
@@ -301,7 +301,7 @@ def _union_lengths(a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, lengt
             lengths[row + 1] += vertex != row
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out", "weights"))
 def _fill_union(
     a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, indptr: Array, out: Array, weights: Array
 ) -> None:

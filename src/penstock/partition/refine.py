@@ -67,7 +67,7 @@ def table_fits(problem: Problem) -> bool:
     return problem.whole.count * problem.parts * 4 <= _LARGEST_TABLE
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("readers",))
 def _count_readers(indptr: Array, indices: Array, part: Array, readers: Array) -> None:
     for v in range(indptr.shape[0] - 1):
         for k in range(indptr[v], indptr[v + 1]):

@@ -115,7 +115,7 @@ def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
 LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def draw_shared(
     indptr: Array, indices: Array, names: Array, key: np.uint64, fanout: int, readers: Array
 ) -> tuple[Array, Array]:

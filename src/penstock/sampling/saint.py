@@ -213,7 +213,7 @@ class WalkDraws:
         return first + self._pairs[inside.edges] / self._counted if len(self._pairs) else first
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("mass",))
 def _add_first_visits(vertices: Array, indptr: Array, indices: Array, rows: Array, names: Array, mass: Array) -> int:
     """Add the probability of being the root or the first step; returns a vertex whose list is not ascending, or -1."""
     count = mass.shape[0]
@@ -237,7 +237,7 @@ def _start(key: np.uint64, order: Array, count: int, paths: Array) -> None:
         paths[j, 0] = _root(key, j * paths.shape[1], order, count)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("paths",))
 def _step(indptr: Array, indices: Array, rows: Array, key: np.uint64, t: int, paths: Array) -> None:
     """Make the t-th step of all walks of a stream; `rows` are those of the vertices that they have reached."""
     for j in range(paths.shape[0]):
@@ -269,7 +269,7 @@ def _choice(key: np.uint64, number: int, degree: int) -> int:
     return int(unit(draw(key, np.uint64(number))) * degree) if degree else -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("visits", "pairs"))
 def _count_later_visits(
     indptr: Array,
     indices: Array,

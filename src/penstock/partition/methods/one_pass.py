@@ -36,7 +36,7 @@ def assign_stream(problem: Problem) -> Array:
     return assignment
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("loads", "assignment"))
 def _place(
     indptr: Array,
     indices: Array,

@@ -341,7 +341,7 @@ def _number(parts: list[tuple[str, Array]]) -> tuple[dict[str, Array], list[Arra
     return nodes, rows
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("sources", "destinations", "copies"))
 def _look_up(
     indptr: Array, indices: Array, positions: Array, sources: Array, destinations: Array, copies: Array
 ) -> None:
