@@ -106,16 +106,19 @@ def step_seconds(case: Case, ends: Array) -> float:
 
     For language models only forward and backward passes count: nothing waits for what follows the last of them.
     """
-    chosen = np.flatnonzero([kind in COMPUTING for kind in case.task_kinds])
-    tasks = chosen if len(chosen) else np.arange(case.shape.tasks)
-    last = ends[:, tasks].max(axis=1)
+    chosen = _computing(case)
+    last = ends[:, chosen if len(chosen) else np.arange(case.shape.tasks)].max(axis=1)
     return float((last[-1] - last[0]) / (len(last) - 1) if len(last) > 1 else last[0])
+
+
+def _computing(case: Case) -> Array:
+    return np.flatnonzero([kind in COMPUTING for kind in case.task_kinds])
 
 
 def bubble_fraction(timeline: Timeline, placement: Array) -> float | None:
     """What devices idle in a step, over what they compute in it, on average; None where nothing is a device."""
     case = timeline.case
-    chosen = np.flatnonzero([kind in COMPUTING for kind in case.task_kinds])
+    chosen = _computing(case)
     if len(chosen) == 0:
         return None
     step = step_seconds(case, timeline.ends)

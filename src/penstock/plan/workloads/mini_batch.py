@@ -129,10 +129,6 @@ class _Template:
         held = {"cores": cores, "memory_gb": self._profile.memory_gb(kind), "gpus": gpus}
         return self._building.task(name, kind, 0.0, held, follows_itself=False)
 
-    def _task(self, name: str, kind: str, seconds: float, beside: Item) -> Item:
-        """Add work of a process."""
-        return self._building.task(name, kind, seconds, None, follows_itself=False, beside=beside)
-
     def _device(self, kind: str) -> str:
         """The kind of device: workers may compute on another kind; all else is on CPUs."""
         return self._shape.device if kind == "worker" else "cpu"
@@ -159,9 +155,9 @@ class _Template:
                 drawer, kind = self._process(f"sampler-{rank}-{turn}", "sampler"), "sampler"
             else:
                 drawer, kind = worker, "worker"
-            drawn.append(self._task(f"draw {mark}", "draw", self._seconds("sample", kind), drawer))
-            placed.append(self._task(f"gather {mark}", "gather", self._seconds("gather"), worker))
-            computed.append(self._task(f"step {mark}", "step", self._seconds("step"), worker))
+            drawn.append(self._building.work(f"draw {mark}", "draw", self._seconds("sample", kind), drawer))
+            placed.append(self._building.work(f"gather {mark}", "gather", self._seconds("gather"), worker))
+            computed.append(self._building.work(f"step {mark}", "step", self._seconds("step"), worker))
             building.wait(placed[-1], computed[-1])
         for turn in range(self._turns):
             mark = f"{rank}.{turn}"
@@ -204,7 +200,7 @@ class _Template:
 
     def _served(self, store: Item, what: str) -> Item:
         """A store's work on one request."""
-        return self._task(f"serve {what} at {self._name(store)}", "serve", self._serving, store)
+        return self._building.work(f"serve {what} at {self._name(store)}", "serve", self._serving, store)
 
     def _name(self, store: Item) -> str:
         return self._shape.stores[store.number]
@@ -223,7 +219,7 @@ class _Template:
         """
         for store, sizes in zip(self._stores, rows, strict=True):
             name = self._name(store)
-            changed = self._task(f"change {turn} at {name}", "change", 0.0, store)
+            changed = self._building.work(f"change {turn} at {name}", "change", 0.0, store)
             for rank, size in enumerate(sizes):
                 self._building.flow(
                     computed[rank], changed, size, "row gradients",
