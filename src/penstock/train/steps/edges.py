@@ -1,6 +1,6 @@
 """A source of batches of edges for bursts, at fixed addresses: the device draws edges, negatives and neighbourhoods."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class EdgeSource(VertexSource):
     """
 
     def _bring_items(self, session: Session, device: torch.device) -> None:
-        self._task: Any = session.task
+        self._task = cast(Any, session.task)
         values = self._task.labels_of(self._schedule.items)
         self._values = None if values is None else torch.from_numpy(values).to(device)
         """The labels of the items; None where only their edges are learned."""
