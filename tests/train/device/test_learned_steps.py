@@ -93,6 +93,7 @@ def graph():
         {"embedding_optimiser": "adagrad", "model": "gcn"},
         {"embedding_optimiser": "dense-adam", "clip": 0.05},
         {"model": "gat", "heads": 2, "clip": 0.05},
+        {"task": "link-prediction", "epochs": 1},
     ],
 )
 def test_losses_and_rows_are_those_of_the_host(graph, fields):
