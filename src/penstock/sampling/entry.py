@@ -166,6 +166,8 @@ class SamplerEntry:
     """Whether sampler `explained` has a form that draws as this one does, except for what explanations change."""
     device: 'Callable[["DrawOptions", Any], DeviceProgram] | None' = None
     """`device(options, sampler)`: what a GPU does to draw the batches of the host's sampler. None: it cannot."""
+    device_types: bool = False
+    """Whether a GPU draws batches of several types as well, by uniform draws along each relation."""
     uses_clusters: bool = False
     """Whether it needs `GraphSource.clusters`, which the first worker of a cluster computes for all."""
 

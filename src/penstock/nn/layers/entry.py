@@ -74,6 +74,8 @@ class LayerEntry:
     """Whether a first layer may transform its inputs before it aggregates them."""
     makes_edge_rows: bool = False
     """Whether it computes a row for each edge of a block, whose number must then be known to the host."""
+    edge_rows_on_device: bool = True
+    """Whether it computes those rows on a device as well."""
     source_scale: Callable[[LayerOptions], SourceScale | None] = lambda options: None
     """How it weighs neighbours' rows, if it can read a sum of them as one row of a vertex without a list; None: it must
     read every row.
@@ -332,7 +334,14 @@ RGCN = LayerEntry(
     decomposes=True,
     calls=_rgcn_calls,
 )
-HGT = LayerEntry("hgt", build_typed=_heterogeneous, linear=lambda options: False, makes_edge_rows=True, has_heads=True)
+HGT = LayerEntry(
+    "hgt",
+    build_typed=_heterogeneous,
+    linear=lambda options: False,
+    makes_edge_rows=True,
+    edge_rows_on_device=False,
+    has_heads=True,
+)
 MLP = LayerEntry(
     "mlp",
     lambda options, width_in, width_out, last: DenseLayer(width_in, width_out),

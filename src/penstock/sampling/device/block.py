@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,6 +116,13 @@ def block_on(block: Block, device: torch.device) -> Block:
     return on_device(block, device) if is_gpu(device) else host_block(block)
 
 
+class DrawnRows(NamedTuple):
+    """The vertices of one type in a batch at fixed addresses, and how many of them are the batch's own."""
+
+    vertices: Tensor
+    known: Tensor
+
+
 # The room of a batch on the device: upper bounds fixed before sampling, so that nothing waits for sizes.
 
 _ROUND = 64
@@ -125,10 +132,15 @@ _SPREADS = 5.0
 
 @dataclass(frozen=True)
 class Room:
-    """Upper bounds of a batch: `rows[h]` before hop h, `rows[-1]` after the last; `edges[h]` drawn in hop h."""
+    """Upper bounds of a batch: `rows[h]` before hop h, `rows[-1]` after the last; `edges[h]` drawn in hop h.
+
+    In a graph of several types a hop is a draw along one relation after the other: `rows[0]` are the seeds, `rows[k +
+    1]` the rows of the k-th draw's source type after it, and `types` the types of these rows.
+    """
 
     rows: tuple[int, ...]
     edges: tuple[int, ...]
+    types: tuple[str, ...] = ()
 
     def holds(self, other: "Room") -> bool:
         """Whether a batch of these sizes fits."""
@@ -168,10 +180,12 @@ def room_for(samples: Sequence[Sequence[int]], batch_size: int, largest: Room) -
 
 def _of_sizes(batch_size: int, sizes: Sequence[int], largest: Room) -> Room:
     held = [min(size, most) for size, most in zip(sizes, largest.sizes, strict=True)]
-    rows = [batch_size]
-    for size in held[1::2]:
-        rows.append(max(rows[-1], size))
-    return Room(tuple(rows), tuple(held[0::2]))
+    types = largest.types or ("",) * len(largest.rows)
+    rows, known = [batch_size], {types[0]: batch_size}
+    for name, size in zip(types[1:], held[1::2], strict=True):
+        known[name] = max(known.get(name, 0), size)
+        rows.append(known[name])
+    return Room(tuple(rows), tuple(held[0::2]), largest.types)
 
 
 def _rounded(size: float) -> int:

@@ -32,6 +32,10 @@ class Topology:
         """The number of vertices."""
         return len(self.indptr) - 1
 
+    def count_of(self, node_type: str) -> int:
+        """The number of vertices of a type, which is the only one."""
+        return self.count
+
     @property
     def entries(self) -> int:
         """The number of edges."""
@@ -64,7 +68,7 @@ class BatchMemory:
 
     Without `numbers_last` the last hop's neighbours get no rows: `indices` of its block are vertices, for a layer that
     reads their features in place. With `turns` the other blocks come with their transposed lists, along which gradients
-    flow.
+    flow; with `turns_last` the last one too, as gradients of learned inputs flow along it.
     """
 
     def __init__(
@@ -77,12 +81,16 @@ class BatchMemory:
         positions: bool = False,
         numbers_last: bool = True,
         turns: bool = False,
+        turns_last: bool = False,
     ) -> None:
         self.topology, self.room, self.device, self.tables = topology, room, device, tables
-        self.keeps_positions, self.numbers_last, self.turns = positions, numbers_last, turns
+        self.keeps_positions, self.numbers_last = positions, numbers_last
+        self.turns, self.turns_last = turns, turns_last
         hops = len(room.edges)
         self.place, self.excluded = tables["place"], Excluded()
         self.vertices, self.known = self.empty(room.rows[-1]), self.empty(hops + 1)
+        self.numbered = self.vertices
+        """Where new vertices get their rows: of several types, those of another type than the rows that draw."""
         self.keys = self.empty(keys, torch.int64)
         self.needed, self.edge_counts = self.empty(2 * hops), self.empty(hops)
         # Two, as one hop's are still looked up while the next one's are drawn.
@@ -93,6 +101,14 @@ class BatchMemory:
     def empty(self, size: int, dtype: torch.dtype = torch.int32) -> Tensor:
         """Zeros on the device: one at least, as kernels need an address."""
         return torch.zeros(max(1, size), dtype=dtype, device=self.device)
+
+    def known_at(self, hop: int) -> Tensor:
+        """The number of rows that draw in a hop."""
+        return self.known[hop:]
+
+    def known_around(self, hop: int) -> tuple[Tensor, Tensor]:
+        """The numbers of rows before and after a hop numbers new vertices."""
+        return self.known[hop:], self.known[hop + 1 :]
 
 
 class Hop(ABC):
@@ -110,7 +126,7 @@ class Hop(ABC):
         self.indptr, self.indices = memory.empty(self.rows_room + 1), memory.empty(self.edges_room)
         self.positions = memory.empty(self.edges_room if memory.keeps_positions else 1, torch.int64)
         self.weights = memory.empty(self.edges_room, torch.float32) if weighted else None
-        turns = memory.turns and not self.is_last
+        turns = memory.turns and (memory.turns_last or not self.is_last)
         self.turned = Turned(self.rows_behind, self.edges_room, memory.device) if turns else None
 
     @abstractmethod
@@ -122,8 +138,8 @@ class Hop(ABC):
 
     @property
     def known(self) -> Tensor:
-        """The number of rows before this hop; the next entry is that after it."""
-        return self.memory.known[self.number :]
+        """The number of rows that draw in this hop."""
+        return self.memory.known_at(self.number)
 
     @property
     def edges(self) -> Tensor:
@@ -152,7 +168,7 @@ class Hop(ABC):
         kernels = hop_kernels()
         kernels.count_new[(programs,)](*read, B=EDGES)
         kernels.number_new[(programs,)](
-            *read, memory.vertices, self.known, self.known[1:], self.needed[1:], self.rows_behind,
+            *read, memory.numbered, *memory.known_around(self.number), self.needed[1:], self.rows_behind,
             BLOCKS=power(programs), B=EDGES,
         )  # fmt: skip
 
@@ -219,7 +235,7 @@ def count_and_look_up(waiting: Hop | None, hop: UniformHop | None, fanout: int, 
     room = own.rows_room if waiting is None else waiting.rows_behind
     hop_kernels().count_and_look_up[(count_programs + look_programs,)](
         memory.topology.indptr, memory.vertices, own.known, memory.edge_sums if hop is None else hop.row_sums,
-        last.chosen, last.edges, memory.place, last.indices, None if turned is None else turned.readers,
+        last.chosen, last.edges, last.memory.place, last.indices, None if turned is None else turned.readers,
         None if turned is None else turned.slots, room, count_programs, *memory.excluded, FANOUT=fanout,
         REPLACE=replace, EXCLUDES=memory.excluded.seeds is not None, COUNTS=hop is not None,
         LOOKS_UP=waiting is not None, TURNS=turned is not None, ROWS=rows, B=EDGES,

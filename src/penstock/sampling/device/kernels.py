@@ -316,6 +316,15 @@ def finish(
 
 
 @triton.jit
+def forget(vertices, known, place, B: tl.constexpr):
+    """Clear the places of a batch's vertices of one type."""
+    rows = tl.program_id(0) * B + tl.arange(0, B)
+    held = rows < tl.load(known)
+    v = tl.load(vertices + rows, mask=held, other=0)
+    tl.store(place + v, FREE, mask=held)
+
+
+@triton.jit
 def merge_lists(
     indptr,
     indices,

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -16,6 +16,7 @@ from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import on_stream, stream_maker
+from penstock.sampling.device.typed import new_slot
 from penstock.sampling.lists import check_seeds
 from penstock.sampling.relabel import PerThread
 
@@ -51,7 +52,7 @@ class DeviceSampler:
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds, equal to the CPU's; waits for the device once."""
-        seeds = check_seeds(seeds, self._topology.count, self.node_type, np.dtype(np.int32))
+        seeds = check_seeds(seeds, self._topology.count_of(self.node_type), self.node_type, np.dtype(np.int32))
         state = self._thread_states.get()
         with on_stream(state.stream):
             epoch = self._epoch(seeds, key)
@@ -67,8 +68,9 @@ class DeviceSampler:
                 room, state.slot = room.enlarged(sizes, largest), None
                 epoch.cursor.zero_()
             blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
-            vertices = slot.vertices[: sizes[-1]].clone()
-        batch = MiniBatch({self.node_type: seeds}, {self.node_type: _as_array(vertices)}, blocks, key=key)
+            # Tensors, where batches of the host have arrays.
+            vertices: dict[str, Any] = slot.copied_vertices(self.node_type, len(seeds), sizes)
+        batch = MiniBatch({self.node_type: seeds}, vertices, blocks, key=key)
         if state.stream is not None:
             batch.ready = state.stream.record_event()
         return batch
@@ -90,7 +92,7 @@ class DeviceSampler:
         if state.slot is None or state.slot.room != room:
             tables = None if state.slot is None else state.slot.tables
             given = self._topology, self._program, room, self._device, len(self._program.purposes)
-            state.slot = Slot(*given, self._totals, self._edges, tables)
+            state.slot = new_slot(*given, self._totals, self._edges, tables)
         return state.slot
 
 
@@ -108,7 +110,7 @@ class _ThreadState:
         if room is not None and room.rows[0] >= largest.rows[0]:
             return room
         rows = tuple(min(rows, max(_FIRST_ROOM, largest.rows[0])) for rows in largest.rows)
-        return Room(rows, tuple(min(edges, _FIRST_ROOM) for edges in largest.edges))
+        return Room(rows, tuple(min(edges, _FIRST_ROOM) for edges in largest.edges), largest.types)
 
 
 def check_count(vertices: int) -> None:
@@ -118,8 +120,3 @@ def check_count(vertices: int) -> None:
             f"A device can sample graphs of up to 2^31 vertices, not {vertices:,}: sample on the host.",
             code="too-large",
         )
-
-
-def _as_array(tensor: Tensor) -> Array:
-    """A tensor typed as an array, since batches on a device have tensors there."""
-    return tensor  # type: ignore[return-value]

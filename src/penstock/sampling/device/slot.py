@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from penstock.sampling.device.block import DeviceBlock, Room
+from penstock.sampling.device.block import DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, power, rows_of
 from penstock.sampling.device.program import DeviceProgram
@@ -15,8 +15,6 @@ from penstock.traced import is_traced, launches
 class Slot:
     """Memory of one batch: its vertices, its blocks and what is needed while they are drawn."""
 
-    kept_lists: tuple[str, ...] = ("longest", "sources", "source_chunks")
-    """Values derived from a block that the sampler provides, so that the step need not compute them."""
     is_drawn_by_host = False
 
     def __init__(
@@ -31,13 +29,15 @@ class Slot:
         tables: Tables | None = None,
         numbers_last: bool = True,
         turns: bool = False,
+        turns_last: bool = False,
     ) -> None:
-        """`tables` may be shared by slots that are filled one after the other on one stream. `numbers_last` and `turns`
-        as for `BatchMemory`.
+        """`tables` may be shared by slots that are filled one after the other on one stream. `numbers_last`, `turns`
+        and `turns_last` as for `BatchMemory`.
         """
         self.room, self.numbers_last = room, numbers_last
         self.tables = program.tables(topology, device) if tables is None else tables
-        memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, edges, numbers_last, turns)
+        how = edges, numbers_last, turns, turns_last
+        memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, *how)
         self.vertices, self.known, self.keys, self.needed = memory.vertices, memory.known, memory.keys, memory.needed
         self.number, self.skip = memory.empty(1), memory.empty(1, torch.float32)
         self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
@@ -85,6 +85,14 @@ class Slot:
         if not self.numbers_last:
             rows[-1] = rows[-2]
         return self._blocks(rows, self.room.edges, False)
+
+    def by_type(self, node_type: str) -> dict[str, DrawnRows]:
+        """The batch's vertices, of a graph whose only type has this name."""
+        return {node_type: DrawnRows(self.vertices, self.known[-1:])}
+
+    def copied_vertices(self, node_type: str, seeds: int, sizes: Sequence[int]) -> dict[str, Tensor]:
+        """A copy of the batch's vertices, of a graph whose only type has this name."""
+        return {node_type: self.vertices[: sizes[-1]].clone()}
 
     def on_host(self) -> dict[str, Tensor]:
         """The first layer's lists, where the host has drawn them."""

@@ -19,8 +19,9 @@ from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels, PartedLists, VertexTimedLists
 from penstock.sampling.parts.requests import Name, StrictRequest, Whole, read_body
+from penstock.sampling.relations import Relation
 from penstock.sampling.temporal import OF_NODES, Clock
-from penstock.sampling.typed import Relation, TypedNeighbourSampler
+from penstock.sampling.typed import TypedNeighbourSampler
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 

@@ -16,6 +16,7 @@ from penstock.plan.execution.search import FeaturePlace, cheapest_orders, fastes
 from penstock.sampling.device.block import Room, room_for
 from penstock.sampling.device.links import EdgeDraws, EdgeProgram
 from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.device.typed import drawn_relations, typed_program
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.device.memory import (
     NOTHING,
@@ -31,7 +32,14 @@ from penstock.train.device.memory import (
     row_type,
     way_of,
 )
-from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, Placeable, demands_of, reasons_against
+from penstock.train.execution.support import (
+    CAPTURED,
+    DEVICE_SAMPLING,
+    SEVERAL_TYPES,
+    Placeable,
+    demands_of,
+    reasons_against,
+)
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches, unknown_of
@@ -189,13 +197,15 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     can_draw = not on_host and (job.sample_on != "host" or filled)
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
-    if job.feature_paths == "auto" and not isinstance(schedule, Schedule):
-        # The host does not fill the slots of workers' shares.
+    by_type = bool(session.inputs.tables) or not session.graph.is_homogeneous
+    if job.feature_paths == "auto" and (by_type or not isinstance(schedule, Schedule)):
+        # The host does not fill the slots of workers' shares, nor those with rows of several types or learned ones.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     room = presampled_room(session, schedule) if can_draw else None
-    in_place = not uncaptured and LAYERS[job.model].reads_in_place(job) and _in_place(job)
-    fills = isinstance(schedule, Schedule) and not _unreadable(session, way_of(job, "host"))
-    return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured), uncaptured
+    in_place = not uncaptured and not by_type and LAYERS[job.model].reads_in_place(job) and _in_place(job)
+    fills = isinstance(schedule, Schedule) and not by_type and not _unreadable(session, way_of(job, "host"))
+    relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()
+    return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured, relations), uncaptured
 
 
 def _drawn_only_captured(session: Placeable, schedule: BatchPlan) -> list[str]:
@@ -210,6 +220,8 @@ def _drawn_only_captured(session: Placeable, schedule: BatchPlan) -> list[str]:
 def _drawn_on_host(session: Placeable) -> list[str]:
     """The reasons to draw batches on the host; an error where the job sets `sample_on: device` all the same."""
     job, on_host = session.job, reasons_against(DEVICE_SAMPLING, demands_of(session))
+    if not session.graph.is_homogeneous and not isinstance(session, Session):
+        on_host = [*on_host, SEVERAL_TYPES]
     _check_drawn_by(job, on_host)
     is_open = job.sample_on == "auto" and job.placed.topology not in ("device", "pinned")
     if session.inputs.edges and is_open and not on_host and isinstance(session, Session):
@@ -319,8 +331,11 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
     """The reasons why the host cannot fill the slots of captured steps, where the job's first layer needs it to."""
     job = session.job
     way, shares = WAYS[job.first_layer], not isinstance(schedule, Schedule)
+    by_type = bool(session.inputs.tables) or not session.graph.is_homogeneous
     if not (way.on_host or way.on_both):
         asked = job.feature_paths != "auto" and "gathered" in job.row_paths
+        if asked and by_type:
+            return ["the host gathers rows of several types, or beside learned ones (feature_paths)"]
         return ["the host gathers rows for workers' shares of batches (feature_paths)"] if asked and shares else []
     if way.filler is None:
         return [f"the host computes in every step (first_layer {job.first_layer})"]
@@ -405,10 +420,13 @@ def presampled_room(session: Placeable, schedule: BatchPlan) -> Room:
 
 def device_program(session: Placeable) -> DeviceProgram:
     """What a device does to draw a session's batches."""
-    make = SAMPLERS[session.job.sampler].device
+    job, graph, task = session.job, session.graph, session.task
+    make = SAMPLERS[job.sampler].device
     assert make is not None
-    task: Any = session.task
-    program = make(session.job, getattr(task, "sampler", None))
+    if not graph.is_homogeneous:
+        counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+        return typed_program(list(graph.edges), job.fanouts, task.node_type, counts, job.replace)
+    program = make(job, getattr(task, "sampler", None))
     if task.facts.about != "edges":
         return program
     return EdgeProgram(program.rules, EdgeDraws(task.batcher, task.items, task.batch_size))

@@ -182,4 +182,5 @@ def _engine(session: Session, placed: Placed, course: Course, update: Update, or
         drawing = HostDrawing(session, course.schedule, placed, needs_lists)
     kind = EdgeSource if placed.program.stages else VertexSource
     source = kind(session, course.schedule, placed, drawing, order)
-    return Engine(session, source, placed.slot_fill(), VertexCompute(session), update, course)
+    fill = placed.slot_fill(session.inputs.tables, source.node_type)
+    return Engine(session, source, fill, VertexCompute(session), update, course)

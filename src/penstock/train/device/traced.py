@@ -190,15 +190,16 @@ def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
     """The device's samplers, one for each thread, which draw the largest batch."""
     batch = enlarged(largest.batch, largest.factor)
     most = placed.largest_room(len(largest.planned.seeds))
-    drawn = [size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)]
-    sizes = [min(size, bound) for size, bound in zip(drawn, most.sizes, strict=True)]
-    samplers = [device_sampler(placed, expected=sizes) for _ in range(threads)]
+    sizes = [min(size, bound) for size, bound in zip(placed.program.sizes(batch), most.sizes, strict=True)]
+    (node_type,) = largest.batch.seeds
+    samplers = [device_sampler(placed, node_type, expected=sizes) for _ in range(threads)]
 
     def draw(number: int) -> Any:
         with memory_for(BATCHES):
             made = samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
         for drawn, known in zip(made.blocks, batch.blocks, strict=True):
-            drawn.derived[HOST_LISTS] = known.indptr
+            for kind, part in drawn.relations.items():
+                part.derived[HOST_LISTS] = known.relations[kind].indptr
         return made
 
     return draw
