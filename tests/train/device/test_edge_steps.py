@@ -8,9 +8,10 @@ import torch
 
 from device_steps import learned, placed_session, schedule_of, weights
 from interpreted_kernels import device_with_free_memory
-from penstock.pipeline.schedule import START
+from penstock.pipeline.schedule import START, Position
 from penstock.train.build import make_session
 from penstock.train.job import job_of
+from refusals import refused
 from training_graphs import community_graph
 
 pytestmark = [
@@ -72,7 +73,7 @@ def assert_same(a, b, **close):
         {},
         {"negatives": "joint", "negatives_per_edge": 20, "link_loss": "softmax", "model": "gcn"},
         {"negatives": "in-batch", "link_loss": "softmax", "filtered": True, "batch_size": 40, "epochs": 1},
-        {"negatives_per_edge": 3, "corrupt": "both", "filtered": True, "scorer": "mlp", "epochs": 1},
+        {"negatives_per_edge": 3, "corrupt": "both", "filtered": True, "scorer": "mlp", "epochs": 1, "norm": "batch"},
         {"task": "edge-classification", "label": "alike", "class_weights": "balanced"},
         {"task": "edge-regression", "label": "apart", "clip": 0.5},
     ],
@@ -80,3 +81,90 @@ def assert_same(a, b, **close):
 )
 def test_they_learn_what_the_pipeline_learns(graph, fields):
     assert_same(learned(session_of(graph, **fields)), loaded(graph, **fields), rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def usual(graph):
+    """What a session with room for every batch learns, in bursts of three."""
+    with pytest.MonkeyPatch.context() as patch:
+        device_with_free_memory(patch, lambda: 1 << 40)
+        return learned(session_of(graph))
+
+
+def test_a_batch_that_lacks_room_is_drawn_again_and_nothing_is_learned_twice(graph, usual):
+    from penstock.sampling.device.block import Room
+
+    tight = session_of(graph)
+    roomy = tight.execution.placed.room
+    # The seeds of a batch, the ends of its edges and negatives, lack room first.
+    tight.execution.placed.room = Room((100, 40, 50, 60), (roomy.edges[0], 100, 60))
+    assert_same(learned(tight), usual, rtol=1e-5, atol=1e-6)
+    assert tight.execution.placed.room.rows[1] > 40
+
+
+def test_they_go_on_from_a_checkpoint_with_its_room(graph, usual):
+    session = session_of(graph)
+    first, _ = learned(session, steps=4)
+    epoch, batch = first[-1].position
+    start = Position(epoch + 1, 0) if first[-1].last else Position(epoch, batch + 1)
+    state, room = session.execution.state(), session.execution.placed.room
+    session.execution.placed.room = None if room is None else room.enlarged(room.sizes, room)
+    session.execution.restore(state)
+    assert session.execution.placed.room == room
+    rest, last = learned(session, start=start)
+    assert_same(([*first, *rest], last), usual, rtol=0, atol=0)
+    with refused("mismatched-inputs"):
+        session.execution.restore([state[0][1:], state[1][1:]])
+
+
+def test_the_last_batch_of_an_epoch_is_smaller(graph, usual):
+    sizes = [step.examples for step in usual[0]]
+    assert len(set(sizes)) == 2 and sizes[-1] < 100
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"capture": False}, "a device draws batches of edges for captured steps only"),
+        ({"sample_on": "host"}, "sample_on is host"),
+        ({"sample_on": "host", "first_layer": "gather"}, "sample_on is host"),
+        ({"optimiser": "Adagrad"}, "a device draws batches of edges for captured steps only"),
+    ],
+)
+def test_what_is_not_captured_is_drawn_on_the_host(graph, fields, why):
+    session = placed_session(graph, {**FEW, **fields})
+    assert session.execution.name == "device" and session.execution.placed.topology is None
+    assert any(why in sentence for sentence in session.execution.placed.why)
+
+
+def test_a_device_that_cannot_capture_is_not_asked_to_draw(graph):
+    with refused("unsupported-combination"):
+        placed_session(graph, {**FEW, "sample_on": "device", "capture": False})
+
+
+class NoRoomForCapturedSteps:
+    """A prediction of memory by which captured steps do not fit any device."""
+
+    method, untraced = "traced", ""
+
+    def working(self, room, captured, in_place, features=None, gathers=False):
+        from penstock.train.device.memory import Working
+
+        assert captured or room is None
+        return Working(1 << 50 if captured else 1 << 20, torch.float32, {})
+
+    def predicted(self, decision):
+        return 1 << 20
+
+
+def test_without_memory_for_captured_steps_the_host_draws(graph):
+    from penstock.train.device.decision import decide
+
+    session = session_of(graph)
+    decision = decide(session, schedule_of(session), NoRoomForCapturedSteps())
+    assert not decision.captured and decision.room is None and decision.residence.topology == "host"
+    drawn = "Batches are drawn on the host: a device draws batches of edges for captured steps only."
+    assert drawn in decision.why
+    session.job = session.job.model_copy(update={"sample_on": "device"})
+    with refused("unsupported-combination"):
+        decide(session, schedule_of(session), NoRoomForCapturedSteps())
