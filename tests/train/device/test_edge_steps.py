@@ -150,29 +150,16 @@ def test_a_device_that_cannot_capture_is_not_asked_to_draw(graph):
         placed_session(graph, {**FEW, "sample_on": "device", "capture": False})
 
 
-class NoRoomForCapturedSteps:
-    """A prediction of memory by which captured steps do not fit any device."""
-
-    method, untraced = "traced", ""
-
-    def working(self, room, captured, in_place, features=None, gathers=False):
-        from penstock.train.device.memory import Working
-
-        assert captured or room is None
-        return Working(1 << 50 if captured else 1 << 20, torch.float32, {})
-
-    def predicted(self, decision):
-        return 1 << 20
-
-
-def test_without_memory_for_captured_steps_the_host_draws(graph):
-    from penstock.train.device.decision import decide
-
-    session = session_of(graph)
-    decision = decide(session, schedule_of(session), NoRoomForCapturedSteps())
-    assert not decision.captured and decision.room is None and decision.residence.topology == "host"
-    drawn = "Batches are drawn on the host: a device draws batches of edges for captured steps only."
-    assert drawn in decision.why
-    session.job = session.job.model_copy(update={"sample_on": "device"})
-    with refused("unsupported-combination"):
-        decide(session, schedule_of(session), NoRoomForCapturedSteps())
+def test_where_features_cannot_be_captured_the_host_draws(graph):
+    """Features of the host that must be converted for each batch."""
+    x = graph.nodes["node"].fields["x"]
+    graph.nodes["node"].fields["x"] = x.astype(np.float64)
+    try:
+        session = placed_session(graph, {**FEW, "placement": {"features": "host"}})
+        with refused("unsupported-combination"):
+            placed_session(graph, {**FEW, "placement": {"features": "host"}, "sample_on": "device"})
+    finally:
+        graph.nodes["node"].fields["x"] = x
+    placed = session.execution.placed
+    assert session.execution.name == "device" and placed.topology is None
+    assert "Batches are drawn on the host: a device draws batches of edges for captured steps only." in placed.why
