@@ -71,8 +71,8 @@ def loaded(session):
 
 
 def assert_same(a, b, rtol):
-    """The same steps, with equal losses; what was learned is compared as a whole, since Adam's first steps of a gradient
-    that is nearly zero depend on its sign.
+    """The same steps, with equal losses; what was learned is compared as a whole, since Adam's first steps of a
+    gradient that is nearly zero depend on its sign.
     """
     assert [(s.position, s.examples, s.last) for s in a[0]] == [(s.position, s.examples, s.last) for s in b[0]]
     np.testing.assert_allclose([s.loss for s in a[0]], [s.loss for s in b[0]], rtol=rtol)
