@@ -30,11 +30,13 @@ class Slot:
         numbers_last: bool = True,
         turns: bool = False,
         turns_last: bool = False,
+        vertex_totals: Tensor | None = None,
     ) -> None:
         """`tables` may be shared by slots that are filled one after the other on one stream. `numbers_last`, `turns`
-        and `turns_last` as for `BatchMemory`.
+        and `turns_last` as for `BatchMemory`. `vertex_totals`: those of all vertices, for a layer that needs them of
+        neighbours without rows.
         """
-        self.room, self.numbers_last = room, numbers_last
+        self.room, self.numbers_last, self._vertex_totals = room, numbers_last, vertex_totals
         self.tables = program.tables(topology, device) if tables is None else tables
         how = edges, numbers_last, turns, turns_last
         memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, *how)
@@ -103,10 +105,13 @@ class Slot:
         return self._blocks([seeds, *sizes[1::2]], sizes[::2], True)
 
     def _blocks(self, rows: Sequence[int], edges: Sequence[int], copy: bool) -> list[DeviceBlock]:
-        return [
+        made = [
             hop.block(rows[hop.number], rows[hop.number + 1], edges[hop.number], self.totals, copy)
             for hop in reversed(self._hops)
         ]
+        if self._vertex_totals is not None:
+            made[0].derived["vertex_totals"] = self._vertex_totals
+        return made
 
     def merge(self, merged: Tensor, counts: Tensor) -> None:
         """Write the edges of all hops as pairs, each vertex's list once (`nn.adapter.merged_edges`), into `merged`,
