@@ -18,12 +18,7 @@ class Rendezvous:
     """Handlers for the wire. Requests from other tasks than workers are refused."""
 
     def __init__(self, world: int) -> None:
-        self._world, self._rounds, self._barriers, self._values = (
-            world,
-            Rounds(world),
-            Barriers(world),
-            RendezvousValues(),
-        )
+        self.rounds, self._barriers, self._values = Rounds(world), Barriers(world), RendezvousValues()
 
     def handlers(self) -> dict[str, Handler]:
         """The handlers by kind of request."""
@@ -35,32 +30,20 @@ class Rendezvous:
             "read": self._read,
         }
 
-    def lose(self, rank: int | None) -> int:
-        """Record that a worker (None: a resource that all need) is lost; returns the number of the
-        round that is over.
-        """
-        return self._rounds.lose(rank)
-
-    def close(self, rest: set[int]) -> int:
-        """Have the remaining workers write a checkpoint, as others stay away; returns the number of the round that is
-        over.
-        """
-        return self._rounds.close(rest)
-
     def _join(self, message: Message, sender: str) -> Message:
         body = message.body
-        formed = self._rounds.join(_rank(sender), int(body["step"]), int(body["after"]), int(body["incarnation"]))
+        formed = self.rounds.join(_rank(sender), int(body["step"]), int(body["after"]), int(body["incarnation"]))
         if formed is None:
             return Message("wait")
         return Message("round", asdict(formed))
 
     def _holds(self, message: Message, sender: str) -> Message:
         _rank(sender)
-        return Message("holds", {"holds": self._rounds.holds(int(message.body["generation"]))})
+        return Message("holds", {"holds": self.rounds.holds(int(message.body["generation"]))})
 
     def _barrier(self, message: Message, sender: str) -> Message:
         generation, name = int(message.body["generation"]), str(message.body["name"])
-        if not self._rounds.holds(generation):
+        if not self.rounds.holds(generation):
             return Message("over")
         return Message("go" if self._barriers.arrive(name, _rank(sender), generation) else "wait")
 
@@ -72,7 +55,7 @@ class Rendezvous:
     def _read(self, message: Message, sender: str) -> Message:
         _rank(sender)
         generation = int(message.body["generation"])
-        if not self._rounds.holds(generation):
+        if not self.rounds.holds(generation):
             return Message("over")
         found = self._values.read(generation, str(message.body["key"]))
         return Message("wait") if found is None else Message("found", arrays=(found,))
