@@ -5,10 +5,11 @@ In a round the workers regroup, agree on the current step, and train together un
 
 import threading
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
-from penstock.errors import PenstockError
+from penstock.cluster.layout import worker_rank
 from penstock.graph.arrays import Array
 from penstock.wire.message import Message
 from penstock.wire.request_server import Handler
@@ -19,6 +20,7 @@ class Rendezvous:
 
     def __init__(self, world: int) -> None:
         self.rounds, self._barriers, self._values = Rounds(world), Barriers(world), RendezvousValues()
+        self._rank = partial(worker_rank, world=world, what="join the rendezvous")
 
     def handlers(self) -> dict[str, Handler]:
         """The handlers by kind of request."""
@@ -32,28 +34,28 @@ class Rendezvous:
 
     def _join(self, message: Message, sender: str) -> Message:
         body = message.body
-        formed = self.rounds.join(_rank(sender), int(body["step"]), int(body["after"]), int(body["incarnation"]))
+        formed = self.rounds.join(self._rank(sender), int(body["step"]), int(body["after"]), int(body["incarnation"]))
         if formed is None:
             return Message("wait")
         return Message("round", asdict(formed))
 
     def _holds(self, message: Message, sender: str) -> Message:
-        _rank(sender)
+        self._rank(sender)
         return Message("holds", {"holds": self.rounds.holds(int(message.body["generation"]))})
 
     def _barrier(self, message: Message, sender: str) -> Message:
         generation, name = int(message.body["generation"]), str(message.body["name"])
         if not self.rounds.holds(generation):
             return Message("over")
-        return Message("go" if self._barriers.arrive(name, _rank(sender), generation) else "wait")
+        return Message("go" if self._barriers.arrive(name, self._rank(sender), generation) else "wait")
 
     def _write(self, message: Message, sender: str) -> Message:
-        _rank(sender)
+        self._rank(sender)
         self._values.write(int(message.body["generation"]), str(message.body["key"]), message.arrays[0])
         return Message("written")
 
     def _read(self, message: Message, sender: str) -> Message:
-        _rank(sender)
+        self._rank(sender)
         generation = int(message.body["generation"])
         if not self.rounds.holds(generation):
             return Message("over")
@@ -81,13 +83,6 @@ class RendezvousValues:
         """A value, if it was written in this round."""
         with self._lock:
             return self._values.get(key) if generation == self._generation else None
-
-
-def _rank(sender: str) -> int:
-    kind, _, rank = sender.partition("-")
-    if kind != "worker" or not rank.isdigit():
-        raise PenstockError(f"{sender} is not a worker: only workers may join the rendezvous.", code="not-permitted")
-    return int(rank)
 
 
 @dataclass(frozen=True)

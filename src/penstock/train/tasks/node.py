@@ -152,7 +152,6 @@ class NodeTask:
         return found
 
     def items_of(self, split: str) -> Array:
-        """The vertices of a split."""
         return known_split(self._data.splits, split)
 
     def _scores(self, out: Array, labels: Array) -> dict[str, float]:
