@@ -5,7 +5,7 @@ import numpy as np
 from penstock.cost.model import CostModel, machine_order_costs, measured_model
 from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
-from penstock.nn.order_costs import shipped_order_costs
+from penstock.nn.operator_costs import shipped_order_costs
 from penstock.pipeline.grouped_batches import group_size
 from penstock.plan.execution import ExecutionChoice, PipelineDepths, predict
 from penstock.plan.execution.first_layer import rows_gathered

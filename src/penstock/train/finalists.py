@@ -14,7 +14,7 @@ from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.layer_table import LAYERS
-from penstock.nn.order_costs import Order
+from penstock.nn.operator_costs import Order
 from penstock.pipeline.batch_rows import PlainReading
 from penstock.pipeline.grouped_batches import batch_bytes, group_size
 from penstock.pipeline.loader import Batch
