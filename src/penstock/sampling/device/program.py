@@ -46,7 +46,7 @@ class HopRule(Protocol):
 
 
 @dataclass(frozen=True)
-class Uniform(HopRule):
+class UniformRule(HopRule):
     """Each row draws `fanout` neighbours, all equally likely."""
 
     can_exclude: ClassVar[bool] = True
@@ -69,7 +69,7 @@ def uniform_rules(fanouts: Sequence[int], replace: bool = False) -> tuple[HopRul
             f"A device can sample fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.",
             code="value-out-of-range",
         )
-    return tuple(Uniform(fanout, replace) for fanout in fanouts)
+    return tuple(UniformRule(fanout, replace) for fanout in fanouts)
 
 
 class Beginning(Protocol):
