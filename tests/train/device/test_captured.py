@@ -225,5 +225,5 @@ def test_reasons_are_given():
     class Task:
         name, facts = "node-classification", TASK_FACTS["node-classification"]
 
-    reasons = reasons_against(CAPTURED, Demands(job, community_graph(), Task(), False, True))
+    reasons = reasons_against(CAPTURED, Demands(job, community_graph(), Task(), False, True, rows_on_host=True))
     assert len(reasons) == 5
