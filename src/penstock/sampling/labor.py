@@ -12,7 +12,7 @@ list's sum and, divided by `totals`, for its mean. (The plain mean of what was d
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -26,8 +26,11 @@ from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
 from penstock.sampling.lists import DrawnNeighbours, Readable, Readers, check_seeds, numbered
 from penstock.sampling.neighbours import ALL, check_fanouts
-from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
+from penstock.sampling.registry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts, rule
 from penstock.sampling.relabel import PerThread, Rows, rows_for
+
+if TYPE_CHECKING:
+    from penstock.sampling.device.program import DeviceProgram
 
 
 class Labor:
@@ -112,7 +115,14 @@ def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
     return Labor.over(source.lists(settings.options, shared=True).readable, fanouts, settings.edges)
 
 
-LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True)
+def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
+    from penstock.sampling.device.program import DeviceProgram, Filtered
+
+    rules = rule("keep_shared"), rule("weigh_shared")
+    return DeviceProgram(tuple(Filtered(fanout, *rules) for fanout in plain_fanouts(options)), totals=True)
+
+
+LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True, device=_on_device)
 
 
 @njit(nogil=True, cache=True)

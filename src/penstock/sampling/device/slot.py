@@ -7,7 +7,7 @@ from torch import Tensor
 
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.epoch import DeviceEpoch
-from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, power, rows_of
+from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, list_kernels
 from penstock.sampling.device.program import DeviceProgram
 from penstock.traced import is_traced, launches
 
@@ -15,8 +15,6 @@ from penstock.traced import is_traced, launches
 class Slot:
     """Memory of one batch: its vertices, its blocks and what is needed while they are drawn."""
 
-    kept_lists: tuple[str, ...] = ("longest", "sources", "source_chunks")
-    """Values derived from a block that the sampler provides, so that the step need not compute them."""
     is_drawn_by_host = False
 
     def __init__(
@@ -35,7 +33,7 @@ class Slot:
         """`tables` may be shared by slots that are filled one after the other on one stream. `numbers_last` and `turns`
         as for `BatchMemory`.
         """
-        self.room, self.numbers_last = room, numbers_last
+        self.program, self.room, self.numbers_last = program, room, numbers_last
         self.tables = program.tables(topology, device) if tables is None else tables
         memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, edges, numbers_last, turns)
         self.vertices, self.known, self.keys, self.needed = memory.vertices, memory.known, memory.keys, memory.needed
@@ -43,7 +41,7 @@ class Slot:
         self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
         self._beginning = program.begin(memory)
         self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules)]
-        self.totals = memory.empty(room.rows[-1], torch.float32) if totals else None
+        self.totals = memory.empty(room.rows[-1], torch.float32) if totals or program.totals else None
 
     def draw(self, epoch: DeviceEpoch) -> None:
         """Draw the epoch's next batch into this slot."""
@@ -68,7 +66,7 @@ class Slot:
     def _finish(self, epoch: DeviceEpoch) -> None:
         """Launch what comes after all hops: totals, and the check whether the batch had room."""
         kernels, rows, memory = hop_kernels(), self.room.rows[-1], self._memory
-        known = self.known[len(self._hops) - (not self.numbers_last) :]
+        known = self.known[len(self.room.edges) - (not self.numbers_last) :]
         if self.totals is not None:
             kernels.list_lengths[(blocks(rows, EDGES),)](
                 memory.topology.indptr, self.vertices, known, self.totals, rows, B=EDGES
@@ -83,7 +81,7 @@ class Slot:
         rows = list(self.room.rows)
         if not self.numbers_last:
             rows[-1] = rows[-2]
-        return self._blocks(rows, self.room.edges, False)
+        return self.program.blocks(self._hops, rows, self.room.edges, self.totals, False)
 
     def on_host(self) -> dict[str, Tensor]:
         """The first layer's lists, where the host has drawn them."""
@@ -91,13 +89,7 @@ class Slot:
 
     def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[DeviceBlock]:
         """Copies of the batch's blocks, cut to their sizes. `sizes` are the device's counts (`needed`)."""
-        return self._blocks([seeds, *sizes[1::2]], sizes[::2], True)
-
-    def _blocks(self, rows: Sequence[int], edges: Sequence[int], copy: bool) -> list[DeviceBlock]:
-        return [
-            hop.block(rows[number], rows[number + 1], edges[number], self.totals, copy)
-            for number, hop in reversed(list(enumerate(self._hops)))
-        ]
+        return self.program.blocks(self._hops, [seeds, *sizes[1::2]], sizes[::2], self.totals, True)
 
     def merge(self, merged: Tensor, counts: Tensor) -> None:
         """Write the edges of all hops as pairs, each vertex's list once (`nn.adapter.merged_edges`), into `merged`,
@@ -107,11 +99,10 @@ class Slot:
         if is_traced():
             return
         for number, hop in enumerate(self._hops):
-            assert hop.longest is not None
-            rows = rows_of(hop.longest)
-            hop_kernels().merge_lists[(blocks(hop.rows_room, rows),)](
+            list_kernels().merge_listed[(blocks(hop.edges_room, EDGES),)](
                 hop.indptr, hop.indices, self.known[max(0, number - 1) :], hop.known, counts[number:],
-                counts[number + 1 :], merged, merged.shape[1], FIRST=number == 0, COLUMNS=power(hop.longest), ROWS=rows,
+                counts[number + 1 :], merged, merged.shape[1], hop.rows_room, hop.edges_room, FIRST=number == 0,
+                DEPTH=(hop.rows_room + 1).bit_length(), B=EDGES,
             )  # fmt: skip
 
     def new_list_starts(self) -> list[Tensor]:

@@ -189,6 +189,9 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     room = presampled_room(session, schedule) if can_draw else None
     in_place = not uncaptured and LAYERS[job.model].reads_in_place(job) and _in_place(job)
+    if in_place and room is not None and device_program(session).finds_seeds:
+        # All layers read the same lists, which name rows of the batch.
+        in_place = False
     fills = isinstance(schedule, Schedule) and not _unreadable(session, way_of(job, "host"))
     return Asked(job, room, not uncaptured, in_place, fills, on_host), uncaptured
 
@@ -303,6 +306,9 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
         return ["the host gathers rows for workers' shares of batches (feature_paths)"] if asked and shares else []
     if way.filler is None:
         return [f"the host computes in every step (first_layer {job.first_layer})"]
+    entry = SAMPLERS[job.sampler]
+    if entry.device is not None and not device_program(session).is_plain:
+        return [f"the host fills slots only with lists that have no weights (sampler {job.sampler})"]
     if shares:
         return [f"the host reads features for workers' shares of batches (first_layer {job.first_layer})"]
     return _unreadable(session, way)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS
-from penstock.sampling.draws import SCANNED
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import Job
@@ -40,7 +39,8 @@ class Support:
     device_samplers_only: bool = False
     tasks: str | None = None
     """What of `TaskFacts` a task must declare, such as `drawn_by_devices`; None: any task will do."""
-    largest_fanout: int | None = None
+    joint_samplers: bool = True
+    """Whether the sampler may draw a batch as a whole for all workers."""
     most_vertices: int | None = None
     user_modules: bool = True
     user_losses: bool = True
@@ -75,13 +75,12 @@ DEVICE_SAMPLING = Support(
     weights_and_times=False,
     device_samplers_only=True,
     tasks="drawn_by_devices",
-    largest_fanout=SCANNED,
     most_vertices=(1 << 31) - 1,
     reused_batches=False,
 )
 """The support of batches that a device draws by itself."""
 SHARED_DEVICE_SAMPLING = replace(
-    DEVICE_SAMPLING, edge_rows=False, layers_on_edges=False, norms=frozenset({"none", "layer"})
+    DEVICE_SAMPLING, joint_samplers=False, edge_rows=False, layers_on_edges=False, norms=frozenset({"none", "layer"})
 )
 """The support of shares of batches that a worker's device draws; batch norms among workers match rows on the host."""
 CAPTURED = replace(
@@ -158,9 +157,8 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append(f"model {job.model} makes a row for each edge, whose number the host must know")
     if support.tasks is not None and not getattr(task.facts, support.tasks):
         reasons.append(f"task {task.name} is not supported there")
-    most = support.largest_fanout
-    if most is not None and any(not isinstance(fanout, int) or not 0 < fanout <= most for fanout in job.fanouts):
-        reasons.append(f"fan-outs beyond {most} are drawn on the host only")
+    if not support.joint_samplers and SAMPLERS[job.sampler].joint:
+        reasons.append(f"sampler {job.sampler} draws a batch as a whole, of which each worker keeps its share")
     if support.most_vertices is not None and graph.num_nodes > support.most_vertices:
         reasons.append("the graph has 2^31 vertices or more")
     if not support.reused_batches and job.reuse_batches:

@@ -87,7 +87,6 @@ class HostSlot(Slot):
     the device.
     """
 
-    kept_lists = ("longest",)
     is_drawn_by_host = True
 
     def __init__(

@@ -6,7 +6,7 @@ drawing, by the device or by host threads (`host_drawn`).
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -53,6 +53,11 @@ class VertexSlot:
     slot: Slot
     blocks: list[DeviceBlock]
     batch: MiniBatch
+    listed: list[dict[str, Any]] = field(init=False)
+    """Values derived from each block that the draw keeps current."""
+
+    def __post_init__(self) -> None:
+        self.listed = [dict(block.derived) for block in self.blocks]
 
 
 class Order(Protocol):
@@ -121,9 +126,19 @@ class VertexSource(Source):
         self._purposes = [*placed.program.purposes, "dropout"]
         self.epoch = DeviceEpoch(order.items, order.batch_size, len(self._purposes), device)
         order.bring(device)
-        self._items = torch.from_numpy(np.ascontiguousarray(schedule.items, np.int32)).to(device)
-        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(schedule.items)).to(device)
-        self._labels = torch.zeros((order.items, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
+        program = placed.program
+        items = program.items(schedule.items)
+        self._items = torch.from_numpy(np.ascontiguousarray(items, np.int32)).to(device)
+        labelled = np.arange(session.graph.num_nodes) if program.finds_seeds else schedule.items
+        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(labelled)).to(device)
+        """The labels of all items; of all vertices where a batch finds its seeds."""
+        places = 0 if program.finds_seeds else order.items
+        self._labels = torch.zeros((places, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
+        weights = program.seed_weights
+        self._seed_weights = None if weights is None else torch.from_numpy(weights).to(device)
+        self._found = torch.zeros(schedule.batches, dtype=torch.int32, device=device)
+        """The seeds that each batch has found."""
+        self._seen_found: dict[int, int] = {}
         self._weights = 1.0 / self.epoch.counts.float()
         """Each seed's weight in the loss of its batch."""
         self._losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
@@ -141,7 +156,8 @@ class VertexSource(Source):
         # Under a trace, index_select would import sympy, which takes a second.
         if launches(self.epoch.order, self._labels):
             torch.index_select(self._items, 0, places, out=self.epoch.order)
-            torch.index_select(self._of_items, 0, places, out=self._labels)
+            if not self.placed.program.finds_seeds:
+                torch.index_select(self._of_items, 0, places, out=self._labels)
         keys = batch_keys(self._schedule.seed, position.epoch, self._schedule.batches, self._purposes)
         self.epoch.keys.copy_(torch.from_numpy(keys))
         self.rewind(position.batch)
@@ -152,7 +168,7 @@ class VertexSource(Source):
         assert room is not None and room.rows[0] == self.epoch.batch_size
         slot = self.empty_slot(room)
         self._tables, device = slot.tables, slot.vertices.device
-        size, held = room.rows[0], slot.blocks()
+        size, held = self.placed.program.seeds_room(room), slot.blocks()
         blocks: list[Block] = [*held]
         seeds: Any = slot.vertices[:size]
         vertices: Any = slot.vertices
@@ -179,11 +195,20 @@ class VertexSource(Source):
     def draw(self, slot: VertexSlot) -> None:
         """Launch the draw of the batch, its labels, and its seeds' weights."""
         slot.slot.draw(self.epoch)
-        size, batch = slot.slot.room.rows[0], slot.batch
+        size, batch = self.placed.program.seeds_room(slot.slot.room), slot.batch
         width = batch.labels.shape[1] if batch.labels.dim() > 1 else 1
         columns = 1 << (width - 1).bit_length()
         rows = max(1, min(1024, 4096 // columns))
-        if launches(batch.labels, batch.labels):
+        if not launches(batch.labels, batch.labels):
+            return
+        if self.placed.program.finds_seeds:
+            from penstock.sampling.device.subgraph_kernels import take_found_labels
+
+            take_found_labels[(-(-size // rows),)](
+                self._of_items, slot.slot.vertices, slot.slot.needed[1:], self._seed_weights, size, batch.labels,
+                batch.seed_weights, WEIGHTED=self._seed_weights is not None, WIDTH=width, COLUMNS=columns, B=rows,
+            )  # fmt: skip
+        else:
             from penstock.store.device.kernels import take_labels
 
             take_labels[(-(-size // rows),)](
@@ -193,6 +218,8 @@ class VertexSource(Source):
 
     def keep(self, slot: VertexSlot, loss: Tensor) -> None:
         self._losses.scatter_(0, slot.slot.number.long(), loss)
+        if self.placed.program.finds_seeds:
+            self._found.scatter_(0, slot.slot.number.long(), slot.slot.needed[1:2])
 
     def restart(self, batch: int) -> None:
         """Draw from this batch on, and clear the vertices that a batch without room has left in the table."""
@@ -212,8 +239,13 @@ class VertexSource(Source):
         self._seen_failure.copy_(self.epoch.failed_at, non_blocking=True)
         LaunchStream.computing(self.placed.device).settle()
         failed = int(self._seen_failure)
+        if self.placed.program.finds_seeds:
+            self._seen_found = dict(zip(range(first, last), self._found[first:last].tolist(), strict=True))
         losses: list[float] = self._seen_losses[first : min(last, failed)].tolist()
         return losses, failed if failed < last else None
+
+    def examples(self, batch: int) -> int | None:
+        return self._seen_found.get(batch)
 
     def lacks_room(self, batch: int) -> bool:
         return int(self.epoch.failed_at) == batch
@@ -234,9 +266,9 @@ class VertexCompute:
 
     def gradients(self, slot: VertexSlot, inputs: Any) -> StepGradients:
         session, drawn, batch = self._session, slot.slot, slot.batch
-        for block in slot.blocks:
-            # Discards what layers derived from the slot's last batch; lists that the draw derived are current.
-            block.derived = {name: made for name, made in block.derived.items() if name in drawn.kept_lists}
+        for block, listed in zip(slot.blocks, slot.listed, strict=True):
+            # Discards what layers derived from the slot's last batch.
+            block.derived = dict(listed)
         session.optimiser.zero_grad(set_to_none=True)
         x = inputs
         if session.inputs.scale is not None and isinstance(x, Tensor):
