@@ -22,7 +22,7 @@ from penstock.cost.model import CostModel, machine_model
 from penstock.cost.operators import OPERATORS, Operator, Rung
 from penstock.cost.operators.entry import WHOLE, made_graph, rung_of
 from penstock.cost.profile import read_profile
-from penstock.cost.step_prediction import LAYER_CALLS, StepShape, counted_block, step_seconds
+from penstock.cost.step_prediction import StepShape, counted_block, predicted_layers, step_seconds
 from penstock.graph.convert import load
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
@@ -95,7 +95,7 @@ def step_rows(model: CostModel, given: dict[str, Graph], device: torch.device) -
             seeds = np.random.default_rng(0).choice(given[name].num_nodes, SEEDS, replace=False)
             batch = NeighbourSampler(given[name], fanouts, totals=True).sample(seeds, BatchKey(0, 0, 0))
             blocks = [counted_block(block) for block in batch.blocks]
-            for kind in LAYER_CALLS:
+            for kind in predicted_layers():
                 widths = step_widths(kind, FEATURES, CLASSES, len(fanouts))
                 run = training_step(model, kind, batch.blocks, FEATURES, CLASSES, device)
                 seconds = undisturbed(seconds_of_runs(run, device)[1] + seconds_of_runs(run, device)[1])

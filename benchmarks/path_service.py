@@ -18,13 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hosts import Host, change_rate, hosts, join_directly, shown_on_hosts
 from path_store import Store, StoreShape, drive
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.paths.service import WirePath, init, serve_wire
-from penstock.wire import Credentials, Endpoint, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.transport.tls import Credentials, make_credentials
 
 SELECTORS = ("leo-smooth", "leo", "greedy-end-to-end", "greedy-intra", "ipipe", "node:acc", "node:cpu")
 _ROLES = ("acc", "cpu")
@@ -38,9 +37,7 @@ class DelayedPath:
 
     def __init__(self, path: Callable[[bytes], bytes], least_ms: float, most_ms: float, seed: int) -> None:
         self._path, self._count, self._lock = path, 0, threading.Lock()
-        self._delays = np.empty(1 << 16)
-        unit_draws(key_of(seed, "delays"), 0, self._delays)
-        self._delays = (least_ms + (most_ms - least_ms) * self._delays) / 1e3
+        self._delays = (least_ms + (most_ms - least_ms) * unit_draws(key_of(seed, "delays"), 1 << 16)) / 1e3
 
     def __call__(self, message: bytes) -> bytes:
         """The answer, asked for a random delay later."""

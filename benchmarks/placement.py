@@ -125,8 +125,7 @@ def workload(setting: str, volumes: Volumes) -> Workload:
 
 def cluster(machines: int, draw: int, seed: int, oversubscription: float | None) -> Cluster:
     """Capacities by name, and the network."""
-    chances = np.empty(machines * 4)
-    unit_draws(key_of(seed, "cluster/{}", draw), 0, chances)
+    chances = unit_draws(key_of(seed, "cluster/{}", draw), machines * 4)
     memory, cores, gpus, nic = chances.reshape(4, machines)
     rates = np.array([10e9, 20e9, 50e9])[(nic * 3).astype(int)] / 8
     capacities = {"memory_gb": np.floor(32 + memory * 97), "cores": np.floor(4 + cores * 13)}

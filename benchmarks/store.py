@@ -25,9 +25,12 @@ from penstock import Graph, NodeSet
 from penstock.graph.arrays import Array
 from penstock.memory import keep_freed_memory
 from penstock.partition import Book
-from penstock.store import LocalStore
 from penstock.store.parts import PartedStore, StoreService
-from penstock.wire import Channel, Credentials, Endpoint, WireOptions, make_credentials
+from penstock.store.source import LocalStore
+from penstock.wire.channel import Channel
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.options import WireOptions
+from penstock.wire.transport.tls import Credentials, make_credentials
 from products_graph import show
 
 WIDTHS = (64, 100)

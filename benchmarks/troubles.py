@@ -27,8 +27,9 @@ from penstock.cluster import run as starting
 from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.train.job import make_job
-from penstock.wire import WireOptions, make_credentials
+from penstock.wire.options import WireOptions
 from penstock.wire.transport import Tls
+from penstock.wire.transport.tls import make_credentials
 
 
 @dataclass(frozen=True)

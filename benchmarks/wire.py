@@ -39,8 +39,12 @@ except ImportError:
 
 from penstock.cluster.worker.collectives import WireCollective, WireGroup
 from penstock.memory import keep_freed_memory
-from penstock.wire import Channel, Credentials, Endpoint, Message, WireOptions, make_credentials
+from penstock.wire.channel import Channel
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.options import WireOptions
 from penstock.wire.transport import Tls, kernel_tls
+from penstock.wire.transport.tls import Credentials, make_credentials
 
 PART = 1 << 20
 BUFFERS = 16

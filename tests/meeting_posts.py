@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from penstock.wire import Endpoint, WireOptions, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.options import WireOptions
+from penstock.wire.transport.tls import make_credentials
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from penstock.simulate.shop.schedulers import SCHEDULERS
 from penstock.train.execution_modes import EXECUTION_MODES
 from penstock.train.first_layer.ways import WAYS
 from penstock.train.job_options import FIRST_LAYERS
+from penstock.train.metrics import METRICS
 from penstock.train.tasks import TASKS
 
 OF_VERTICES = [
@@ -57,6 +58,16 @@ def test_partitioners(name):
 @pytest.mark.parametrize("name", OF_VERTICES)
 def test_tasks(name):
     conformance.check_task(name, TASKS[name])
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics(name):
+    conformance.check_metric(METRICS[name])
+
+
+def test_a_metric_whose_direction_is_wrong_fails():
+    with pytest.raises(AssertionError, match="wrong predictions"):
+        conformance.check_metric(replace(METRICS["mae"], better="higher"))
 
 
 @pytest.mark.parametrize("name", ON_HOSTS)

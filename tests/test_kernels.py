@@ -1,14 +1,22 @@
-"""Compiled kernels are kept by their sources: shared by checkouts, compiled anew when an imported source changes."""
+"""Compiled kernels are kept by their sources, shared by checkouts and compiled anew when an imported source changes;
+one version serves arrays that may be written and arrays that may not.
+"""
 
+import gc
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
 import penstock
+from penstock import kernels
 
 TRANSPOSE = """
 import numpy as np
@@ -19,6 +27,11 @@ hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in vars(csr).values(
 misses = sum(sum(kernel.stats.cache_misses.values()) for kernel in vars(csr).values() if hasattr(kernel, "stats"))
 print(hits, misses)
 """
+
+
+class Pair(NamedTuple):
+    left: np.ndarray
+    right: tuple[np.ndarray, int]
 
 
 def copy_of_sources(place):
@@ -52,7 +65,6 @@ def test_checkouts_with_equal_sources_share_kernels(tmp_path):
 
 def test_a_key_follows_imports(tmp_path, monkeypatch):
     """A module's key changes with what it imports, through other modules and through names that are modules."""
-    from penstock import kernels
 
     def keys():
         for cached in (kernels.source_key, kernels._imports, kernels._file_of, kernels._text):
@@ -84,3 +96,33 @@ def test_old_kernels_are_removed(tmp_path, monkeypatch, age, kept):
     os.utime(other, (used, used))
     kernels.SourceKeyedLocator(Path(csr.__file__), 1, tmp_path).ensure_cache_path()
     assert other.exists() == kept
+
+
+def test_one_version_serves_arrays_that_may_be_written_and_arrays_that_may_not():
+    """Whatever of its arguments is read-only, a kernel that says what it writes is compiled once."""
+    values, out = np.arange(3.0), np.empty(3)
+    fixed = values.view()
+    fixed.flags.writeable = False
+
+    @kernels.njit(cache=False, writes=("out",))
+    def add(pair: Pair, more: np.ndarray, out: np.ndarray) -> None:
+        for k in range(len(out)):
+            out[k] = pair.left[k] + pair.right[0][k] + more[k]
+
+    for left, right, more in itertools.product((values, fixed), repeat=3):
+        add(Pair(left, (right, 1)), more, out)
+        assert out.tolist() == [0.0, 3.0, 6.0]
+    assert len(add.overloads) == 1
+    assert gc.isenabled()
+
+
+def test_a_kernel_writes_what_it_says():
+    """A kernel that writes an array without saying so is not compiled."""
+
+    @kernels.njit(cache=False, writes=())
+    def fill(out: np.ndarray) -> None:
+        out[0] = 1.0
+
+    with pytest.raises(TypingError, match="readonly"):
+        fill(np.empty(1))
+    assert gc.isenabled()

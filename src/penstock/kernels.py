@@ -1,4 +1,5 @@
-"""Numba's `njit` for Penstock's kernels, which keeps what it compiled under a key made from the sources.
+"""Numba's `njit` for Penstock's kernels: one compiled version for arrays that may be written and arrays that may not,
+kept under a key made from the sources.
 
 Numba by itself keeps compiled kernels beside each source file, so every checkout and virtual environment compiles them
 again, and a kernel is not compiled anew when a kernel or constant that it takes from another file changes.
@@ -7,7 +8,9 @@ Penstock that it imports, directly or not. Checkouts with the same sources share
 """
 
 import functools
+import gc
 import hashlib
+import inspect
 import os
 import re
 import shutil
@@ -16,8 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numba
+from numba.core import config, event, sigutils, types
 from numba.core.caching import CacheImpl
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher
 
 from penstock.cache_folders import kernel_folder
 
@@ -28,16 +33,93 @@ _IMPORT = re.compile(
 )
 _KEPT_SECONDS = 30 * 24 * 3600
 
+_types: Any = types
+_signatures: Any = sigutils
+_events: Any = event
+_config: Any = config
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
-def njit(**options: Any) -> Callable[[Kernel], Kernel]:
-    """`numba.njit`, without its cache where no folder can hold one; kernels are then compiled by every process."""
-    if kernel_folder() is None:
-        options["cache"] = False
-    compiled: Callable[[Kernel], Kernel] = numba.njit(**options)
+def njit(*, cache: bool, writes: tuple[str, ...] | None = None, **options: Any) -> Callable[[Kernel], Kernel]:
+    """`numba.njit`, without its cache where no folder can hold one; kernels are then compiled by every process.
+
+    A kernel with `writes` is compiled once for all arrays of one type that Python passes to it: arrays that it does not
+    name there are taken as read-only. Without it, Numba compiles a version for every combination of arrays that may be
+    written, as those in memory, and of arrays that may not, as those of mapped files.
+    """
+    # No kernel is passed to another as a function pointer, which is what the wrapper for C is for.
+    settings = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True, **options}
+
+    def compiled(function: Kernel) -> Kernel:
+        if _config.DISABLE_JIT:
+            return function
+        kernel: Any = KernelDispatcher(function, targetoptions=settings)
+        if writes is not None:
+            parameters = list(inspect.signature(function).parameters)
+            kernel.written = frozenset(map(parameters.index, writes))
+        if cache and kernel_folder() is not None:
+            kernel.enable_caching()
+        return kernel  # type: ignore[no-any-return]
+
     return compiled
+
+
+class KernelDispatcher(CPUDispatcher):
+    """Numba's dispatcher, which has arrays that a kernel only reads compiled as read-only, whatever Python passes."""
+
+    written: frozenset[int] | None = None
+    """Positions of the arguments that are written; None: all arrays are compiled as they are passed."""
+
+    def compile(self, sig: Any) -> Any:
+        """The entry point for arguments of some types, compiled or loaded where there is none yet."""
+        with global_compiler_lock:
+            given, _ = _signatures.normalize_signature(sig)
+            if self.written is None or _compilation.depth:
+                # What a kernel passes has the types that its own arguments were compiled with.
+                return super().compile(sig)
+            read = tuple(kind if k in self.written else _read_only(kind) for k, kind in enumerate(given))
+            entry = super().compile(read)
+            if read != given:
+                # The next call finds the same machine code by the types that it passes.
+                self._insert([kind._code for kind in given], entry, False)  # type: ignore[attr-defined]
+            return entry
+
+
+def _read_only(kind: Any) -> Any:
+    """The type of an argument with every array in it read-only."""
+    if isinstance(kind, _types.Array):
+        return kind.copy(readonly=True)
+    if isinstance(kind, _types.NamedTuple):
+        return _types.NamedTuple(list(map(_read_only, kind.types)), kind.instance_class)
+    if isinstance(kind, _types.BaseTuple):
+        return _types.BaseTuple.from_types(list(map(_read_only, kind.types)))
+    return kind
+
+
+class _Compilation(event.Listener):
+    """Python's garbage collection waits while kernels are compiled, which makes and drops many objects: it would take
+    a tenth of the time.
+    """
+
+    depth, enabled = 0, False
+
+    def on_start(self, event: Any) -> None:
+        """A kernel begins to be compiled, perhaps for another one; the caller holds Numba's lock."""
+        if not self.depth:
+            self.enabled = gc.isenabled()
+            gc.disable()
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        """A kernel is compiled, or could not be."""
+        self.depth -= 1
+        if not self.depth and self.enabled:
+            gc.enable()
+
+
+_compilation = _Compilation()
+_events.register("numba:compile", _compilation)
 
 
 @functools.cache

@@ -190,6 +190,16 @@ def tensor_of(array: Array) -> Tensor:
     return array.tensor
 
 
+def placed(array: Array, device: torch.device, dtype: torch.dtype | None = None, non_blocking: bool = False) -> Tensor:
+    """An array's values on a device, converted on the host; of an array without values, a traced tensor of its size."""
+    if not isinstance(array, _StandIn):
+        values = torch.from_numpy(array)
+        return (values if dtype is None else values.to(dtype)).to(device, non_blocking=non_blocking)
+    if array.tensor is None:
+        return torch.empty(array.shape, dtype=dtype or _TORCH[array.dtype], device=device)
+    return array.tensor[: len(array)].to(dtype or array.tensor.dtype)
+
+
 def stand_in(shape: int | Sequence[int], dtype: Any) -> "_StandIn":
     """An array of zeros of this shape that takes no memory."""
     return np.broadcast_to(np.zeros((), dtype), shape).view(_StandIn)

@@ -15,9 +15,11 @@ from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.partition import Cut, cut
 from penstock.sampling import BatchKey, NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.parts import parted_sampler
-from penstock.store import LocalStore
+from penstock.store.source import LocalStore
 from penstock.train.job import make_job
-from penstock.wire import Endpoint, Message, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.transport.tls import make_credentials
 
 KEY = BatchKey(3, 1, 4)
 RELATES, WRITES = ("paper", "to", "paper"), ("author", "writes", "paper")

@@ -6,7 +6,8 @@ import pytest
 from wired import template_for, wired
 
 from penstock.errors import PenstockError
-from penstock.wire import Message, PeerLost, RemoteError
+from penstock.wire.channel import PeerLost, RemoteError
+from penstock.wire.message import Message
 from refusals import refused
 
 

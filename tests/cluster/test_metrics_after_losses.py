@@ -29,7 +29,7 @@ from penstock.train.run_files.records import NoRecords
 from penstock.train.run_files.run_folder import RunFolder
 from penstock.train.session import Step
 from penstock.train.steps.group import RegroupError
-from penstock.wire import PeerLost
+from penstock.wire.channel import PeerLost
 from training_graphs import lines_of
 
 WORLD, EPOCHS, BATCHES = 3, 3, 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.cluster.rendezvous import Rendezvous, RendezvousValues
-from penstock.wire import Message
+from penstock.wire.message import Message
 from refusals import refused
 
 

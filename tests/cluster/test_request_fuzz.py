@@ -12,7 +12,7 @@ from penstock.cluster import reports, server
 from penstock.errors import PenstockError
 from penstock.sampling.parts import requests as sampling
 from penstock.store.parts import requests as store
-from penstock.wire import Message
+from penstock.wire.message import Message
 from refusals import refused
 
 FORMS = [

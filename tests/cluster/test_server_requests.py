@@ -6,7 +6,7 @@ import pytest
 from penstock.cluster.server import Shard
 from penstock.cluster.tasks.server import serve_shard
 from penstock.train.job import make_job
-from penstock.wire import Message
+from penstock.wire.message import Message
 from refusals import refused
 
 BEGIN = {"step": 0, "shapes": [[3], []], "names": [["momentum_buffer"], []], "again": False}

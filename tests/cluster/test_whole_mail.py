@@ -14,7 +14,7 @@ from penstock.cluster.worker.whole import WireListExchange, WireRowMail
 from penstock.pipeline.schedule import Position
 from penstock.train.steps.group import RegroupError
 from penstock.train.whole.shared.interfaces import Tag
-from penstock.wire import Message
+from penstock.wire.message import Message
 from refusals import refused
 
 TAG = Tag(False, 1, 0)

@@ -12,7 +12,7 @@ from wired import team_of, template_for, wired
 from penstock.cluster.rendezvous import Rendezvous
 from penstock.cluster.worker.collectives import WireGroup
 from penstock.train.steps.group import RegroupError
-from penstock.wire import Message
+from penstock.wire.message import Message
 from refusals import refused
 
 

@@ -22,7 +22,7 @@ from penstock.train.build import make_session
 from penstock.train.job import make_job
 from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.steps.group import RegroupError
-from penstock.wire import Message
+from penstock.wire.message import Message
 from refusals import refused
 from training_graphs import assert_same_state, community_graph
 

@@ -9,7 +9,7 @@ from penstock.cluster.tasks.worker import Worker
 from penstock.pipeline.stages import StageError
 from penstock.train.run_files.checkpoints import TrainState
 from penstock.train.steps.group import RegroupError
-from penstock.wire import PeerLost, RemoteError
+from penstock.wire.channel import PeerLost, RemoteError
 from refusals import refused
 
 PATIENCE, START_PATIENCE = 10.0, 100.0

@@ -7,7 +7,8 @@ from penstock.cluster.member import Member
 from penstock.cluster.worker.cut_graph import RowExchange
 from penstock.cluster.worker.worker_group import ClusterWorkerGroup
 from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
-from penstock.wire import Credentials, Endpoint, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.transport.tls import Credentials, make_credentials
 
 
 def template_for(workers=2, folder="/nowhere", patience=5.0, **fields):

@@ -24,7 +24,7 @@ from penstock.cost.model import (
 from penstock.cost.operators import OPERATORS
 from penstock.cost.operators.entry import HELD_OUT, RUNGS, block_sizes, distinct_rows, made_graph, rung_of
 from penstock.cost.profile import FittedOperator, Profile, read_profile, write_profile
-from penstock.cost.step_prediction import LAYER_CALLS, BlockSizes, StepShape, step_calls, step_seconds, step_work
+from penstock.cost.step_prediction import BlockSizes, StepShape, predicted_layers, step_calls, step_seconds, step_work
 from penstock.nn import build_model
 from penstock.nn.layer_table import model_options
 from penstock.nn.operator_work import CHUNK, Processor, aggregate_work, in_chunks, seconds_of
@@ -53,9 +53,10 @@ def test_what_is_held_out_is_not_fitted():
     work = [{"rows": float(rows)} for rows in range(1, 17)]
     held = [place in HELD_OUT for place in range(16)]
     seconds = [3.0 * each["rows"] * (2.0 if out else 1.0) for each, out in zip(work, held, strict=True)]
-    fit = fit_and_compare(work, seconds, held)
+    fit = fit_and_compare("gather", "cpu", work, seconds, held)
     assert fit.rates == {"rows": pytest.approx(3.0)}
-    assert fit.errors == [pytest.approx(0.5)] * len(HELD_OUT)
+    assert (fit.fitted, fit.held_out) == (16 - len(HELD_OUT), len(HELD_OUT))
+    assert (fit.mean_error, fit.p95_error) == (pytest.approx(0.5), pytest.approx(0.5))
 
 
 def test_ten_rungs_are_fitted():
@@ -176,7 +177,7 @@ def test_seconds_of_an_operator():
 BLOCKS, WIDTHS = [BlockSizes(50, 20, 90), BlockSizes(20, 5, 30)], [(16, 8), (8, 3)]
 
 
-@pytest.mark.parametrize("layer", LAYER_CALLS)
+@pytest.mark.parametrize("layer", predicted_layers())
 def test_seconds_of_a_step_are_those_of_its_operators(layer):
     model = CostModel(operator_profile(rate=1e-6))
     shape = StepShape(layer, BLOCKS, WIDTHS)
@@ -193,7 +194,7 @@ def test_seconds_of_a_step_are_those_of_its_operators(layer):
     assert backward == (0 if layer == "gat" else 1)
 
 
-@pytest.mark.parametrize("layer", LAYER_CALLS)
+@pytest.mark.parametrize("layer", predicted_layers())
 def test_weights_of_a_step_are_those_of_its_model(layer):
     options = model_options(model=layer, layers=2, hidden=8, heads=2)
     net = build_model(options, 16, 3)
@@ -218,7 +219,7 @@ def test_a_step_takes_more_than_its_operators():
     assert step_seconds(measured, shape) == pytest.approx(1.2 * alone["operators"] + alone["calls"])
 
 
-@pytest.mark.parametrize("layer", LAYER_CALLS)
+@pytest.mark.parametrize("layer", predicted_layers())
 def test_steps_that_are_measured_run(layer):
     rung = rung_of(made_graph(60, 4), 8, (3, 2), 0, 8, 6)
     run = training_step(CostModel(operator_profile()), layer, rung.batch.blocks, 8, 6, torch.device("cpu"))

@@ -27,7 +27,8 @@ def test_sums_of_a_table_are_those_of_gathered_rows(width, dtype, weighted):
     rng = np.random.default_rng(width)
     block = random_block(rng, weighted=weighted)
     table = (8 * rng.standard_normal((1000, width))).astype(dtype)
-    ids = rng.permutation(1000)[: block.num_src]
+    # Row numbers have 64 bits only in tables of more than 2**31 rows.
+    ids = rng.permutation(1000)[: block.num_src].astype(np.int64 if dtype is np.float32 else np.int32)
     gathered = torch.from_numpy(table[ids].astype(np.float32))
     out, own = (np.full((block.num_dst, width), np.nan, np.float32) for _ in range(2))
     widened_rows(table, ids[: block.num_dst], own)

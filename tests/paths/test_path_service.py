@@ -33,7 +33,9 @@ from penstock.paths.service.responder import (
     unpack_answer,
     unpack_request,
 )
-from penstock.wire import Endpoint, Malformed, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Malformed
+from penstock.wire.transport.tls import make_credentials
 from refusals import refused
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule, StageError, stages
+from penstock.pipeline import stages
 from penstock.pipeline import stages as stage_clock
-from penstock.pipeline.batch_rows import BufferPool
+from penstock.pipeline.batch_rows import BufferPool, HostCarrier
 from penstock.pipeline.device import DeviceCarrier
+from penstock.pipeline.loader import Loader
+from penstock.pipeline.options import PipelineOptions
+from penstock.pipeline.schedule import Schedule
+from penstock.pipeline.stages import StageError
 from penstock.sampling import NeighbourSampler
-from penstock.store import ArraySource, LocalStore, cached_source, replicated_source
 from penstock.store.device import ResidentTable
+from penstock.store.source import ArraySource, LocalStore, cached_source, replicated_source
 from training_graphs import community_graph, stage_threads
 
 STAGES = ["seeds", "sample", "gather", "transfer", "compute"]

@@ -2,7 +2,7 @@ from itertools import islice
 
 import numpy as np
 
-from penstock.pipeline import Position, Schedule
+from penstock.pipeline.schedule import Position, Schedule
 from refusals import refused
 
 

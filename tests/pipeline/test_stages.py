@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline import Stage, StageError, StagePipeline
-from penstock.pipeline.stages import StageTime, limit_words, limiting
+from penstock.pipeline.stages import Stage, StageError, StagePipeline, StageTime, limit_words, limiting
 
 
 @given(st.integers(0, 60), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=3))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.registry import SamplerEntry
+from penstock.sampling.entry import SamplerEntry
 from penstock.sampling.relabel import rows_for
 
 

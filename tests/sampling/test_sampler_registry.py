@@ -7,10 +7,10 @@ import pytest
 
 from penstock import PenstockError
 from penstock.sampling.block import BatchKey
+from penstock.sampling.entry import FEATURES, check_supported
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts import OwnedPart, parted_graph
-from penstock.sampling.registry import FEATURES, check_supported
-from penstock.sampling.sampler_table import SAMPLERS, layer_count
+from penstock.sampling.sampler_table import SAMPLERS, layer_count, sampler_facts
 from penstock.train.batch_source import settings_of
 from penstock.train.job import make_job
 from refusals import refused
@@ -20,6 +20,11 @@ from training_graphs import community_graph, trained
 def test_an_unknown_sampler_is_a_sentence():
     with refused("unknown-name labour labor"):
         SAMPLERS["labour"]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_facts_that_are_known_without_an_entry_are_the_entrys(name):
+    assert sampler_facts(name) == SAMPLERS[name].facts
 
 
 def test_what_an_entry_does_not_declare_is_refused():

@@ -21,7 +21,7 @@ from penstock.simulate import (
 )
 from penstock.simulate.rate_policy import terms_of
 from penstock.simulate.rates import FLOW_POLICIES
-from penstock.simulate.sharing.families import PRIORITY
+from penstock.simulate.state import PRIORITY
 
 SEEDS = st.integers(0, 10**6)
 

@@ -5,8 +5,7 @@ import pytest
 
 from penstock.simulate import POLICIES, WorkloadBuilder, simulate, star
 from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
-from penstock.simulate.sharing.families import PRIORITY
-from penstock.simulate.state import Terms
+from penstock.simulate.state import PRIORITY, Terms
 from refusals import refused
 
 

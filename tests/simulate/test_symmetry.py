@@ -21,7 +21,7 @@ from penstock.simulate import (
 from penstock.simulate.document import GnnDocument
 from penstock.simulate.engine import Executor
 from penstock.simulate.rates import FLOW_POLICIES
-from penstock.simulate.sharing.families import PRIORITY, PROPORTIONAL
+from penstock.simulate.state import PRIORITY, PROPORTIONAL
 from penstock.simulate.symmetry import quotient_of
 
 ALIKE = [name for name, policy in POLICIES.items() if policy.family in (PRIORITY, PROPORTIONAL)]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.store import EmbeddingTable
+from penstock.store.embedding import EmbeddingTable
 from refusals import refused
 
 STEPS = [([0, 3, 5], 1.0), ([3, 4], -2.0), ([0, 3], 0.5), ([5], 3.0)]

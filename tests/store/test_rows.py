@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
-from penstock.store import LocalStore, gather_rows
+from penstock.store.rows import gather_rows
+from penstock.store.source import LocalStore
 from refusals import refused
 
 

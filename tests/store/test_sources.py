@@ -14,9 +14,9 @@ from meeting_posts import meeting_posts
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.partition import Book
 from penstock.sampling import BatchKey, NeighbourSampler
-from penstock.store import ArraySource, LocalStore, RowSource, SplitSource, cached_source, replicated_source
 from penstock.store.device import CachedTable, PinnedTable, ResidentTable, to_pinned
 from penstock.store.parts import PartedStore, StoreService
+from penstock.store.source import ArraySource, LocalStore, RowSource, SplitSource, cached_source, replicated_source
 from refusals import refused
 from training_graphs import lists_of
 

@@ -10,7 +10,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.plan import changes
 from penstock.plan.changes import ways_of
 from penstock.plan.workloads import PlannedRun
-from penstock.sampling.registry import ExplainInternals
+from penstock.sampling.entry import ExplainInternals
 from plan_profiles import profile_of
 from training_graphs import community_graph
 

@@ -7,7 +7,7 @@ import yaml
 
 from penstock.graph.csr import build_lists
 from penstock.partition import Cut, cut
-from penstock.store import EmbeddingTable
+from penstock.store.embedding import EmbeddingTable
 from penstock.train.job import Job, JobFields, make_job
 from penstock.train.optimisers import make_optimiser, make_schedule, step_schedule
 from penstock.train.run_files.checkpoints import read_state, write_state

@@ -11,7 +11,7 @@ import torch
 from penstock import PenstockError
 from penstock.api import Run, train
 from penstock.progress import Progress
-from penstock.store import ArraySource
+from penstock.store.source import ArraySource
 from penstock.train.tasks.node import NodeTask
 from refusals import refused
 from training_graphs import (

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from meetings import Meeting
 
-from penstock.wire import Endpoint, WireOptions, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.options import WireOptions
+from penstock.wire.transport.tls import make_credentials
 
 
 @pytest.fixture(params=["tls", "token"])

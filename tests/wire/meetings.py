@@ -9,7 +9,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from penstock.wire import Endpoint, Message
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
 
 Meeting = Callable[..., list[Endpoint]]
 

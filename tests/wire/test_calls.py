@@ -9,8 +9,10 @@ import pytest
 from meetings import Meeting, echo, until
 
 from penstock.errors import PenstockError
-from penstock.wire import Endpoint, Message, RemoteError, own_meter
+from penstock.wire.channel import RemoteError, own_meter
 from penstock.wire.coflows import current_batch, within_batch
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
 from refusals import refused
 
 

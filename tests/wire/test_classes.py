@@ -8,9 +8,12 @@ from meetings import Meeting, echo, until
 from pydantic import ValidationError
 
 from penstock.errors import PenstockError
-from penstock.wire import Endpoint, Message, WireOptions, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.options import WireOptions
 from penstock.wire.request_server import ReceivedRequest
 from penstock.wire.sockets import endpoint
+from penstock.wire.transport.tls import make_credentials
 from refusals import refused
 
 MARKS = [46, 34, 10]

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from meetings import echo, until
 
-from penstock.wire import Endpoint, Message, PeerLost, WireOptions, make_credentials
+from penstock.wire.channel import PeerLost
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.options import WireOptions
+from penstock.wire.transport.tls import make_credentials
 
 DESCRIPTORS = Path("/proc/self/fd")
 

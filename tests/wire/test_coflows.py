@@ -5,7 +5,6 @@ import pytest
 from meetings import Meeting, echo, until
 
 from penstock.errors import PenstockError
-from penstock.wire import Message, coflow_figures, read_tallies
 from penstock.wire.coflows import (
     _REMEMBERED,
     EMBEDDINGS,
@@ -14,10 +13,13 @@ from penstock.wire.coflows import (
     Coflow,
     Coflows,
     batch_order,
+    coflow_figures,
     current_coflow,
+    read_tallies,
     within_batch,
     within_kind,
 )
+from penstock.wire.message import Message
 from refusals import refused
 
 

@@ -13,8 +13,8 @@ from meetings import Cable, Meeting, echo, until
 from raw_peer import RawPeer
 
 from penstock.errors import PenstockError
-from penstock.wire import Limits, Malformed, Message, RemoteError
-from penstock.wire.message import LIMITS, SIGNS, VERSION, Joining, Received, decode, encode
+from penstock.wire.channel import RemoteError
+from penstock.wire.message import LIMITS, SIGNS, VERSION, Joining, Limits, Malformed, Message, Received, decode, encode
 from penstock.wire.transport.frames import LENGTH, Inbox, pack_head, read_head
 from refusals import refused
 

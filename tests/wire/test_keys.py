@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock.wire import Credentials, make_credentials
+from penstock.wire.transport.tls import Credentials, make_credentials
 from refusals import refused
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from meetings import Cable, Meeting, echo, until
 
-from penstock.wire import Endpoint, Message
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
 from penstock.wire.transport import LARGE_BYTES
 
 MIB = 1 << 20

@@ -7,9 +7,19 @@ from hypothesis import strategies as st
 from meetings import Cable, Meeting, until
 
 from penstock.graph.arrays import Array
-from penstock.wire import Message
 from penstock.wire.coflows import Coflow
-from penstock.wire.message import SLICE_BYTES, Joining, Limits, Malformed, Received, cut, decode, encode, frame_bytes
+from penstock.wire.message import (
+    SLICE_BYTES,
+    Joining,
+    Limits,
+    Malformed,
+    Message,
+    Received,
+    cut,
+    decode,
+    encode,
+    frame_bytes,
+)
 from refusals import refused
 
 COFLOW = Coflow("batch", "a", 3)

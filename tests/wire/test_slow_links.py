@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from raw_peer import RawPeer
 
-from penstock.wire import WireOptions, make_credentials
 from penstock.wire.message import LIMITS
+from penstock.wire.options import WireOptions
 from penstock.wire.sockets import Happened
 from penstock.wire.transport import CallerSide, Connection, ServerSide, Tls
 from penstock.wire.transport.connection import new_group
 from penstock.wire.transport.frames import Frames
+from penstock.wire.transport.tls import make_credentials
 
 HEARTBEAT = 5.0
 RECORD = 1 << 18

@@ -17,9 +17,12 @@ import pytest
 from meetings import Cable, Meeting, echo, first_words, until
 from raw_peer import RawPeer
 
-from penstock.wire import Credentials, Endpoint, Message, PeerLost, WireOptions, make_credentials
-from penstock.wire.message import VERSION, encode
+from penstock.wire.channel import PeerLost
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import VERSION, Message, encode
+from penstock.wire.options import WireOptions
 from penstock.wire.transport import HandshakeError
+from penstock.wire.transport.tls import Credentials, make_credentials
 from refusals import refused
 
 

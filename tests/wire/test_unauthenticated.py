@@ -13,9 +13,10 @@ import pytest
 from meetings import Meeting, echo, first_words, until
 from raw_peer import RawPeer
 
-from penstock.wire import Message, make_credentials
+from penstock.wire.message import Message
 from penstock.wire.sockets import split_address
 from penstock.wire.transport.frames import LENGTH
+from penstock.wire.transport.tls import make_credentials
 
 SERVER = """
 import sys

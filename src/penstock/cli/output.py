@@ -5,13 +5,14 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Column, Table
 
 from penstock.errors import Code, PenstockError
 from penstock.memory import HOST_PEAK, rusage_mb
@@ -58,6 +59,24 @@ def refuse_options(what: str, **given: Any) -> None:
             raise PenstockError(
                 f"--{name.replace('_', '-')} does not apply to {what}: leave it out.", code="conflicting-options"
             )
+
+
+def print_rows(titles: Iterable[str | Column], rows: Iterable[Iterable[str]], width: int = 160) -> None:
+    """Print a table without lines; where output is not a terminal, `width` limits it instead."""
+    table = Table(*titles, box=None)
+    for row in rows:
+        table.add_row(*row)
+    wide_console(width).print(table)
+
+
+def wide_console(width: int) -> Console:
+    """A console; where output is not a terminal, of the width that a table needs."""
+    return Console(width=None if sys.stdout.isatty() else width)
+
+
+def unwrapped(titles: Iterable[str]) -> list[Column]:
+    """Columns whose cells stay on one line."""
+    return [Column(title, no_wrap=True) for title in titles]
 
 
 def print_json(fields: dict[str, Any]) -> None:

@@ -1,14 +1,11 @@
 """`penstock paths`: applications whose requests have several paths; their profile, their simulation, the optimum."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
-from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json
+from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, print_rows, unwrapped
 from penstock.cli.sweep import check_page
 from penstock.errors import PenstockError
 from penstock.formatting import counted
@@ -65,14 +62,11 @@ def show_command(
         print_json({"application": document.name, "about": document.about, "made": document.made, "paths": rows})
         return
     print(f"{document.name}: {document.about}")
-    titles = ("request", "path", "base", "end to end", "apart", "toll", "over")
-    _print_table(
-        titles,
-        [
-            [row["request"], row["path"], *(f"{row[name]:.2f} us" for name in _TIMES), " ".join(row["over"])]
-            for row in rows
-        ],
+    cells = (
+        [row["request"], row["path"], *(f"{row[name]:.2f} us" for name in _TIMES), " ".join(row["over"])]
+        for row in rows
     )
+    print_rows(unwrapped(("request", "path", "base", "end to end", "apart", "toll", "over")), cells, width=200)
     for sentence in document.made:
         print(f"Made: {sentence}")
 
@@ -144,8 +138,7 @@ def simulate_command(
         about = {"application": document.name, "workload": workload, "highest_rate": top, "seed": seed}
         print_json({**about, "bounds": bounds, "rows": rows, "chart": None if chart is None else str(chart)})
         return
-    _print_table(("load", "requests/s", *names, "fluid mean"), _load_cells(rows, bounds, names))
-    print("Median latency / 99 of 100 within, in microseconds; the fluid bound is of the mean.")
+    _print_loads(rows, bounds, names)
     if chart is not None:
         print(f"Chart: {chart}")
 
@@ -177,8 +170,7 @@ def optimum_command(
     if as_json:
         print_json({"application": document.name, "workload": workload, "bounds": bounds, "rows": rows})
         return
-    _print_table(("load", "requests/s", *names, "fluid mean"), _load_cells(rows, bounds, names))
-    print("Median latency / 99 of 100 within, in microseconds; the fluid bound is of the mean.")
+    _print_loads(rows, bounds, names)
 
 
 _TIMES = ("base_us", "end_to_end_us", "distinct_us", "toll_us")
@@ -259,8 +251,7 @@ def _load_cells(rows: list[dict[str, Any]], bounds: list[dict[str, Any]], names:
     return cells
 
 
-def _print_table(titles: tuple[str, ...], cells: list[list[str]]) -> None:
-    table = Table(*(Column(title, no_wrap=True) for title in titles), box=None)
-    for each in cells:
-        table.add_row(*each)
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+def _print_loads(rows: list[dict[str, Any]], bounds: list[dict[str, Any]], names: list[str]) -> None:
+    titles = unwrapped(("load", "requests/s", *names, "fluid mean"))
+    print_rows(titles, _load_cells(rows, bounds, names), width=200)
+    print("Median latency / 99 of 100 within, in microseconds; the fluid bound is of the mean.")

@@ -1,15 +1,13 @@
 """`penstock plan`: which task runs where, how flows share links, and what that will take."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.job_flags import takes_job_flags
-from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, short
+from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, short, wide_console
 from penstock.cli.sweep import PLANNED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
 from penstock.errors import PenstockError
 from penstock.formatting import counted, parsed_bytes, percent, signed_percent
@@ -78,8 +76,9 @@ def plan_command(
 
     Example: penstock plan job.yaml --machine this,h200,a100,l4
     """
-    from penstock.cli.plan_variants import check_timelines, draw_plan, plan_sweep
+    from penstock.cli.plan_variants import draw_plan, plan_sweep
     from penstock.cluster.cluster_file import read_cluster
+    from penstock.report.gantt import check_form
     from penstock.train.job import make_job, read_job
 
     if execution or (machine is not None and cluster is None):
@@ -110,7 +109,8 @@ def plan_command(
         refuse_with_sweep(timeline=timeline)
     else:
         check_new_file(out, force)
-        check_timelines(timeline or [])
+        for path in timeline or []:
+            check_form(path)
     chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
     with shown_progress(as_json, f"Planning for the cluster {cluster}.") as progress:
         with importing(progress, "torch"):
@@ -166,8 +166,7 @@ def _print_changes(changes: "list[Change]") -> None:
 
 
 def _print_plan(plan: "Plan", out: Path) -> None:
-    # Output that is not a terminal has no width that limits the table.
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = wide_console(140)
     table = Table("placement", "flows", "ms", "epoch s", "slowest link", "its bytes", "least ms", "gap", box=None)
     for each in plan.compared:
         chosen = (each.placement, each.flows) == (plan.placement, plan.flows)
@@ -252,28 +251,18 @@ def show_execution_plan(job: "Job", machines: str, device_memory: str | None, as
             )
         pairs = [(each.model, each.device_memory if size is None else size) for each in known]
         found = list(plan_executions(job, pairs))
-    if len(found) == 1:
-        if isinstance(found[0], PenstockError):
-            raise found[0]
-        _show_one(known[0], found[0], progress.notes, as_json)
-    else:
-        _show_several(known, found, progress.notes, as_json)
-
-
-def _show_one(known: "KnownMachine", found: "PlannedExecution", notes: list[str], as_json: bool) -> None:
+    refused = [each for each in found if isinstance(each, PenstockError)]
+    if len(refused) == len(found):
+        raise refused[0]
+    alone = found[0] if len(found) == 1 and not isinstance(found[0], PenstockError) else None
     if as_json:
-        print_json({"notes": notes, **execution_fields(known, found)})
-    else:
-        _print_execution(known, found)
-
-
-def _show_several(known: list["KnownMachine"], found: list["Planned"], notes: list[str], as_json: bool) -> None:
-    if all(isinstance(each, PenstockError) for each in found):
-        raise next(each for each in found if isinstance(each, PenstockError))
-    if as_json:
-        print_json({"notes": notes, "machines": [_machine_fields(*each) for each in zip(known, found, strict=True)]})
-    else:
+        several = [_machine_fields(*each) for each in zip(known, found, strict=True)]
+        shown = {"machines": several} if alone is None else execution_fields(known[0], alone)
+        print_json({"notes": progress.notes, **shown})
+    elif alone is None:
         _compare(known, found)
+    else:
+        _print_execution(known[0], alone)
 
 
 def execution_fields(known: "KnownMachine", found: "PlannedExecution") -> dict[str, Any]:
@@ -345,7 +334,7 @@ def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
         style = "bold" if each.epoch_s == min(epochs) else None
         batch = f"{predicted.seconds * 1e3:.3g}"
         table.add_row(name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), _way(choice), basis, style=style)
-    _console(160).print(table)
+    wide_console(160).print(table)
     batches = next(each.kind.batches for each in found if not isinstance(each, PenstockError))
     print(f"An epoch has {counted(batches, 'batches')}.")
     if any(machine.ratios is not None for machine in known):
@@ -413,11 +402,6 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
 
 
-def _console(width: int) -> Console:
-    """A console; where output is not a terminal, of any width that a table needs."""
-    return Console(width=None if sys.stdout.isatty() else width)
-
-
 def _print_execution(known: "KnownMachine", found: "PlannedExecution") -> None:
     columns = (
         "computed by",
@@ -449,7 +433,7 @@ def _print_execution(known: "KnownMachine", found: "PlannedExecution") -> None:
             percent(predicted.use[predicted.limit]),
             style="bold" if place == 0 else None,
         )
-    _console(140).print(table)
+    wide_console(140).print(table)
     if len(plan.alternatives) > _SHOWN:
         print(f"{len(plan.alternatives) - _SHOWN} slower alternatives are in --json.")
     for sentence in plan.unknown:

@@ -6,22 +6,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pydantic import ValidationError
-
 from penstock.cli.sweep import computed_rows
 from penstock.cluster.planning import plan_run
 from penstock.cluster.profiling import profile_job
 from penstock.cost.model import KnownMachine
 from penstock.cost.profile import DECIDING, write_profile
-from penstock.errors import PenstockError
-from penstock.graph.document_sweep import Part, Point, fields_of, parse_sweeps, points_of, said, with_point
-from penstock.graph.documents import first_problem
+from penstock.graph.document_sweep import (
+    Part,
+    Point,
+    fields_of,
+    parse_sweeps,
+    points_of,
+    said,
+    validated_at,
+    with_point,
+)
 from penstock.hardware.cluster import ClusterDocument
 from penstock.plan.document import Plan
 from penstock.plan.placement import Budget
 from penstock.plan.planner import replay
 from penstock.progress import Progress
-from penstock.report.gantt import Shown, check_form, write_timeline
+from penstock.report.gantt import Shown, write_timeline
 from penstock.simulate import lower_bound
 from penstock.train.job import Job, JobFields, stored_job
 
@@ -29,12 +34,6 @@ DRAWN = 10
 """Iterations of a plan's timeline, at most."""
 _PROFILED = 50
 """Iterations measured for a sweep without a profile."""
-
-
-def check_timelines(paths: Sequence[Path]) -> None:
-    """Refuse file names that end in neither .html nor .json before anything is planned."""
-    for path in paths:
-        check_form(path)
 
 
 def draw_plan(plan: Plan, title: str, path: Path) -> None:
@@ -78,12 +77,8 @@ def _changed(job: Job, cluster: ClusterDocument, point: Point) -> tuple[Job, Clu
     raw = {"job": job.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")}
     known = [*fields_of(JobFields, (Part("job"),)), *fields_of(ClusterDocument, (Part("cluster"),))]
     found = with_point(raw, point, known)
-    try:
-        return stored_job(found["job"], f"The job with {said(point)}"), ClusterDocument.model_validate(found["cluster"])
-    except ValidationError as error:
-        raise PenstockError(
-            f"With {said(point)} the cluster is not valid: {first_problem(error)}.", code="invalid-document"
-        ) from None
+    changed = stored_job(found["job"], f"The job with {said(point)}")
+    return changed, validated_at(ClusterDocument, found["cluster"], point, "the cluster")
 
 
 def _costs_alike(one: tuple[Job, ClusterDocument], other: tuple[Job, ClusterDocument]) -> bool:
@@ -100,19 +95,9 @@ def _moved(cluster: ClusterDocument) -> tuple[str | float, ...]:
     return cluster.wire_type, cluster.remote_cache_mb, cluster.reduce, cluster.servers
 
 
-def _row(
-    job: Job,
-    cluster: ClusterDocument,
-    profile: Path | None,
-    placement: str | None,
-    flows: str | None,
-    budget: Budget,
-    seed: int,
-    progress: Progress,
-    machine: KnownMachine | None,
-) -> dict[str, Any]:
-    """The result of one combination of a sweep."""
-    plan = plan_run(job, cluster, profile, placement, flows, budget, seed, progress, machine)
+def _row(*planned: Any) -> dict[str, Any]:
+    """The result of one combination of a sweep, whose plan has these arguments of `plan_run`."""
+    plan = plan_run(*planned)
     chosen = next(each for each in plan.compared if (each.placement, each.flows) == (plan.placement, plan.flows))
     return {
         "placement": plan.placement,

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.job_flags import refuse_value_of_switch, takes_job_flags
-from penstock.cli.output import JsonOption, print_json
+from penstock.cli.output import JsonOption, print_json, wide_console
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.processes import polite_interrupt
@@ -191,7 +190,7 @@ def _print_jobs(jobs: list[dict[str, Any]]) -> None:
             shown.append(map(escape, column))
     for row in zip(*shown, strict=True):
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else _WIDEST).print(table, highlight=False)
+    wide_console(_WIDEST).print(table, highlight=False)
 
 
 def _row(job: dict[str, Any]) -> tuple[str, ...]:

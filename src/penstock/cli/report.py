@@ -1,15 +1,13 @@
 """`penstock report` and `penstock compare`: look at a run, and at plans, runs and simulations side by side."""
 
-import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
-from penstock.cli.output import JsonOption, print_json
+from penstock.cli.output import JsonOption, print_json, wide_console
 from penstock.errors import PenstockError
 from penstock.formatting import signed_percent
 
@@ -76,8 +74,7 @@ def compare_command(
     for row in rows:
         written = [_written(row.name, value) for value in row.values]
         table.add_row(row.name, *written, *map(_ratio, row.ratios[1:], row.differences[1:]))
-    # Output that is not a terminal has no width that limits the table.
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    wide_console(160).print(table)
 
 
 def _setting(value: Any) -> str:

@@ -119,28 +119,14 @@ def simulate_command(
         rows = computed_rows(swept_simulations(workload, sweep, policy, iterations, queues))
         show_sweep(rows, SIMULATED_COLUMNS, workload.stem, as_json, chart)
         return
-    _simulate_workload(workload, policy, iterations, compare, queues, timeline or [], out_coflows, as_json)
-
-
-def _simulate_workload(
-    workload: Path,
-    policy: str | None,
-    iterations: int | None,
-    compare: bool,
-    queues: int | None,
-    timelines: Sequence[Path],
-    out_coflows: Path | None,
-    as_json: bool,
-) -> None:
-    """Simulate a file: a trace of coflows, or a scenario of tasks and flows."""
     from penstock.cli.simulate_network import TraceSubject, subject_of
 
     subject = subject_of(workload, policy, iterations)
     if isinstance(subject, TraceSubject):
-        refuse_options("a trace of coflows", iterations=iterations, queues=queues, timeline=timelines)
+        refuse_options("a trace of coflows", iterations=iterations, queues=queues, timeline=timeline)
         _simulate_trace(subject, compare, out_coflows, as_json)
     else:
-        _simulate_scenario(subject, workload.stem, compare, queues, timelines, out_coflows, as_json)
+        _simulate_scenario(subject, workload.stem, compare, queues, timeline or [], out_coflows, as_json)
 
 
 def _check_options(policy: str | None, timelines: Sequence[Path], out_coflows: Path | None) -> None:

@@ -1,6 +1,5 @@
 """`penstock simulate --queue` and `--shop`: schedules of queued jobs on devices, and of a flexible job shop."""
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from penstock.cli.output import print_json
+from penstock.cli.output import print_json, print_rows
 from penstock.cli.sweep import check_page
 from penstock.errors import PenstockError
 from penstock.formatting import counted, percent
@@ -49,10 +48,7 @@ def simulate_trace_of_jobs(path: Path, policy: str | None, chart: Path | None, a
         methods = [row | {"job_times": each.rows()} for row, each in zip(rows, outcomes, strict=True)]
         print_json({"least": bounds, "methods": methods, "chart": None if chart is None else str(chart)})
         return
-    table = Table(Column("", no_wrap=True), *_COLUMNS, box=None)
-    for each in cells:
-        table.add_row(*each)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print_rows([Column("", no_wrap=True), *_COLUMNS], cells)
     least = seconds(bounds["makespan_s"]), seconds(bounds["mean_completion_s"])
     print(f"{counted(rows[0]['jobs'], 'jobs')}; no schedule takes less than {least[0]}, or {least[1]} on average")
     for job, reason in outcomes[0].refused.items():

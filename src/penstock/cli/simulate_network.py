@@ -11,25 +11,24 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from penstock.errors import PenstockError
 from penstock.formatting import counted, percent
-from penstock.graph.document_sweep import Point, fields_of, parse_sweeps, points_of, said, with_point
+from penstock.graph.document_sweep import Point, fields_of, parse_sweeps, points_of, validated_at, with_point
+from penstock.graph.documents import read_yaml
 from penstock.graph.files import read_document
+from penstock.hardware.cluster import ClusterDocument
 from penstock.report.gantt import path_by_kind, path_sentence
 from penstock.report.words import seconds
-from penstock.simulate import POLICIES, Timeline, critical_path, gap_of
-from penstock.simulate.document import TraceDocument
-from penstock.simulate.scenario import Scenario
-from penstock.simulate.sharing.families import PRIORITY
-from penstock.simulate.timeline import coflow_times, step_seconds
+from penstock.simulate import POLICIES, Timeline, critical_path, gap_of, lower_bound
+from penstock.simulate.document import TraceDocument, WorkloadDocument, read_workload
+from penstock.simulate.levels import Pace
+from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
+from penstock.simulate.scenario import Scenario, build_scenario
+from penstock.simulate.state import PRIORITY
+from penstock.simulate.timeline import bubble_fraction, coflow_times, exposed_seconds, step_seconds
 from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, read_trace, simulate_trace
 
 if TYPE_CHECKING:
     from penstock.plan.document import Plan
-    from penstock.simulate.document import TraceDocument, WorkloadDocument
-    from penstock.simulate.levels import Pace
-    from penstock.simulate.scenario import Scenario
-    from penstock.simulate.timeline import Timeline
 
 
 # What `penstock simulate` simulates: a workload file, a trace of coflows, or a plan, and each with other values.
@@ -44,16 +43,16 @@ _REPLAYED = ("nic_gbps", "speed", "rack", "oversubscription")
 class Subject:
     """A scenario, the policy that it is simulated under, and the policies that it may be compared under."""
 
-    scenario: "Scenario"
+    scenario: Scenario
     policy: str
     fitting: Sequence[str]
     by: str = "makespan_s"
     """The field that policies are compared by."""
-    fair_scenario: "Callable[[], Scenario] | None" = None
+    fair_scenario: Callable[[], Scenario] | None = None
     """Of a language model whose all-to-alls are sent as matchings: the scenario with all of their flows at once."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields of the JSON output: of a plan, an iteration's time in the long run and its prediction."""
-    pace: "Pace | None" = None
+    pace: Pace | None = None
     """Of a plan: an iteration's time in the long run."""
 
 
@@ -61,7 +60,7 @@ class Subject:
 class TraceSubject:
     """A recorded trace of coflows."""
 
-    document: "TraceDocument"
+    document: TraceDocument
     folder: Path
     policy: str | None
 
@@ -72,8 +71,6 @@ def subject_of(path: Path, policy: str | None, iterations: int | None) -> Subjec
         from penstock.plan.document import read_plan
 
         return _of_plan(read_plan(path), policy, iterations)
-    from penstock.simulate.document import read_workload
-
     return _of_workload(read_workload(path), path.parent, policy, iterations)
 
 
@@ -88,15 +85,12 @@ def swept_simulations(
         plan = read_plan(path)
         plans = [_plan_at(plan, point) for point in points]
         for point, changed in zip(points, plans, strict=True):
-            yield point, partial(_swept_plan, changed, policy, iterations, queues)
+            yield point, partial(_swept_row, partial(_of_plan, changed, policy, iterations), queues)
         return
-    from penstock.graph.documents import read_yaml
-    from penstock.simulate.document import WorkloadDocument
-
     raw, known = read_yaml(path, "a workload file"), fields_of(WorkloadDocument)
-    documents = [_workload_at(with_point(raw, point, known), path, point) for point in points]
+    documents = [validated_at(WorkloadDocument, with_point(raw, point, known), point, path) for point in points]
     for point, document in zip(points, documents, strict=True):
-        yield point, partial(_swept_workload, document, path.parent, policy, iterations, queues)
+        yield point, partial(_swept_row, partial(_of_workload, document, path.parent, policy, iterations), queues)
 
 
 def is_plan(path: Path) -> bool:
@@ -110,10 +104,8 @@ def is_plan(path: Path) -> bool:
     return isinstance(raw, dict) and raw.get("format") == "penstock-plan"
 
 
-def steps_of(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
+def steps_of(found: Timeline, scenario: Scenario) -> dict[str, Any]:
     """The time of a step and figures of coflows, as fields of the JSON output."""
-    from penstock.simulate.timeline import bubble_fraction, coflow_times, exposed_seconds, step_seconds
-
     return {
         "step_s": step_seconds(found.case, found.ends),
         "bubble_fraction": bubble_fraction(found, scenario.placement) if scenario.language_model else None,
@@ -124,41 +116,29 @@ def steps_of(found: "Timeline", scenario: "Scenario") -> dict[str, Any]:
 
 def fair_exchange_step(subject: Subject, queues: int | None) -> float | None:
     """Seconds of a step if all-to-alls were sent at once; None where they are not sent as matchings."""
-    from penstock.simulate.timeline import step_seconds
-
     if subject.fair_scenario is None:
         return None
     found = subject.fair_scenario().simulate(subject.policy, queues=queues)
     return step_seconds(found.case, found.ends)
 
 
-def _swept_plan(plan: "Plan", policy: str | None, iterations: int | None, queues: int | None) -> dict[str, Any]:
-    return _simulation_row(_of_plan(plan, policy, iterations), queues)
-
-
-def _swept_workload(
-    document: "WorkloadDocument", folder: Path, policy: str | None, iterations: int | None, queues: int | None
-) -> dict[str, Any]:
-    subject = _of_workload(document, folder, policy, iterations)
-    return _trace_row(subject) if isinstance(subject, TraceSubject) else _simulation_row(subject, queues)
-
-
-def _simulation_row(subject: Subject, queues: int | None) -> dict[str, Any]:
+def _swept_row(make: Callable[[], Subject | TraceSubject], queues: int | None) -> dict[str, Any]:
     """The result of one combination of a sweep."""
-    import numpy as np
-
-    from penstock.simulate import gap_of, lower_bound
-    from penstock.simulate.timeline import coflow_times, step_seconds
-
+    subject = make()
+    if isinstance(subject, TraceSubject):
+        return _trace_row(subject)
     found = subject.scenario.simulate(subject.policy, queues=queues)
-    bound = lower_bound(found.case)
+    row = _policy_row(found, subject.policy, lower_bound(found.case))
+    return {**row, "iteration_s": subject.fields.get("iteration_s", row["step_s"])}
+
+
+def _policy_row(found: Timeline, policy: str, bound: float) -> dict[str, Any]:
+    """The figures of one simulation that sweeps and comparisons show."""
     slowest = int(np.argmax(found.link_use))
-    step = step_seconds(found.case, found.ends)
     return {
-        "policy": subject.policy,
+        "policy": policy,
         "makespan_s": found.makespan,
-        "step_s": step,
-        "iteration_s": subject.fields.get("iteration_s", step),
+        "step_s": step_seconds(found.case, found.ends),
         "lower_bound_s": bound,
         "gap": gap_of(found.makespan, bound),
         "mean_cct_s": coflow_times(found).mean_cct_s,
@@ -168,8 +148,6 @@ def _simulation_row(subject: Subject, queues: int | None) -> dict[str, Any]:
 
 
 def _trace_row(subject: TraceSubject) -> dict[str, Any]:
-    from penstock.simulate import gap_of
-
     found = trace_fields(subject.document, subject.folder, subject.policy, compare=False)
     busiest = max(found["links"], key=lambda name: found["links"][name]["utilisation"])
     gap = gap_of(found["makespan_s"], found["lower_bound_s"])
@@ -179,23 +157,20 @@ def _trace_row(subject: TraceSubject) -> dict[str, Any]:
 
 
 def _of_workload(
-    document: "WorkloadDocument", folder: Path, policy: str | None, iterations: int | None
+    document: WorkloadDocument, folder: Path, policy: str | None, iterations: int | None
 ) -> Subject | TraceSubject:
-    from penstock.simulate.rates import COFLOW_POLICIES, FLOW_POLICIES
-    from penstock.simulate.scenario import build_scenario
-
     if document.trace is not None:
         return TraceSubject(document.trace, folder, policy)
     if document.llm is not None:
         fair = _with_fair_exchange(document, iterations)
         scenario = build_scenario(document, iterations)
-        return Subject(scenario, _known(policy, "slack"), COFLOW_POLICIES, "step_s", fair)
-    return Subject(build_scenario(document, iterations), _known(policy, "oes"), (*FLOW_POLICIES, *_FOR_ANY))
+        return Subject(scenario, POLICIES[policy or "slack"].name, COFLOW_POLICIES, "step_s", fair)
+    chosen = POLICIES[policy or "oes"].name
+    return Subject(build_scenario(document, iterations), chosen, (*FLOW_POLICIES, *_FOR_ANY))
 
 
-def _with_fair_exchange(document: "WorkloadDocument", iterations: int | None) -> "Callable[[], Scenario] | None":
+def _with_fair_exchange(document: WorkloadDocument, iterations: int | None) -> Callable[[], Scenario] | None:
     from penstock.simulate.llm.document import ExchangeDocument
-    from penstock.simulate.scenario import build_scenario
 
     if document.llm is None or document.llm.all_to_all.schedule == "fair":
         return None
@@ -204,13 +179,8 @@ def _with_fair_exchange(document: "WorkloadDocument", iterations: int | None) ->
     return partial(build_scenario, document.model_copy(update={"llm": fair}), iterations)
 
 
-def _known(policy: str | None, default: str) -> str:
-    return POLICIES[policy or default].name
-
-
 def _of_plan(plan: "Plan", policy: str | None, iterations: int | None) -> Subject:
     from penstock.plan.planner import replay
-    from penstock.simulate.rates import FLOW_POLICIES
 
     chosen = policy or plan.flows
     found = replay(plan, chosen, iterations)
@@ -221,34 +191,10 @@ def _of_plan(plan: "Plan", policy: str | None, iterations: int | None) -> Subjec
 
 def _plan_at(plan: "Plan", point: Point) -> "Plan":
     """The plan on a cluster with other values; its placement stays."""
-    from pydantic import ValidationError
-
-    from penstock.graph.documents import first_problem
-    from penstock.hardware.cluster import ClusterDocument
-
     known = [path for path in fields_of(ClusterDocument) if path[-1].name in _REPLAYED]
     changed = with_point(plan.cluster, point, known)
-    try:
-        ClusterDocument.model_validate(changed)
-    except ValidationError as error:
-        raise PenstockError(
-            f"With {said(point)} the cluster is not valid: {first_problem(error)}.", code="invalid-document"
-        ) from None
+    validated_at(ClusterDocument, changed, point, "the cluster")
     return plan.model_copy(update={"cluster": changed})
-
-
-def _workload_at(raw: dict[str, Any], path: Path, point: Point) -> "WorkloadDocument":
-    from pydantic import ValidationError
-
-    from penstock.graph.documents import first_problem
-    from penstock.simulate.document import WorkloadDocument
-
-    try:
-        return WorkloadDocument.model_validate(raw)
-    except ValidationError as error:
-        raise PenstockError(
-            f"With {said(point)} {path} is not valid: {first_problem(error)}.", code="invalid-document"
-        ) from None
 
 
 # `penstock simulate` for a trace of coflows: completion times under general coflow schedulers.
@@ -337,19 +283,7 @@ def compared_policies(
     rows: list[dict[str, Any]] = []
     for policy in policies:
         found = scenario.simulate(policy, queues=queues if POLICIES[policy].family == PRIORITY else None)
-        slowest = int(np.argmax(found.link_use))
-        rows.append(
-            {
-                "policy": policy,
-                "makespan_s": found.makespan,
-                "step_s": step_seconds(found.case, found.ends),
-                "mean_cct_s": coflow_times(found).mean_cct_s,
-                "lower_bound_s": bound,
-                "gap": gap_of(found.makespan, bound),
-                "slowest_link": found.network.link_names[slowest],
-                "utilisation": float(found.link_use[slowest]),
-            }
-        )
+        rows.append(_policy_row(found, policy, bound))
     rows.sort(key=lambda row: row[by])
     best = rows[0][by]
     return [{**row, "ratio": row[by] / best if best else 1.0} for row in rows]

@@ -1,15 +1,12 @@
 """`--sweep` of `penstock simulate` and `penstock plan`: every combination of values as one row of a table."""
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
-from penstock.cli.output import print_json
+from penstock.cli.output import print_json, print_rows, unwrapped
 from penstock.errors import PenstockError
 from penstock.formatting import percent
 from penstock.graph.document_sweep import Point, said
@@ -109,11 +106,7 @@ def show_sweep(
     if as_json:
         print_json({"fields": list(rows[0]["point"]), "sweep": rows, "chart": None if chart is None else str(chart)})
         return
-    shown = Table(*(Column(name, no_wrap=True) for name in head), box=None)
-    for each in cells:
-        shown.add_row(*each)
-    # Output that is not a terminal has no width that limits the table.
-    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+    print_rows(unwrapped(head), cells)
     for row in rows:
         if row["error"] is not None:
             print(f"{said(row['point'])}: {row['error']}")

@@ -1,7 +1,7 @@
 """`penstock evaluate`, `predict`, `embed`, `explain` and `export`: use the best model of a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,9 +23,6 @@ from penstock.terminal_progress import importing, shown_progress
 if TYPE_CHECKING:
     from penstock.explain.explanation import Explanation
     from penstock.graph import Graph
-
-
-# `penstock evaluate`, `predict` and `embed`: use the best model of a run.
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 OutOption = Annotated[
@@ -81,23 +78,8 @@ def predict_command(
 
     Example: penstock predict runs/synthetic-arxiv-sage-1 --out predictions.parquet
     """
-    from penstock.train.run_files.table_file import check_table_file
-
-    check_table_file(out, force)
-    with measured() as cost, shown_progress(as_json, f"Predicting with the run in {run}.") as progress:
-        with importing(progress, "torch"):
-            from penstock.train.use import predict_run
-        rows = predict_run(
-            run,
-            out,
-            split,
-            force,
-            opened_graph(graph),
-            progress=progress,
-            trust_module=trust_module,
-            unchecked=unchecked,
-        )
-    _tell(out, rows, cost.fields(), as_json)
+    given = {"graph": graph, "trust_module": trust_module, "unchecked": unchecked}
+    _write_rows("Predicting", "predict_run", run, out, split, force, as_json, given)
 
 
 def embed_command(
@@ -114,23 +96,8 @@ def embed_command(
 
     Example: penstock embed runs/synthetic-arxiv-sage-1 --out embeddings.npz
     """
-    from penstock.train.run_files.table_file import check_table_file
-
-    check_table_file(out, force)
-    with measured() as cost, shown_progress(as_json, f"Embedding with the run in {run}.") as progress:
-        with importing(progress, "torch"):
-            from penstock.train.use import embed_run
-        rows = embed_run(
-            run,
-            out,
-            node_type,
-            force,
-            opened_graph(graph),
-            progress=progress,
-            trust_module=trust_module,
-            unchecked=unchecked,
-        )
-    _tell(out, rows, cost.fields(), as_json)
+    given = {"graph": graph, "trust_module": trust_module, "unchecked": unchecked}
+    _write_rows("Embedding", "embed_run", run, out, node_type, force, as_json, given)
 
 
 def opened_graph(graph: str | None) -> "Graph | None":
@@ -140,9 +107,27 @@ def opened_graph(graph: str | None) -> "Graph | None":
     return None if graph is None else load(graph)
 
 
-def _tell(out: Path, rows: int, cost: dict[str, float], as_json: bool) -> None:
+def _write_rows(
+    doing: str,
+    function: str,
+    run: Path,
+    out: Path,
+    which: str | None,
+    force: bool,
+    as_json: bool,
+    given: dict[str, Any],
+) -> None:
+    """Write a table by a function of `penstock.train.use`, which is imported after the first line is shown."""
+    from penstock.train.run_files.table_file import check_table_file
+
+    check_table_file(out, force)
+    with measured() as cost, shown_progress(as_json, f"{doing} with the run in {run}.") as progress:
+        with importing(progress, "torch"):
+            from penstock.train import use
+        given["graph"] = opened_graph(given["graph"])
+        rows = getattr(use, function)(run, out, which, force, progress=progress, **given)
     if as_json:
-        print_json({"path": str(out), "rows": rows, **cost})
+        print_json({"path": str(out), "rows": rows, **cost.fields()})
     else:
         print(f"{counted(rows, 'rows')} written to {out}")
 

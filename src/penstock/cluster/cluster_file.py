@@ -4,11 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from penstock.cluster.launch import LAUNCHERS
 from penstock.errors import PenstockError
-from penstock.graph.documents import first_problem, read_yaml
+from penstock.graph.documents import read_yaml, validated
 from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument, Machine
 
 _SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
@@ -25,10 +23,7 @@ def read_cluster(text: str) -> ClusterDocument:
         fields = read_yaml(Path(text), "a cluster file, or say 2x2 for two machines of two workers here")
     if fields.get("machines") in _discovering():
         fields = with_machines(fields)
-    try:
-        cluster = ClusterDocument.model_validate(fields)
-    except ValidationError as error:
-        raise PenstockError(f"{text}: {first_problem(error)}.", code="invalid-document") from None
+    cluster = validated(ClusterDocument, fields, text)
     if cluster.partition is not None and not Path(cluster.partition).is_absolute():
         cluster.partition = str((Path(text).parent / cluster.partition).resolve())
     return cluster

@@ -13,7 +13,10 @@ from penstock.cluster.reports import CACHED, FEATURE_PATH, WAITED, Failed, Heart
 from penstock.errors import PenstockError, known_code
 from penstock.progress import Progress
 from penstock.store.parts.requests import StoreRequest, checked
-from penstock.wire import Credentials, Endpoint, Message, coflow_figures, make_credentials, read_tallies
+from penstock.wire.coflows import coflow_figures, read_tallies
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.transport.tls import Credentials, make_credentials
 
 _LOOK = 0.02
 """Seconds between two checks of the tasks."""

@@ -9,7 +9,10 @@ from typing import Any
 from penstock.cluster.layout import CONTROLLER, Setup
 from penstock.errors import PenstockError
 from penstock.memory import peak_mb
-from penstock.wire import Credentials, Endpoint, Message, PeerLost
+from penstock.wire.channel import PeerLost
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.transport.tls import Credentials
 
 _BEAT = 0.5
 """Seconds between heartbeats."""

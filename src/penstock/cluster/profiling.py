@@ -34,7 +34,9 @@ from penstock.train.run import found_anywhere
 from penstock.train.run_context import run_context
 from penstock.train.run_files.run_folder import RunFolder
 from penstock.train.whole.measured import MeasuredBin, measure_bins
-from penstock.wire import Endpoint, Message, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.transport.tls import make_credentials
 
 # The CPU time of a message of rows at both its ends, measured between two endpoints of this process.
 

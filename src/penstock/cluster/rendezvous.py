@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.wire import Message
+from penstock.wire.message import Message
 from penstock.wire.request_server import Handler
 
 

@@ -48,7 +48,7 @@ class Heartbeat(StoreRequest):
     peak_mb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     counts: dict[Name, Amount] = Field(default={}, max_length=64)
     coflows: Any = Field(default={})
-    """Figures of coflows by kind; `penstock.wire.read_tallies` validates them."""
+    """Figures of coflows by kind; `penstock.wire.coflows.read_tallies` validates them."""
     flows: dict[Name, Annotated[list[Amount], Field(min_length=2, max_length=2)]] | None = None
     spans: Annotated[list[Span], Field(max_length=MOST_SPANS)] | None = None
     """The spans of a leaving worker's stages in some batches (`train.run_files.events.KeptEvents`)."""

@@ -18,7 +18,7 @@ from penstock.cluster.worker.cut_graph import check_parts
 from penstock.cost.profile import DECIDING
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
-from penstock.graph.documents import first_problem
+from penstock.graph.documents import first_problem, validated
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument
@@ -117,12 +117,7 @@ def start_planned_run(
                 f"The plan was made for {name} {before!r}, not {after!r}: plan again for that.",
                 code="mismatched-inputs",
             )
-    try:
-        cluster = ClusterDocument.model_validate(plan.cluster)
-    except ValidationError as error:
-        raise PenstockError(
-            f"The plan's cluster is not valid: {first_problem(error)}.", code="invalid-document"
-        ) from None
+    cluster = validated(ClusterDocument, plan.cluster, "The plan's cluster is not valid")
     cluster.wire = cluster.wire.model_copy(update={"egress": plan.egress})
     return _start(job, cluster, force, progress, plan)
 

@@ -19,7 +19,7 @@ from penstock.store.parts.requests import Count, Factor, StoreRequest
 from penstock.train.job import Job
 from penstock.train.optimisers import make_optimiser
 from penstock.train.run_files.checkpoints import DamagedState, read_state, write_state
-from penstock.wire import Message
+from penstock.wire.message import Message
 
 # A model's parameters cut into the servers' ranges: pieces of weights with their optimiser's state, and the reverse.
 

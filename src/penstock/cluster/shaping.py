@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from penstock.errors import PenstockError
-from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import StrictDocument, read_yaml, validated
 from penstock.hardware.cluster import ClusterDocument, Machine, Name
 
 # Groups of flows: how their packets are recognised, and their shares of an interface. From groups and an interface's
@@ -123,10 +123,7 @@ def _strict_groups(cluster: ClusterDocument) -> FlowGroups:
 def read_groups(path: Path) -> FlowGroups:
     """The groups in a user's file."""
     fields = read_yaml(path, "a file with groups of flows")
-    try:
-        return FlowGroups.model_validate(fields)
-    except ValidationError as error:
-        raise PenstockError(f"{path}: {first_problem(error)}.", code="invalid-document") from None
+    return validated(FlowGroups, fields, str(path))
 
 
 REST = "rest"

@@ -7,9 +7,9 @@ Each takes an entry, needs nothing else, and raises AssertionError with a senten
     def test_my_sampler():
         check_sampler(MINE)
 
-`learning` has the checks of what is trained: samplers, layers, scorers, tasks, partitioning methods, execution modes,
-ways of reading inputs, callbacks. `systems` has those of what is planned and simulated. Penstock's own entries pass
-them in its tests (docs/extending.md).
+`learning` has the checks of what is trained: samplers, layers, scorers, tasks, metrics, partitioning methods, execution
+modes, ways of reading inputs, callbacks. `systems` has those of what is planned and simulated. Penstock's own entries
+pass them in its tests (docs/extending.md).
 """
 
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         check_execution_mode,
         check_first_layer_way,
         check_layer,
+        check_metric,
         check_partitioner,
         check_sampler,
         check_scorer,
@@ -47,6 +48,7 @@ __all__ = [
     "check_first_layer_way",
     "check_launcher",
     "check_layer",
+    "check_metric",
     "check_operator",
     "check_partitioner",
     "check_path_selector",

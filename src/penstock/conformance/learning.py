@@ -9,10 +9,11 @@ import torch
 
 from penstock.api import train
 from penstock.conformance.systems import require
+from penstock.graph.arrays import Array
 from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
-from penstock.graph.tasks import TASK_FACTS
+from penstock.graph.tasks import TASK_FACTS, TaskFacts
 from penstock.nn.layer_table import LAYERS, model_options
 from penstock.nn.layers.entry import LayerEntry
 from penstock.nn.scorers import RelationScorer, ScorerSettings
@@ -20,13 +21,14 @@ from penstock.partition.problem import Method, Problem, constraints_of, default_
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.sampling.block import Block
-from penstock.sampling.registry import FEATURES, SamplerEntry, plain_fanouts
+from penstock.sampling.entry import FEATURES, SamplerEntry, plain_fanouts
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.batch_source import BatchSource, make_batch_source
 from penstock.train.build import make_session
 from penstock.train.execution_modes import EXECUTION_MODES, ExecutionMode
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay
 from penstock.train.job import Job, make_job
+from penstock.train.metrics import Metric
 from penstock.train.tasks import TASKS, TaskEntry
 
 _COUNT, _CLASSES, _WIDTH = 120, 3, 8
@@ -257,11 +259,44 @@ def check_task(name: str, entry: TaskEntry, graph: Graph | None = None, **fields
     require(bool(scores), "the task's metric judges no split")
 
 
+def check_metric(metric: Metric) -> None:
+    """Check that a metric is a finite number, whatever the order of rows, and that nothing is better than right
+    predictions.
+    """
+    facts = [TASK_FACTS[name] for name in metric.tasks()]
+    require(bool(facts), f"metric {metric.name} is for no task")
+    for each in facts:
+        right, wrong, labels = _judged(metric, each)
+        best, other = metric.compute(right, labels), metric.compute(wrong, labels)
+        require(bool(np.isfinite([best, other]).all()), f"metric {metric.name} is not finite: {best}, {other}")
+        require(metric.is_better(best, metric.worst), f"{best} is no better than the worst value, {metric.worst}")
+        require(not metric.is_better(other, best), f"wrong predictions have {other}, and right ones {best}")
+        turned = metric.compute(wrong[::-1].copy(), labels[::-1].copy())
+        require(
+            bool(np.isclose(other, turned)), f"metric {metric.name} depends on the order of rows: {other}, {turned}"
+        )
+
+
+def _judged(metric: Metric, task: TaskFacts) -> tuple[Array, Array, Array]:
+    """Right and wrong predictions of a task as the metric takes them, and the labels."""
+    rows = 12
+    if metric.takes == "ranks":
+        return np.ones(rows), np.arange(1.0, rows + 1), np.zeros(rows)
+    if task.learns == "numbers":
+        numbers = np.linspace(-1, 1, rows)
+        return numbers, numbers + np.arange(rows) % 3, numbers
+    labels = np.arange(rows) % (3 if task.learns == "classes" else 2)
+    if task.learns == "links":
+        return labels.astype(np.float64), np.arange(rows) % 5 * 1.0, labels
+    return np.eye(3)[labels], np.eye(3)[(labels + np.arange(rows) // 6) % 3], labels
+
+
 def check_execution_mode(mode: ExecutionMode, **fields: Any) -> None:
     """Check that a run in the mode goes through every training vertex of an epoch, with finite
     losses, the same twice.
     """
-    samplers = {"sampler": sorted(mode.samplers)[0]} if mode.samplers else {}
+    claims = mode.samplers
+    samplers = {} if claims is None else {"sampler": next(name for name, each in SAMPLERS.items() if claims(each))}
     with EXECUTION_MODES.added(mode.name, mode):
         losses, _ = _trained(small_graph(), {**samplers, **fields}, mode.name)
         again, _ = _trained(small_graph(), {**samplers, **fields}, mode.name)

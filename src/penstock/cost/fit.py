@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from penstock.cost.model import CostModel
 from penstock.cost.operators import Rung
 from penstock.cost.operators.entry import Run, is_sampled
 from penstock.cost.profile import FittedOperator
-from penstock.cost.step_prediction import LAYER_CALLS, STEP, StepShape, counted_block, step_work
+from penstock.cost.step_prediction import STEP, StepShape, counted_block, predicted_layers, step_work
 from penstock.nn import ModelOptions, build_model
 from penstock.nn.eager import eager
 from penstock.nn.layer_table import model_options
@@ -27,13 +26,6 @@ from penstock.sampling.device.streams import rest
 # Rates fitted to measured seconds, and how far predictions are from measurements that were held out.
 
 
-class FittedRates(NamedTuple):
-    """The rates of an operator, and the relative errors of held-out measurements."""
-
-    rates: dict[str, float]
-    errors: list[float]
-
-
 def fit_rates(work: Sequence[Amounts], seconds: Sequence[float]) -> dict[str, float]:
     """Non-negative rates with the least squares of relative errors."""
     names = list(dict.fromkeys(name for each in work for name in each))
@@ -45,8 +37,10 @@ def fit_rates(work: Sequence[Amounts], seconds: Sequence[float]) -> dict[str, fl
     return {name: float(rate) for name, rate in zip(names, found / lengths, strict=True) if rate > 0}
 
 
-def fit_and_compare(work: Sequence[Amounts], seconds: Sequence[float], held_out: Sequence[bool]) -> FittedRates:
-    """Rates from the measurements that are not held out, compared with those that are."""
+def fit_and_compare(
+    name: str, device: str, work: Sequence[Amounts], seconds: Sequence[float], held_out: Sequence[bool]
+) -> FittedOperator:
+    """An operator's rates from the measurements that are not held out, compared with those that are."""
     kept = [place for place, out in enumerate(held_out) if not out]
     rates = fit_rates([work[place] for place in kept], [seconds[place] for place in kept])
     errors = [
@@ -54,7 +48,15 @@ def fit_and_compare(work: Sequence[Amounts], seconds: Sequence[float], held_out:
         for amounts, spent, out in zip(work, seconds, held_out, strict=True)
         if out
     ]
-    return FittedRates(rates, errors)
+    return FittedOperator(
+        name=name,
+        device=device,
+        rates=rates,
+        fitted=len(kept),
+        held_out=len(errors),
+        mean_error=float(np.mean(errors)) if errors else 0.0,
+        p95_error=float(np.quantile(errors, 0.95)) if errors else 0.0,
+    )
 
 
 # Seconds of an operator, from repeated runs.
@@ -100,7 +102,7 @@ _HELD_OUT = frozenset({1, 4, 6, 9, 11, 14})
 
 def fit_steps(model: CostModel, rungs: Sequence[Rung], device: str) -> FittedOperator:
     """Rates of a step, from measured steps of all kinds of layers on batches of the ladder."""
-    kinds, sampled = list(LAYER_CALLS), [rung for rung in rungs if is_sampled(rung)]
+    kinds, sampled = predicted_layers(), [rung for rung in rungs if is_sampled(rung)]
     pairs = [(rung, kinds[(place + turn) % len(kinds)]) for turn in range(2) for place, rung in enumerate(sampled)]
     work, seconds = [], []
     for rung, kind in pairs[:_POINTS]:
@@ -109,17 +111,7 @@ def fit_steps(model: CostModel, rungs: Sequence[Rung], device: str) -> FittedOpe
         seconds.append(undisturbed(seconds_of_runs(run, torch.device(device))[1]))
         blocks = [counted_block(block) for block in rung.batch.blocks]
         work.append(step_work(model, StepShape(kind, blocks, widths), device))
-    held_out = [place in _HELD_OUT for place in range(len(work))]
-    fit = fit_and_compare(work, seconds, held_out)
-    return FittedOperator(
-        name=STEP,
-        device=device,
-        rates=fit.rates,
-        fitted=held_out.count(False),
-        held_out=len(fit.errors),
-        mean_error=float(np.mean(fit.errors)),
-        p95_error=float(np.quantile(fit.errors, 0.95)),
-    )
+    return fit_and_compare(STEP, device, work, seconds, [place in _HELD_OUT for place in range(len(work))])
 
 
 def step_widths(kind: str, features: int, classes: int, layers: int) -> list[tuple[int, int]]:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from penstock.cost.fit import fit_and_compare, fit_rates, fit_steps, seconds_of_runs, undisturbed
@@ -201,7 +200,8 @@ def measure_operator(
     for _ in range(_REPEATS):
         _repeat_disturbed(entry, rungs, work, times, torch.device(device))
     seconds = [undisturbed(each) for each in times]
-    fit = fit_and_compare(work, seconds, held_out)
+    fit = fit_and_compare(entry.name, device, work, seconds, held_out)
+    first_use = max(0.0, first - seconds[0]) if entry.first_use else 0.0
     cores = entry.cores or (machine.cores if device == "cpu" else 1.0)
     points = {
         str(each): OperatorCost(
@@ -214,18 +214,7 @@ def measure_operator(
         )
         for each, runs, middle in zip(sizes, times, seconds, strict=True)
     }
-    fitted = FittedOperator(
-        name=entry.name,
-        device=device,
-        rates=fit.rates,
-        first_use=max(0.0, first - seconds[0]) if entry.first_use else 0.0,
-        ranges=ranges_of(sizes),
-        fitted=held_out.count(False),
-        held_out=len(fit.errors),
-        mean_error=float(np.mean(fit.errors)) if fit.errors else 0.0,
-        p95_error=float(np.quantile(fit.errors, 0.95)) if fit.errors else 0.0,
-    )
-    return list(points.values()), fitted
+    return list(points.values()), fit.model_copy(update={"first_use": first_use, "ranges": ranges_of(sizes)})
 
 
 def ranges_of(sizes: list[dict[str, float]]) -> dict[str, tuple[float, float]]:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock.cost.profile import MeasuredSetup, MemoryUse, OperatorCost, Profile, TransferCost
+from penstock.cost.profile import MeasuredSetup, MemoryUse, Profile, TransferCost
 from penstock.graph.arrays import Array
 from penstock.pipeline.schedule import Planned
 from penstock.sampling import MiniBatch
@@ -53,10 +53,11 @@ def count_work(draw: Draw, batches: Iterable[Planned], part_of: Array, parts: in
     count = 0
     for planned in batches:
         count += 1
-        for rank, seeds in enumerate(_shares(planned.seeds, part_of, workers)):
-            if not len(seeds):
+        shares = seed_shares(planned.seeds, part_of, workers) if workers > 1 else [np.arange(len(planned.seeds))]
+        for rank, mine in enumerate(shares):
+            if not len(mine):
                 continue
-            batch = draw(seeds, planned)
+            batch = draw(planned.seeds[mine], planned)
             owner = part_of[batch.vertices[batch.node_type]]
             vertices[:, rank] += np.bincount(owner, minlength=parts)
             for block in batch.blocks:
@@ -65,10 +66,9 @@ def count_work(draw: Draw, batches: Iterable[Planned], part_of: Array, parts: in
     return TaskWork(vertices / max(count, 1), entries / max(count, 1))
 
 
-def _shares(seeds: Array, part_of: Array, workers: int) -> list[Array]:
-    if workers == 1:
-        return [seeds]
-    ordered = seeds[np.lexsort((seeds, part_of[seeds]))]
+def seed_shares(seeds: Array, part_of: Array, workers: int) -> list[Array]:
+    """The positions of each worker's seeds, as in a run: ordered by part, in equal ranges."""
+    ordered = np.lexsort((seeds, part_of[seeds]))
     ends = [round(rank * len(seeds) / workers) for rank in range(workers + 1)]
     return [ordered[first:last] for first, last in pairwise(ends)]
 
@@ -99,7 +99,7 @@ def scaled_profile(
             seconds = _on_line((here[name], seconds), less, there[name])
         elif name == SERVED_FOR_ALL:
             seconds = seconds * wanted.workers / profile.workers
-        operators.append(_with_seconds(cost, seconds))
+        operators.append(cost.model_copy(update={"seconds": cost.seconds.model_copy(update={"mean": seconds})}))
     return profile.model_copy(
         update={
             "parts": wanted.parts,
@@ -148,10 +148,6 @@ def _scaled_transfer(measured: TransferCost, at: TaskWork, wanted: TaskWork) -> 
     else:
         return measured
     return measured.model_copy(update={"bytes": rows})
-
-
-def _with_seconds(cost: OperatorCost, mean: float) -> OperatorCost:
-    return cost.model_copy(update={"seconds": cost.seconds.model_copy(update={"mean": mean})})
 
 
 def _scaled_memory(held: MemoryUse, graph_gb: float, before: int, after: int) -> MemoryUse:

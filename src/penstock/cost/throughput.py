@@ -17,10 +17,13 @@ from penstock.graph.hashing import key_of, unit_draws
 from penstock.memory import freed_memory_kept
 from penstock.nn import GraphSAGE
 from penstock.nn.eager import eager
-from penstock.pipeline import HostCarrier, Loader, PipelineOptions, Schedule
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.batch_rows import HostCarrier
+from penstock.pipeline.loader import Batch, Loader
+from penstock.pipeline.options import PipelineOptions
+from penstock.pipeline.schedule import Schedule
 from penstock.sampling import BatchKey, MiniBatch, NeighbourSampler
-from penstock.store import LocalStore, gather_rows
+from penstock.store.rows import gather_rows
+from penstock.store.source import LocalStore
 
 # How long a step takes, and whether the pipeline keeps every core busy.
 
@@ -155,9 +158,7 @@ def seed_batches(graph: Graph, size: int, count: int) -> list[Array]:
         )
     (nodes,) = graph.nodes.values()
     seeds = np.asarray(nodes.splits["train"] if len(nodes.splits.get("train", ())) else np.arange(nodes.count))
-    draws = np.empty(len(seeds))
-    unit_draws(key_of(0, "bench"), 0, draws)
-    seeds = seeds[np.argsort(draws)]
+    seeds = seeds[np.argsort(unit_draws(key_of(0, "bench"), len(seeds)))]
     size = min(size, len(seeds))
     return [seeds[i * size : (i + 1) * size] for i in range(min(count, len(seeds) // size))]
 

@@ -83,18 +83,12 @@ class Neighbourhood:
 
             def masked(part: Block, kinds: dict[int, EdgeType] = kinds) -> Block:
                 kind = kinds[id(part)]
-                return MaskedBlock(part, self._of_part(mask, kind, part), _scaled(part, (columns or {}).get(kind)))
+                first, wanted = self._first[kind], (columns or {}).get(kind)
+                carried = None if wanted is None or part.edge_attr is None else part.edge_attr * wanted
+                return MaskedBlock(part, mask[first : first + part.num_edges], carried)
 
             made.append(block.changed(masked))
         return made
-
-    def _of_part(self, mask: Tensor, kind: EdgeType, part: Block) -> Tensor:
-        first = self._first[kind]
-        return mask[first : first + part.num_edges]
-
-
-def _scaled(block: Block, columns: Tensor | None) -> Tensor | None:
-    return None if columns is None or block.edge_attr is None else block.edge_attr * columns
 
 
 def full_mask(mask: Tensor, places: Array, edges: int) -> Tensor:

@@ -191,10 +191,7 @@ class ArrayWriter:
     ) -> None:
         if kind is None:
             self.close()
-        else:
-            self._abandon()
-
-    def _abandon(self) -> None:
+            return
         # On a full disk the buffer cannot be flushed; the original error says so already.
         with suppress(OSError):
             self._file.close()

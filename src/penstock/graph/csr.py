@@ -69,20 +69,20 @@ def _transpose(values: Array, keys: Array, num_keys: int, want_order: bool) -> t
     return offsets, grouped, order
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("indptr",))
 def _count(keys: Array, indptr: Array) -> None:
     for i in range(keys.shape[0]):
         indptr[keys[i] + 1] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("fill", "out"))
 def _scatter(keys: Array, values: Array, fill: Array, out: Array) -> None:
     for i in range(keys.shape[0]):
         out[fill[keys[i]]] = values[i]
         fill[keys[i]] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("fill", "out", "order"))
 def _scatter_ordered(keys: Array, values: Array, fill: Array, out: Array, order: Array) -> None:
     for i in range(keys.shape[0]):
         position = fill[keys[i]]
@@ -91,7 +91,7 @@ def _scatter_ordered(keys: Array, values: Array, fill: Array, out: Array, order:
         fill[keys[i]] = position + 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("fill", "out"))
 def _scatter_rows(indptr: Array, keys: Array, fill: Array, out: Array) -> None:
     for row in range(indptr.shape[0] - 1):
         for k in range(indptr[row], indptr[row + 1]):

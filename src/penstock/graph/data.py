@@ -13,9 +13,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.facts import Facts
 from penstock.graph.hashing import document_key, unit_draws
 from penstock.graph.ids import Ids
-from penstock.graph.schema import EdgeType, check_edge_names, check_node_names, edge_key
-
-# What a graph holds: node types with fields, edge types with in-neighbour lists.
+from penstock.graph.schema import EdgeType, check_names, edge_key
 
 SPLITS = ("train", "val", "test")
 
@@ -217,9 +215,11 @@ def _named(fields: Mapping[str, Array]) -> str:
 
 def _check(graph: GraphData) -> None:
     """Check names and lengths, without reading the arrays' contents beyond their ends."""
-    _check_names(graph)
+    for name, nodes in graph.nodes.items():
+        check_names(name, "Node type", (*nodes.fields, *nodes.splits))
     for edge_type, edges in graph.edges.items():
-        source, _, destination = edge_type
+        source, relation, destination = edge_type
+        check_names(relation, "Relation", (*edges.fields, *edges.held_out))
         for end in (source, destination):
             if end not in graph.nodes:
                 raise PenstockError(
@@ -240,13 +240,6 @@ def _check(graph: GraphData) -> None:
             )
 
 
-def _check_names(graph: GraphData) -> None:
-    for name, nodes in graph.nodes.items():
-        check_node_names(name, (*nodes.fields, *nodes.splits))
-    for (_, relation, _), edges in graph.edges.items():
-        check_edge_names(relation, (*edges.fields, *edges.held_out))
-
-
 # Train, validation and test vertices: drawn by ratio from a hash of the vertex number, or given as Boolean masks.
 
 
@@ -258,8 +251,7 @@ def splits_by_ratio(eligible: Array, ratios: tuple[float, float, float], seed: i
         )
     if len(eligible) == 0:
         return {name: np.empty(0, np.int64) for name in SPLITS}
-    draws = np.empty(int(eligible[-1]) + 1)
-    unit_draws(document_key(seed, "split"), 0, draws)
+    draws = unit_draws(document_key(seed, "split"), int(eligible[-1]) + 1)
     shuffled = eligible[np.argsort(draws[eligible], kind="stable")]
     ends = np.round(np.cumsum(ratios) * len(eligible)).astype(np.int64)
     starts = [0, *ends[:-1]]

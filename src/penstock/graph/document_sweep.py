@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_origin
 
 from penstock.errors import PenstockError, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+    Kind = TypeVar("Kind", bound=BaseModel)
 
 MOST_POINTS = 1000
 _PART = re.compile(r"([^.\[\]=]+)(?:\[([^\[\]]+)\])?")
@@ -77,6 +79,13 @@ def fields_of(model: "type[BaseModel]", before: FieldPath = ()) -> list[FieldPat
         path = (*before, Part(written, many))
         found += fields_of(inner, path) if inner is not None else [path]
     return found
+
+
+def validated_at(kind: "type[Kind]", raw: Any, point: "Point", what: object) -> "Kind":
+    """A document with the values of one combination; `what` names it where they are not valid."""
+    from penstock.graph.documents import validated
+
+    return validated(kind, raw, f"With {said(point)} {what} is not valid")
 
 
 def with_point(document: Mapping[str, Any], point: Point, known: Sequence[FieldPath]) -> dict[str, Any]:

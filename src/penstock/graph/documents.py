@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from penstock.errors import PenstockError, nearest_name
+from penstock.errors import Code, PenstockError, nearest_name
 from penstock.graph.files import read_document
 from penstock.registry import Registry
 
@@ -54,6 +54,7 @@ else:
     _Loader = yaml.SafeLoader  # type: ignore[assignment, misc]
 
 Model = TypeVar("Model", bound=StrictDocument)
+Valid = TypeVar("Valid", bound=BaseModel)
 _MOST_REPEATED = 100_000
 
 
@@ -80,10 +81,17 @@ def read_checked(path: Path, model: type[Model], form: str, version: int, remedy
     except (OSError, ValueError) as error:
         raise PenstockError(f"{path} cannot be read ({error}): copy it again.", code="damaged-file") from None
     _check_form(raw, path, form, version, remedy)
+    return validated(model, raw, f"{path} is not valid")
+
+
+def validated(model: type[Valid], fields: Any, wrong: str, code: Code = "invalid-document") -> Valid:
+    """The document of some fields; an error that begins with `wrong` and names the first mistake where they are not
+    valid.
+    """
     try:
-        return model.model_validate(raw)
+        return model.model_validate(fields)
     except ValidationError as error:
-        raise PenstockError(f"{path} is not valid: {first_problem(error)}.", code="invalid-document") from None
+        raise PenstockError(f"{wrong}: {first_problem(error)}.", code=code) from None
 
 
 def read_yaml(path: Path, what: str) -> dict[Any, Any]:

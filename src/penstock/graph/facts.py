@@ -109,17 +109,16 @@ def recall(file: Path, fact: str) -> list[int] | None:
     known = _read(place, file.parent).files.get(file.name)
     if known is None or fact not in known.facts:
         return None
-    with suppress(OSError):
-        return known.facts[fact] if known.is_of(_state(file)) else None
-    return None
+    state = state_of(file)
+    return known.facts[fact] if state is not None and known.is_of(state) else None
 
 
 def remember(file: Path, fact: str, value: list[int], before: FileFacts | None) -> None:
     """Keep a fact about a file that was in the state `before` when reading it began."""
     place = _place(file)
     with suppress(OSError, PenstockError):
-        state = _state(file)
-        if place is None or before is None or not state.is_of(before):
+        state = state_of(file)
+        if place is None or before is None or state is None or not state.is_of(before):
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         record = _read(place, file.parent)
@@ -132,20 +131,16 @@ def remember(file: Path, fact: str, value: list[int], before: FileFacts | None) 
 
 
 def state_of(file: Path) -> FileFacts | None:
-    """The state of a file before it is read; None if it cannot be determined."""
+    """The present state of a file; None if it cannot be determined."""
     try:
-        return _state(file)
+        with open_regular(file, buffering=0) as opened:
+            about = os.fstat(opened.fileno())
+            checksum = hashlib.blake2b(digest_size=16)
+            last = max(0, about.st_size - _SAMPLE_BYTES)
+            for place in dict.fromkeys(last * number // (_SAMPLES - 1) for number in range(_SAMPLES)):
+                checksum.update(os.pread(opened.fileno(), _SAMPLE_BYTES, place))
     except OSError:
         return None
-
-
-def _state(file: Path) -> FileFacts:
-    with open_regular(file, buffering=0) as opened:
-        about = os.fstat(opened.fileno())
-        checksum = hashlib.blake2b(digest_size=16)
-        last = max(0, about.st_size - _SAMPLE_BYTES)
-        for place in dict.fromkeys(last * number // (_SAMPLES - 1) for number in range(_SAMPLES)):
-            checksum.update(os.pread(opened.fileno(), _SAMPLE_BYTES, place))
     return FileFacts(
         size=about.st_size,
         modified_ns=about.st_mtime_ns,

@@ -164,7 +164,9 @@ def _mix_plain(value: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def unit_draws(key: np.uint64, start: int, out: np.ndarray) -> None:
-    """Fill `out[i]` with the uniform draw of counter `start + i`."""
-    for i in range(out.shape[0]):
+def unit_draws(key: np.uint64, count: int, start: int = 0) -> Array:
+    """The uniform draws of the counters `start`, `start + 1`, ..., so many, as float64."""
+    out = np.empty(count)
+    for i in range(count):
         out[i] = unit(draw(key, np.uint64(start + i)))
+    return out

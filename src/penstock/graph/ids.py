@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The ids that users gave their vertices, kept for export.
-
-
 class StringIds:
     """Strings as one run of UTF-8 bytes and n + 1 offsets: mappable, and Arrow's own layout."""
 
@@ -91,7 +88,7 @@ def take_ids(ids: Ids, rows: Array) -> Ids:
     return ids.take(rows) if isinstance(ids, StringIds) else ids[rows]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _take_bytes(offsets: Array, data: Array, rows: Array, out_offsets: Array, out: Array) -> None:
     for i in range(rows.shape[0]):
         start = offsets[rows[i]]

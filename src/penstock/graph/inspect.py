@@ -148,7 +148,7 @@ def scan_columns(values: Array, mapped: bool, progress: Progress) -> ColumnScan:
         block = table[start:stop]
         if block.dtype not in (np.float32, np.float64):
             block = block.astype(np.float64 if block.itemsize == 8 else np.float32)
-        sums = np.empty((5, columns))
+        sums = _empty(columns)
         bad = _scan(block, typical, sums)
         progress.advance(stop - start)
         return bad, sums
@@ -185,9 +185,6 @@ def _merge(total: Array, sums: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def _scan(block: Array, typical: Array, sums: Array) -> int:
-    sums[:] = 0.0
-    sums[1] = np.inf
-    sums[2] = -np.inf
     bad = 0
     for row in range(block.shape[0]):
         for column in range(block.shape[1]):
@@ -208,17 +205,23 @@ _BLOCK_ROWS = 1 << 16
 
 
 @dataclass
-class EdgeScan:
-    """Counts of one edge type. `reciprocal` edges have their reverse too; None where that cannot be told."""
+class EdgeReport:
+    """One edge type. `reciprocal` edges have their reverse too; None where that makes no sense or cannot be told."""
 
+    count: int
     self_loops: int
     duplicates: int
     reciprocal: int | None
 
+    @property
+    def symmetric(self) -> bool | None:
+        """Whether every edge has its reverse; checked edge by edge, not sampled."""
+        return None if self.reciprocal is None else self.reciprocal == self.count
+
 
 def scan_edges(
     edges: EdgeSet, source: NodeSet, destination: NodeSet, touched: Array, what: str, progress: Progress
-) -> EdgeScan:
+) -> EdgeReport:
     """Count self loops and parallel edges, and mark in `touched` every vertex that is a source."""
     same_type = source is destination
 
@@ -236,7 +239,8 @@ def scan_edges(
         )
     # Lists that are ordered by other numbers, as after partitioning, cannot be compared in one pass.
     comparable = same_type and destination.count == destination.total and descents == 0
-    return EdgeScan(loops, duplicates, _count_reciprocal(edges, progress) if comparable else None)
+    reciprocal = _count_reciprocal(edges, progress) if comparable else None
+    return EdgeReport(edges.count, loops, duplicates, reciprocal)
 
 
 def _count_reciprocal(edges: EdgeSet, progress: Progress) -> int:
@@ -308,21 +312,6 @@ class NodeReport:
     splits: dict[str, int]
     isolated: int
     no_in_edges: int
-
-
-@dataclass
-class EdgeReport:
-    """One edge type. `reciprocal` is None where the question makes no sense or cannot be answered."""
-
-    count: int
-    self_loops: int
-    duplicates: int
-    reciprocal: int | None
-
-    @property
-    def symmetric(self) -> bool | None:
-        """Whether every edge has its reverse; checked edge by edge, not sampled."""
-        return None if self.reciprocal is None else self.reciprocal == self.count
 
 
 @dataclass
@@ -412,7 +401,11 @@ def _about_edges(found: Inspection) -> Iterator[str]:
             f"There are {extra:,} parallel edges ({share}) in {_names(parallel)}: they weigh more than once,"
             " so deduplicate on import unless that is meant."
         )
-    one_way = {kind: edges for kind, edges in found.edges.items() if _is_one_way(edges)}
+    one_way = {
+        kind: edges
+        for kind, edges in found.edges.items()
+        if edges.reciprocal is not None and edges.reciprocal < _FEW_REVERSE * edges.count
+    }
     if one_way:
         back = sum(edges.reciprocal or 0 for edges in one_way.values())
         share = _share(back, sum(edges.count for edges in one_way.values()))
@@ -420,10 +413,6 @@ def _about_edges(found: Inspection) -> Iterator[str]:
             f"Few edges of {_names(one_way)} have a reverse ({share}):"
             " add reverse edges if both ends should learn from each other."
         )
-
-
-def _is_one_way(edges: EdgeReport) -> bool:
-    return edges.reciprocal is not None and edges.reciprocal < _FEW_REVERSE * edges.count
 
 
 def _names(kinds: Iterable[EdgeType]) -> str:
@@ -530,20 +519,15 @@ def inspect_graph(graph: Graph, progress: Progress = SILENT) -> Inspection:
 
 
 def _scan_all_edges(graph: Graph, touched: dict[str, Array], progress: Progress) -> dict[EdgeType, EdgeReport]:
+    # Edges whose type may contain their reverses are visited twice.
+    visits = sum(edges.count * (2 if kind[0] == kind[2] else 1) for kind, edges in graph.edges.items())
     reports = {}
-    with progress.step("Scanning edges", _edge_visits(graph), "edges"):
+    with progress.step("Scanning edges", visits, "edges"):
         for edge_type, edges in graph.edges.items():
             source, destination = graph.nodes[edge_type[0]], graph.nodes[edge_type[2]]
-            scan = scan_edges(edges, source, destination, touched[edge_type[0]], edge_key(edge_type), progress)
-            reports[edge_type] = EdgeReport(edges.count, scan.self_loops, scan.duplicates, scan.reciprocal)
+            what = edge_key(edge_type)
+            reports[edge_type] = scan_edges(edges, source, destination, touched[edge_type[0]], what, progress)
     return reports
-
-
-def _edge_visits(graph: Graph) -> int:
-    """Edge visits of an inspection: edges whose type may contain their reverses are visited twice."""
-    return sum(
-        edges.count * (2 if source == destination else 1) for (source, _, destination), edges in graph.edges.items()
-    )
 
 
 def _in_degrees(graph: Graph, node_type: str) -> Array:

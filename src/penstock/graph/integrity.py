@@ -46,16 +46,12 @@ def first_fall(values: Array) -> int:
 
 def non_finite_rows(values: Array) -> list[int]:
     """How many rows have a number that is NaN or infinite as float32, and the first of them (-1: none)."""
-    found = _blocks(values, _bad_rows)
-    bad = [first for _, first in found if first >= 0]
-    return [sum(count for count, _ in found), min(bad, default=-1)]
+    return _count_and_first(values, _bad_rows)
 
 
 def nan_rows(values: Array) -> list[int]:
     """How many numbers of a column are NaN, and where the first is (-1: none)."""
-    found = _blocks(values, lambda block, start: _counted(np.isnan(block), start))
-    bad = [first for _, first in found if first >= 0]
-    return [sum(count for count, _ in found), min(bad, default=-1)]
+    return _count_and_first(values, lambda block, start: _counted(np.isnan(block), start))
 
 
 def first_repeat(values: Array) -> int:
@@ -70,6 +66,11 @@ def first_repeat(values: Array) -> int:
         return -1
     _, first = np.unique(values, return_index=True)
     return int(np.setdiff1d(np.arange(len(values)), first, assume_unique=True)[0])
+
+
+def _count_and_first(values: Array, bad: Callable[[Array, int], tuple[int, int]]) -> list[int]:
+    found = _blocks(values, bad)
+    return [sum(count for count, _ in found), min((first for _, first in found if first >= 0), default=-1)]
 
 
 def _bad_rows(block: Array, start: int) -> tuple[int, int]:
@@ -169,7 +170,9 @@ def require_times(owner: NodeSet, name: str, field: str) -> None:
 # The check of a whole graph: every array that a kernel indexes with. `check_order` checks that neighbour lists ascend,
 # as partitioners and tasks on edges use binary search in them.
 
-AGAIN = "make the graph again, or correct the file"
+
+def _damaged(what: str) -> PenstockError:
+    return PenstockError(f"{what}: make the graph again, or correct the file.", code="damaged-file")
 
 
 def check_graph(graph: GraphData) -> None:
@@ -203,11 +206,8 @@ def _check_edges(edges: EdgeSet, key: str, source: NodeSet, destination: NodeSet
     check_range(facts, "indices", edges.indices, source.total, f"vertices {_type(key, 0)!r}", key)
     for field, values in edges.fields.items():
         if len(values) != count:
-            raise PenstockError(
-                f"{facts.where(f'field.{file_name(field)}', values, key)} has {len(values):,} rows for {count:,} edges"
-                f" of {key}: {AGAIN}.",
-                code="damaged-file",
-            )
+            where = facts.where(f"field.{file_name(field)}", values, key)
+            raise _damaged(f"{where} has {len(values):,} rows for {count:,} edges of {key}")
     for held, pairs in edges.held_out.items():
         file = f"held_out.{file_name(held)}"
         _check_integers(facts, file, pairs, (len(pairs), 2), key)
@@ -221,20 +221,13 @@ def check_offsets(facts: Facts, file: str, offsets: Array, last: int, owner: str
     """Refuse list offsets that do not start at 0, decrease anywhere, or do not end at `last`."""
     where = facts.where(file, offsets, owner)
     if int(offsets[0]) != 0:
-        raise PenstockError(
-            f"{where} starts with {int(offsets[0])} at position 0: offsets start at 0; {AGAIN}.", code="damaged-file"
-        )
+        raise _damaged(f"{where} starts with {int(offsets[0])} at position 0, and offsets start at 0")
     (fall,) = facts.of(file, offsets, "falls", lambda values: [first_fall(values)])
     if fall >= 0:
         before, after = int(offsets[fall - 1]), int(offsets[fall])
-        raise PenstockError(
-            f"{where} falls from {before} to {after} at position {fall}: offsets never fall; {AGAIN}.",
-            code="damaged-file",
-        )
+        raise _damaged(f"{where} falls from {before} to {after} at position {fall}, and offsets never fall")
     if int(offsets[-1]) != last:
-        raise PenstockError(
-            f"{where} ends with {int(offsets[-1])} where there are {last:,} entries; {AGAIN}.", code="damaged-file"
-        )
+        raise _damaged(f"{where} ends with {int(offsets[-1])} where there are {last:,} entries")
 
 
 def check_range(
@@ -250,21 +243,15 @@ def check_range(
     if low < 0 or high >= total:
         place = first_outside(chosen(values), 0, total - 1)
         at = place if column is None else f"{place}, {column}"
-        raise PenstockError(
-            f"{facts.where(file, values, owner)} holds {int(chosen(values)[place])} at position {at}, where the"
-            f" {what} are 0 to {total - 1}: {AGAIN}.",
-            code="damaged-file",
-        )
+        held = f"{facts.where(file, values, owner)} holds {int(chosen(values)[place])} at position {at}"
+        raise _damaged(f"{held}, where the {what} are 0 to {total - 1}")
 
 
 def _check_integers(facts: Facts, file: str, values: Array, shape: tuple[int, ...], owner: str) -> None:
     # An empty array may have any dtype: converters make some of float64.
     if values.shape != shape or (values.size and (values.dtype.kind not in "iu" or not values.dtype.isnative)):
-        raise PenstockError(
-            f"{facts.where(file, values, owner)} is {values.dtype} of shape {values.shape} where integers of shape"
-            f" {shape} are needed: {AGAIN}.",
-            code="damaged-file",
-        )
+        found = f"{facts.where(file, values, owner)} is {values.dtype} of shape {values.shape}"
+        raise _damaged(f"{found} where integers of shape {shape} are needed")
 
 
 def _check_codes(owner: NodeSet | EdgeSet, name: str) -> None:
@@ -277,11 +264,8 @@ def _check_codes(owner: NodeSet | EdgeSet, name: str) -> None:
         low, high = owner.facts.of(file, values, "range", value_range)
         if low < -1 or high >= len(words):
             place = first_outside(values, -1, len(words) - 1)
-            raise PenstockError(
-                f"{owner.facts.where(file, values, name)} holds the code {int(values.reshape(-1)[place])} at position"
-                f" {place}, and there are {len(words):,} categories: {AGAIN}.",
-                code="damaged-file",
-            )
+            held = f"{owner.facts.where(file, values, name)} holds the code {int(values.reshape(-1)[place])}"
+            raise _damaged(f"{held} at position {place}, and there are {len(words):,} categories")
 
 
 def _check_strings(facts: Facts, ids: StringIds, owner: str) -> None:
@@ -290,7 +274,7 @@ def _check_strings(facts: Facts, ids: StringIds, owner: str) -> None:
     (bad,) = facts.of("ids.bytes", ids.data, "not UTF-8", lambda _: [_first_not_utf8(ids)])
     if bad >= 0:
         where = facts.where("ids.bytes", ids.data, owner)
-        raise PenstockError(f"{where}: the id of vertex {bad} is not valid UTF-8: {AGAIN}.", code="damaged-file")
+        raise _damaged(f"{where}: the id of vertex {bad} is not valid UTF-8")
 
 
 def _first_not_utf8(ids: StringIds) -> int:

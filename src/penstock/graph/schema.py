@@ -118,18 +118,14 @@ def check_field_name(name: str, what: str) -> str:
     return name
 
 
-def check_node_names(name: str, fields: Iterable[str]) -> None:
-    """Refuse a node type whose name, or one of whose fields or splits, is no safe file name."""
-    check_name(name, "Node type")
+def check_names(name: str, kind: Literal["Node type", "Relation"], fields: Iterable[str]) -> None:
+    """Refuse a node type or a relation whose name, or one of whose fields, splits or held-out sets, is no safe file
+    name.
+    """
+    check_name(name, kind)
+    what = "Field or split" if kind == "Node type" else "Field or held-out set"
     for field in fields:
-        check_field_name(field, f"Field or split of {name!r}")
-
-
-def check_edge_names(relation: str, fields: Iterable[str]) -> None:
-    """Refuse an edge type whose relation, or one of whose fields or held-out sets, is no safe file name."""
-    check_name(relation, "Relation")
-    for field in fields:
-        check_field_name(field, f"Field or held-out set of {relation!r}")
+        check_field_name(field, f"{what} of {name!r}")
 
 
 def read_document(folder: Path) -> GraphDocument:
@@ -139,9 +135,9 @@ def read_document(folder: Path) -> GraphDocument:
     try:
         # Checked before any of them is used to open a file.
         for name, info in document.node_types.items():
-            check_node_names(name, (*info.fields, *info.splits))
+            check_names(name, "Node type", (*info.fields, *info.splits))
         for lists in document.edge_types.values():
-            check_edge_names(lists.relation, (*lists.fields, *lists.held_out))
+            check_names(lists.relation, "Relation", (*lists.fields, *lists.held_out))
     except PenstockError as error:
         raise PenstockError(f"{path}: {error}", code=error.code) from None
     for name, nodes in document.node_types.items():

@@ -22,7 +22,9 @@ class TaskFacts:
     learns: Learns
     """What is learned of them: classes, numbers, or which edges there are."""
     drawn_by_devices: bool = False
-    """Whether a device may draw its batches by itself."""
+    """Whether a device may draw its batches by itself, for any consumer."""
+    drawn_in_captured_steps: bool = False
+    """Whether a device may draw its batches for steps that are captured, with one worker."""
     explainable: bool = False
     """Whether a prediction can be explained, and sampler `explained` may use explanations."""
     predictable: bool = False
@@ -32,7 +34,12 @@ class TaskFacts:
 
 
 def _of_vertices(learns: Learns) -> TaskFacts:
-    return TaskFacts("vertices", learns, drawn_by_devices=True, explainable=True, predictable=True, on_clusters=True)
+    drawn = {"drawn_by_devices": True, "drawn_in_captured_steps": True}
+    return TaskFacts("vertices", learns, **drawn, explainable=True, predictable=True, on_clusters=True)
+
+
+def _of_edges(learns: Learns) -> TaskFacts:
+    return TaskFacts("edges", learns, drawn_in_captured_steps=True, on_clusters=True)
 
 
 TASK_FACTS: Registry[TaskFacts] = Registry(
@@ -41,9 +48,9 @@ TASK_FACTS: Registry[TaskFacts] = Registry(
     {
         "node-classification": _of_vertices("classes"),
         "node-regression": _of_vertices("numbers"),
-        "link-prediction": TaskFacts("edges", "links", on_clusters=True),
-        "edge-classification": TaskFacts("edges", "classes", on_clusters=True),
-        "edge-regression": TaskFacts("edges", "numbers", on_clusters=True),
+        "link-prediction": _of_edges("links"),
+        "edge-classification": _of_edges("classes"),
+        "edge-regression": _of_edges("numbers"),
         "knowledge-graph-completion": TaskFacts("triples", "links", on_clusters=True),
     },
     TaskFacts,

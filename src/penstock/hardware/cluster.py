@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from penstock.graph.documents import StrictDocument, name_in
 from penstock.registry import Registry
-from penstock.wire import WireOptions
+from penstock.wire.options import WireOptions
 
 # What other packages need to know of the launchers, which cluster files name.
 

@@ -15,6 +15,15 @@ SHIPPED_MACHINES = Path(__file__).parents[1] / "shipped" / "machines"
 USUAL_HOST, USUAL_GPU = "arm-host", "h200"
 """The profiles that serve hosts and GPUs which were not measured."""
 Sizes = Mapping[str, float]
+
+
+class Call(NamedTuple):
+    """An operator with its sizes."""
+
+    operator: str
+    sizes: Sizes
+
+
 Amounts = dict[str, float]
 Rates = Mapping[str, float]
 """Seconds for one unit of each kind of work."""

@@ -190,7 +190,7 @@ def _write_scale(code: int, weighted: bool, known: bool, total: float, length: i
     return np.float32(_root(total) * estimate if code == _NORMALISED else estimate)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, cache=True, fastmath={"contract"}, writes=("out",))
 def _sum_rows(
     indptr: Array,
     indices: Array,
@@ -265,7 +265,7 @@ def _sum_rows(
                 out[i - begin, w] = words[w]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out", "turn"))
 def _sum_in_turns(
     indptr: Array,
     indices: Array,
@@ -289,7 +289,7 @@ def _sum_in_turns(
         _sum_rows(indptr, indices, ids, weights, totals, code, table, out, begin, first, last, True)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _copy_rows(table: Array, ids: Array, out: Array, first: int, last: int) -> None:
     line = max(1, LINE_BYTES // table.itemsize)
     for i in range(first, last):

@@ -96,8 +96,7 @@ def _least_cut(problem: Problem, assignment: Array, wanted: Constraints, trainer
 
 def _dealt(problem: Problem, assignment: Array, wanted: Constraints, trainers: int) -> Array:
     """Random assignment, part by part, split vertices before others so that both divide evenly."""
-    draws = np.empty(problem.whole.count)
-    unit_draws(key_of(problem.seed, "random trainers"), 0, draws)
+    draws = unit_draws(key_of(problem.seed, "random trainers"), problem.whole.count)
     groups = np.zeros(problem.whole.count, np.int64)
     for row in wanted.weights:
         groups = 2 * groups + row
@@ -160,7 +159,7 @@ def measure(whole: WholeAdjacency, assignment: Array, parts: int, constraints: C
     )
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("readers",))
 def _mark_readers(indptr: Array, indices: Array, part: Array, readers: Array) -> int:
     """Set bit p of `readers[u]` when part p has an in-edge from u; return the number of edges that cross."""
     cut = 0

@@ -27,6 +27,11 @@ VERSION = 1
 DOCUMENT = "partition.json"
 
 
+def damaged(what: str) -> PenstockError:
+    """The error about a partition folder that does not hold what it should."""
+    return PenstockError(f"{what}: cut the graph again.", code="damaged-file")
+
+
 class TypeRanges(StrictDocument):
     """New IDs of one node type: `ranges[part]` are the trainers + 1 bounds of its sub-parts."""
 
@@ -64,10 +69,7 @@ class PartitionDocument(StrictDocument):
             shaped = len(info.ranges) == self.parts and all(len(part) == self.trainers + 1 for part in info.ranges)
             joined = shaped and all(a[-1] == b[0] for a, b in pairwise([*info.ranges, [info.count]]))
             if not joined or starts[0] or any(b < a for a, b in pairwise([*starts, info.count])):
-                raise PenstockError(
-                    f"{DOCUMENT}: the ranges of {name!r} do not cover its vertices: cut the graph again.",
-                    code="damaged-file",
-                )
+                raise damaged(f"{DOCUMENT}: the ranges of {name!r} do not cover its vertices")
             bounds[name] = np.array([*starts, info.count], np.int64)
         return Book(self.parts, self.trainers, bounds, self._edge_bounds())
 
@@ -76,10 +78,7 @@ class PartitionDocument(StrictDocument):
             return None
         for name, starts in self.edge_ranges.items():
             if len(starts) != self.parts + 1 or starts[0] or any(b < a for a, b in pairwise(starts)):
-                raise PenstockError(
-                    f"{DOCUMENT}: the ranges of {name!r} do not cover its edges: cut the graph again.",
-                    code="damaged-file",
-                )
+                raise damaged(f"{DOCUMENT}: the ranges of {name!r} do not cover its edges")
         return {name: np.array(starts, np.int64) for name, starts in self.edge_ranges.items()}
 
 
@@ -93,11 +92,8 @@ def read_partition_document(folder: Path) -> PartitionDocument:
         except PenstockError as error:
             raise PenstockError(f"{folder / DOCUMENT}: {error}", code=error.code) from None
         if info.original_offset != offset:
-            raise PenstockError(
-                f"{folder / DOCUMENT}: {name!r} starts at {info.original_offset} in original.npy, where the types"
-                f" before it end at {offset}: cut the graph again.",
-                code="damaged-file",
-            )
+            starts = f"{folder / DOCUMENT}: {name!r} starts at {info.original_offset} in original.npy"
+            raise damaged(f"{starts}, where the types before it end at {offset}")
         offset += info.count
     return document
 
@@ -193,11 +189,8 @@ class Partition:
             if place >= 0:
                 value = int(self._original[info.original_offset + place])
                 why = "which an earlier row has" if 0 <= value < info.count else f"and there are {info.count:,}"
-                raise PenstockError(
-                    f"{self.path / 'original.npy'} holds vertex {value} of {name!r} at position"
-                    f" {info.original_offset + place}, {why}: cut the graph again.",
-                    code="damaged-file",
-                )
+                held = f"{self.path / 'original.npy'} holds vertex {value} of {name!r}"
+                raise damaged(f"{held} at position {info.original_offset + place}, {why}")
 
     def _unlike(self, original: Array) -> list[int]:
         """For each type, the first row that repeats a vertex or is out of range; -1: none."""
@@ -209,20 +202,14 @@ class Partition:
         for name in self.book.node_types:
             nodes, (first, last) = graph.nodes.get(name), self.book.range(index, name)
             if nodes is None or (nodes.first, nodes.count, nodes.total) != (first, last - first, self.book.count(name)):
-                raise PenstockError(
-                    f"{graph.path} does not hold rows {first} to {last} of {self.book.count(name):,} vertices {name!r},"
-                    f" as {self.path / DOCUMENT} says: cut the graph again.",
-                    code="damaged-file",
-                )
+                rows = f"rows {first} to {last} of {self.book.count(name):,} vertices {name!r}"
+                raise damaged(f"{graph.path} does not hold {rows}, as {self.path / DOCUMENT} says")
         if not self.book.numbers_edges:
             return
         held = {edge_key(kind): edges.count for kind, edges in graph.edges.items()}
         said = {name: int(bounds[index + 1] - bounds[index]) for name, bounds in self.book.relations.items()}
         if held != said:
-            raise PenstockError(
-                f"{graph.path} holds {held} edges where {self.path / DOCUMENT} says {said}: cut the graph again.",
-                code="damaged-file",
-            )
+            raise damaged(f"{graph.path} holds {held} edges where {self.path / DOCUMENT} says {said}")
 
 
 def _counted_edges(path: Path, parts: int) -> dict[str, list[int]] | None:
@@ -232,7 +219,7 @@ def _counted_edges(path: Path, parts: int) -> dict[str, list[int]] | None:
         return None
     held = [{name: edges.count for name, edges in read_document(folder).edge_types.items()} for folder in folders]
     if any(counts.keys() != held[0].keys() for counts in held):
-        raise PenstockError(f"{path}: its parts have different relations: cut the graph again.", code="damaged-file")
+        raise damaged(f"{path}: its parts have different relations")
     return {name: list(accumulate((counts[name] for counts in held), initial=0)) for name in held[0]}
 
 

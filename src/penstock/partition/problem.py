@@ -87,27 +87,17 @@ def _merged_lists(graph: Graph, offsets: dict[str, int], total: int) -> tuple[Ar
     indices = np.empty(int(indptr[-1]), index_dtype(total))
     fill = indptr[:-1].copy()
     for (source, _, target), edges in graph.edges.items():
-        _copy_lists(edges.indptr, edges.indices, offsets[source], offsets[target], fill, indices)
+        _copy_entries(edges.indptr, edges.indices, offsets[source], offsets[target], 1, 0, fill, indices)
     if len(graph.edges) > 1:
         _sort_lists(indptr, indices)
     return indptr, indices
 
 
-@njit(nogil=True, cache=True)
-def _copy_lists(indptr: Array, indices: Array, source: int, target: int, fill: Array, out: Array) -> None:
-    for row in range(indptr.shape[0] - 1):
-        position = fill[target + row]
-        for k in range(indptr[row], indptr[row + 1]):
-            out[position] = source + indices[k]
-            position += 1
-        fill[target + row] = position
-
-
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("fill", "out"))
 def _copy_entries(
     indptr: Array, indices: Array, source: int, target: int, kinds: int, kind: int, fill: Array, out: Array
 ) -> None:
-    """As `_copy_lists`, with the neighbour and the relation in one number."""
+    """Lists with the neighbour and the relation, of so many kinds, in one number; of one kind it is the neighbour."""
     for row in range(indptr.shape[0] - 1):
         position = fill[target + row]
         for k in range(indptr[row], indptr[row + 1]):
@@ -276,7 +266,7 @@ def induced(adjacency: Adjacency, members: Array, place: Array) -> Adjacency:
     return Adjacency(indptr, indices, weights if weighted else None)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _is_simple(indptr: Array, indices: Array) -> bool:
     for row in range(indptr.shape[0] - 1):
         for k in range(indptr[row], indptr[row + 1]):
@@ -302,7 +292,7 @@ def _next(a: int, a_end: int, a_idx: Array, b: int, b_end: int, b_idx: Array) ->
     return vertex, times, a, b
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("lengths",))
 def _union_lengths(a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, lengths: Array) -> None:
     for row in range(a_ptr.shape[0] - 1):
         a, b = a_ptr[row], b_ptr[row]
@@ -311,7 +301,7 @@ def _union_lengths(a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, lengt
             lengths[row + 1] += vertex != row
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out", "weights"))
 def _fill_union(
     a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, indptr: Array, out: Array, weights: Array
 ) -> None:

@@ -67,7 +67,7 @@ def table_fits(problem: Problem) -> bool:
     return problem.whole.count * problem.parts * 4 <= _LARGEST_TABLE
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("readers",))
 def _count_readers(indptr: Array, indices: Array, part: Array, readers: Array) -> None:
     for v in range(indptr.shape[0] - 1):
         for k in range(indptr[v], indptr[v + 1]):
@@ -212,9 +212,7 @@ def less_volume(problem: Problem, assignment: Array) -> Array:
 
 def drawn_order(problem: Problem, turn: int) -> Array:
     """A different order of the vertices for every round, from the seed."""
-    draws = np.empty(problem.whole.count)
-    unit_draws(key_of(problem.seed, "order {}", turn), 0, draws)
-    return np.argsort(draws, kind="stable")
+    return np.argsort(unit_draws(key_of(problem.seed, "order {}", turn), problem.whole.count), kind="stable")
 
 
 @njit(nogil=True, cache=True)

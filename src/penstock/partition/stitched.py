@@ -2,14 +2,13 @@
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.graph.ids import concatenate, take_ids
 from penstock.graph.integrity import check_graph, first_repeat
 from penstock.graph.schema import EdgeType, edge_key
-from penstock.partition.folder import Partition
+from penstock.partition.folder import Partition, damaged
 
 
 def stitch(partition: Partition) -> Graph:
@@ -18,10 +17,7 @@ def stitch(partition: Partition) -> Graph:
     for index, part in enumerate(parts):
         check_graph(part)
         if _held_by(part) != _held_by(parts[0]):
-            raise PenstockError(
-                f"{partition.path}: part {index} does not have the same fields as part 0: cut the graph again.",
-                code="damaged-file",
-            )
+            raise damaged(f"{partition.path}: part {index} does not have the same fields as part 0")
     nodes = {name: _stitch_nodes(partition, parts, name) for name in parts[0].nodes}
     edges = {edge_type: _stitch_edges(partition, parts, edge_type) for edge_type in parts[0].edges}
     return Graph(nodes, edges, partition.document.graph, None, partition.document.origin)
@@ -97,11 +93,8 @@ def _stitch_held_out(
     whole = np.empty((total, 2), np.int64)
     found = [partition.held_out_places(index, edge_type, key) for index in range(len(parts))]
     if first_repeat(np.concatenate(found)) >= 0 or len(np.concatenate(found)) != total:
-        raise PenstockError(
-            f"{partition.path}: the positions of the held-out pairs {key!r} of {edge_key(edge_type)} are not 0 to"
-            f" {total - 1}, each once: cut the graph again.",
-            code="damaged-file",
-        )
+        places = f"the positions of the held-out pairs {key!r} of {edge_key(edge_type)}"
+        raise damaged(f"{partition.path}: {places} are not 0 to {total - 1}, each once")
     for part, places in zip(parts, found, strict=True):
         pairs = part.edges[edge_type].held_out[key]
         whole[places, 0], whole[places, 1] = to_source[pairs[:, 0]], to_row[pairs[:, 1]]

@@ -192,7 +192,7 @@ def _rows_of(relabelling: Relabelling, part: int, trainers: int) -> tuple[int, i
     return int(relabelling.bounds[part * trainers]), int(relabelling.bounds[(part + 1) * trainers])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _list_positions(indptr: Array, rows: Array, out: Array) -> None:
     """The positions of the list entries of some rows, one after the other."""
     filled = 0

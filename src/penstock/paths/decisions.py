@@ -8,7 +8,15 @@ from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import borrowed, inner
 from penstock.kernels import njit
 from penstock.paths.route_table import DEPENDENCIES, RouteArrays, borrowed_routes
-from penstock.paths.rules import SelectorState, assign, borrowed_state, choose, observe, path_like
+from penstock.paths.rules import (
+    LEO_SMOOTH_RULE,
+    SelectorState,
+    borrowed_state,
+    choose,
+    leo_smooth_assign,
+    observe,
+    path_like,
+)
 
 # Which path a request must take because of one in progress: a table of open requests by address or message.
 
@@ -29,39 +37,6 @@ def nothing_in_progress(groups: int) -> InProgress:
 
 
 @inner
-def forced_path(routes: RouteArrays, table: InProgress, kind: int, group: int) -> int:
-    """The path of the request in progress that a request depends on, or -1 where it may choose.
-
-    It may also choose where its type has no path of that name.
-    """
-    if routes.depends[kind] == _NONE or table.requests[group] == 0:
-        return -1
-    if routes.depends[kind] != _MESSAGE and not routes.writes[kind] and table.writers[group] == 0:
-        return -1
-    return path_like(routes, kind, table.label[group])
-
-
-@inner
-def enter_request(routes: RouteArrays, table: InProgress, kind: int, group: int, path: int) -> None:
-    """Record a request of the group in progress on this path."""
-    if routes.depends[kind] == _NONE:
-        return
-    if routes.writes[kind] or table.writers[group] == 0:
-        table.label[group] = routes.label[path]
-    table.requests[group] += 1
-    table.writers[group] += 1 if routes.writes[kind] else 0
-
-
-@inner
-def leave_request(routes: RouteArrays, table: InProgress, kind: int, group: int) -> None:
-    """Record that a request of the group has completed."""
-    if routes.depends[kind] == _NONE:
-        return
-    table.requests[group] -= 1
-    table.writers[group] -= 1 if routes.writes[kind] else 0
-
-
-@inner
 def decide(
     rule: int,
     routes: RouteArrays,
@@ -73,13 +48,23 @@ def decide(
     slot: int,
     now: float,
 ) -> tuple[int, bool]:
-    """The path of a request, and whether it follows one in progress; it is in progress from now on."""
-    path = forced_path(routes, table, kind, group)
+    """The path of a request, and whether it follows one in progress; it is in progress from now on.
+
+    It may choose where it depends on none, and where its type has no path of that name.
+    """
+    depends, writes, path = routes.depends[kind], routes.writes[kind], -1
+    if depends != _NONE and table.requests[group] > 0 and (depends == _MESSAGE or writes or table.writers[group] > 0):
+        path = path_like(routes, kind, table.label[group])
     forced = path >= 0
     if not forced:
         path = choose(rule, routes, state, kind, request, now)
-    assign(rule, routes, state, path, slot, now)
-    enter_request(routes, table, kind, group, path)
+    if rule == LEO_SMOOTH_RULE:
+        leo_smooth_assign(routes, state, path, slot, now)
+    if depends != _NONE:
+        if writes or table.writers[group] == 0:
+            table.label[group] = routes.label[path]
+        table.requests[group] += 1
+        table.writers[group] += 1 if writes else 0
     return path, forced
 
 
@@ -99,7 +84,9 @@ def complete(
     now: float,
 ) -> None:
     """Remove a completed request, and give its times to the selector."""
-    leave_request(routes, table, kind, group)
+    if routes.depends[kind] != _NONE:
+        table.requests[group] -= 1
+        table.writers[group] -= 1 if routes.writes[kind] else 0
     observe(rule, routes, state, kind, path, slot, end_to_end, at_hosts, apart, now)
 
 

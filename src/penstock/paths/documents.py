@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.documents import Model, StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import Model, StrictDocument, read_yaml, validated
 from penstock.graph.files import write_whole
 
 # How the three files are read: an error names the place of a mistake.
@@ -15,13 +15,7 @@ from penstock.graph.files import write_whole
 
 def read_document(path: Path, kind: type[Model], what: str) -> Model:
     """The YAML document at `path`, validated; `what` names the kind of file in errors."""
-    fields = read_yaml(path, what)
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        raise PenstockError(
-            f"{path} is not {what} that can be used: {first_problem(error)}.", code="invalid-document"
-        ) from None
+    return validated(kind, read_yaml(path, what), f"{path} is not {what} that can be used")
 
 
 # The hardware file: nodes with a parallel capacity, links, and which links every logical connection goes over.

@@ -62,9 +62,7 @@ def with_noise(sequence: Sequence, visits: int, share: float, seed: int) -> Sequ
 
 
 def _units(seed: int, purpose: str, count: int) -> Array:
-    out = np.empty(count)
-    unit_draws(document_key(seed, "paths {}", purpose), 0, out)
-    return out
+    return unit_draws(document_key(seed, "paths {}", purpose), count)
 
 
 def _zipf(draws: Array, count: int, skew: float) -> Array:

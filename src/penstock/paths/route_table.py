@@ -4,8 +4,8 @@ A resource is a node or a link. A visit holds one of a node's places, or the lin
 at the next resource a further delay later. Times are in microseconds.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import borrowed, inner
-from penstock.paths.documents import ApplicationDocument, HardwareDocument, RequestDocument, StepDocument
+from penstock.paths.documents import ApplicationDocument, HardwareDocument, StepDocument
 
 NETWORK, COMMON = 1, 2
 """Flags of a visit: its resource is between hosts; all paths of the request type go over its resource."""
@@ -97,7 +97,11 @@ def build_routes(application: ApplicationDocument, hardware: HardwareDocument) -
     visits: list[_Visit] = []
     type_first, first, names, common = [0], [0], list[str](), list[bool]()
     for request_name, request in application.requests.items():
-        paths = [_visits_of(application, request_name, name, request, hardware) for name in request.paths]
+        where = f"{application.name}: requests.{request_name}.paths"
+        paths = [
+            [visit for step in steps for visit in _step_visits(step, hardware, f"{where}.{name}")]
+            for name, steps in request.paths.items()
+        ]
         shared = set.intersection(*({visit.resource for visit in path} for path in paths))
         for name, path in zip(request.paths, paths, strict=True):
             visits += path
@@ -125,23 +129,12 @@ def build_routes(application: ApplicationDocument, hardware: HardwareDocument) -
     )  # fmt: skip
 
 
-def _visits_of(
-    application: ApplicationDocument, request_name: str, path: str, request: RequestDocument, hardware: HardwareDocument
-) -> list[_Visit]:
-    where = f"{application.name}: requests.{request_name}.paths.{path}"
-    return [visit for step in request.paths[path] for visit in _step_visits(step, hardware, where)]
-
-
 def _step_visits(step: StepDocument, hardware: HardwareDocument, where: str) -> list[_Visit]:
     if step.go is None:
         assert step.compute is not None, "checked when it was read"
         _check_node(step.compute, hardware, where)
         return [_Visit(step.compute, step.us)]
-    return [
-        visit
-        for start, end in zip(step.go, step.go[1:], strict=False)
-        for visit in _hop_visits(start, end, step.bytes, hardware, where)
-    ]
+    return [visit for start, end in pairwise(step.go) for visit in _hop_visits(start, end, step.bytes, hardware, where)]
 
 
 def _hop_visits(start: str, end: str, size: int, hardware: HardwareDocument, where: str) -> list[_Visit]:
@@ -183,8 +176,4 @@ def _path_times(arrays: dict[str, Array]) -> dict[str, Array]:
 
 def _summed(values: Array, first: Array) -> Array:
     """Sums over each path's visits, added from the left as the simulator adds them."""
-    return np.array([sum(values[start:end].tolist()) for start, end in _pairs(first)], np.float64)
-
-
-def _pairs(first: Array) -> Sequence[tuple[int, int]]:
-    return list(zip(first[:-1].tolist(), first[1:].tolist(), strict=True))
+    return np.array([sum(values[start:end].tolist()) for start, end in pairwise(first.tolist())], np.float64)

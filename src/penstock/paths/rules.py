@@ -283,7 +283,7 @@ def _excess(state: SelectorState, path: int, now: float) -> float:
     return float(excess * math.exp2((state.paths[path, _MEASURED_AT] - now) / state.settings[HALF_LIFE]))
 
 
-# The functions of a selector, dispatched to its rule: choose a path, assign it, observe its time.
+# The functions of a selector, dispatched to its rule: choose a path, observe its time.
 
 (
     LEO_RULE,
@@ -316,15 +316,6 @@ def choose(rule: int, routes: RouteArrays, state: SelectorState, kind: int, requ
     if rule == SHARES_RULE:
         return choose_by_share(routes, state, kind)
     return int(state.choices[request])
-
-
-@inner
-def assign(rule: int, routes: RouteArrays, state: SelectorState, path: int, slot: int, now: float) -> None:
-    """Record that a request takes this path, chosen or forced; `slot` is its slot in the table of
-    requests in progress.
-    """
-    if rule == LEO_SMOOTH_RULE:
-        leo_smooth_assign(routes, state, path, slot, now)
 
 
 @inner

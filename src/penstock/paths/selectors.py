@@ -66,40 +66,18 @@ class Selector:
     """Whether it can decide for requests that are not known ahead."""
 
 
-# `greedy-end-to-end`: by the last completion, network included.
-
 GREEDY_END_TO_END = Selector(
     "greedy-end-to-end", GREEDY_END_TO_END_RULE, "the path whose last request took least from end to end"
 )
-
-
-# `greedy-intra`: by the last completion, network left out.
-
 GREEDY_INTRA = Selector("greedy-intra", GREEDY_INTRA_RULE, "the path whose last request took least at both hosts")
-
-
-# `ipipe`: migration between paths.
-
 IPIPE = Selector("ipipe", IPIPE_RULE, "move to the next path while end-to-end times exceed the base time, and back")
-
-
-# `leo`: LEO's rule.
-
 LEO = Selector("leo", LEO_RULE, "least k * toll + base (LEO); k counts slow completions in a row, a fast one resets it")
-
-
-# `leo-smooth`: LEO's rule with steadier estimates.
-
 LEO_SMOOTH = Selector(
     "leo-smooth",
     LEO_SMOOTH_RULE,
     "least expected end: queues of the requests in progress, shared by paths that share a link, and an average of what"
     " completions took beyond that",
 )
-
-
-# `node:NAME`: one node only.
-
 ONE_NODE = Selector(
     "node",
     SHARES_RULE,
@@ -107,9 +85,6 @@ ONE_NODE = Selector(
     lambda case: Prepared(weights=node_shares(case.table, case.argument)),
     argument="NAME",
 )
-
-
-# `optimum`: a mixed-integer program that knows the requests to come.
 
 
 def _prepare(case: SelectorInput) -> Prepared:
@@ -128,15 +103,7 @@ OPTIMUM = Selector(
     _prepare,
     online=False,
 )
-
-
-# `random`: any path.
-
 RANDOM = Selector("random", RANDOM_RULE, "any path, by a hash of the request's number")
-
-
-# `static`: the quickest path of each request type.
-
 STATIC = Selector(
     "static",
     SHARES_RULE,

@@ -84,25 +84,6 @@ class RequestScratch(NamedTuple):
     free: Array  # float64 [places]
 
 
-def new_scratch(requests: int, places: int) -> RequestScratch:
-    """Memory for so many requests, and resources with so many places together."""
-    return RequestScratch(
-        np.empty(requests + 1), np.empty(requests + 1, np.int64), np.zeros(requests, np.int64), np.zeros(places)
-    )
-
-
-def new_record(requests: int, resources: int) -> RequestRecord:
-    """An empty record for so many requests and resources."""
-    return RequestRecord(
-        np.full(requests, -1, np.int32),
-        np.zeros(requests),
-        np.zeros(requests),
-        np.zeros(requests),
-        np.zeros(resources),
-        np.zeros(requests, np.bool_),
-    )
-
-
 @njit(nogil=True, cache=True, error_model="numpy")
 def run_requests(
     rule: int,
@@ -138,7 +119,9 @@ def run_requests(
         if coming < count and (size == 0 or sequence.arrivals[coming] <= times[0]):
             request, now = coming, sequence.arrivals[coming]
             coming += 1
-            path = _take_path(rule, routes, state, sequence, table, request, now, record)
+            kind, group = sequence.types[request], sequence.groups[request]
+            path, forced = decide(rule, routes, state, table, kind, group, request, request, now)
+            record.path[request], record.forced[request] = path, forced
             visits[request] = routes.first[path]
         else:
             request, now = waiting[0], times[0]
@@ -146,29 +129,16 @@ def run_requests(
             size -= 1
             path = record.path[request]
         if visits[request] == routes.first[path + 1]:
-            _complete(rule, routes, state, sequence, table, request, now, record)
+            record.end[request] = now
+            complete(
+                rule, routes, state, table, sequence.types[request], sequence.groups[request], path, request,
+                now - sequence.arrivals[request], record.at_hosts[request], record.apart[request], now,
+            )  # fmt: skip
             continue
         leaves = _visit(routes, places, sequence, slow, key, request, visits[request], now, free, record)
         visits[request] += 1
         push_event(times, waiting, size, leaves, request)
         size += 1
-
-
-@inner
-def _take_path(
-    rule: int,
-    routes: RouteArrays,
-    state: SelectorState,
-    sequence: Sequence,
-    table: InProgress,
-    request: int,
-    now: float,
-    record: RequestRecord,
-) -> int:
-    kind, group = sequence.types[request], sequence.groups[request]
-    path, forced = decide(rule, routes, state, table, kind, group, request, request, now)
-    record.path[request], record.forced[request] = path, forced
-    return path
 
 
 @inner
@@ -209,25 +179,6 @@ def _visit(
     if routes.flags[visit] & COMMON == 0:
         record.apart[request] += took
     return float(now + took)
-
-
-@inner
-def _complete(
-    rule: int,
-    routes: RouteArrays,
-    state: SelectorState,
-    sequence: Sequence,
-    table: InProgress,
-    request: int,
-    now: float,
-    record: RequestRecord,
-) -> None:
-    kind = sequence.types[request]
-    record.end[request] = now
-    complete(
-        rule, routes, state, table, kind, sequence.groups[request], record.path[request], request,
-        now - sequence.arrivals[request], record.at_hosts[request], record.apart[request], now,
-    )  # fmt: skip
 
 
 _WARM = 0.1
@@ -292,12 +243,18 @@ def simulate_paths(
     count = len(sequence.arrivals)
     state = new_state(table.routes, count, document_key(seed, "paths choices"))
     state = state._replace(weights=prepared.weights if weights is None else weights, choices=prepared.choices)
-    record = new_record(count, len(table.resources))
+    record = RequestRecord(
+        np.full(count, -1, np.int32), np.zeros(count), np.zeros(count), np.zeros(count),
+        np.zeros(len(table.resources)), np.zeros(count, np.bool_),
+    )  # fmt: skip
     groups = nothing_in_progress(int(sequence.groups.max()) + 1)
     places = np.concatenate([[0], np.cumsum(table.routes.capacity)]).astype(np.int64)
+    scratch = RequestScratch(
+        np.empty(count + 1), np.empty(count + 1, np.int64), np.zeros(count, np.int64), np.zeros(places[-1])
+    )
     run_requests(
         entry.rule, table.routes, state, sequence, groups, _slow(table, disturbances), places,
-        document_key(seed, "paths jitter"), new_scratch(count, int(places[-1])), record,
+        document_key(seed, "paths jitter"), scratch, record,
     )  # fmt: skip
     return SimulatedRequests(selector, table, sequence, record)
 

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from penstock.cost.profile import Profile
+from penstock.cost.scaled_profile import seed_shares
 from penstock.formatting import percent
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
@@ -20,10 +21,10 @@ from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import Change
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.sampling import MiniBatch, NeighbourSampler
+from penstock.sampling.entry import ExplainedSamplingOptions, ExplainInternals, SamplerSettings, plain_fanouts
 from penstock.sampling.explained import CutNumbers, UnscoredLists
 from penstock.sampling.local_source import LocalSource
 from penstock.sampling.parts.homogeneous import share_of
-from penstock.sampling.registry import ExplainedSamplingOptions, ExplainInternals, SamplerSettings, plain_fanouts
 from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SamplerOptions, layer_count
 
 # What batches read from other machines, counted in batches that are drawn before a run. Batches are drawn from the
@@ -113,17 +114,11 @@ class CountedBatches:
             whole = self._sampler.sample(planned.seeds, planned.key)
             shares = self._shares(whole.seeds[whole.node_type])
             return [share_of(whole, mine) if len(mine) else None for mine in shares]
-        seeds = planned.seeds
-        return [
-            self._sampler.sample(seeds[mine], planned.key) if len(mine) else None
-            for mine in self._shares(planned.seeds)
-        ]
+        seeds, key = planned.seeds, planned.key
+        return [self._sampler.sample(seeds[mine], key) if len(mine) else None for mine in self._shares(seeds)]
 
     def _shares(self, seeds: Array) -> list[Array]:
-        """The positions of each worker's seeds."""
-        ordered, workers = np.lexsort((seeds, self._part_of[seeds])), len(self._seats)
-        ends = [round(rank * len(seeds) / workers) for rank in range(workers + 1)]
-        return [ordered[first:last] for first, last in pairwise(ends)]
+        return seed_shares(seeds, self._part_of, len(self._seats))
 
     def _far_rows(self, batches: WorkerBatches) -> Iterator[tuple[int, Array]]:
         """The remote vertices of each worker that has a share."""
@@ -222,20 +217,20 @@ def change_by(what: str, planned: PlannedRun, other: PlannedRun, best: Trial, se
 
 def with_seats(planned: PlannedRun, best: Trial) -> PlannedRun:
     """The run with its workers where a trial has them: what comes from replicas depends on which are local."""
-    where = dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
+    where = _machine_by_task(best)
     return replace(planned, seats=tuple(where[f"worker-{rank}"] for rank in range(planned.profile.workers)))
 
 
 def tried_again(run: Comparison, best: Trial) -> Trial:
     """The workload with every task on the machine where a trial places it."""
-    return run.trial(replace(best.placed, machine_of=_as_placed(run, best)), best.flows)
+    where, load = _machine_by_task(best), run.load
+    # What is beside a task follows it.
+    places = np.array([where[load.task_names[beside]] for beside in load.beside], best.placed.machine_of.dtype)
+    return run.trial(replace(best.placed, machine_of=places), best.flows)
 
 
-def _as_placed(run: Comparison, best: Trial) -> Array:
-    """Every task where the best trial has it; what is beside a task follows it."""
-    before, load = best.timeline.load, run.load
-    where = dict(zip(before.task_names, best.placed.machine_of.tolist(), strict=True))
-    return np.array([where[load.task_names[beside]] for beside in load.beside], best.placed.machine_of.dtype)
+def _machine_by_task(best: Trial) -> dict[str, int]:
+    return dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
 
 
 # The gain of sending fewer bytes of features: narrower numbers, a cache, fewer remote rows and columns. Bytes are
@@ -270,7 +265,7 @@ def transport_changes(planned: PlannedRun, best: Trial, seed: int) -> list[Chang
     if not pulls or not planned.has_graph or len(planned.cluster.machines) < 2:
         return []
     assert features is not None
-    where = dict(zip(best.timeline.load.task_names, best.placed.machine_of.tolist(), strict=True))
+    where = _machine_by_task(best)
     seats = [where[f"worker-{rank}"] for rank in range(planned.profile.workers)]
     remote = sum(
         size for part, row in enumerate(features.bytes) for size, seat in zip(row, seats, strict=True) if seat != part
@@ -314,28 +309,29 @@ def ways_of(planned: PlannedRun, seats: Sequence[int]) -> list[Way]:
     cluster, job, graph = planned.cluster, planned.profile.job, planned.open_graph()
     if not graph.is_homogeneous or graph.num_edges > _MOST_EDGES:
         return []
-    rows = _Rows.of(graph, str(job.get("features", "x")))
-    if rows is None:
+    (nodes,) = graph.nodes.values()
+    table = nodes.fields.get(str(job.get("features", "x")))
+    if table is None or table.ndim != 2:
         return []
+    width, size = table.shape[1], table.dtype.itemsize
     narrow, cache, explained = list[Way](), list[Way](), list[Way]()
-    if cluster.wire_type == "stored" and rows.itemsize > 2:
-        narrow.append(Way("wire_type: float16", 2 / rows.itemsize))
-        narrow.append(Way("wire_type: int8", (rows.width + 4) / rows.nbytes))
-    reads = _reads(planned, graph, seats)
-    if reads is not None and reads.plain.rows:
-        plain, chosen = reads
+    if cluster.wire_type == "stored" and size > 2:
+        narrow.append(Way("wire_type: float16", 2 / size))
+        narrow.append(Way("wire_type: int8", (width + 4) / (width * size)))
+    plain, chosen = _reads(planned, graph, seats)
+    if plain is not None and plain.rows:
         if not cluster.remote_cache_mb:
-            size = CACHED * max(plain.halos) * (rows.nbytes + ROW_OVERHEAD) / (1 << 20)
-            cache.append(Way(f"remote_cache_mb: {size:.3g}", 1 - plain.cache_hits / plain.rows))
+            mib = CACHED * max(plain.halos) * (width * size + ROW_OVERHEAD) / (1 << 20)
+            cache.append(Way(f"remote_cache_mb: {mib:.3g}", 1 - plain.cache_hits / plain.rows))
         if chosen is not None:
-            explained.append(_explained(plain, chosen, rows))
+            explained.append(_explained(plain, chosen, width))
     int8 = narrow[-1:]
     # Rows of some columns have scales of their own and are not cached.
     several = [each for each in (int8 + cache, explained + int8) if len(each) > 1]
     return [*narrow, *cache, *explained, *map(_combined, several)]
 
 
-def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
+def _explained(plain: RemoteReads, chosen: RemoteReads, width: int) -> Way:
     """Sampler explained with default settings, whose batches read `chosen` where plain ones read `plain`.
 
     An explanation reads some remote rows, different ones each time unless it reads all. Lists come with a weight for
@@ -343,7 +339,7 @@ def _explained(plain: RemoteReads, chosen: RemoteReads, rows: "_Rows") -> Way:
     """
     options, read = ExplainedSamplingOptions(), ExplainInternals().explain_rows  # type: ignore[call-arg]
     explaining = sum(read for halo in plain.halos if halo > read)
-    columns = math.ceil(options.feature_share * rows.width - 1e-9) / rows.width
+    columns = math.ceil(options.feature_share * width - 1e-9) / width
     factor = (chosen.rows * columns + explaining / options.explain_every) / plain.rows
     before = _LENGTH_BYTES * plain.lists + _EDGE_BYTES * plain.edges
     after = _LENGTH_BYTES * chosen.lists + (_EDGE_BYTES + _WEIGHT_BYTES) * chosen.edges + _TOTAL_BYTES * chosen.readers
@@ -357,44 +353,20 @@ def _combined(ways: Sequence[Way]) -> Way:
     return Way(what, math.prod(way.factor for way in ways), math.prod(way.lists for way in ways))
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of features as they are stored."""
-
-    width: int
-    itemsize: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.width * self.itemsize
-
-    @staticmethod
-    def of(graph: Graph, field: str) -> "_Rows | None":
-        """The feature rows of a graph of one type; None where it has no such numeric field."""
-        (nodes,) = graph.nodes.values()
-        table = nodes.fields.get(field)
-        return _Rows(table.shape[1], table.dtype.itemsize) if table is not None and table.ndim == 2 else None
-
-
-class _Reads(NamedTuple):
-    plain: RemoteReads
-    """Those of the job's own sampler."""
-    chosen: RemoteReads | None
-    """Those of sampler explained, if it can replace that one."""
-
-
-def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> _Reads | None:
-    """What batches read from other machines; None where drawing them needs more than the graph's lists."""
+def _reads(planned: PlannedRun, graph: Graph, seats: Sequence[int]) -> tuple[RemoteReads | None, RemoteReads | None]:
+    """What batches of the job's own sampler read from other machines, and those of sampler explained, if it can replace
+    that one; None where drawing them needs more than the graph's lists.
+    """
     cluster, job = planned.cluster, planned.profile.job
     sampler = SAMPLERS[str(job.get("sampler", DEFAULT_SAMPLER))]
     if job.get("time") is not None or sampler.local:
-        return None
+        return None, None
     part_of = parts_of(graph, cluster.partition, len(cluster.machines), cluster.method)
     batches = CountedBatches(graph, job, part_of, seats)
     chosen = None
     if sampler.has_explained_form:
         chosen = batches.explained(ExplainedSamplingOptions().remote_bias)  # type: ignore[call-arg]
-    return _Reads(batches.plain(CACHED), chosen)
+    return batches.plain(CACHED), chosen
 
 
 def _with_transfers(profile: Profile, factors: Mapping[str, float], seats: Sequence[int]) -> Profile:

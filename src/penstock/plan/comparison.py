@@ -81,12 +81,13 @@ def draw_iterations(
     # A third of the run fills the pipeline, the end drains it, and at least one period is left between. Whole periods
     # are measured, so that links carry their means there too.
     periods = -(-(period + ahead + 1) * 3 // (2 * period)) if large else _PERIODS
-    return Iterations(one, _repeated(one, periods * period), turns)
+    rows = np.arange(periods * period) % period
+    return Iterations(one, Amounts(one.seconds[rows], one.sizes[rows]), turns)
 
 
 def _balanced(drawn: Amounts, load: Workload) -> Amounts:
     """The same with every item's mean over the iterations exactly the workload's."""
-    return Amounts(*(_with_mean(*pair) for pair in zip(drawn, (load.task_seconds, load.flow_bytes), strict=True)))
+    return Amounts(_with_mean(drawn.seconds, load.task_seconds), _with_mean(drawn.sizes, load.flow_bytes))
 
 
 def _with_mean(values: Array, mean: Array) -> Array:
@@ -94,11 +95,6 @@ def _with_mean(values: Array, mean: Array) -> Array:
     scale = np.divide(mean, found, out=np.ones_like(found), where=found > 0)
     # An item that drew only zeros becomes constant.
     return np.ascontiguousarray(np.where(found > 0, values * scale, mean))
-
-
-def _repeated(one: Amounts, count: int) -> Amounts:
-    rows = np.arange(count) % len(one.seconds)
-    return Amounts(one.seconds[rows], one.sizes[rows])
 
 
 def _turns_of(load: Workload, period: int, owners: str) -> int:
@@ -257,11 +253,16 @@ class Comparison:
         """Every placement under every flow policy; policies that search do so under each."""
         if budget.simulations is None:
             budget = replace(budget, simulations=self.simulations)
-        evaluators = self._evaluators(flows)
+        walks = Walks()
+        evaluators = [Evaluator(self.problem, policy, self.iterations.searched, walks=walks) for policy in flows]
         with progress.step("searching", len(flows), "flow policies"):
-            placed = in_threads(
-                [partial(self._place_all, each, placements, budget, progress) for each in evaluators], threads
-            )
+
+            def place_all(evaluator: Evaluator) -> list[PlacedUnits]:
+                found = [place(evaluator, placement, budget, self._seed) for placement in placements]
+                progress.advance(1)
+                return found
+
+            placed = in_threads([partial(place_all, each) for each in evaluators], threads)
         pairs = [(each, policy) for policy, row in zip(flows, placed, strict=True) for each in row]
         return self.trials(pairs, progress, threads)
 
@@ -279,17 +280,6 @@ class Comparison:
             judged = in_threads([partial(judge, number) for number in first.values()], threads)
             by_key = dict(zip(first, judged, strict=True))
             return [replace(by_key[key], placed=placed) for key, (placed, _) in zip(keys, pairs, strict=True)]
-
-    def _evaluators(self, flows: Sequence[str]) -> list[Evaluator]:
-        walks = Walks()
-        return [Evaluator(self.problem, policy, self.iterations.searched, walks=walks) for policy in flows]
-
-    def _place_all(
-        self, evaluator: Evaluator, placements: Sequence[str], budget: Budget, progress: Progress
-    ) -> list[PlacedUnits]:
-        found = [place(evaluator, placement, budget, self._seed) for placement in placements]
-        progress.advance(1)
-        return found
 
     def trial(self, placed: PlacedUnits, flows: str) -> Trial:
         """A placement, simulated and measured.

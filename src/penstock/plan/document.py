@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from penstock.errors import PenstockError
 from penstock.formatting import html_table
-from penstock.graph.documents import StrictDocument, first_problem, read_checked
+from penstock.graph.documents import StrictDocument, read_checked, validated
 from penstock.graph.files import write_whole
 from penstock.simulate.rates import POLICIES
 
@@ -170,7 +170,4 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 def plan_text(plan: Plan) -> str:
     """The content of a plan's file."""
-    try:
-        return Plan.model_validate(plan.model_dump()).model_dump_json(indent=1) + "\n"
-    except ValidationError as error:
-        raise PenstockError(f"The plan is not valid: {first_problem(error)}.", code="invalid-document") from None
+    return validated(Plan, plan.model_dump(), "The plan is not valid").model_dump_json(indent=1) + "\n"

@@ -6,12 +6,11 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from penstock.cost.profile import Profile
 from penstock.errors import PenstockError, nearest
 from penstock.graph.blocks import default_threads
-from penstock.graph.documents import first_problem
+from penstock.graph.documents import validated
 from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
 from penstock.hardware.machines import machines_of
 from penstock.plan.bottleneck import bottleneck_of, changes_of
@@ -113,12 +112,7 @@ def comparison_of(cluster: ClusterDocument, profile: Profile, section: dict[str,
     """A run on a cluster, ready to be simulated in many ways; `section` is the plan's `execution`."""
     fields = dict(section)
     entry = WORKLOADS[str(fields.pop("mode", ""))]
-    try:
-        execution = entry.section.model_validate(fields)
-    except ValidationError as error:
-        raise PenstockError(
-            f"The plan's execution is not valid: {first_problem(error)}.", code="invalid-document"
-        ) from None
+    execution = validated(entry.section, fields, "The plan's execution is not valid")
     return Comparison(entry.build(profile, execution), machines_of(cluster, profile.rate), seed)
 
 
@@ -216,7 +210,9 @@ class Replay:
 def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
     """The plan's run under a flow policy; only the first `iterations` of those that a plan is measured over."""
     POLICIES[policy]
-    run = _comparison(plan)
+    wrong = "The plan's profile or cluster is not valid"
+    profile, cluster = validated(Profile, plan.profile, wrong), validated(ClusterDocument, plan.cluster, wrong)
+    run = comparison_of(cluster, profile, plan.execution, plan.seed)
     placed = _placed(plan, run)
     trial = run.trial(placed, policy)
     amounts = trial.timeline.case.amounts
@@ -230,17 +226,6 @@ def replay(plan: Plan, policy: str, iterations: int | None = None) -> Replay:
     speeds = np.array(run.machines.speeds)
     scenario = Scenario(run.load, run.problem.network, placed.machine_of, some, speeds)
     return Replay(scenario, Pace(trial.iteration_s, trial.lower_bound_s))
-
-
-def _comparison(plan: Plan) -> Comparison:
-    try:
-        profile = Profile.model_validate(plan.profile)
-        cluster = ClusterDocument.model_validate(plan.cluster)
-    except ValidationError as error:
-        raise PenstockError(
-            f"The plan's profile or cluster is not valid: {first_problem(error)}.", code="invalid-document"
-        ) from None
-    return comparison_of(cluster, profile, plan.execution, plan.seed)
 
 
 def _placed(plan: Plan, run: Comparison) -> PlacedUnits:

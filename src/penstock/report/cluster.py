@@ -7,9 +7,7 @@ from penstock.formatting import counted, percent, signed_percent
 from penstock.report.markup import card, cut, pairs, table
 from penstock.report.run_folder import RunRecord
 from penstock.report.run_logs import mapping, number, whole
-from penstock.report.words import mebibytes, seconds
-
-# The cards of a run on several machines: its tasks, what was sent between them, and which tasks were lost.
+from penstock.report.words import byte_size, mebibytes, seconds
 
 _MOST_FLOWS = 12
 _MOST_TASKS = 64
@@ -74,17 +72,17 @@ def _traffic_card(run: RunRecord) -> str:
     received, least = number(run.result.get("bytes_received")), number(run.result.get("bytes_minimum"))
     rows = []
     if received is not None:
-        rows.append(("rows received in all", _bytes(received)))
+        rows.append(("rows received in all", byte_size(received)))
     if received is not None and least:
-        rows.append(("each row once for each batch", f"{_bytes(least)}: {_over(received, least)}"))
+        rows.append(("each row once for each batch", f"{byte_size(least)}: {_over(received, least)}"))
     uses = mapping(run.result.get("batch_bytes"))
-    rows += [(shown, _bytes(size)) for use, shown in _USES.items() if (size := number(uses.get(use)))]
+    rows += [(shown, byte_size(size)) for use, shown in _USES.items() if (size := number(uses.get(use)))]
     flows = {
         name: [number(each) or 0.0 for each in _list(size)] for name, size in mapping(run.result.get("flows")).items()
     }
     flows = {name: sizes for name, sizes in flows.items() if any(sizes)}
     largest = sorted(flows.items(), key=lambda item: -sum(item[1]))[:_MOST_FLOWS]
-    shown = [[cut(name, _LONGEST), *(_bytes(each) for each in sizes[:2])] for name, sizes in largest]
+    shown = [[cut(name, _LONGEST), *(byte_size(each) for each in sizes[:2])] for name, sizes in largest]
     body = pairs(rows) + (table(["flow", "sent", "received"], shown, len(flows)) if shown else "")
     body += _paths(run) + _caches(run) + _coflows(run)
     return card("Traffic", body) if rows or shown else ""
@@ -106,7 +104,7 @@ def _paths(run: RunRecord) -> str:
         for path, use in mapping(task.get("feature_paths")).items():
             rows, size = number(mapping(use).get("rows")) or 0.0, number(mapping(use).get("bytes")) or 0.0
             took = seconds(number(mapping(use).get("seconds")) or 0.0)
-            shown.append([_text(task.get("id")), _text(path), f"{rows:,.0f}", _bytes(size), took])
+            shown.append([_text(task.get("id")), _text(path), f"{rows:,.0f}", byte_size(size), took])
     return table(["features of", "from", "rows", "bytes", "in requests of"], shown, len(shown)) if shown else ""
 
 
@@ -118,7 +116,7 @@ def _caches(run: RunRecord) -> str:
     for name, cache in list(found.items())[:_MOST_TASKS]:
         hits, misses = number(cache.get("hits")) or 0.0, number(cache.get("misses")) or 0.0
         share = percent(hits / (hits + misses)) if hits + misses else "no reads"
-        saved = _bytes(number(cache.get("bytes_saved")) or 0.0)
+        saved = byte_size(number(cache.get("bytes_saved")) or 0.0)
         shown.append([name, f"{hits:,.0f}", f"{misses:,.0f}", share, saved])
     return table(["cached remote rows", "hits", "misses", "share", "not sent"], shown, len(found)) if shown else ""
 
@@ -130,7 +128,7 @@ def _coflows(run: RunRecord) -> str:
         [
             _text(each.get("kind")),
             f"{whole(each.get('count')) or 0:,}",
-            _bytes(number(each.get("bytes")) or 0.0),
+            byte_size(number(each.get("bytes")) or 0.0),
             seconds(number(each.get("mean_cct_s")) or 0.0),
             seconds(number(each.get("p95_cct_s")) or 0.0),
         ]
@@ -152,10 +150,6 @@ def _memory(peak: float | None) -> str:
 
 def _times(lost: int) -> str:
     return "none lost" if not lost else f"{lost:,} lost and brought back"
-
-
-def _bytes(size: float) -> str:
-    return mebibytes(size / (1 << 20))
 
 
 def _list(value: Any) -> list[Any]:

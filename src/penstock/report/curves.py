@@ -1,7 +1,6 @@
 """The cards with curves: loss, seconds and memory by epoch or over time, and validation metrics."""
 
 from bisect import bisect_left
-from collections.abc import Callable
 from html import escape
 from statistics import median
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from penstock.report.charts import (
 from penstock.report.markup import card, key
 from penstock.report.run_folder import RunRecord
 from penstock.report.run_logs import numbers
-from penstock.report.words import is_percentage, mebibytes, metric_name, metric_value, seconds
+from penstock.report.words import byte_size, is_percentage, mebibytes, metric_name, metric_value, seconds
 
 # The cards with curves by epoch or over time: loss, seconds for each epoch, memory.
 
@@ -56,14 +55,13 @@ def loss_card(run: RunRecord) -> str:
 
 def epoch_seconds_card(run: RunRecord) -> str:
     """How long each epoch took: columns while they can be told apart, a curve beyond."""
-    points: list[Point] = [(float(each.epoch), each.seconds) for each in run.log.epochs if each.seconds is not None]
-    values = [value for _, value in points if value is not None]
+    points = [(float(each.epoch), each.seconds) for each in run.log.epochs if each.seconds is not None]
+    values = [value for _, value in points]
     if not values:
         return ""
     size, unit = time_unit(max(values))
-    series = Series(
-        "", [(at, value / size) for at, value in points if value is not None], "c1", _texts(points, seconds)
-    )
+    texts = {at: seconds(value) for at, value in points}
+    series = Series("", [(at, value / size) for at, value in points], "c1", texts)
     y = fitted([value / size for value in values], from_zero=True)
     ends = points[0][0], points[-1][0]
     if ends[1] - ends[0] < _MOST_COLUMNS:
@@ -110,12 +108,8 @@ def _room(run: RunRecord) -> str:
         peak += f" of the machine's {mebibytes(machine)}"
     held = run.graph.get("bytes")
     if peak and isinstance(held, int | float) and held > 0:
-        peak += f"; the graph is {mebibytes(held / (1 << 20))}"
+        peak += f"; the graph is {byte_size(held)}"
     return f"{peak}." if peak else ""
-
-
-def _texts(points: list[Point], words: Callable[[float], str]) -> dict[float, str]:
-    return {at: words(value) for at, value in points if value is not None}
 
 
 def _steps_in_epochs(run: RunRecord) -> list[Point]:

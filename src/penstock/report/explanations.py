@@ -12,10 +12,22 @@ from typing import NamedTuple
 from penstock.explain.explanation import ExplainedColumn, ExplainedEdge, Explanation
 from penstock.formatting import counted, percent
 from penstock.graph.files import write_whole
-from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, pairs, table, unbroken
+from penstock.report.assets import read_asset
+from penstock.report.markup import (
+    card,
+    cut,
+    key,
+    large_figure,
+    page_header,
+    page_text,
+    pairs,
+    small_figures,
+    table,
+    unbroken,
+)
 from penstock.report.run_folder import RunRecord
 from penstock.report.run_logs import mapping, number, whole
-from penstock.report.words import mebibytes, seconds
+from penstock.report.words import byte_size, seconds
 
 # A neighbourhood as a picture: the explained vertex in the middle, those that it reads around it, hop by hop.
 
@@ -270,29 +282,6 @@ _ALIKE = 0.1
 _KEPT = 0.5
 """A column with a mask above this counts as kept."""
 
-_STYLE = """
-.around { margin: 0 auto; width: 100%; max-width: 760px; }
-.around svg { width: 100%; height: auto; overflow: visible; }
-.around .edge { fill: none; stroke: var(--c1); stroke-linecap: round; }
-.around circle { fill: var(--look); stroke: var(--card); stroke-width: 2; }
-.around text { fill: var(--ink); font-size: 14px; paint-order: stroke; stroke: var(--card);
-  stroke-width: 4px; stroke-linejoin: round; }
-.around .centre text { font-size: 17px; font-weight: 650; }
-@media (max-width: 560px) { .around text { font-size: 21px; } .around .centre text { font-size: 25px; } }
-.columns { list-style: none; display: grid; grid-template-columns: auto minmax(60px, 1fr) auto; gap: 8px 14px;
-  align-items: center; font-size: 14px; }
-.columns li { display: contents; }
-.columns span { max-width: 40vw; }
-.columns small { margin-left: 8px; color: var(--soft); }
-.columns .meter { --stage: var(--c2); margin: 0; }
-.columns strong { font-weight: 600; text-align: right; }
-.values { list-style: none; display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 4px 20px;
-  margin-top: 12px; font-size: 14px; }
-.values li { display: flex; justify-content: space-between; }
-.values span { display: flex; flex: 1; justify-content: space-between; gap: 8px; }
-.values small { color: var(--soft); }
-"""
-
 
 def write_explanation_page(explanation: Explanation, path: Path) -> None:
     """Write a page that works offline."""
@@ -303,7 +292,8 @@ def write_explanation_page(explanation: Explanation, path: Path) -> None:
         _edge_columns_card(explanation),
         _edges_card(explanation),
     ]
-    write_whole(path, page_text(title, _header(title, explanation), cards, "Explanation written", style=_STYLE))
+    style = read_asset("explanations.css")
+    write_whole(path, page_text(title, _header(title, explanation), cards, "Explanation written", style))
 
 
 def prediction_words(explanation: Explanation) -> tuple[str, str, list[tuple[str, str]]]:
@@ -353,18 +343,12 @@ def _header(title: str, explanation: Explanation) -> str:
         f"masks of {counted(len(explanation.losses), 'steps')}",
     ]
     sub = " · ".join(f"<span>{escape(part)}</span>" for part in below)
-    figures = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in others)
     said = " ".join(judgement(explanation))
     look = " warn" if explanation.is_weak else ""
     banner = f'<p class="banner{look}">{unbroken(escape(said))}</p>' if said else ""
-    number, _, unit = score.partition(" ")
-    large = f"{escape(number)}<small>{escape(unit)}</small>" if unit else escape(score)
-    named = "" if isinstance(explanation.prediction, float) else "<span>probability of the prediction</span>"
-    return (
-        f'<header class="good"><div class="top"><p class="state"><b>explanation</b></p>{THEME_BUTTON}</div>{banner}'
-        f'<div class="hero"><div><h1>{escape(title)}</h1><p class="sub">{sub}</p></div>'
-        f'<p class="figure"><b>{large}</b>{named}</p></div><dl class="figures">{figures}</dl></header>'
-    )
+    named = "" if isinstance(explanation.prediction, float) else "probability of the prediction"
+    figure = large_figure(score, named)
+    return page_header("explanation", title, sub, banner=banner, figure=figure, below=small_figures(others))
 
 
 def _picture_card(explanation: Explanation) -> str:
@@ -392,15 +376,11 @@ def _columns_card(explanation: Explanation) -> str:
         body = f'<p>{alike} no column matters more than the others.</p><ul class="values">'
         body += "".join(f"<li>{_column_name(each, several)}</li>" for each in shown) + "</ul>"
     else:
-        body = f'<ul class="columns">{"".join(_column_row(each, several) for each in shown)}</ul>'
+        body = f'<ul class="columns">{"".join(_meter(_column_name(each, several), each.mask) for each in shown)}</ul>'
     left = len(columns) - len(shown)
     more = f"Not shown: {counted(left, 'columns')} with smaller masks. " if left > 0 else ""
     about = f"{found}; beside each the vertex's own value"
     return card("Columns", body, about, foot=more + notes)
-
-
-def _column_row(column: ExplainedColumn, several: bool) -> str:
-    return _meter(_column_name(column, several), column.mask)
 
 
 def _column_name(column: ExplainedColumn, several: bool) -> str:
@@ -445,7 +425,6 @@ def _edges_card(explanation: Explanation) -> str:
 
 # The card of a run whose sampler used explanations of the model: what they selected, saved and cost.
 
-_MIB = 1 << 20
 _MOST_TYPES = 12
 
 
@@ -490,7 +469,9 @@ def _saved(found: dict[str, object]) -> list[tuple[str, str]]:
     size, stored = number(rows.get("bytes")) or 0.0, number(rows.get("bytes_as_stored")) or 0.0
     if not stored:
         return []
-    return [("bytes of rows saved", f"{_bytes(stored - size)} of {_bytes(stored)} ({percent(1 - size / stored)})")]
+    return [
+        ("bytes of rows saved", f"{byte_size(stored - size)} of {byte_size(stored)} ({percent(1 - size / stored)})")
+    ]
 
 
 def _cost(found: dict[str, object]) -> list[tuple[str, str]]:
@@ -499,10 +480,6 @@ def _cost(found: dict[str, object]) -> list[tuple[str, str]]:
     return [
         ("seconds of explaining", f"{seconds(took)} on {cores:.2f} cores"),
         ("batches waited for them", seconds(number(found.get("waited_s")) or 0.0)),
-        ("read for explanations", _bytes(pulled)),
-        ("scores sent to owners", _bytes(sent)),
+        ("read for explanations", byte_size(pulled)),
+        ("scores sent to owners", byte_size(sent)),
     ]
-
-
-def _bytes(size: float) -> str:
-    return mebibytes(size / _MIB)

@@ -11,8 +11,8 @@ from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.report.markup import breakable, card, cut, pairs, table
 from penstock.report.run_folder import RunRecord, graph_name, of_triples
 from penstock.report.run_logs import mapping, number, numbers, whole
-from penstock.report.words import mebibytes, seconds
-from penstock.sampling.sampler_table import SEEDS_ONLY
+from penstock.report.words import byte_size, mebibytes, seconds
+from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
 # Knowledge graphs have hundreds of edge types; the largest are shown.
 _MOST_ROWS = 20
@@ -31,7 +31,8 @@ def settings_card(run: RunRecord, defaults: Mapping[str, Any] | None) -> str:
     usual = {key: _plain(value) for key, value in defaults.items()}
     other = {key: value for key, value in run.job.items() if key not in usual or _plain(value) != usual[key]}
     # A model without layers reads only the seeds, whatever `fanouts` says.
-    implied = ("sampler", "fanouts") if run.job.get("sampler") == SEEDS_ONLY else ()
+    sampler = run.job.get("sampler")
+    implied = ("sampler", "fanouts") if sampler in SAMPLERS and sampler_facts(str(sampler)).seeds_only else ()
     decided = {key: value for key, value in other.items() if key in run.decided or key in implied}
     chosen = {key: value for key, value in other.items() if key not in decided and not _is_measured(value)}
     left = [(key, _text(value)) for key, value in run.job.items() if key not in chosen and key not in decided]
@@ -100,7 +101,7 @@ def graph_card(run: RunRecord) -> str:
     if edges:
         rows = [[_edge_name(name), f"{count:,.0f}"] for name, count in _largest(edges)]
         body += table(["relations" if of_triples(run) else "edges", "count"], rows, len(edges))
-    facts = [f"{mebibytes(size / (1 << 20))} in memory"] if size else []
+    facts = [f"{byte_size(size)} in memory"] if size else []
     facts += [counted(count, "classes")] if count and "class" in run.task else []
     return card("Graph", body, escape(graph_name(run)), foot=escape(" · ".join(facts)))
 
@@ -144,7 +145,7 @@ def _paths(used: Mapping[str, Any]) -> str:
     shown = []
     for path, use in list(used.items())[:_MOST_ROWS]:
         rows, size, took = (number(mapping(use).get(name)) or 0.0 for name in ("rows", "bytes", "seconds"))
-        shown.append([_text(path), f"{rows:,.0f}", mebibytes(size / (1 << 20)), seconds(took)])
+        shown.append([_text(path), f"{rows:,.0f}", byte_size(size), seconds(took)])
     return table(["features from", "rows", "bytes", "in"], shown, len(used)) if shown else ""
 
 

@@ -76,11 +76,47 @@ def stage_look(stage: str) -> str:
     return stage if stage in STAGES else "other"
 
 
-THEME_BUTTON = (
+_THEME_BUTTON = (
     '<button id="theme" type="button" hidden title="Light or dark" aria-label="Light or dark">'
     '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="8"/><path d="M10 2a8 8 0 0 1 0 16z"/>'
     "</svg></button>"
 )
+
+
+def page_header(
+    state: str,
+    title: str,
+    sub: str,
+    *,
+    look: str = "good",
+    beside: str = "",
+    banner: str = "",
+    figure: str = "",
+    below: str = "",
+) -> str:
+    """The top of a page: what it shows, with `beside` behind it, its title, its large figure and what is `below`.
+
+    All but `state` and `title` are HTML.
+    """
+    return (
+        f'<header class="{look}"><div class="top"><p class="state"><b>{escape(state)}</b>{beside}</p>{_THEME_BUTTON}'
+        f'</div>{banner}<div class="hero"><div><h1>{escape(title)}</h1><p class="sub">{sub}</p></div>{figure}</div>'
+        f"{below}</header>"
+    )
+
+
+def large_figure(value: str, name: str = "") -> str:
+    """A number with its unit, and what it is, as HTML."""
+    number, _, unit = value.partition(" ")
+    unit = f"<small>{escape(unit)}</small>" if unit else ""
+    named = f"<span>{escape(name)}</span>" if name else ""
+    return f'<p class="figure"><b>{escape(number)}{unit}</b>{named}</p>'
+
+
+def small_figures(figures: Iterable[tuple[str, str]]) -> str:
+    """A row of names and values, given as text, as HTML."""
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
+    return f'<dl class="figures">{items}</dl>' if items else ""
 
 
 def page_text(

@@ -18,7 +18,18 @@ from penstock.report.cluster import cluster_cards, whole_graph_card
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
 from penstock.report.explanations import explanations_card
 from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card, settled_card
-from penstock.report.markup import THEME_BUTTON, breakable, card, cut, key, page_text, stage_look, unbroken
+from penstock.report.markup import (
+    breakable,
+    card,
+    cut,
+    key,
+    large_figure,
+    page_header,
+    page_text,
+    small_figures,
+    stage_look,
+    unbroken,
+)
 from penstock.report.run_folder import STAGES, RunRecord, StageRecord, graph_name, of_triples, read_run
 from penstock.report.run_logs import mapping, number, numbers, whole
 from penstock.report.timeline import numbering, steady_window, timeline_chart
@@ -56,12 +67,10 @@ def headline(run: RunRecord) -> str:
     """Title, state, the large figure, a row of smaller ones, and which stage limits the run."""
     word, look = _STATES.get(run.state, (run.state, "warn"))
     started = f"<span>{escape(moment(run.started))}</span>" if run.started else ""
-    below = " · ".join(f"<span>{escape(part)}</span>" for part in _subtitle(run))
-    return (
-        f'<header class="{look}"><div class="top"><p class="state"><b>{escape(word)}</b>{started}</p>'
-        f"{THEME_BUTTON}</div>{_banner(run)}"
-        f'<div class="hero"><div><h1>{escape(run_title(run))}</h1><p class="sub">{below}</p></div>{_figure(run)}</div>'
-        f"{_small_figures(run)}{_limit(run)}</header>"
+    sub = " · ".join(f"<span>{escape(part)}</span>" for part in _subtitle(run))
+    below = small_figures(_figures(run)) + _limit(run)
+    return page_header(
+        word, run_title(run), sub, look=look, beside=started, banner=_banner(run), figure=_figure(run), below=below
     )
 
 
@@ -106,17 +115,11 @@ def _figure(run: RunRecord) -> str:
         name = run.metric if run.metric in values else next(iter(values), None)
         if name is not None:
             so_far = " so far" if kind == "validation" and run.state in _UNFINISHED else ""
-            return _large(metric_value(name, values[name]), f"{kind} {metric_name(name)}{so_far}")
+            return large_figure(metric_value(name, values[name]), f"{kind} {metric_name(name)}{so_far}")
     losses = [each.loss for each in run.log.epochs if each.loss is not None]
     partial = number(run.result.get("loss_so_far"))
     losses = losses or ([partial] if partial is not None else [])
-    return _large(f"{losses[-1]:.4g}", "training loss") if losses else ""
-
-
-def _large(value: str, name: str) -> str:
-    figure, _, unit = value.partition(" ")
-    unit = f"<small>{escape(unit)}</small>" if unit else ""
-    return f'<p class="figure"><b>{escape(figure)}{unit}</b><span>{escape(name)}</span></p>'
+    return large_figure(f"{losses[-1]:.4g}", "training loss") if losses else ""
 
 
 def _validation(run: RunRecord) -> dict[str, float]:
@@ -147,7 +150,7 @@ def _banner(run: RunRecord) -> str:
     return "".join(f'<p class="banner">{escape(each)}</p>' for each in said if each)
 
 
-def _small_figures(run: RunRecord) -> str:
+def _figures(run: RunRecord) -> list[tuple[str, str]]:
     best, shown = run.best, _validation(run)
     epochs = whole(run.result.get("epochs")) or len(run.log.epochs)
     figures: list[tuple[str, str]] = []
@@ -173,9 +176,7 @@ def _small_figures(run: RunRecord) -> str:
         ("train loss", number(run.result.get("train_loss")), "{:.4g}".format),
         ("peak memory", run.peak_rss_mb, mebibytes),
     ]
-    figures += [(name, words(value)) for name, value, words in measured if value is not None]
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures)
-    return f'<dl class="figures">{items}</dl>' if items else ""
+    return figures + [(name, words(value)) for name, value, words in measured if value is not None]
 
 
 def _limit(run: RunRecord) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ def read_run(folder: Path) -> RunRecord:
     folder = Path(folder)
     document = _document(folder)
     problems: list[str] = []
-    job = _job(folder / "job.yaml", problems)
+    job = _beside(folder / "job.yaml", parse_yaml, "the settings", problems)
     log = read_metrics(folder / "metrics.jsonl")
     if log.unreadable:
         problems.append(f"{counted(log.unreadable, 'lines')} of metrics.jsonl could not be read.")
@@ -181,7 +182,7 @@ def read_run(folder: Path) -> RunRecord:
         job=job,
         log=log,
         trace=read_trace(folder / "events.jsonl"),
-        cluster=_cluster(folder / "cluster.json", problems),
+        cluster=_beside(folder / "cluster.json", json.loads, "the cluster's settings", problems),
         decided=mapping(document.get("decided")),
         silent_s=_silence(folder / "metrics.jsonl"),
         problems=problems,
@@ -214,23 +215,14 @@ def _document(folder: Path) -> dict[str, Any]:
     return document
 
 
-def _job(path: Path, problems: list[str]) -> dict[str, Any]:
+def _beside(path: Path, parse: Callable[[str], Any], lost: str, problems: list[str]) -> dict[str, Any]:
+    """A document beside `run.json`; empty where it is missing, or cannot be read, which is a problem."""
     if not path.is_file():
         return {}
     try:
-        return mapping(parse_yaml(read_document(path)))
+        return mapping(parse(read_document(path)))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        problems.append("job.yaml could not be read, so the settings are not shown.")
-        return {}
-
-
-def _cluster(path: Path, problems: list[str]) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return mapping(json.loads(read_document(path)))
-    except (OSError, ValueError, RecursionError):
-        problems.append("cluster.json could not be read, so the cluster's settings are not shown.")
+        problems.append(f"{path.name} could not be read, so {lost} are not shown.")
         return {}
 
 

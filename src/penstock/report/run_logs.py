@@ -38,9 +38,6 @@ def mapping(value: Any) -> dict[str, Any]:
     return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}
 
 
-_LARGEST = 1e100
-
-
 def numbers(value: Any) -> dict[str, float]:
     """The finite numbers of a mapping."""
     found = {key: number(each) for key, each in mapping(value).items()}

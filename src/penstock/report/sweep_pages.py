@@ -8,7 +8,7 @@ from typing import Any
 from penstock.formatting import counted
 from penstock.graph.files import write_whole
 from penstock.report.charts import Point, Series, exact, fitted, line_chart, logarithmic, spans_decades, time_unit
-from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
+from penstock.report.markup import card, cut, key, page_header, page_text, table
 from penstock.report.words import seconds
 
 # The page of a sweep: an iteration's time over the swept values, and the table of results.
@@ -22,11 +22,8 @@ def write_sweep_page(
 ) -> None:
     """Write a page that works offline; `head` and `cells` are the table as the command prints it."""
     fields = ", ".join(rows[0]["point"])
-    header = (
-        f'<header class="good"><div class="top"><p class="state"><b>sweep</b></p>{THEME_BUTTON}</div>'
-        f'<div class="hero"><div><h1>{escape(cut(title, 80))}</h1>'
-        f'<p class="sub"><span>{counted(len(rows), "combinations")} of {escape(fields)}</span></p></div></div></header>'
-    )
+    sub = f"<span>{counted(len(rows), 'combinations')} of {escape(fields)}</span>"
+    header = page_header("sweep", cut(title, 80), sub)
     cards = [_chart_card(rows), card("All combinations", table(head, cells), wide=True)]
     write_whole(path, page_text(title, header, cards, "Computed"))
 
@@ -82,11 +79,8 @@ def write_paths_page(
 ) -> None:
     """Write a page that works offline; `rows` and `bounds` are those of the JSON interface."""
     title = f"{application}: {workload}"
-    header = (
-        f'<header class="good"><div class="top"><p class="state"><b>paths</b></p>{THEME_BUTTON}</div>'
-        f'<div class="hero"><div><h1>{escape(title)}</h1><p class="sub"><span>at most {highest_rate / 1e6:.3g} million'
-        " requests per second can be served</span></p></div></div></header>"
-    )
+    sub = f"<span>at most {highest_rate / 1e6:.3g} million requests per second can be served</span>"
+    header = page_header("paths", title, sub)
     curves = _curves(rows)
     cards = [
         _chart("Median latency", "median_us", curves, rows, bounds, wide=True),

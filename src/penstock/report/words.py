@@ -64,6 +64,11 @@ def mebibytes(value: float) -> str:
     return f"{value * (1 << 20):.0f} B"
 
 
+def byte_size(size: float) -> str:
+    """The same for bytes."""
+    return mebibytes(size / (1 << 20))
+
+
 def short(count: float) -> str:
     """A count in a few characters: 950, 12.3 k, 4.56 M."""
     for unit in ("", " k", " M"):

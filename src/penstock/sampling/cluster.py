@@ -16,9 +16,9 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, Partition, assign
 from penstock.sampling.block import BatchKey, MiniBatch
+from penstock.sampling.entry import CLUSTERS_PER_BATCH, GraphSource, SamplerEntry, SamplerSettings, rule
 from penstock.sampling.homogeneous import Homogeneous, homogeneous, whole_graph
 from penstock.sampling.induced import Inducer, blocks_on
-from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, rule
 
 if TYPE_CHECKING:
     from penstock.sampling.device.hops import Tables
@@ -67,7 +67,8 @@ class ClusterSampler:
 
         largest = tuple(sorted(np.diff(self._starts).tolist(), reverse=True))
         hop = Induced(-1, rule("keep_inside"), None, ("place",))
-        return SubgraphProgram((hop,), True, None, self._tables, Members(largest), self.layers, self._places)
+        given = (hop,), Members(largest), self.layers, self._places
+        return SubgraphProgram(*given, totals=True, make_tables=self._tables)
 
     def _tables(self, topology: object) -> "Tables":
         import torch
@@ -131,6 +132,7 @@ def _build(source: GraphSource, settings: SamplerSettings) -> ClusterSampler:
 CLUSTER = SamplerEntry(
     "cluster",
     _build,
+    facts=CLUSTERS_PER_BATCH,
     joint=True,
     items_per_batch=lambda options: options.batch_size,
     uses_clusters=True,

@@ -29,7 +29,7 @@ PERMUTED = 4
 """Lists longer than this many fan-outs are not passed through: positions are those of a permutation."""
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out_indptr", "positions"))
 def draw_uniform(
     indptr: Array,
     original: Array,
@@ -58,14 +58,14 @@ def draw_uniform(
             out_indptr[row + 1] = used
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("sources",))
 def fetch(indices: Array, positions: Array, sources: Array) -> None:
     """The sources at some list positions."""
     for k in range(len(positions)):
         sources[k] = indices[positions[k]]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def count_edges(indptr: Array, vertices: Array, fanout: int, replace: bool) -> int:
     """The number of edges that a hop draws from some vertices."""
     total = 0
@@ -210,7 +210,7 @@ def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
     return weights, sums
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("sums",))
 def _sum_lists(indptr: Array, weights: Array, sums: Array) -> int:
     """Sum every list's weights; returns the position of an invalid weight, or -1."""
     for v in range(len(sums)):
@@ -323,7 +323,7 @@ class Conditions(NamedTuple):
     exclusion: Exclusion = NOTHING
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out_indptr", "positions", "out_weights"))
 def draw_admissible(
     indptr: Array,
     indices: Array,
@@ -363,7 +363,7 @@ def draw_admissible(
     return int(out_indptr[len(vertices)])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out_indptr", "positions"))
 def redraw_excluded(
     indptr: Array,
     indices: Array,
@@ -406,7 +406,7 @@ def redraw_excluded(
     return int(used)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("totals",))
 def total_whole(indptr: Array, vertices: Array, sums: Array, totals: Array) -> None:
     """The number of edges of each row's list, or their weight, where `sums` has it by vertex."""
     if len(sums):
@@ -417,7 +417,7 @@ def total_whole(indptr: Array, vertices: Array, sums: Array, totals: Array) -> N
             totals[row] = indptr[vertices[row] + 1] - indptr[vertices[row]]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("totals",))
 def total_admissible(
     indptr: Array, indices: Array, vertices: Array, rows: Array, conditions: Conditions, totals: Array
 ) -> None:

@@ -25,6 +25,7 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.owners import Book
 from penstock.sampling.block import BatchKey, MiniBatch
+from penstock.sampling.entry import ExplainedSamplingOptions, GraphSource, Locality, SamplerEntry, SamplerSettings
 from penstock.sampling.explanation import SamplingExplanation, Scores, check_scores
 from penstock.sampling.lists import DrawnNeighbours, ListSource, Readers
 from penstock.sampling.neighbours import NeighbourSampler
@@ -43,7 +44,6 @@ from penstock.sampling.parts.requests import (
     read_body,
 )
 from penstock.sampling.parts.service import MOST_EDGES
-from penstock.sampling.registry import ExplainedSamplingOptions, GraphSource, Locality, SamplerEntry, SamplerSettings
 from penstock.sampling.typed import NEIGHBOUR, TypedNeighbourSampler
 from penstock.wire.channel import PendingCall, RemoteError
 from penstock.wire.coflows import EXPLANATIONS, within_kind

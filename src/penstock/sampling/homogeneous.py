@@ -173,8 +173,7 @@ class Distribution:
 
     def draw(self, key: np.uint64, amount: int) -> tuple[Array, Array]:
         """`amount` vertices, and the probability of each in a single draw. None if there is no mass at all."""
-        points = np.empty(amount if self.total > 0 else 0)
-        unit_draws(key, 0, points)
+        points = unit_draws(key, amount if self.total > 0 else 0)
         places = np.minimum(np.searchsorted(self._running, points * self.total, "right"), self._last)
         below = np.where(places > 0, self._running[places - 1], 0.0)
         chances = (self._running[places] - below) / self.total if self.total > 0 else points

@@ -69,7 +69,7 @@ def blocks_on(graph: Homogeneous, inside: Induced, weights: Array | None, seeds:
     return [whole] * (layers - 1) + [final]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("place",))
 def _induce(indptr: Array, indices: Array, lists: Array, vertices: Array, place: Array) -> tuple[Array, Array, Array]:
     """Offsets, rows and positions of the edges among some vertices; `place` is all -1 before and after."""
     for row in range(vertices.shape[0]):

@@ -23,10 +23,10 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.entry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts, rule
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
 from penstock.sampling.lists import DrawnNeighbours, Readable, Readers, check_seeds, numbered
 from penstock.sampling.neighbours import ALL, check_fanouts
-from penstock.sampling.registry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts, rule
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
 LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True, device=_on_device)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def draw_shared(
     indptr: Array, indices: Array, names: Array, key: np.uint64, fanout: int, readers: Array
 ) -> tuple[Array, Array]:

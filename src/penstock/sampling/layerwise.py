@@ -20,8 +20,8 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, share_of
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.entry import LAYER_SIZES, DrawOptions, SamplerEntry, plain_fanouts, rule
 from penstock.sampling.homogeneous import Distribution, Homogeneous, NeighbourLists, Reader, homogeneous, importance
-from penstock.sampling.registry import DrawOptions, SamplerEntry, plain_fanouts, rule
 from penstock.sampling.relabel import PerThread, Rows, rows_for
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ FASTGCN = SamplerEntry(
     lambda source, settings: FastGCN(
         source.whole_lists("fastgcn"), plain_fanouts(settings.options), edges=settings.edges
     ),
+    facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
     device=_fastgcn_on_device,
@@ -207,6 +208,7 @@ LADIES = SamplerEntry(
     lambda source, settings: Ladies(
         source.whole_lists("ladies"), plain_fanouts(settings.options), edges=settings.edges
     ),
+    facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
     device=_ladies_on_device,

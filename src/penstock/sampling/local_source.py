@@ -1,4 +1,4 @@
-"""A graph in this process as the source of samplers (see `registry.GraphSource`)."""
+"""A graph in this process as the source of samplers (see `entry.GraphSource`)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,12 +9,12 @@ from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
+from penstock.sampling.entry import DrawOptions, Locality, ReadableLists
 from penstock.sampling.homogeneous import Homogeneous, whole_graph
 from penstock.sampling.labor import SharedLists
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import Lists as RelationLists
 from penstock.sampling.lists import ListSource, Readable
-from penstock.sampling.registry import DrawOptions, Locality, ReadableLists
 from penstock.sampling.temporal import clocks_of
 
 

@@ -178,7 +178,7 @@ def forget(place: Array, vertices: Array, known: int) -> None:
         place[vertices[row]] = -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("place", "vertices"))
 def number_seeds(seeds: Array, place: Array, vertices: Array) -> int:
     """Give the seeds the first rows; returns how many, or minus one minus the position of one that repeats."""
     count = len(seeds)

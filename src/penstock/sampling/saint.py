@@ -4,6 +4,7 @@
 have the estimator's weights.
 """
 
+from functools import cached_property
 from math import expm1, log1p
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,10 +17,10 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, key_of, share_of, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, MiniBatch
+from penstock.sampling.entry import SUBGRAPH_SIZE, GraphSource, SamplerEntry, SamplerSettings, rule
 from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, homogeneous, importance
 from penstock.sampling.induced import Induced as InducedLists
 from penstock.sampling.induced import Inducer, blocks_on
-from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings, rule
 
 if TYPE_CHECKING:
     from penstock.sampling.device.hops import Tables
@@ -224,7 +225,7 @@ class WalkDraws:
         return first + self._pairs[inside.edges] / self._counted if len(self._pairs) else first
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("mass",))
 def _add_first_visits(vertices: Array, indptr: Array, indices: Array, rows: Array, names: Array, mass: Array) -> int:
     """Add the probability of being the root or the first step; returns a vertex whose list is not ascending, or -1."""
     count = mass.shape[0]
@@ -248,7 +249,7 @@ def _start(key: np.uint64, order: Array, count: int, paths: Array) -> None:
         paths[j, 0] = _root(key, j * paths.shape[1], order, count)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("paths",))
 def _step(indptr: Array, indices: Array, rows: Array, key: np.uint64, t: int, paths: Array) -> None:
     """Make the t-th step of all walks of a stream; `rows` are those of the vertices that they have reached."""
     for j in range(paths.shape[0]):
@@ -280,7 +281,7 @@ def _choice(key: np.uint64, number: int, degree: int) -> int:
     return int(unit(draw(key, np.uint64(number))) * degree) if degree else -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("visits", "pairs"))
 def _count_later_visits(
     indptr: Array,
     indices: Array,
@@ -453,19 +454,24 @@ class Saint:
         with np.errstate(divide="ignore"):
             seed_weights = (1 / (self._trained * self._inclusion)).astype(np.float32)
         hop = Induced(-1, rule("keep_inside"), rule("weigh_inside"), ("place", "weights"))
-        return SubgraphProgram((hop,), True, seed_weights, self._tables, visits, self.layers)
+        given = (hop,), visits, self.layers
+        return SubgraphProgram(*given, totals=True, seed_weights=seed_weights, make_tables=self._tables)
 
     def _tables(self, topology: object) -> "Tables":
         import torch
 
-        graph, draws = self._graph.whole(), self._draws
-        every = np.arange(graph.count)
-        inside = InducedLists(every, graph.indptr, graph.indices, np.arange(len(graph.indices)))
-        weights = edge_weights(inside, draws.mass, draws.joint(inside), self.size)
-        tables = {"is_train": self._is_train.astype(np.int8), "weights": weights}
+        draws = self._draws
+        tables = {"is_train": self._is_train.astype(np.int8), "weights": self._all_weights}
         if isinstance(draws, VertexDraws | EdgeDraws):
             tables["running"], tables["total"] = draws.distribution.sums()
         return {name: torch.from_numpy(np.ascontiguousarray(table)) for name, table in tables.items()}
+
+    @cached_property
+    def _all_weights(self) -> Array:
+        """The weight of every edge of the graph."""
+        graph = self._graph.whole()
+        inside = InducedLists(np.arange(graph.count), graph.indptr, graph.indices, np.arange(len(graph.indices)))
+        return edge_weights(inside, self._draws.mass, self._draws.joint(inside), self.size)
 
     def _seeds_first(self, visited: Array) -> Array:
         """Every visited vertex once, in order of appearance, training vertices before others."""
@@ -524,6 +530,7 @@ def _entry(kind: str) -> SamplerEntry:
     return SamplerEntry(
         name,
         build,
+        facts=SUBGRAPH_SIZE,
         joint=True,
         items_per_batch=lambda options: 1,
         shuffles=False,

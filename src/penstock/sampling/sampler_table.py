@@ -1,13 +1,23 @@
-"""The samplers by name, which jobs choose from. A new one is a `SamplerEntry` in its module, and one line here."""
+"""The samplers by name, which jobs choose from. A new one is a `SamplerEntry` in its module, and one line here; a
+second one where it has `SamplerFacts` of its own.
+"""
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import name_in
 from penstock.registry import Registry
-from penstock.sampling.registry import DrawOptions, SamplerEntry
+from penstock.sampling.entry import (
+    CLUSTERS_PER_BATCH,
+    LAYER_SIZES,
+    SEEDS_ALONE,
+    SUBGRAPH_SIZE,
+    DrawOptions,
+    SamplerEntry,
+    SamplerFacts,
+)
 
 SAMPLERS: Registry[SamplerEntry] = Registry(
     "sampler",
@@ -31,12 +41,19 @@ DEFAULT_SAMPLER = "neighbour"
 SEEDS_ONLY = "seeds"
 """The sampler of models without layers."""
 
-SIZES: dict[str, dict[str, Any]] = {
-    **{key: {"fanouts": [2048, 2048, 2048]} for key in ("fastgcn", "ladies")},
-    **{key: {"batch_size": 4000} for key in ("saint-vertex", "saint-edge", "saint-walk")},
-    "cluster": {"batch_size": 4},
+_OWN_FACTS = {
+    **dict.fromkeys(SAMPLERS, SamplerFacts()),
+    **dict.fromkeys(("fastgcn", "ladies"), LAYER_SIZES),
+    **dict.fromkeys(("saint-vertex", "saint-edge", "saint-walk"), SUBGRAPH_SIZE),
+    "cluster": CLUSTERS_PER_BATCH,
+    SEEDS_ONLY: SEEDS_ALONE,
 }
-"""Defaults of samplers for which these fields count something else."""
+
+
+def sampler_facts(sampler: str) -> SamplerFacts:
+    """`SamplerEntry.facts` of a sampler; none of Penstock's own is imported for it."""
+    return _OWN_FACTS[sampler] if sampler in _OWN_FACTS else SAMPLERS[sampler].facts
+
 
 if TYPE_CHECKING:
     SamplerName = str
@@ -52,7 +69,7 @@ class SamplerOptions(DrawOptions):
     @model_validator(mode="after")
     def _sizes_of_sampler(self) -> Self:
         """Replace sizes that were not given by the sampler's defaults."""
-        for name, value in SIZES.get(self.sampler, {}).items():
+        for name, value in sampler_facts(self.sampler).sizes.items():
             if name not in self.model_fields_set:
                 setattr(self, name, value)
         return self

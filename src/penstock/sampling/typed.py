@@ -13,6 +13,7 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.draws import SCANNED
+from penstock.sampling.entry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.lists import (
     NO_LIMITS,
@@ -24,16 +25,13 @@ from penstock.sampling.lists import (
     check_typed_seeds,
     numbered,
 )
-from penstock.sampling.neighbours import ALL, NeighbourSampler
-from penstock.sampling.registry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
+from penstock.sampling.neighbours import NeighbourSampler
 from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
+from penstock.sampling.relations import Fanout, Relation, edge_type_among, fanouts_by_relation
 from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
 
 if TYPE_CHECKING:
     from penstock.sampling.device.program import DeviceProgram
-
-Relation = EdgeType | str
-"""An edge type, or its key `source__relation__destination`."""
 
 
 class TypedNeighbourSampler:
@@ -49,7 +47,7 @@ class TypedNeighbourSampler:
     def __init__(
         self,
         graph: Graph,
-        fanouts: Sequence[int | Mapping[Relation, int]],
+        fanouts: Sequence[Fanout],
         replace: bool = False,
         weight: str | None = None,
         original: Mapping[str, Array] | None = None,
@@ -64,7 +62,7 @@ class TypedNeighbourSampler:
                 f"Graph {graph.name!r} is a part of a cut graph: sample the whole graph.", code="whole-graph-needed"
             )
         check_graph(graph)
-        hops, names = _hops(graph.edges, fanouts), original or {}
+        hops, names = fanouts_by_relation(graph.edges, fanouts), original or {}
         check_way(relabel)
         clocks = {} if time is None else clocks_of(graph, time)
         how = replace, weight
@@ -80,7 +78,7 @@ class TypedNeighbourSampler:
     def over(
         cls,
         readable: Readable,
-        fanouts: Sequence[int | Mapping[Relation, int]],
+        fanouts: Sequence[Fanout],
         totals: bool = False,
         relabel: str = "auto",
         edges: bool = False,
@@ -93,7 +91,7 @@ class TypedNeighbourSampler:
         seed has a tree of its own, and may repeat.
         """
         check_way(relabel)
-        hops = _hops(readable.relations, fanouts)
+        hops = fanouts_by_relation(readable.relations, fanouts)
         followed = {kind: readable.relations[kind] for kind in _followed(readable.relations, hops)}
         sampler = cls.__new__(cls)
         sampler._edge_types = list(readable.relations)
@@ -284,45 +282,6 @@ def _numbered(drawn: DrawnNeighbours, sources: Rows, readers: Rows) -> Block:
     return Block(drawn.indptr, rows, sources.known, drawn.weights, edges=drawn.positions)
 
 
-def edge_type_named(graph: Graph, relation: Relation) -> EdgeType:
-    """The edge type given by key or as a type."""
-    return edge_type_among(list(graph.edges), relation)
-
-
-def edge_type_among(edge_types: Sequence[EdgeType], relation: Relation) -> EdgeType:
-    """The one of some edge types that is given by key or as a type."""
-    for kind in edge_types:
-        if relation in (kind, edge_key(kind)):
-            return kind
-    named = relation if isinstance(relation, str) else edge_key(relation)
-    raise PenstockError(
-        f"There is no relation {named!r}: the graph has {', '.join(map(edge_key, edge_types))}.", code="unknown-name"
-    )
-
-
-def _hops(edge_types: Iterable[EdgeType], fanouts: Sequence[int | Mapping[Relation, int]]) -> list[dict[EdgeType, int]]:
-    """Fan-outs of every hop by the relations that it follows."""
-    edge_types = list(edge_types)
-    if not fanouts:
-        raise PenstockError("There are no fan-outs: give one for every hop.", code="option-missing")
-    return [_by_relation(edge_types, fanout) for fanout in fanouts]
-
-
-def _by_relation(edge_types: list[EdgeType], fanout: int | Mapping[Relation, int]) -> dict[EdgeType, int]:
-    """One hop's fan-outs of the relations that it follows."""
-    if isinstance(fanout, Mapping):
-        found = {edge_type_among(edge_types, relation): number for relation, number in fanout.items()}
-    else:
-        found = dict.fromkeys(edge_types, fanout)
-    if any(number < ALL for number in found.values()) or not any(found.values()):
-        raise PenstockError(
-            f"The fan-out is {fanout}: give positive numbers, -1 for all neighbours, or 0 for relations that are not"
-            " followed.",
-            code="value-out-of-range",
-        )
-    return {kind: number for kind, number in found.items() if number}
-
-
 def _followed(edge_types: Iterable[EdgeType], hops: list[dict[EdgeType, int]]) -> list[EdgeType]:
     """Relations that some hop follows, in stored order."""
     return [kind for kind in edge_types if any(kind in hop for hop in hops)]
@@ -364,4 +323,5 @@ NEIGHBOUR = SamplerEntry(
     has_explained_form=True,
     device=_on_device,
     is_redefined=lambda options: any(most > SCANNED for hop in options.fanouts for most in _numbers(hop)),
+    device_types=True,
 )

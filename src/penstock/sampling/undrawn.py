@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.sampling.block import BatchKey, MiniBatch
+from penstock.sampling.entry import SEEDS_ALONE, GraphSource, SamplerEntry, SamplerSettings
 from penstock.sampling.lists import Readable, check_typed_seeds
 from penstock.sampling.neighbours import NeighbourSampler
-from penstock.sampling.registry import GraphSource, SamplerEntry, SamplerSettings
 from penstock.sampling.typed import NEIGHBOUR, TypedNeighbourSampler
 
 # All training vertices with their whole neighbourhoods: nothing is drawn, and an epoch is one step, or a few. Training
@@ -66,4 +66,4 @@ def _build_seeds(source: GraphSource, settings: SamplerSettings) -> SeedSampler:
     return SeedSampler(source.lists(settings.options).readable)
 
 
-SEEDS = SamplerEntry("seeds", _build_seeds, frozenset({"types", "exclude"}), per_layer="fanouts")
+SEEDS = SamplerEntry("seeds", _build_seeds, frozenset({"types", "exclude"}), SEEDS_ALONE, per_layer="fanouts")

@@ -7,10 +7,9 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from penstock.errors import PenstockError
-from penstock.graph.documents import AutoCount, StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import AutoCount, StrictDocument, read_yaml, validated
 from penstock.service import POLICIES
 from penstock.service.policies import (
     AGE_S,
@@ -116,13 +115,7 @@ class QueueTrace(StrictDocument):
 
 def read_queue_trace(path: Path) -> QueueTrace:
     """The trace file at `path`, checked."""
-    fields = read_yaml(path, "a trace of jobs")
-    try:
-        return QueueTrace.model_validate(fields)
-    except ValidationError as error:
-        raise PenstockError(
-            f"{path} is not a valid trace of jobs: {first_problem(error)}.", code="invalid-document"
-        ) from None
+    return validated(QueueTrace, read_yaml(path, "a trace of jobs"), f"{path} is not a valid trace of jobs")
 
 
 # Bounds that no schedule can beat, from the jobs' true times: on the makespan and on the mean completion. Both relax

@@ -7,7 +7,7 @@ from pathlib import Path
 from penstock.formatting import counted
 from penstock.graph.files import write_whole
 from penstock.report.charts import Axis, Point, Series, exact, fitted, line_chart, time_unit
-from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
+from penstock.report.markup import card, cut, key, large_figure, page_header, page_text, table
 from penstock.report.words import seconds
 from penstock.service import POLICIES
 from penstock.service.simulation import GB, JobOutcome, QueueOutcome, QueueTrace
@@ -44,15 +44,10 @@ def write_queue_page(
 
 def _headline(title: str, trace: QueueTrace, outcomes: Sequence[QueueOutcome]) -> str:
     first = outcomes[0]
-    number, _, unit = seconds(first.makespan_s).partition(" ")
     where = ", ".join(f"{each.name} with {each.memory_gb:g} GB" for each in trace.devices[:4])
-    return (
-        f'<header class="good"><div class="top"><p class="state"><b>simulated queue</b></p>{THEME_BUTTON}</div>'
-        f'<div class="hero"><div><h1>{escape(cut(title, 80))}</h1>'
-        f'<p class="sub"><span>{counted(len(first.jobs), "jobs")} on {escape(cut(where, 120))}</span></p></div>'
-        f'<p class="figure"><b>{number}<small>{unit}</small></b><span>until all jobs are done, under'
-        f" {escape(first.method)}</span></p></div></header>"
-    )
+    sub = f"<span>{counted(len(first.jobs), 'jobs')} on {escape(cut(where, 120))}</span>"
+    figure = large_figure(seconds(first.makespan_s), f"until all jobs are done, under {first.method}")
+    return page_header("simulated queue", cut(title, 80), sub, figure=figure)
 
 
 def _bound_sentence(bounds: dict[str, float]) -> str:

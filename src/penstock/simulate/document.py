@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from penstock.errors import PenstockError
-from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import StrictDocument, read_yaml, validated
 from penstock.simulate.llm.document import LlmDocument
 
 Name = Annotated[str, Field(min_length=1, max_length=80)]
@@ -155,10 +154,4 @@ class WorkloadDocument(StrictDocument):
 
 def read_workload(path: Path) -> WorkloadDocument:
     """The workload file at `path`, validated as far as possible without building it."""
-    fields = read_yaml(path, "a workload file")
-    try:
-        return WorkloadDocument.model_validate(fields)
-    except ValidationError as error:
-        raise PenstockError(
-            f"{path} is not a valid workload: {first_problem(error)}.", code="invalid-document"
-        ) from None
+    return validated(WorkloadDocument, read_yaml(path, "a workload file"), f"{path} is not a valid workload")

@@ -12,14 +12,20 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.inline_kernels import borrowed, inner
 from penstock.kernels import njit
-from penstock.simulate.heaps import least_leaf, leaves_for, pop_task, push_task
+from penstock.simulate.heaps import NONE, least_leaf, leaves_for, pop_task, push_task, set_leaf
 from penstock.simulate.rate_policy import Case
-from penstock.simulate.sharing.families import PRIORITY, PROPORTIONAL, SAME, let_in, let_out, open_groups, share_links
-from penstock.simulate.sharing.proportional import shift_load
+from penstock.simulate.sharing.groups import clear_group, enter, take_first, touch
+from penstock.simulate.sharing.priority import group_of_rank, open_ranks, share_by_rank
+from penstock.simulate.sharing.proportional import share_by_weight, shift_load
+from penstock.simulate.sharing.queues import join_queue, leave_queue, share_in_order
 from penstock.simulate.state import (
     AT_WORK,
+    BY_ARRIVAL,
+    BY_TIME_LEFT,
     CHANGES,
     DONE,
+    PRIORITY,
+    PROPORTIONAL,
     READY,
     STACKED,
     TIMED,
@@ -33,18 +39,31 @@ from penstock.simulate.state import (
 )
 from penstock.simulate.symmetry import MANY, quotient_of
 
+SAME = 1e-12  # relative: ends closer than this are one event
+
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def open_run(family: int, shape: Shape, routes: Routes, terms: Terms, scratch: EngineScratch) -> None:
     """Prepare the scratch memory for a new run."""
-    tree = scratch.tree
-    if family != PRIORITY or terms.rank.size == 1:
-        tree = tree[: 2 * leaves_for(routes.paths.shape[0])]
-    open_groups(
-        family, scratch.groups, tree, routes.links, routes.paths, scratch.spare, scratch.rows, scratch.closed,
-        scratch.numbers,
-    )  # fmt: skip
-    _open_iterations(shape.waits, scratch.waiting, scratch.ready, scratch.numbers)
+    links, paths, groups, numbers = routes.links, routes.paths, scratch.groups, scratch.numbers
+    one_group_per_path = family != PRIORITY or terms.rank.size == 1
+    scratch.tree[: 2 * leaves_for(paths.shape[0]) if one_group_per_path else scratch.tree.shape[0]] = np.inf
+    numbers[:] = 0
+    for link in range(links.shape[0]):
+        scratch.spare[0, link] = links[link].capacity
+        links[link].active = 0
+        links[link].load = 0.0
+        links[link].crossing = 0
+        links[link].dirty = 0
+    for path in range(paths.shape[0]):
+        paths[path].groups = NONE
+        paths[path].member = NONE
+        paths[path].filling = NONE
+        if family != PRIORITY:
+            clear_group(groups, path, path, 0, path, 0.0)
+    if family == PRIORITY:
+        open_ranks(groups, scratch.rows, scratch.closed, numbers)
+    _open_iterations(shape.waits, scratch.waiting, scratch.ready, numbers)
     scratch.clock[0] = 0.0
 
 
@@ -93,10 +112,21 @@ def run(
                 tasks, ended, ready, begins, owner, changes, numbers,
             )  # fmt: skip
             _release(now, starts, followers, lags, waiting, ended, ready, finishes, numbers)
-        share_links(
-            family, groups, flows, tree, links, crossing_paths, link_crossings, places, path_copies, paths, path_links,
-            order, touched, spare, rows, closed, dirty, ceiling, now, changes, numbers,
-        )  # fmt: skip
+        if family == PROPORTIONAL:
+            share_by_weight(
+                groups, flows, tree, links, crossing_paths, link_crossings, places, paths, path_links, dirty, ceiling,
+                now, changes, numbers,
+            )  # fmt: skip
+        elif family == PRIORITY:
+            share_by_rank(
+                groups, flows, tree, links, crossing_paths, link_crossings, places, path_copies, paths, path_links,
+                order, touched, spare, rows, closed, dirty, now, changes, numbers,
+            )  # fmt: skip
+        else:
+            share_in_order(
+                groups, flows, tree, links, paths, path_links, path_copies, order, spare, family == BY_TIME_LEFT, now,
+                changes, numbers,
+            )  # fmt: skip
         first = tree[1]
         if numbers[AT_WORK] > 0:
             first = min(first, ends[0])
@@ -169,13 +199,25 @@ def _begin(
             push_task(ends, tasks, numbers[AT_WORK], end, n * task_count + item)
             numbers[AT_WORK] += 1
         elif flow >= 0 and flow_path[flow] >= 0 and sizes[n, flow] > 0:
-            instance = n * sizes.shape[1] + flow
-            serial = let_in(
-                family, groups, flows, links, paths, path_links, link_crossings, places, path_copies, order, touched,
-                dirty, instance, flow_path[flow], _term(weight, n, flow), _term(size, n, flow), _term(rank, n, flow),
-                flow_copies[flow], now, changes, numbers,
-            )  # fmt: skip
+            instance, path, copies = n * sizes.shape[1] + flow, flow_path[flow], flow_copies[flow]
+            serial, served = instance, _term(size, n, flow)
+            if family == PROPORTIONAL:
+                enter(groups, flows, path, instance, served, copies, now)
+                shift_load(
+                    links, paths, path_links, link_crossings, places, path_copies, dirty, numbers, path,
+                    _term(weight, n, flow), copies,
+                )  # fmt: skip
+                serial = path
+            elif family == PRIORITY:
+                group = group_of_rank(groups, paths, numbers, path, _term(rank, n, flow), now)
+                touch(groups, touched, numbers, group)
+                enter(groups, flows, group, instance, served, copies, now)
+                serial = int(groups[group].serial)
+            else:
+                by_time_left = family == BY_TIME_LEFT
+                join_queue(groups, flows, paths, order, instance, path, served, by_time_left, now, changes, numbers)
             if owner.shape[0] > 0:
+                # The group whose speed the flow has.
                 owner[instance] = serial
         else:
             ended[numbers[STACKED]] = ready[k]
@@ -245,13 +287,26 @@ def _collect(
         ended[stacked] = (task // task_count) * items + task % task_count
         stacked += 1
     while tree[1] <= limit:
-        many = let_out(
-            family, groups, flows, tree, flow_copies, touched, least_leaf(tree), now, ended[stacked:], numbers
-        )
-        for _ in range(many):
-            n, flow = ended[stacked] // flow_count, ended[stacked] % flow_count
-            ended[stacked] = n * items + task_count + flow
+        first = stacked
+        group = least_leaf(tree)
+        set_leaf(tree, group, np.inf)
+        if family >= BY_ARRIVAL:
+            ended[stacked] = groups[group].root
             stacked += 1
+            leave_queue(groups, flows, group)
+        else:
+            if family == PRIORITY:
+                touch(groups, touched, numbers, group)
+            clock = flows[groups[group].root].key
+            groups[group].clock = clock
+            groups[group].since = now
+            while groups[group].root != NONE and flows[groups[group].root].key <= clock * (1 + SAME):
+                ended[stacked] = groups[group].root
+                stacked += 1
+                take_first(groups, flows, flow_copies, group)
+        for k in range(first, stacked):
+            n, flow = ended[k] // flow_count, ended[k] % flow_count
+            ended[k] = n * items + task_count + flow
             if family == PROPORTIONAL:
                 shift_load(
                     links, paths, path_links, link_crossings, places, path_copies, dirty, numbers, flow_path[flow],

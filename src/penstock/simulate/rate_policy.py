@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.graph.arrays import Array
 from penstock.simulate.amounts import Amounts
-from penstock.simulate.state import Routes, Shape, Terms
+from penstock.simulate.state import PRIORITY, Routes, Shape, Terms
 
 
 class Case(NamedTuple):
@@ -42,3 +42,10 @@ def terms_of(case: Case, weight: Array | None = None, size: Array | None = None,
         np.zeros((1, 1), np.int64) if rank is None else rank,
         np.inf,
     )
+
+
+def by_rank(
+    name: str, ranks: Callable[[Case], Array], orders: Callable[[Case], list[Array]] | None = None
+) -> RatePolicy:
+    """A policy of strict priority by int64 [iterations or 1, flows] ranks, smaller first; max-min among equals."""
+    return RatePolicy(name, PRIORITY, lambda case: terms_of(case, rank=ranks(case)), orders)

@@ -9,12 +9,11 @@ from penstock.graph.arrays import Array
 from penstock.hardware.machines import Network
 from penstock.simulate.amounts import Amounts, draw_amounts
 from penstock.simulate.engine import Executor
-from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
+from penstock.simulate.rate_policy import Case, RatePolicy, by_rank
 from penstock.simulate.rates import POLICIES
 from penstock.simulate.rates.compression import check_coflows, compressed
 from penstock.simulate.routes import routes_of
-from penstock.simulate.sharing.families import PRIORITY
-from penstock.simulate.state import shape_of
+from penstock.simulate.state import PRIORITY, shape_of
 from penstock.simulate.timeline import Timeline, step_seconds
 from penstock.simulate.workload import Workload
 
@@ -57,8 +56,9 @@ class Simulator:
 
     def under(self, ranks: Array) -> "Simulator":
         """The same under strict priority by `ranks`, entry [n, f]."""
-        policy = RatePolicy(self.policy.name, PRIORITY, lambda case: terms_of(case, rank=ranks))
-        return Simulator(self.load, self.network, self.amounts, policy, self.speeds)
+        return Simulator(
+            self.load, self.network, self.amounts, by_rank(self.policy.name, lambda case: ranks), self.speeds
+        )
 
     def makespan(self, placement: Array) -> float:
         """Seconds from the first start to the last end; nothing is recorded."""

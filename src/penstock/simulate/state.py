@@ -11,6 +11,10 @@ from penstock.graph.arrays import Array
 from penstock.simulate.heaps import tree_for
 from penstock.simulate.workload import Workload, successors
 
+# The ways of sharing that policies choose from. Kernels that take functions cannot be cached between processes, so they
+# get a number.
+PROPORTIONAL, PRIORITY, BY_ARRIVAL, BY_TIME_LEFT = range(4)
+
 # Flows that always have the same rate, those of one path and one rank, are a group.
 GROUP = np.dtype(
     [

@@ -106,16 +106,19 @@ def step_seconds(case: Case, ends: Array) -> float:
 
     For language models only forward and backward passes count: nothing waits for what follows the last of them.
     """
-    chosen = np.flatnonzero([kind in COMPUTING for kind in case.task_kinds])
-    tasks = chosen if len(chosen) else np.arange(case.shape.tasks)
-    last = ends[:, tasks].max(axis=1)
+    chosen = _computing(case)
+    last = ends[:, chosen if len(chosen) else np.arange(case.shape.tasks)].max(axis=1)
     return float((last[-1] - last[0]) / (len(last) - 1) if len(last) > 1 else last[0])
+
+
+def _computing(case: Case) -> Array:
+    return np.flatnonzero([kind in COMPUTING for kind in case.task_kinds])
 
 
 def bubble_fraction(timeline: Timeline, placement: Array) -> float | None:
     """What devices idle in a step, over what they compute in it, on average; None where nothing is a device."""
     case = timeline.case
-    chosen = np.flatnonzero([kind in COMPUTING for kind in case.task_kinds])
+    chosen = _computing(case)
     if len(chosen) == 0:
         return None
     step = step_seconds(case, timeline.ends)
@@ -149,7 +152,8 @@ def coflow_times(timeline: Timeline, kind: str | None = None) -> CoflowTimes:
     sends = (routes.flow_path >= 0) & (timeline.case.amounts.sizes > 0)
     if kind is not None:
         sends &= np.array([each == kind for each in load.flow_kinds], bool)
-    return summary(_completions(timeline, sends))
+    first, last, _ = _spans(timeline, sends)
+    return summary((last - first)[np.isfinite(first)])
 
 
 def coflow_rows(timeline: Timeline) -> list[dict[str, Any]]:
@@ -180,11 +184,6 @@ def summary(seconds: Array) -> CoflowTimes:
     if len(seconds) == 0:
         return CoflowTimes(0, 0.0, 0.0)
     return CoflowTimes(len(seconds), float(seconds.mean()), float(np.quantile(seconds, 0.95)))
-
-
-def _completions(timeline: Timeline, sends: Array) -> Array:
-    first, last, _ = _spans(timeline, sends)
-    return np.asarray((last - first)[np.isfinite(first)])
 
 
 def _spans(timeline: Timeline, sends: Array) -> tuple[Array, Array, Array]:

@@ -245,16 +245,9 @@ def _check_lengths(load: Workload) -> None:
     tasks, flows = load.tasks, load.flows
     if tasks == 0:
         raise PenstockError("The workload has no tasks: give it at least one.", code="missing-data")
-    wanted = {
-        "task_kinds": tasks,
-        "task_seconds": tasks,
-        "task_jobs": tasks,
-        "beside": tasks,
-        "flow_kinds": flows,
-        "sources": flows,
-    }
-    wanted |= {"targets": flows, "flow_bytes": flows, "coflows": flows, "after": len(load.before)}
-    wanted |= {"lags": len(load.before), "microbatches": flows, "layers": flows}
+    wanted = dict.fromkeys(("task_kinds", "task_seconds", "task_jobs", "beside"), tasks)
+    of_flows = ("flow_kinds", "sources", "targets", "flow_bytes", "coflows", "microbatches", "layers")
+    wanted |= dict.fromkeys(of_flows, flows) | dict.fromkeys(("after", "lags"), len(load.before))
     for each in fields(load):
         if each.name in wanted and len(getattr(load, each.name)) != wanted[each.name]:
             raise PenstockError(

@@ -77,6 +77,10 @@ class WorkloadBuilder:
             self.wait(item, item, 1)
         return item
 
+    def work(self, name: str, kind: str, seconds: float, beside: Item) -> Item:
+        """Add a task of a process, `beside` it, that does not wait for its own last iteration."""
+        return self.task(name, kind, seconds, follows_itself=False, beside=beside)
+
     def add_tasks(
         self,
         names: Sequence[str],

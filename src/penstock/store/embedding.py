@@ -153,7 +153,7 @@ def draw_rows(name: str, seed: int, names: Array | None, initial: InitialRows, o
         kernel(key_of(seed, "embedding/{}", name), names, initial.scale, out)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _draw_uniform(key: np.uint64, names: Array, bound: float, out: Array) -> None:
     width = out.shape[1]
     for i in range(len(names)):
@@ -161,7 +161,7 @@ def _draw_uniform(key: np.uint64, names: Array, bound: float, out: Array) -> Non
             out[i, k] = np.float32((2 * unit(draw(key, np.uint64(names[i] * width + k))) - 1) * bound)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _draw_normal(key: np.uint64, names: Array, deviation: float, out: Array) -> None:
     """The Box-Muller transform: one half of a draw is the angle, the other, which is never 0, the length."""
     width, half, part = out.shape[1], np.uint64(32), 1.0 / (1 << 32)

@@ -176,7 +176,7 @@ def _words(table: Array, out: Array, span: Span | None) -> tuple[Array, int, Arr
     return flat[0], first * size // np.dtype(word).itemsize, flat[1]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _gather(table: Array, first: int, out: Array, ids: Array) -> bool:
     line = max(1, LINE_BYTES // table.itemsize)
     for i in range(len(ids)):
@@ -191,7 +191,7 @@ def _gather(table: Array, first: int, out: Array, ids: Array) -> bool:
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out", "turn"))
 def _gather_in_turns(table: Array, first: int, out: Array, ids: Array, turn: Array, step: int) -> bool:
     line = max(1, LINE_BYTES // table.itemsize)
     while True:
@@ -209,7 +209,7 @@ def _gather_in_turns(table: Array, first: int, out: Array, ids: Array, turn: Arr
                 store_once(out, np.int64(i), np.int64(k), table[row, first + k])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _place(table: Array, first: int, out: Array, ids: Array, places: Array) -> bool:
     line = max(1, LINE_BYTES // table.itemsize)
     for i in range(len(ids)):
@@ -224,7 +224,7 @@ def _place(table: Array, first: int, out: Array, ids: Array, places: Array) -> b
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _spread(values: Array, out: Array, places: Array) -> None:
     for i in range(len(places)):
         place = places[i]

@@ -16,9 +16,9 @@ from penstock.graph.integrity import require_times
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned
+from penstock.sampling.entry import ExplainedSamplingOptions, SamplerSettings, check_supported
 from penstock.sampling.links import EdgeBatch, Exclude
 from penstock.sampling.local_source import LocalSource
-from penstock.sampling.registry import ExplainedSamplingOptions, SamplerSettings, check_supported
 from penstock.sampling.sampler_table import SAMPLERS, layer_count
 from penstock.sampling.temporal import OF_NODES, checked_times, just_before
 from penstock.train.job import Job

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.registry import Registry
+from penstock.sampling.entry import SamplerEntry
+from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import ExplainedExecution, SharedExecution
 from penstock.train.execution.support import (
@@ -47,8 +49,10 @@ class ExecutionMode:
     """Whether it is for sessions whose steps are captured."""
     among_workers: bool = False
     """Whether it is for sessions that several workers share."""
-    samplers: frozenset[str] | None = None
-    """The samplers that only this mode executes; None: all that no other mode claims."""
+    samplers: Callable[[SamplerEntry], bool] | None = None
+    """Whether only this mode, of those that fit a session, executes a sampler; None: it executes those that no other
+    mode claims.
+    """
     places_itself: bool = False
     """Whether it copies to the device by itself what it needs there, so that no graph is placed before."""
     reads_rows_once: bool = False
@@ -57,25 +61,24 @@ class ExecutionMode:
 
 def needs_placement(sampler: str) -> bool:
     """Whether a graph must be placed on a device before the execution mode is chosen."""
-    return not any(mode.places_itself and sampler in (mode.samplers or ()) for mode in _modes())
+    return not any(mode.places_itself for mode in _claiming(sampler))
 
 
 def reads_rows_again(sampler: str) -> bool:
     """Whether feature rows are read for every batch, rather than once for all steps."""
-    return not any(mode.reads_rows_once and sampler in (mode.samplers or ()) for mode in _modes())
+    return not any(mode.reads_rows_once for mode in _claiming(sampler))
 
 
 def choose_execution(session: Session, placed: "Placed | None" = None, group: WorkerGroup | None = None) -> Execution:
     """Choose the execution mode of a session, on the host or on a device, alone or among workers, and build it."""
     sampler = session.job.sampler
-    special = {name for mode in _modes() for name in mode.samplers or ()}
-    for mode in _modes():
+    for mode in _claiming(sampler) or [mode for mode in _modes() if mode.samplers is None]:
         fits = (mode.on_device, mode.captured, mode.among_workers) == (
             placed is not None,
             placed is not None and placed.is_captured,
             group is not None,
         )
-        if fits and (sampler in mode.samplers if mode.samplers is not None else sampler not in special):
+        if fits:
             reasons = reasons_against(mode.support, demands_of(session))
             if reasons:
                 remedy = "; change that, or use sampler neighbour" if mode.samplers else ""
@@ -88,6 +91,12 @@ def choose_execution(session: Session, placed: "Placed | None" = None, group: Wo
         f"Sampler {sampler} is not executed on this device or among several workers: use neighbour.",
         code="unsupported-combination",
     )
+
+
+def _claiming(sampler: str) -> list[ExecutionMode]:
+    """The modes of which one must execute a sampler; none where every other mode can."""
+    entry = SAMPLERS[sampler]
+    return [mode for mode in _modes() if mode.samplers is not None and mode.samplers(entry)]
 
 
 def _modes() -> list[ExecutionMode]:
@@ -150,6 +159,10 @@ def _whole_shared(session: Session, placed: "Placed | None", group: WorkerGroup 
     return SharedWholeExecution(session, group)
 
 
+def _makes_none(sampler: SamplerEntry) -> bool:
+    return not sampler.makes_batches
+
+
 EXECUTION_MODES: Registry[ExecutionMode] = Registry(
     "execution mode",
     "penstock.execution_modes",
@@ -160,20 +173,18 @@ EXECUTION_MODES: Registry[ExecutionMode] = Registry(
             ExecutionMode("device", _device, on_device=True),
             ExecutionMode("captured", _captured, CAPTURED, on_device=True, captured=True),
             ExecutionMode("shared", _shared, SHARED, among_workers=True),
-            ExecutionMode("explained", _explained, EXPLAINED, among_workers=True, samplers=frozenset({"explained"})),
+            ExecutionMode("explained", _explained, EXPLAINED, among_workers=True, samplers=lambda each: each.local),
             ExecutionMode("device-shared", _device_shared, SHARED, on_device=True, among_workers=True),
             ExecutionMode(
                 "captured-shared", _captured_shared, CAPTURED_SHARED, on_device=True, captured=True, among_workers=True
             ),
-            ExecutionMode(
-                "whole", _whole, WHOLE, samplers=frozenset({"whole"}), places_itself=True, reads_rows_once=True
-            ),
+            ExecutionMode("whole", _whole, WHOLE, samplers=_makes_none, places_itself=True, reads_rows_once=True),
             ExecutionMode(
                 "whole-shared",
                 _whole_shared,
                 WHOLE_SHARED,
                 among_workers=True,
-                samplers=frozenset({"whole"}),
+                samplers=_makes_none,
                 places_itself=True,
                 reads_rows_once=True,
             ),

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from penstock.cost.fit import fit_and_compare
@@ -274,17 +273,8 @@ def fitted_batches(name: str, device: str, found: list[MeasuredBatch]) -> Fitted
     work = [batch_work(each.simulated, each.operators) for each in found]
     held_out = [place in _HELD_OUT for place in range(len(found))]
     seconds = [each.seconds for each in found]
-    fit = fit_and_compare(work, seconds, held_out)
-    return FittedOperator(
-        name=name,
-        device=device,
-        rates=fit.rates,
-        ranges={"seconds": (min(seconds), max(seconds))},
-        fitted=held_out.count(False),
-        held_out=len(fit.errors),
-        mean_error=float(np.mean(fit.errors)),
-        p95_error=float(np.quantile(fit.errors, 0.95)),
-    )
+    fit = fit_and_compare(name, device, work, seconds, held_out)
+    return fit.model_copy(update={"ranges": {"seconds": (min(seconds), max(seconds))}})
 
 
 def _measured(model: CostModel, device: str, launched: bool = False) -> Iterator[MeasuredBatch]:

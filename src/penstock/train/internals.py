@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from penstock.graph.documents import AutoCount, split_commas
 from penstock.nn.options import ModelInternals
 from penstock.pipeline.options import PipelineInternals
-from penstock.sampling.registry import ExplainInternals
+from penstock.sampling.entry import ExplainInternals
 
 RowPath = Literal["cache", "pinned", "gathered"]
 _EVERY_PATH: frozenset[RowPath] = frozenset({"cache", "pinned", "gathered"})

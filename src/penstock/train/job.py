@@ -6,14 +6,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from penstock.errors import PenstockError
-from penstock.graph.documents import AutoCount, StrictDocument, first_problem, mapping_of_flag, read_yaml, yaml_text
+from penstock.graph.documents import AutoCount, StrictDocument, mapping_of_flag, read_yaml, validated, yaml_text
 from penstock.graph.files import write_whole
 from penstock.nn.layer_table import WITHOUT_LAYERS, ModelFields, ModelOptions
 from penstock.pipeline.options import PipelineFields, PipelineOptions
-from penstock.sampling.registry import ExplainedSamplingOptions
+from penstock.sampling.entry import ExplainedSamplingOptions
 from penstock.sampling.sampler_table import SEEDS_ONLY, SamplerOptions
 from penstock.store.initial_rows import checked_init
 from penstock.train.internals import BY_MACHINE, REMOVED, Internals, up_to_date
@@ -290,10 +290,7 @@ def refuse_unknown(fields: Iterable[str], where: str) -> None:
 
 def _checked(fields: Mapping[str, Any], where: str) -> Job:
     plain = {name: os.fsdecode(each) if isinstance(each, os.PathLike) else each for name, each in fields.items()}
-    try:
-        return Job.model_validate(plain)
-    except ValidationError as error:
-        raise PenstockError(f"{where}: {first_problem(error)}.", code="invalid-document") from None
+    return validated(Job, plain, where)
 
 
 def job_defaults() -> dict[str, Any]:

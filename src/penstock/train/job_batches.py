@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from penstock.cost.operators import OPERATORS, Rung
-from penstock.cost.step_prediction import LAYER_CALLS, counted_block
+from penstock.cost.step_prediction import counted_block, predicted_layers
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import offsets_of
@@ -83,7 +83,7 @@ def unknown_of(session: Session) -> list[str]:
         reasons.append("vertex embeddings are learned")
     if not getattr(session.model, "layerwise", False):
         reasons.append("the model is a module of the user's own")
-    elif job.model not in LAYER_CALLS:
+    elif LAYERS[job.model].calls is None:
         reasons.append(f"steps of model {job.model} were not measured")
     if not SAMPLERS[job.sampler].measured or not all(isinstance(fanout, int) for fanout in job.fanouts):
         reasons.append(f"sampler {job.sampler} as it is set was not measured")
@@ -99,7 +99,7 @@ def _check_known(session: Session) -> None:
     if reasons:
         raise PenstockError(
             f"The execution of this job cannot be predicted: {', '.join(reasons)}. Plan a job on the vertices of a"
-            f" graph with one type, with sampler neighbour and one of the models {', '.join(LAYER_CALLS)}.",
+            f" graph with one type, with sampler neighbour and one of the models {', '.join(predicted_layers())}.",
             code="unsupported-combination",
         )
 

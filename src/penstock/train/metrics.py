@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.errors import NotFinite, PenstockError, nearest
+from penstock.errors import NotFinite, PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tasks import TASK_FACTS, TaskFacts
+from penstock.registry import Registry
 
 # A metric by name, and the checks that all of them share.
 
@@ -268,21 +269,26 @@ def _hits(k: int) -> Metric:
     return Metric(f"hits@{k}", "higher", _for_links, lambda ranks, _: hits_at(ranks, k), "ranks")
 
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("accuracy", "higher", _for_classes, accuracy, "classes"),
-        Metric("macro-f1", "higher", _for_classes, macro_f1, "classes"),
-        Metric("micro-f1", "higher", _for_classes, micro_f1, "classes"),
-        Metric("roc-auc", "higher", _for_scored, roc_auc),
-        Metric("average-precision", "higher", _for_scored, average_precision),
-        Metric("mrr", "higher", _for_links, lambda ranks, _: mrr(ranks), "ranks"),
-        *(_hits(k) for k in (1, 3, 10, 50)),
-        Metric("mae", "lower", _for_numbers, mae),
-        Metric("rmse", "lower", _for_numbers, rmse),
-    )
-}
-"""By name; `metric_named` also accepts hits@k for any other k."""
+METRICS: Registry[Metric] = Registry(
+    "metric",
+    "penstock.metrics",
+    {
+        metric.name: metric
+        for metric in (
+            Metric("accuracy", "higher", _for_classes, accuracy, "classes"),
+            Metric("macro-f1", "higher", _for_classes, macro_f1, "classes"),
+            Metric("micro-f1", "higher", _for_classes, micro_f1, "classes"),
+            Metric("roc-auc", "higher", _for_scored, roc_auc),
+            Metric("average-precision", "higher", _for_scored, average_precision),
+            Metric("mrr", "higher", _for_links, lambda ranks, _: mrr(ranks), "ranks"),
+            *(_hits(k) for k in (1, 3, 10, 50)),
+            Metric("mae", "lower", _for_numbers, mae),
+            Metric("rmse", "lower", _for_numbers, rmse),
+        )
+    },
+    Metric,
+)
+"""`metric_named` also accepts hits@k for any other k."""
 
 
 def metric_named(name: str) -> Metric:
@@ -292,12 +298,12 @@ def metric_named(name: str) -> Metric:
     start, _, k = name.partition("@")
     if start == "hits" and k.isdecimal() and int(k) > 0:
         return _hits(int(k))
-    raise PenstockError(f"There is no metric {name!r}{nearest(name, METRICS)}", code="unknown-name")
+    raise METRICS.unknown(name)
 
 
 def metrics_for(task: str) -> list[str]:
     """Names of the metrics that fit a task."""
-    return [metric.name for metric in METRICS.values() if metric.fits(TASK_FACTS[task])]
+    return [name for name in METRICS.names() if METRICS[name].fits(TASK_FACTS[task])]
 
 
 def default_metric(task: str, multi_label: bool = False) -> Metric:

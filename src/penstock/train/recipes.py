@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import StrictDocument, read_yaml, validated
 
 _SEEDS = 10
 """Seeds behind most results; a recipe with another number says so."""
@@ -145,7 +145,4 @@ def _in_yaml(value: Any) -> str:
 
 
 def _read(path: Path) -> Recipe:
-    try:
-        return Recipe.model_validate(read_yaml(path, "a recipe"))
-    except ValidationError as error:
-        raise PenstockError(f"{path} is not a recipe: {first_problem(error)}.", code="invalid-document") from None
+    return validated(Recipe, read_yaml(path, "a recipe"), f"{path} is not a recipe")

@@ -1,6 +1,7 @@
 """Using a trained model: metrics, predictions and embeddings, with the user's own ids."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,51 +53,41 @@ def no_such_split(split: str) -> PenstockError:
     return PenstockError(f"The data has no split {split!r} to evaluate{hint}", code="split-missing")
 
 
-def predict_run(
-    path: Path,
-    out: Path,
-    split: str | None = None,
-    force: bool = False,
-    graph: Graph | None = None,
-    module: torch.nn.Module | None = None,
-    progress: Progress = SILENT,
-    trust_module: bool = False,
-    unchecked: bool = False,
-) -> int:
+def predict_run(path: Path, out: Path, split: str | None = None, force: bool = False, **opened: Any) -> int:
     """Write a table of predictions in the format of the file's extension; returns the number of rows.
 
-    `split` restricts them; None means everything.
+    `split` restricts them; None means everything. `opened` are arguments of `open_session`.
     """
-    check_table_file(out, force)
-    session = open_session(path, graph, module, progress, trust_module, unchecked)
-    table = predictions(session, split, progress)
-    write_table(table, out)
-    return int(table.num_rows)
+
+    def rows(session: Session, progress: Progress) -> pa.Table:
+        return predictions(session, split, progress)
+
+    return _write_rows(path, out, force, rows, **opened)
 
 
-def embed_run(
-    path: Path,
-    out: Path,
-    node_type: str | None = None,
-    force: bool = False,
-    graph: Graph | None = None,
-    module: torch.nn.Module | None = None,
-    progress: Progress = SILENT,
-    trust_module: bool = False,
-    unchecked: bool = False,
-) -> int:
+def embed_run(path: Path, out: Path, node_type: str | None = None, force: bool = False, **opened: Any) -> int:
     """Write a table of vertex embeddings in the format of the file's extension; returns the number of rows.
 
-    An embedding is the vertex's row before the model's last layer.
+    An embedding is the vertex's row before the model's last layer. `opened` are arguments of `open_session`.
     """
+
+    def rows(session: Session, progress: Progress) -> pa.Table:
+        name, values = embeddings(session, node_type, progress)
+        nodes = session.graph.nodes[name]
+        ids = original_ids(nodes, np.arange(nodes.count))
+        return pa.table({"id": ids, "embedding": _list_column(values.float().cpu().numpy())})
+
+    return _write_rows(path, out, force, rows, **opened)
+
+
+def _write_rows(
+    path: Path, out: Path, force: bool, rows: Callable[[Session, Progress], pa.Table], **opened: Any
+) -> int:
+    """Write the table that `rows` makes of a run's best model; returns its length."""
     check_table_file(out, force)
-    session = open_session(path, graph, module, progress, trust_module, unchecked)
-    name, values = embeddings(session, node_type, progress)
-    nodes = session.graph.nodes[name]
-    rows = np.arange(nodes.count)
-    columns = {"id": original_ids(nodes, rows), "embedding": _list_column(values.float().cpu().numpy())}
-    write_table(pa.table(columns), out)
-    return int(nodes.count)
+    table = rows(open_session(path, **opened), opened.get("progress", SILENT))
+    write_table(table, out)
+    return int(table.num_rows)
 
 
 def open_session(

@@ -103,7 +103,7 @@ def functions_of(job: Job, given: GivenFunctions = NOTHING_GIVEN, training: bool
 
     Where a model is only used (`training` is False), the run's loss and callbacks are not imported.
     """
-    for name in set(job.metrics) & set(METRICS):
+    for name in (each for each in job.metrics if each in METRICS):
         raise PenstockError(
             f"`metrics` names {name!r}, which is one of Penstock's: leave it out, or set `metric` to it to choose the"
             " best model by it. Functions of your own are FILE.py:NAME.",

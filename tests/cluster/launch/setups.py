@@ -11,7 +11,7 @@ from cluster_runs import MARK, marked_processes
 from forks import forking_process
 from penstock.cluster.layout import Setup, lay_out
 from penstock.hardware.cluster import ClusterDocument, FailureOptions, Machine
-from penstock.wire import make_credentials
+from penstock.wire.transport.tls import make_credentials
 
 
 def cluster_of(*machines: Machine, **fields) -> ClusterDocument:

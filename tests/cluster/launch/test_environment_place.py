@@ -13,7 +13,7 @@ from penstock.cluster.launch.job_processes import (
     read_secret,
 )
 from penstock.hardware.cluster import Machine
-from penstock.wire import Credentials
+from penstock.wire.transport.tls import Credentials
 from refusals import refused
 
 TORCHRUN = {

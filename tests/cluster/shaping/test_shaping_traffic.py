@@ -17,7 +17,10 @@ from penstock.cluster.shaping import (
     set_commands,
 )
 from penstock.hardware.cluster import Machine
-from penstock.wire import Endpoint, Message, WireOptions, make_credentials
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.options import WireOptions
+from penstock.wire.transport.tls import make_credentials
 from refusals import refused
 
 MARKED, CAPPED = 10, 40

@@ -114,7 +114,7 @@ def test_a_failed_batch_stops_those_behind_it(device):
 
 def test_an_epochs_order_and_keys_are_the_schedules(device):
     from penstock.graph.hashing import key_of
-    from penstock.pipeline import Schedule
+    from penstock.pipeline.schedule import Schedule
     from penstock.sampling.device.epoch import batch_keys, shuffled
 
     items = np.arange(5, 3005, 3)

@@ -7,8 +7,8 @@ import torch
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.sampling import BatchKey
+from penstock.sampling.entry import SamplerSettings
 from penstock.sampling.local_source import LocalSource
-from penstock.sampling.registry import SamplerSettings
 from penstock.sampling.sampler_table import SAMPLERS, SamplerOptions
 
 pytestmark = pytest.mark.gpu
@@ -124,3 +124,39 @@ def test_a_graph_without_edges_in_reach(device):
     host, drawn = both(graph_with_hubs(), device, **LABOR)
     seeds = np.arange(60, 70)
     assert_same(host.sample(seeds, BatchKey(0, 0, 0)), drawn.sample(seeds, BatchKey(0, 0, 0)))
+
+
+def even_rule():
+    """A rule of a user's own: sources with an even number, and a weight by the length of their list."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def keep_even(key, source, length, held, table_a, table_b, table_c, FANOUT: tl.constexpr):
+        return source % 2 == 0
+
+    @triton.jit
+    def weigh_length(source, length, position, held, table_a, table_b, table_c, FANOUT: tl.constexpr):
+        return length.to(tl.float32) + FANOUT
+
+    return keep_even, weigh_length
+
+
+def test_a_rule_of_ones_own(device):
+    pytest.importorskip("triton")
+    from penstock.sampling.device.hops import Topology
+    from penstock.sampling.device.program import DeviceProgram, Filtered
+    from penstock.sampling.device.sampler import DeviceSampler
+
+    graph, (keep, weigh), seeds = graph_with_hubs(), even_rule(), np.array([5, 61, 200, 31])
+    program = DeviceProgram((Filtered(3, lambda: keep, lambda: weigh),))
+    topology = Topology(torch.from_numpy(graph.indptr).to(device), torch.from_numpy(graph.indices).to(device))
+    (block,) = DeviceSampler(topology, program, device, edges=True).sample(seeds, BatchKey(0, 0, 0)).blocks
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    lists = [np.arange(graph.indptr[v], graph.indptr[v + 1]) for v in seeds]
+    kept = [positions[graph.indices[positions] % 2 == 0] for positions in lists]
+    np.testing.assert_array_equal(block.indptr.cpu().numpy(), np.cumsum([0, *map(len, kept)]))
+    np.testing.assert_array_equal(block.edges.cpu().numpy(), np.concatenate(kept))
+    weights = np.repeat([len(positions) + 3 for positions in lists], list(map(len, kept)))
+    np.testing.assert_array_equal(block.weights.cpu().numpy(), weights.astype(np.float32))

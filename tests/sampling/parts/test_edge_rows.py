@@ -26,8 +26,8 @@ from penstock.sampling.parts import (
     serve_lists,
 )
 from penstock.sampling.saint import Saint
-from penstock.store import LocalStore
 from penstock.store.parts import PartedStore, StoreService
+from penstock.store.source import LocalStore
 from refusals import refused
 
 SEEDS = np.array([7, 0, 299, 31, 150, 12])

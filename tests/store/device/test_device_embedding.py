@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.store import EmbeddingTable
 from penstock.store.device.embedding import DeviceEmbeddingTable
+from penstock.store.embedding import EmbeddingTable
 from refusals import refused
 
 pytestmark = pytest.mark.gpu

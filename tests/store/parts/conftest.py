@@ -9,7 +9,7 @@ from meeting_posts import meeting_posts
 from penstock import Graph, NodeSet
 from penstock.partition import Cut, cut
 from penstock.partition.folder import Partition
-from penstock.wire import Endpoint
+from penstock.wire.endpoint import Endpoint
 
 COUNT = 600
 

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
-from penstock.store import EmbeddingTable
+from penstock.store.embedding import EmbeddingTable
 from penstock.store.parts import OwnedEmbedding, Push, PushMissing, StepPast
 from penstock.store.parts import owned as staged_gradients
 from penstock.store.parts.embedding_files import Journal, _record, read_records
-from penstock.wire import Message
-from penstock.wire.message import encode
+from penstock.wire.message import Message, encode
 from refusals import refused
 
 COUNT, WIDTH, WORLD = 12, 3, 2

@@ -6,9 +6,9 @@ import pytest
 from penstock import Graph, NodeSet
 from penstock.errors import PenstockError
 from penstock.partition import Book
-from penstock.store import LocalStore
 from penstock.store.parts import PartedStore, StoreService, requests
-from penstock.wire import RemoteError
+from penstock.store.source import LocalStore
+from penstock.wire.channel import RemoteError
 from refusals import refused
 
 FIELDS = ["paper/x", "paper/wide", "paper/half", "paper/y", "paper/flag", "author/x/x"]

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from penstock.store import LocalStore
 from penstock.store.parts import PartedStore, StoreService
 from penstock.store.parts.remote_cache import CachePlan, CacheUse, ReadCounts, RemoteRowCache, plan_caches
+from penstock.store.source import LocalStore
 
 FIELDS = ["paper/x", "paper/wide", "author/x/x"]
 WIRE_TYPES = ["stored", "float16", "int8"]

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from penstock.store import EmbeddingTable
+from penstock.store.embedding import EmbeddingTable
 from penstock.store.initial_rows import InitialRows
 from penstock.store.parts import EmbeddingService, RemoteEmbedding, own_embedding
-from penstock.wire import Endpoint, Message, RemoteError, WireOptions, make_credentials
+from penstock.wire.channel import RemoteError
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
+from penstock.wire.options import WireOptions
+from penstock.wire.transport.tls import make_credentials
 from refusals import refused
 
 WIDTH, SEED, RATE = 4, 3, 0.1

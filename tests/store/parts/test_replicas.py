@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from penstock.store import LocalStore
 from penstock.store.parts import PartedStore, StochasticRounding, StoreService
 from penstock.store.parts.replicas import CHUNK_BYTES, HeldRows, ReplicaCopy, ReplicaReader, ReplicaService, RowPaths
 from penstock.store.parts.requests import FarRows
-from penstock.wire import Message
+from penstock.store.source import LocalStore
+from penstock.wire.message import Message
 from refusals import refused
 
 FIELD = "paper/x"

@@ -9,7 +9,7 @@ from penstock.partition import Book
 from penstock.partition.owners import split_by_owner
 from penstock.store.parts import requests
 from penstock.store.parts.row_encoding import PartRows, encoding_for
-from penstock.wire import Message
+from penstock.wire.message import Message
 from refusals import refused
 
 

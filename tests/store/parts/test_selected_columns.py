@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from penstock.store import LocalStore
 from penstock.store.parts import ColumnSelection, PartedStore, StoreService
+from penstock.store.source import LocalStore
 from penstock.wire.channel import RemoteError
 from penstock.wire.message import Message
 from refusals import refused

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from penstock.hardware.cluster import ClusterDocument
-from penstock.store import LocalStore
 from penstock.store.parts import ColumnSelection, PartedStore, StochasticRounding, StoreService
 from penstock.store.parts.narrow import WIDE
 from penstock.store.parts.row_encoding import PartRows, encoding_for
+from penstock.store.source import LocalStore
 from refusals import refused
 
 NARROW = ["float16", "int8"]

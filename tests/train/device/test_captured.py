@@ -125,7 +125,7 @@ def test_graphs_of_several_types(model, tmp_path):
     job = {**FEW, "model": model, "heads": 2}
     trained(typed_graph(), tmp_path / "cpu", **job, device="cpu")
     run = trained(typed_graph(), tmp_path / "gpu", **job, device="cuda")
-    assert run.result["placement"]["topology"] == "host"
+    assert run.result["placement"]["topology"] == "device"
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
 
 

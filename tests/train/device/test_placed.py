@@ -163,16 +163,17 @@ def test_hybrid_drawing_is_measured_or_forced(device_memory):
         assert "sample_on" in fields or any("a batch takes the device" in sentence for sentence in notes.said)
 
 
-def test_graphs_of_several_types_keep_their_lists_on_the_host(device_memory):
-    session = placed_session(typed_graph(), model="rgcn")
-    assert session.execution.placed.facts()["topology"] == "host"
-    assert_close(trained(session), plain(typed_graph(), model="rgcn"))
+def test_graphs_of_several_types(device_memory):
+    for capture in (True, False):
+        session = placed_session(typed_graph(), model="rgcn", capture=capture)
+        assert session.execution.placed.facts()["topology"] == "device"
+        assert_close(trained(session), plain(typed_graph(), model="rgcn"))
     with refused("unsupported-combination cache_rows"):
         placed_session(typed_graph(), placement={"features": "pinned", "cache_rows": 3})
     with refused("unsupported-combination"):
-        placed_session(typed_graph(), placement={"topology": "device"})
+        placed_session(typed_graph(), placement={"topology": "device"}, fanouts=[40, 2])
     with refused("unsupported-combination sample_on"):
-        placed_session(typed_graph(), sample_on="device")
+        placed_session(typed_graph(), sample_on="device", fanouts=[-1, 2])
 
 
 @pytest.mark.parametrize(

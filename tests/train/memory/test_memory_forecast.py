@@ -83,6 +83,7 @@ def test_every_model_is_traced(fields, device):
     [
         {"model": "gcn", "edge_weight": "auto"},
         {"model": "gine", "edge_features": ["far"]},
+        {"model": "gine", "edge_features": ["far"], "sampler": "whole", "layers": 2},
         {"model": "gatv2", "heads": 2, "edge_features": ["far"]},
         {"model": "transformer", "heads": 2, "attention_dropout": 0.2, "edge_features": ["edge_attr", "far"]},
     ],

@@ -34,7 +34,9 @@ from penstock.cluster.layout import Setup, read_setup
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
 from penstock.processes import polite_interrupt
-from penstock.wire import Channel, Endpoint, Message, PeerLost, PendingCall
+from penstock.wire.channel import Channel, PeerLost, PendingCall
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
 
 # The agent of a node, which starts the tasks that the launcher sends it and reports how they end.
 #

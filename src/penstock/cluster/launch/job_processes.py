@@ -17,7 +17,7 @@ from torch import distributed
 from penstock.errors import PenstockError
 from penstock.graph.files import read_document
 from penstock.hardware.cluster import LOOPBACK, Machine
-from penstock.wire import Credentials, make_credentials
+from penstock.wire.transport.tls import Credentials, make_credentials
 
 # The place of a process in its job (rank, node, world size), from the variables of torchrun or Slurm.
 #

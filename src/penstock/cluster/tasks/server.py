@@ -12,7 +12,8 @@ from penstock.graph.files import make_private_folder
 from penstock.store.parts.requests import checked
 from penstock.train.job import stored_job
 from penstock.train.run_files.checkpoints import DamagedState
-from penstock.wire import Endpoint, Message
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Message
 
 _PATIENCE = 0.25
 """Seconds that a request for weights waits before it is answered with a request to repeat it."""

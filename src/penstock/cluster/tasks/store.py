@@ -28,7 +28,7 @@ from penstock.store.parts import EmbeddingService, OwnedEmbedding, PartedStore, 
 from penstock.store.parts.replicas import HeldRows, ReplicaService
 from penstock.store.parts.service import IN_MEMORY
 from penstock.store.rows import by_counts, count_in_lists
-from penstock.wire import Message
+from penstock.wire.message import Message
 
 # The replicas of a run: what a store of one machine holds of other machines' parts.
 

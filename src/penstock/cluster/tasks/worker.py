@@ -42,7 +42,8 @@ from penstock.train.run_files.records import Events, FolderRecords, NoRecords, R
 from penstock.train.run_files.run_folder import METRICS, RunFolder
 from penstock.train.session import Session, run_facts
 from penstock.train.steps.group import RegroupError
-from penstock.wire import Message, PeerLost
+from penstock.wire.channel import PeerLost
+from penstock.wire.message import Message
 
 # Progress of a worker, shown by the controller.
 

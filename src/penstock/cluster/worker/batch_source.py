@@ -22,6 +22,7 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Schedule
 from penstock.sampling.block import BatchKey
 from penstock.sampling.cluster import clusters_from, clusters_of
+from penstock.sampling.entry import DrawOptions, ReadableLists
 from penstock.sampling.explained import ExplainedLists, ReachedParts
 from penstock.sampling.explanation import SamplingExplanation
 from penstock.sampling.links import EdgeBatch, Exclude
@@ -36,7 +37,6 @@ from penstock.sampling.parts import (
     parted_lists,
     serve_batches,
 )
-from penstock.sampling.registry import DrawOptions, ReadableLists
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.triples import TripleBatch
 from penstock.train.batch_source import BatchSource, batch_size_of, settings_of
@@ -45,8 +45,8 @@ from penstock.train.dataset.labels import labelled_vertices
 from penstock.train.dataset.prepared_graph import choose_task
 from penstock.train.job import Job, stored_job
 from penstock.train.session import Session
-from penstock.wire import Message
 from penstock.wire.coflows import PREPARATION, Coflow, within_coflow
+from penstock.wire.message import Message
 
 # Cluster-GCN's clusters on several machines: the first worker computes them and sends them to the others. METIS needs
 # the graph in one place: meanwhile the first worker has all lists in the original numbers (4 bytes per edge, 8 per
@@ -150,7 +150,7 @@ def _ask(parts: Parts) -> Array:
     return clusters
 
 
-# A partitioned graph as the source of samplers (see `sampling.registry.GraphSource`): lists are requested from the
+# A partitioned graph as the source of samplers (see `sampling.entry.GraphSource`): lists are requested from the
 # parts' owners. Samplers that read whole lists (`whole_lists`) keep, in every process that draws, the offsets of all
 # lists (8 bytes for each vertex), and what they compute beforehand:
 #
@@ -229,7 +229,7 @@ class PartedSource:
 
 
 class PartedLocality:
-    """A worker's machine among the parts (see `sampling.registry.Locality`)."""
+    """A worker's machine among the parts (see `sampling.entry.Locality`)."""
 
     def __init__(self, parts: Parts, job: Job, plain: ReadableLists) -> None:
         self._parts, self._job, self._plain = parts, job, plain

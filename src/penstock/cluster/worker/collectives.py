@@ -19,8 +19,8 @@ from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.train.steps.group import RegroupError
-from penstock.wire import Message
 from penstock.wire.coflows import GRADIENTS, NORMS, current_coflow, within_kind
+from penstock.wire.message import Message
 
 # The interface of a group of workers that sums and gathers numbers in one round.
 

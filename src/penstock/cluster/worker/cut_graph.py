@@ -28,7 +28,8 @@ from penstock.sampling.parts.remote import place_lists
 from penstock.sampling.temporal import OF_NODES
 from penstock.store.parts import PartedStore, StochasticRounding
 from penstock.store.source import LocalStore, RowSource
-from penstock.wire import Channel, Message, PendingCall
+from penstock.wire.channel import Channel, PendingCall
+from penstock.wire.message import Message
 
 # The parts that the tasks of a run map, validated before kernels read them.
 

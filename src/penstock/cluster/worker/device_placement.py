@@ -17,10 +17,10 @@ from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import Place, usable
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.sampler import DeviceSampler
-from penstock.store import CachedSource, RowSource, cached_source
 from penstock.store.device.copies import to_device
 from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
+from penstock.store.source import CachedSource, RowSource, cached_source
 from penstock.trace.allocations import UntraceableError
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import MemoryModel, PlacementDecision, decide, untraced_sentence

@@ -17,8 +17,8 @@ from penstock.cluster.worker.inputs import PartedInputs
 from penstock.train.session import Session
 from penstock.train.steps.group import RegroupError
 from penstock.train.steps.update import make_step
-from penstock.wire import Message
 from penstock.wire.coflows import GRADIENTS, within_kind
+from penstock.wire.message import Message
 
 # `clip` where several workers train: the norm is that of all workers' gradients together. Gradients of the model are
 # summed by the workers or by servers, those of learnable rows by their owners. Each of these answers with the squares

@@ -18,8 +18,8 @@ from penstock.store.embedding import row_optimiser
 from penstock.store.parts import RemoteEmbedding
 from penstock.train.dataset.inputs import CPU, Inputs, edge_rows, types_with
 from penstock.train.job import Job
-from penstock.wire import Message
 from penstock.wire.coflows import EMBEDDINGS, within_kind
+from penstock.wire.message import Message
 
 
 class AgreedTable:

@@ -15,7 +15,7 @@ from penstock.sampling.parts.requests import batch_messages
 from penstock.train.run_files.records import Events, NoRecords
 from penstock.train.session import Session
 from penstock.train.steps.group import DeviceSums
-from penstock.wire import own_meter
+from penstock.wire.channel import own_meter
 
 _STAGES = ("sample", "gather", "transfer", "compute")
 _LARGE = 1 << 18

@@ -49,7 +49,7 @@ from penstock.train.run_context import seeded
 from penstock.train.session import Session
 from penstock.train.tasks import NodeTask, Task
 from penstock.train.user_functions import UserFunctions, functions_of
-from penstock.wire import Message
+from penstock.wire.message import Message
 
 # A worker's paths to feature rows: the owners of parts, and the replicas that the cluster file places.
 

@@ -27,8 +27,9 @@ from penstock.sampling.parts import parted_sampler
 from penstock.train.session import Session
 from penstock.train.steps.group import RegroupError
 from penstock.train.whole.shared.interfaces import Tag
-from penstock.wire import Message, PendingCall
+from penstock.wire.channel import PendingCall
 from penstock.wire.coflows import ROWS, within_kind
+from penstock.wire.message import Message
 
 # The partitioned graph as training on the whole graph reads it.
 

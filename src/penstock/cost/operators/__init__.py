@@ -5,65 +5,38 @@ other files have the entries, by what operators do: `sampling`, `rows`, `neighbo
 operator is an entry in one of them and its line in `OPERATORS`.
 """
 
-from penstock.cost.operators.dense import (
-    ADD,
-    COLUMN_SUM,
-    DENSE,
-    DENSE_INPUT_GRADIENT,
-    DENSE_WEIGHT_GRADIENT,
-    LOSS,
-    OPTIMISER,
-    RELU_DROP,
-    RELU_DROP_BACKWARD,
-)
 from penstock.cost.operators.entry import Operator, Rung
-from penstock.cost.operators.neighbours import (
-    AGGREGATE,
-    AGGREGATE_BACKWARD,
-    AGGREGATE_TABLE,
-    ATTEND,
-    ATTEND_BACKWARD,
-    SCORES,
-    SELF_LOOPS,
-    TRANSPOSE,
-)
-from penstock.cost.operators.reduction import ALL_REDUCE
-from penstock.cost.operators.rows import COPY_DOWN, COPY_UP, GATHER, HOST_AGGREGATE, HOST_GATHER, PINNED_READ
-from penstock.cost.operators.sampling import SAMPLE
 from penstock.registry import Registry
 
 OPERATORS: Registry[Operator] = Registry(
     "operator",
     "penstock.operators",
     {
-        entry.name: entry
-        for entry in (
-            SAMPLE,
-            GATHER,
-            AGGREGATE,
-            AGGREGATE_TABLE,
-            AGGREGATE_BACKWARD,
-            TRANSPOSE,
-            ATTEND,
-            ATTEND_BACKWARD,
-            SCORES,
-            SELF_LOOPS,
-            DENSE,
-            DENSE_WEIGHT_GRADIENT,
-            DENSE_INPUT_GRADIENT,
-            RELU_DROP,
-            RELU_DROP_BACKWARD,
-            ADD,
-            COLUMN_SUM,
-            LOSS,
-            OPTIMISER,
-            COPY_UP,
-            COPY_DOWN,
-            PINNED_READ,
-            HOST_GATHER,
-            HOST_AGGREGATE,
-            ALL_REDUCE,
-        )
+        "sample": "penstock.cost.operators.sampling:SAMPLE",
+        "gather": "penstock.cost.operators.rows:GATHER",
+        "aggregate": "penstock.cost.operators.neighbours:AGGREGATE",
+        "aggregate_table": "penstock.cost.operators.neighbours:AGGREGATE_TABLE",
+        "aggregate_backward": "penstock.cost.operators.neighbours:AGGREGATE_BACKWARD",
+        "transpose": "penstock.cost.operators.neighbours:TRANSPOSE",
+        "attend": "penstock.cost.operators.neighbours:ATTEND",
+        "attend_backward": "penstock.cost.operators.neighbours:ATTEND_BACKWARD",
+        "scores": "penstock.cost.operators.neighbours:SCORES",
+        "self_loops": "penstock.cost.operators.neighbours:SELF_LOOPS",
+        "dense": "penstock.cost.operators.dense:DENSE",
+        "dense_weight_gradient": "penstock.cost.operators.dense:DENSE_WEIGHT_GRADIENT",
+        "dense_input_gradient": "penstock.cost.operators.dense:DENSE_INPUT_GRADIENT",
+        "relu_drop": "penstock.cost.operators.dense:RELU_DROP",
+        "relu_drop_backward": "penstock.cost.operators.dense:RELU_DROP_BACKWARD",
+        "add": "penstock.cost.operators.dense:ADD",
+        "column_sum": "penstock.cost.operators.dense:COLUMN_SUM",
+        "loss": "penstock.cost.operators.dense:LOSS",
+        "optimiser": "penstock.cost.operators.dense:OPTIMISER",
+        "copy_up": "penstock.cost.operators.rows:COPY_UP",
+        "copy_down": "penstock.cost.operators.rows:COPY_DOWN",
+        "pinned_read": "penstock.cost.operators.rows:PINNED_READ",
+        "host_gather": "penstock.cost.operators.rows:HOST_GATHER",
+        "host_aggregate": "penstock.cost.operators.rows:HOST_AGGREGATE",
+        "all_reduce": "penstock.cost.operators.reduction:ALL_REDUCE",
     },
     Operator,
 )

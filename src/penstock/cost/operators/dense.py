@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn import functional
 
-from penstock.cost.operators.entry import Operator, Run, Rung, rows
+from penstock.cost.operators.entry import Operator, Run, Rung, rows, work_of
 from penstock.nn.drop import relu_drop
 from penstock.nn.eager import eager
 from penstock.nn.operator_work import CHUNK, Amounts, Processor, Sizes, dense_gradient_work, dense_work, held_in_caches
@@ -138,15 +138,11 @@ def loss_work(sizes: Sizes, processor: Processor) -> Amounts:
     return {"calls": 1.0, "rows": sizes["rows"], "numbers": sizes["rows"] * sizes["classes"]}
 
 
-def optimiser_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Every weight with its two moments, and some calls for each tensor."""
-    return {"calls": 1.0, "tensors": sizes["tensors"], "numbers": sizes["numbers"]}
-
-
 LOSS = Operator("loss", lambda rung: {"rows": len(rung.seeds), "classes": rung.out}, loss_work, _loss)
 OPTIMISER = Operator(
     "optimiser",
     lambda rung: {"tensors": _tensors(rung), "numbers": _tensors(rung) * rung.width * rung.out},
-    optimiser_work,
+    # Every weight with its two moments, and some calls for each tensor.
+    work_of("tensors", "numbers"),
     _optimiser,
 )

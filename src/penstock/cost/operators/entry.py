@@ -60,6 +60,11 @@ class Operator:
     """Whether a training step calls it for gradients."""
 
 
+def work_of(*sizes: str) -> Callable[[Sizes, Processor], Amounts]:
+    """Work that is some of the sizes themselves, beside the call."""
+    return lambda given, processor: {"calls": 1.0, **{name: given[name] for name in sizes}}
+
+
 def rows(count: int, width: int, device: torch.device, gradient: bool = False) -> torch.Tensor:
     """A matrix whose memory has been touched."""
     return torch.ones(count, width, device=device, requires_grad=gradient)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from penstock.cost.operators.dense import pass_work
-from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, rows
+from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, rows, work_of
 from penstock.nn.aggregation import aggregate
 from penstock.nn.attention import attend
 from penstock.nn.derived import transposed, with_self_loops
@@ -142,11 +142,6 @@ def _score_work(sizes: Sizes, written: float, processor: Processor) -> Amounts:
     return in_chunks({"scores": sizes["edges"] * sizes["heads"]}, numbers, processor)
 
 
-def loops_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """Several passes over the edges."""
-    return {"calls": 1.0, "dst": sizes["dst"], "edges": sizes["edges"]}
-
-
 ATTEND = Operator("attend", _attention_sizes, attend_work, _attend, divided=True)
 ATTEND_BACKWARD = Operator(
     "attend_backward", _attention_sizes, attend_backward_work, _attend_backward, divided=True, backward=True
@@ -157,7 +152,8 @@ SCORES = Operator(
 SELF_LOOPS = Operator(
     "self_loops",
     lambda rung: {name: size for name, size in _attention_sizes(rung).items() if name in ("dst", "edges")},
-    loops_work,
+    # Several passes over the edges.
+    work_of("dst", "edges"),
     _loops,
     devices=frozenset({"cpu"}),
     cores=1.0,

@@ -13,20 +13,14 @@ from typing import Any
 import torch
 from torch import distributed
 
-from penstock.cost.operators.entry import Operator, Rung
+from penstock.cost.operators.entry import Operator, Rung, work_of
 from penstock.errors import PenstockError
-from penstock.nn.operator_work import Amounts, Processor, Sizes
 from penstock.processes import start_python
 
 _REPEATS = 7
 _PATIENCE = 60.0
 """Seconds for the other process to start and to answer."""
 _OTHER = f"from {__name__} import answer_sums; answer_sums()"
-
-
-def reduce_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """A latency, and the bytes of the vector."""
-    return {"calls": 1.0, "bytes": sizes["bytes"]}
 
 
 def measure_reduction(rungs: list[Rung]) -> list[list[float]]:
@@ -81,7 +75,8 @@ def _numbers(rung: Rung) -> int:
 ALL_REDUCE = Operator(
     "all_reduce",
     lambda rung: {"bytes": 4 * _numbers(rung), "workers": 2},
-    reduce_work,
+    # A latency, and the bytes of the vector.
+    work_of("bytes"),
     measure_all=measure_reduction,
     devices=frozenset({"cpu"}),
     cores=1.0,

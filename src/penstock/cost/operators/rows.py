@@ -5,15 +5,14 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from penstock.cost.operators.entry import Operator, Run, Rung, rows
+from penstock.cost.operators.entry import Operator, Run, Rung, rows, work_of
 from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
 from penstock.nn.operator_work import Amounts, Processor, Sizes, held_in_caches, rows_in_no_order
 from penstock.nn.table_aggregation import TableLists, readable, shared_aggregation
-from penstock.store import gather_rows
 from penstock.store.device.copies import page_locked
 from penstock.store.device.host_paths import HostThreads
-from penstock.store.rows import shared_gather
+from penstock.store.rows import gather_rows, shared_gather
 
 # Copying a batch's rows out of a table of features, by one thread of the host or by a device.
 
@@ -148,6 +147,10 @@ def _copied_numbers(rung: Rung) -> int:
     return rung.batch.blocks[0].num_src * rung.width
 
 
+def _copied_bytes(rung: Rung) -> dict[str, float]:
+    return {"bytes": 4 * _copied_numbers(rung)}
+
+
 def _up(rung: Rung, device: torch.device) -> Run:
     source = torch.ones(_copied_numbers(rung)).pin_memory()
     target = torch.empty(_copied_numbers(rung), device=device)
@@ -168,11 +171,6 @@ def _pinned(rung: Rung, device: torch.device) -> Run:
     table = PinnedTable(page_locked(shape, torch.float32, device, lambda rows: rows.fill_(1)), device)
     ids = torch.from_numpy(rung.batch.vertices[rung.batch.node_type]).to(device, torch.int64) * spread
     return lambda: table.gather(ids)
-
-
-def copy_work(sizes: Sizes, processor: Processor) -> Amounts:
-    """A latency for each copy, and its bytes."""
-    return {"calls": 1.0, "bytes": sizes["bytes"]}
 
 
 def pinned_work(sizes: Sizes, processor: Processor) -> Amounts:
@@ -201,12 +199,8 @@ def _spread(rung: Rung) -> int:
     return _WIDEST_SPREAD if is_largest else _SPREAD
 
 
-COPY_UP = Operator(
-    "copy_up", lambda rung: {"bytes": 4 * _copied_numbers(rung)}, copy_work, _up, devices=_GPU, first_use=True
-)
-COPY_DOWN = Operator(
-    "copy_down", lambda rung: {"bytes": 4 * _copied_numbers(rung)}, copy_work, _down, devices=_GPU, first_use=True
-)
+COPY_UP = Operator("copy_up", _copied_bytes, work_of("bytes"), _up, devices=_GPU, first_use=True)
+COPY_DOWN = Operator("copy_down", _copied_bytes, work_of("bytes"), _down, devices=_GPU, first_use=True)
 PINNED_READ = Operator(
     "pinned_read",
     lambda rung: {

@@ -115,7 +115,11 @@ def dense_rows(entries: Entries) -> Array:
 
 
 def _misfit(what: str, why: str) -> PenstockError:
-    return PenstockError(f"The {what} do not fit together ({why}): make the archive again.", code="shape-mismatch")
+    return _misshapen(f"The {what} do not fit together ({why})")
+
+
+def _misshapen(what: str) -> PenstockError:
+    return PenstockError(f"{what}: make the archive again.", code="shape-mismatch")
 
 
 _Archive = Mapping[str, Array]
@@ -167,7 +171,7 @@ def _one_type(archive: _Archive, split: int) -> _Pieces:
         )
     indptr = indptr.astype(np.int64, copy=False)
     if len(indptr) != count + 1 or int(indptr[-1]) != len(indices) or np.any(np.diff(indptr) < 0):
-        raise PenstockError("indptr does not fit num_nodes and indices: make the archive again.", code="shape-mismatch")
+        raise _misshapen("indptr does not fit num_nodes and indices")
     nodes = _nodes(archive, count, split)
     if "original_id" in archive:
         nodes = replace(nodes, ids=array_ids(archive["original_id"], "original_id"))
@@ -314,9 +318,7 @@ def _ends(archive: _Archive, key: str) -> tuple[Array, Array]:
     """The two rows of an array of pairs."""
     pairs = archive[key]
     if pairs.ndim != 2 or len(pairs) != 2:
-        raise PenstockError(
-            f"{key} has shape {pairs.shape} where [2, edges] is needed: make the archive again.", code="shape-mismatch"
-        )
+        raise _misshapen(f"{key} has shape {pairs.shape} where [2, edges] is needed")
     return pairs[0], pairs[1]
 
 
@@ -324,10 +326,7 @@ def _columns(archive: _Archive, key: str) -> tuple[Array, ...]:
     """The three columns of an array of triples."""
     triples = archive[key]
     if triples.ndim != 2 or triples.shape[1] != 3:
-        raise PenstockError(
-            f"{key} has shape {triples.shape} where [triples, 3] is needed: make the archive again.",
-            code="shape-mismatch",
-        )
+        raise _misshapen(f"{key} has shape {triples.shape} where [triples, 3] is needed")
     return tuple(triples.T)
 
 
@@ -337,7 +336,9 @@ def _splits(archive: _Archive, count: int, split: int) -> dict[str, Array]:
     for key in archive:
         if found := _MASK.fullmatch(key):
             mask = archive[key]
-            _check_mask(key, mask, count)
+            if mask.ndim not in (1, 2) or mask.shape[-1] != count or mask.dtype.kind not in "biuf":
+                needed = f"a boolean [{count}] or [splits, {count}] is needed"
+                raise _misshapen(f"{key} is {mask.dtype} of shape {mask.shape} where {needed}")
             several = enumerate(mask) if mask.ndim == 2 else [(int(found[2] or 0), mask)]
             masks.setdefault(found[1], []).extend(several)
     splits = {}
@@ -359,12 +360,3 @@ def _has_several_splits(archive: Archive) -> bool:
         (found := _MASK.search(key)) and found[1].endswith("train") and (found[2] or archive[key].ndim == 2)
         for key in archive
     )
-
-
-def _check_mask(key: str, mask: Array, count: int) -> None:
-    if mask.ndim not in (1, 2) or mask.shape[-1] != count or mask.dtype.kind not in "biuf":
-        raise PenstockError(
-            f"{key} is {mask.dtype} of shape {mask.shape} where a boolean [{count}] or [splits, {count}] is needed:"
-            " make the archive again.",
-            code="shape-mismatch",
-        )

@@ -54,15 +54,12 @@ class RawGraph:
     edges: dict[EdgeType, RawEdges]
 
 
-def field_name(stored: str) -> str:
-    """The field an OGB array becomes."""
-    return _NAMES.get(stored, stored)
-
-
 def tidy(fields: Mapping[str, Array]) -> dict[str, Array]:
     """Fields under Penstock's names; a single column that is not a feature matrix becomes a plain list of values."""
     return {
-        field_name(key): values[:, 0] if key not in _NAMES and values.ndim == 2 and values.shape[1] == 1 else values
+        _NAMES.get(key, key): values[:, 0]
+        if key not in _NAMES and values.ndim == 2 and values.shape[1] == 1
+        else values
         for key, values in fields.items()
     }
 
@@ -95,12 +92,12 @@ _BLOCK_BYTES = 16 << 20
 
 def read_table(path: Path, rows: int, dtype: Any = None) -> Array:
     """[rows, columns] of one type; without a `dtype`, int64 if all values are integers, else float32."""
-    if dtype is None:
-        try:
-            return _fill(path, rows, np.dtype(np.int64))
-        except _NotWholeError:
-            return _fill(path, rows, np.dtype(np.float32))
-    return _fill(path, rows, np.dtype(dtype))
+    try:
+        return _fill(path, rows, np.dtype(dtype or np.int64))
+    except _NotWholeError:
+        if dtype is not None:
+            raise
+        return _fill(path, rows, np.dtype(np.float32))
 
 
 def read_pairs(path: Path, rows: int, num_sources: int, num_destinations: int) -> tuple[Array, Array]:
@@ -127,14 +124,18 @@ def read_words(path: Path) -> list[list[str]]:
         with open_regular(path) as packed, gzip.open(packed, "rt", newline="") as file:
             return [row for row in csv.reader(file) if row]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
+        raise _DamagedError(f"{path} cannot be read ({error})") from None
 
 
-class _NotWholeError(PenstockError):
+class _DamagedError(PenstockError):
+    """A file of the set does not hold what it should."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: download the set again.", code="damaged-file")
+
+
+class _NotWholeError(_DamagedError):
     """A file that was read as whole numbers holds something else."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence, code="damaged-file")
 
 
 def _fill(path: Path, rows: int, dtype: np.dtype[Any]) -> Array:
@@ -152,17 +153,12 @@ def _checked_blocks(path: Path, rows: int, dtype: np.dtype[Any], columns: int) -
     done = 0
     for block in _blocks(path, dtype):
         if len(block) != columns:
-            raise PenstockError(
-                f"{path} has {len(block)} columns where {columns} are needed: download the set again.",
-                code="damaged-file",
-            )
+            raise _DamagedError(f"{path} has {len(block)} columns where {columns} are needed")
         done += len(block[0])
         if done <= rows:
             yield block
     if done != rows:
-        raise PenstockError(
-            f"{path} has {done:,} rows where the set says {rows:,}: download the set again.", code="damaged-file"
-        )
+        raise _DamagedError(f"{path} has {done:,} rows where the set says {rows:,}")
 
 
 def _blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[Array]]:
@@ -182,15 +178,13 @@ def _blocks(path: Path, dtype: np.dtype[Any]) -> Iterator[list[Array]]:
         )
         for batch in reader:
             if dtype.kind == "i" and any(column.null_count for column in batch.columns):
-                raise _NotWholeError(f"{path} has an empty value where an integer is needed: download the set again.")
+                raise _NotWholeError(f"{path} has an empty value where an integer is needed")
             yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
     except pa.ArrowInvalid as error:
-        sentence = f"{path} cannot be read ({error}): download the set again."
-        if dtype.kind == "i":
-            raise _NotWholeError(sentence) from None
-        raise PenstockError(sentence, code="damaged-file") from None
+        kind = _NotWholeError if dtype.kind == "i" else _DamagedError
+        raise kind(f"{path} cannot be read ({error})") from None
     except (OSError, EOFError) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
+        raise _DamagedError(f"{path} cannot be read ({error})") from None
 
 
 def _num_columns(path: Path) -> int:
@@ -199,7 +193,7 @@ def _num_columns(path: Path) -> int:
         with open_regular(path) as packed, gzip.open(packed, "rb") as file:
             first = file.readline()
     except (OSError, EOFError, zlib.error) as error:
-        raise PenstockError(f"{path} cannot be read ({error}): download the set again.", code="damaged-file") from None
+        raise _DamagedError(f"{path} cannot be read ({error})") from None
     return first.count(b",") + 1 if first.strip() else 0
 
 
@@ -217,7 +211,7 @@ def read_binary(raw: Path) -> RawGraph:
     arrays = _arrays(path)
     for key in ("num_nodes_list", "edge_index"):
         if key not in arrays:
-            raise PenstockError(f"{path} has no array {key!r}: download the set again.", code="damaged-file")
+            raise _DamagedError(f"{path} has no array {key!r}")
     count = only_count(arrays["num_nodes_list"], path)
     sources, destinations = arrays["edge_index"]
     fields = tidy({key: values for key, values in arrays.items() if key.startswith("node_")})
@@ -260,17 +254,12 @@ def _arrays(path: Path) -> dict[str, Array]:
         with closing(Archive(path)) as archive:
             return dict(archive)
     except PenstockError as error:
-        raise PenstockError(
-            f"{path} cannot be read ({str(error).removesuffix('.')}): download the set again.", code="damaged-file"
-        ) from None
+        raise _DamagedError(f"{path} cannot be read ({str(error).removesuffix('.')})") from None
 
 
 def _of(stored: dict[str, dict[str, Array]], name: str, path: Path) -> dict[str, Array]:
     if name not in stored:
-        raise PenstockError(
-            f"{path} names node type {name!r}, which num_nodes_dict.npz does not: download the set again.",
-            code="damaged-file",
-        )
+        raise _DamagedError(f"{path} names node type {name!r}, which num_nodes_dict.npz does not")
     return stored[name]
 
 
@@ -300,12 +289,11 @@ def read_typed_text(raw: Path) -> RawGraph:
     if more:
         raise PenstockError(f"{raw} holds {1 + len(more)} graphs: Penstock trains on one.", code="wrong-file")
     counts = {name: int(number) for name, number in zip(names, numbers, strict=True)}
-    fields, edges = {}, {}
-    for name, count in counts.items():
-        fields[name] = {
-            **_fields(raw / "node-feat" / name, "node", count),
-            **_labels(raw / "node-label" / name, count),
-        }
+    edges = {}
+    fields = {
+        name: _fields(raw / "node-feat" / name, "node", count) | _labels(raw / "node-label" / name, count)
+        for name, count in counts.items()
+    }
     for source, relation, destination in read_words(raw / "triplet-type-list.csv.gz"):
         folder = raw / "relations" / "___".join((source, relation, destination))
         for end in (source, destination):
@@ -432,9 +420,7 @@ def load_saved(path: Path) -> Any:
             code="untrusted-code",
         ) from None
     except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        raise PenstockError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}): download the set again.", code="damaged-file"
-        ) from None
+        raise _DamagedError(f"{path} cannot be read ({str(error).splitlines()[0]})") from None
 
 
 def _array_makers() -> list[Any]:
@@ -547,16 +533,13 @@ def _triples(arrays: Links, where: str) -> Triples:
 
 def _columns(pairs: Array, where: str) -> tuple[Array, Array]:
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise PenstockError(
-            f"{where} has edges of shape {pairs.shape} where [m, 2] is needed: download the set again.",
-            code="damaged-file",
-        )
+        raise _DamagedError(f"{where} has edges of shape {pairs.shape} where [m, 2] is needed")
     return pairs[:, 0], pairs[:, 1]
 
 
 def _array(arrays: Links, key: str, where: str) -> Array:
     if key not in arrays:
-        raise PenstockError(f"{where} has no {key!r}: download the set again.", code="damaged-file")
+        raise _DamagedError(f"{where} has no {key!r}")
     return to_array(arrays[key], f"{where}, {key!r}")
 
 

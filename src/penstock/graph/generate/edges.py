@@ -150,78 +150,42 @@ def _fill(
     degrees: Array,
     out: Array,
 ) -> int:
-    """Draw every row; `degrees` becomes what was found, the return value how many in all."""
+    """Draw every row; `degrees` becomes what was found, the return value how many in all.
+
+    Up to as many different neighbours as wanted, ascending: draw, sort, drop repeats, and draw more a few times.
+    """
     used, longest = 0, degrees.max()
     scratch, fill = np.empty(longest, out.dtype), np.empty(longest + 2, np.int64)
     for i in range(degrees.shape[0]):
-        found = _draw_list(
-            start + i,
-            classes[i],
-            twins[i],
-            choice,
-            numbering,
-            starts,
-            class_ptr,
-            class_communities,
-            class_ends,
-            degrees[i],
-            out,
-            used,
-            scratch,
-            fill,
-        )
+        row, kind, twin, wanted = start + i, classes[i], twins[i], degrees[i]
+        key = mix(choice.pick_key ^ np.uint64(row))
+        found, counter = 0, 2
+        # A few vertices have many outside neighbours and most have few, as in real graphs: the share is 4u^3 of the
+        # mean, u uniform.
+        away = min(0.95, 4.0 * unit(draw(key, np.uint64(0))) ** 3 * choice.away)
+        for _ in range(_TOP_UPS):
+            filled = found
+            for place in range(found, wanted):
+                u = unit(draw(key, np.uint64(counter)))
+                bits = draw(key, np.uint64(counter + 1))
+                counter += 2
+                near = -1
+                if u < 1.0 - away and twin >= 0 and 2 * place <= starts[twin + 1] - starts[twin]:
+                    near = twin
+                if near < 0:
+                    in_class = u < 1.0 - away * (1.0 - choice.class_share)
+                    near = _further(key, bits, place, kind, in_class, starts, class_ptr, class_communities, class_ends)
+                size = starts[near + 1] - starts[near]
+                vertex = scramble(numbering, starts[near] + int(size * unit(bits) ** choice.hub_bias))
+                if vertex != row or choice.loops:
+                    out[used + filled] = vertex
+                    filled += 1
+            found = _sorted_set(out, used, filled, numbering.size, scratch, fill)
+            if found == wanted:
+                break
         degrees[i] = found
         used += found
     return used
-
-
-@njit(nogil=True, cache=True)
-def _draw_list(
-    row: int,
-    kind: int,
-    twin: int,
-    choice: NeighbourChoice,
-    numbering: Numbering,
-    starts: Array,
-    class_ptr: Array,
-    class_communities: Array,
-    class_ends: Array,
-    wanted: int,
-    out: Array,
-    first: int,
-    scratch: Array,
-    fill: Array,
-) -> int:
-    """Up to `wanted` different neighbours from `first` on, ascending: draw, sort, drop repeats, and draw more a few
-    times.
-    """
-    key = mix(choice.pick_key ^ np.uint64(row))
-    found, counter = 0, 2
-    # A few vertices have many outside neighbours and most have few, as in real graphs: the share is 4u^3 of the mean, u
-    # uniform.
-    away = min(0.95, 4.0 * unit(draw(key, np.uint64(0))) ** 3 * choice.away)
-    for _ in range(_TOP_UPS):
-        filled = found
-        for place in range(found, wanted):
-            u = unit(draw(key, np.uint64(counter)))
-            bits = draw(key, np.uint64(counter + 1))
-            counter += 2
-            near = -1
-            if u < 1.0 - away and twin >= 0 and 2 * place <= starts[twin + 1] - starts[twin]:
-                near = twin
-            if near < 0:
-                in_class = u < 1.0 - away * (1.0 - choice.class_share)
-                near = _further(key, bits, place, kind, in_class, starts, class_ptr, class_communities, class_ends)
-            size = starts[near + 1] - starts[near]
-            position = starts[near] + int(size * unit(bits) ** choice.hub_bias)
-            vertex = scramble(numbering, position)
-            if vertex != row or choice.loops:
-                out[first + filled] = vertex
-                filled += 1
-        found = _sorted_set(out, first, filled, numbering.size, scratch, fill)
-        if found == wanted:
-            break
-    return found
 
 
 @njit(nogil=True, cache=True)

@@ -29,8 +29,6 @@ from penstock.graph.hashing import below, document_key, draw
 from penstock.kernels import njit
 from penstock.progress import SILENT, Progress
 
-# From a recipe to a graph folder, block by block.
-
 _BLOCK = 1 << 15
 
 

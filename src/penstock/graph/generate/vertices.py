@@ -178,9 +178,7 @@ def _community_classes(key: np.uint64, communities: int, classes: int) -> Array:
     """Shares proportional to rank^-0.6. The first communities get one class each so that every class exists."""
     shares = np.arange(1, classes + 1) ** -0.6
     ends = np.cumsum(shares) / shares.sum()
-    draws = np.empty(communities)
-    unit_draws(key, 0, draws)
-    chosen = np.minimum(np.searchsorted(ends, draws), classes - 1).astype(np.int32)
+    chosen = np.minimum(np.searchsorted(ends, unit_draws(key, communities)), classes - 1).astype(np.int32)
     dealt = min(classes, communities)
     chosen[:dealt] = np.arange(dealt)
     return chosen

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import pyarrow.compute as pc
@@ -68,11 +66,12 @@ def learn_fields(fields: list[Field], table: Table, columns: set[str], progress:
         progress.advance(len(chunk))
 
 
-class FieldWriters:
-    """The arrays of some fields, written as the chunks come."""
+class FieldWriters(ExitStack):
+    """The arrays of some fields, written as the chunks come; leaving it closes their files."""
 
     def __init__(self, fields: list[Field], folder: Path) -> None:
-        self._fields, self._folder, self._stack = fields, folder, ExitStack()
+        super().__init__()
+        self._fields, self._folder = fields, folder
         self._writers: dict[str, ArrayWriter] = {}
 
     def append(self, chunk: TableChunk, keep: Array | None = None) -> None:
@@ -82,7 +81,7 @@ class FieldWriters:
             if field.name not in self._writers:
                 path = self._folder / f"field.{file_name(field.name)}.npy"
                 writer = ArrayWriter(path, rows.dtype, rows.shape[1:])
-                self._writers[field.name] = self._stack.enter_context(writer)
+                self._writers[field.name] = self.enter_context(writer)
             self._writers[field.name].append(rows if keep is None else rows[keep])
 
     def append_blank(self, count: int) -> None:
@@ -94,20 +93,12 @@ class FieldWriters:
 
     def finish(self) -> dict[str, Array]:
         """Complete the files and map them."""
-        self._stack.close()
+        self.close()
         return {name: open_array(writer.path) for name, writer in self._writers.items()}
 
     def categories(self) -> dict[str, list[str]]:
         """What the codes of the fields that hold codes mean."""
         return {field.name: field.categories for field in self._fields if field.categories is not None}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
 
 def _label_field(spec: LabelSpec) -> LabelField:
@@ -144,9 +135,6 @@ def fold_codes(chunk: TableChunk, column: str) -> Array:
     wrong = np.flatnonzero(out == -2)
     if len(wrong):
         value = chunk.column(column)[int(wrong[0])].as_py()
-        raise PenstockError(
-            f"{chunk.place(wrong[0], column)}: {value!r} is not a split: use {', '.join(SPLITS)}, or leave it empty"
-            " for none.",
-            code="unknown-name",
-        )
+        what = f"{value!r} is not a split: use {', '.join(SPLITS)}, or leave it empty for none"
+        raise chunk.wrong(wrong[0], column, what, "unknown-name")
     return out

@@ -3,14 +3,14 @@
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, write_array
+from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
 from penstock.graph.csr import build_lists, deduplicate_lists, index_dtype
 from penstock.graph.data import SPLITS, EdgeSet
 from penstock.graph.folder import edges_folder, write_held_out
@@ -25,16 +25,17 @@ from penstock.progress import Progress
 # Edges on disk in order of arrival, until all vertices are known and they can be sorted.
 
 
-class Spool:
-    """Sources, destinations and fields of the edges of one type, and the pairs held out."""
+class Spool(ExitStack):
+    """Sources, destinations and fields of the edges of one type, and the pairs held out; leaving it closes files."""
 
     def __init__(self, spec: EdgeSpec, fields: list[Field], ends: tuple[NodeTable, NodeTable], folder: Path) -> None:
-        self.spec, self.ends, self.folder, self._stack = spec, ends, folder, ExitStack()
+        super().__init__()
+        self.spec, self.ends, self.folder = spec, ends, folder
         self._dtype = index_dtype(max(nodes.count for nodes in ends))
         self.sources, self.destinations = self._writer("sources"), self._writer("destinations")
         # Where an undirected edge is stored twice, both need the row of its fields.
         self.rows = self._writer("rows", np.int64) if spec.undirected and fields else None
-        self.fields = self._stack.enter_context(FieldWriters(fields, folder))
+        self.fields = self.enter_context(FieldWriters(fields, folder))
         held_out = SPLITS[1:] if spec.split else ()
         self.held_out = {name: self._writer(f"held_out.{name}", np.int64, (2,)) for name in held_out}
         self.words = dict[str, int]()
@@ -69,10 +70,7 @@ class Spool:
         encoded = pc.dictionary_encode(as_text(chunk.column(column)))
         if encoded.null_count:
             row = pc.index(pc.is_null(encoded), True).as_py()
-            raise PenstockError(
-                f"{chunk.place(row, column)}: the relation is missing: fill it in, or remove the row.",
-                code="missing-data",
-            )
+            raise chunk.wrong(row, column, "the relation is missing: fill it in, or remove the row", "missing-data")
         codes = [self.words.setdefault(word, len(self.words)) for word in encoded.dictionary.to_pylist()]
         found: Array = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
         return found
@@ -102,13 +100,7 @@ class Spool:
                 )
 
     def _writer(self, name: str, dtype: Any = None, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
-        return self._stack.enter_context(ArrayWriter(self.folder / f"{name}.npy", dtype or self._dtype, row_shape))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: Any) -> None:
-        self._stack.__exit__(*failure)
+        return self.enter_context(ArrayWriter(self.folder / f"{name}.npy", dtype or self._dtype, row_shape))
 
 
 def _both_ways(sources: Array, destinations: Array) -> tuple[Array, Array, Array]:
@@ -261,12 +253,11 @@ def write_relations(spool: Spool, folder: Path, progress: Progress) -> dict[Edge
             ends = spool.ends[0].count, spool.ends[1].count
             kind = spec.type[0], name, spec.type[2]
             lists = np.ascontiguousarray(sources[some]), np.ascontiguousarray(destinations[some])
-            made[kind] = _write(lists, ends, spec.deduplicate, held_out, edges_folder(folder, kind))
+            made[kind], _ = write_lists(lists, ends, spec.deduplicate, held_out, edges_folder(folder, kind))
             if spec.reverse:
                 reverse = kind[2], f"rev-{name}", kind[0]
-                made[reverse] = _write(
-                    (lists[1], lists[0]), (ends[1], ends[0]), spec.deduplicate, {}, edges_folder(folder, reverse)
-                )
+                target = edges_folder(folder, reverse)
+                made[reverse], _ = write_lists(lists[::-1], ends[::-1], spec.deduplicate, {}, target)
             progress.advance(len(some))
     shutil.rmtree(spool.folder, ignore_errors=True)
     return made
@@ -278,18 +269,23 @@ def _by_relation(codes: Array, count: int) -> list[Array]:
     return np.split(order, np.searchsorted(codes[order], np.arange(1, max(count, 1))))
 
 
-def _write(
-    ends: tuple[Array, Array], counts: tuple[int, int], deduplicate: bool, held_out: dict[str, Array], target: Path
-) -> EdgeSet:
-    indptr, indices, _ = build_lists(*ends, *counts, False)
+def write_lists(
+    ends: tuple[Array, Array],
+    counts: tuple[int, int],
+    deduplicate: bool,
+    held_out: dict[str, Array],
+    target: Path,
+    want_order: bool = False,
+) -> tuple[EdgeSet, Array | None]:
+    """Edges sorted into lists, written and mapped; and the row that each came from, where that is wanted."""
+    indptr, indices, order = build_lists(*ends, *counts, want_order)
+    for each in ends:
+        release_pages(each)
     if deduplicate:
-        indptr, indices, _ = deduplicate_lists(indptr, indices)
+        indptr, indices, kept = deduplicate_lists(indptr, indices)
+        order = None if order is None else order[kept]
     write_array(target / "indptr.npy", indptr)
     write_array(target / "indices.npy", indices)
     write_held_out(held_out, target)
-    return EdgeSet(
-        open_array(target / "indptr.npy"),
-        open_array(target / "indices.npy"),
-        {},
-        {name: open_array(target / f"held_out.{name}.npy") for name in held_out},
-    )
+    mapped = {name: open_array(target / f"held_out.{name}.npy") for name in held_out}
+    return EdgeSet(open_array(target / "indptr.npy"), open_array(target / "indices.npy"), {}, mapped), order

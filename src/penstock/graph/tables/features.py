@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tables.fields import CodeField, Field, NumberColumn, Vocabulary, refuse_infinite
 from penstock.graph.tables.reader import Role, TableChunk
@@ -12,7 +11,11 @@ from penstock.graph.tables.spec import FeatureSpec
 def feature_fields(specs: list[FeatureSpec]) -> list[Field]:
     """The field x, if any column goes into it, and one field per column kept as codes."""
     fields: list[Field] = [CodeField(spec.column, spec.categories) for spec in specs if spec.categorical == "codes"]
-    parts = [_part_of(spec) for spec in specs if spec.categorical != "codes"]
+    parts = [
+        _OneHot(spec.column, spec.categories) if spec.categorical else _Numbers(spec.column, spec.standardise)
+        for spec in specs
+        if spec.categorical != "codes"
+    ]
     return [FeatureField(parts), *fields] if parts else fields
 
 
@@ -30,7 +33,7 @@ class FeatureField(Field):
 
     name = "x"
 
-    def __init__(self, parts: list["_Part"]) -> None:
+    def __init__(self, parts: list["_Numbers | _OneHot"]) -> None:
         self._parts = parts
         self.roles = {part.column: part.role for part in parts}
         self.learns = any(part.learns for part in parts)
@@ -64,26 +67,13 @@ class FeatureField(Field):
         return {part.column: part.moments() for part in self._parts if isinstance(part, _Numbers) and part.learns}
 
 
-class _Part:
-    role: Role = "number"
-    learns = False
-
-    def __init__(self, column: str) -> None:
-        self.column = column
-
-    def learn(self, chunk: TableChunk) -> None:
-        raise NotImplementedError
-
-    def rows(self, chunk: TableChunk) -> Array:
-        raise NotImplementedError
-
-
-class _Numbers(_Part):
+class _Numbers:
     """A number or a list of numbers, minus its mean and over its deviation when standardised."""
 
+    role: Role = "number"
+
     def __init__(self, column: str, standardise: bool) -> None:
-        super().__init__(column)
-        self.learns = standardise
+        self.column, self.learns = column, standardise
         self._numbers = NumberColumn(column)
         self._count, self._mean, self._squares = 0, np.zeros(1), np.zeros(1)
 
@@ -120,14 +110,13 @@ class _Numbers(_Part):
         return np.where(deviation > _ROUNDING * np.abs(self._mean), deviation, 1.0)
 
 
-class _OneHot(_Part):
+class _OneHot:
     """A 1 in the column of the word."""
 
-    role = "text"
+    role: Role = "text"
 
     def __init__(self, column: str, categories: list[str] | None) -> None:
-        super().__init__(column)
-        self._vocabulary = Vocabulary(categories)
+        self.column, self._vocabulary = column, Vocabulary(categories)
         self.learns = not self._vocabulary.is_given
 
     def learn(self, chunk: TableChunk) -> None:
@@ -137,16 +126,8 @@ class _OneHot(_Part):
         codes = self._vocabulary.codes(chunk.column(self.column), chunk, self.column)
         missing = np.flatnonzero(codes < 0)
         if len(missing):
-            raise PenstockError(
-                f"{chunk.place(missing[0], self.column)}: the word is missing: fill it in or remove the row.",
-                code="missing-data",
-            )
+            what = "the word is missing: fill it in or remove the row"
+            raise chunk.wrong(missing[0], self.column, what, "missing-data")
         hot = np.zeros((len(codes), len(self._vocabulary.words)), np.float32)
         hot[np.arange(len(codes)), codes] = 1
         return hot
-
-
-def _part_of(spec: FeatureSpec) -> _Part:
-    if spec.categorical == "one-hot":
-        return _OneHot(spec.column, spec.categories)
-    return _Numbers(spec.column, spec.standardise)

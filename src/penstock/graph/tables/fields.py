@@ -43,9 +43,7 @@ class NumberColumn:
         flat = lists.flatten()
         if flat.null_count:
             row = flat.is_null().index(True).as_py() // width
-            raise PenstockError(
-                f"{chunk.place(row, self.column)}: the list contains a null: fill it in.", code="missing-data"
-            )
+            raise chunk.wrong(row, self.column, "the list contains a null: fill it in", "missing-data")
         return _plain(flat, chunk, self.column).reshape(len(lists), width)
 
     def _check_lengths(self, chunk: TableChunk, lists: pa.Array) -> None:
@@ -57,20 +55,15 @@ class NumberColumn:
         lengths = np.full(len(lists), lists.type.list_size) if fixed else lists.value_lengths().to_numpy()
         wrong = np.flatnonzero(lengths != self._width)
         if len(wrong):
-            raise PenstockError(
-                f"{chunk.place(wrong[0], self.column)}: the list has {lengths[wrong[0]]} values where the"
-                f" rows before it have {self._width}: make all lists equally long.",
-                code="shape-mismatch",
-            )
+            what = f"the list has {lengths[wrong[0]]} values where the rows before it have {self._width}"
+            raise chunk.wrong(wrong[0], self.column, f"{what}: make all lists equally long", "shape-mismatch")
 
 
 def refuse_nulls(values: pa.Array, chunk: TableChunk, column: str) -> None:
     """Every row must have a value."""
     if values.null_count:
         row = values.is_null().index(True).as_py()
-        raise PenstockError(
-            f"{chunk.place(row, column)}: the value is missing: fill it in or remove the row.", code="missing-data"
-        )
+        raise chunk.wrong(row, column, "the value is missing: fill it in or remove the row", "missing-data")
 
 
 def refuse_infinite(values: Array, chunk: TableChunk, column: str) -> None:
@@ -79,10 +72,8 @@ def refuse_infinite(values: Array, chunk: TableChunk, column: str) -> None:
     if not finite.all():
         rows, *inner = np.nonzero(~finite)
         value = values[(rows[0], *(positions[0] for positions in inner))]
-        where = chunk.place(rows[0], column)
-        raise PenstockError(
-            f"{where}: the value is {value}: fill in a finite number or remove the row.", code="not-finite"
-        )
+        what = f"the value is {value}: fill in a finite number or remove the row"
+        raise chunk.wrong(rows[0], column, what, "not-finite")
 
 
 def _plain(values: pa.Array, chunk: TableChunk, column: str) -> Array:
@@ -132,11 +123,8 @@ class Vocabulary:
         found = pc.index_in(words, value_set=pa.array(self.words, words.type))
         if found.null_count != words.null_count:
             row = pc.and_(found.is_null(), words.is_valid()).index(True).as_py()
-            word = words[row].as_py()
-            raise PenstockError(
-                f"{chunk.place(row, column)}: {word!r} is not one of the categories in the spec: add it there.",
-                code="unknown-name",
-            )
+            what = f"{words[row].as_py()!r} is not one of the categories in the spec: add it there"
+            raise chunk.wrong(row, column, what, "unknown-name")
         codes: Array = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
         return codes
 
@@ -230,9 +218,7 @@ class PlainField(Field):
             return parts[0]
         for column, part in zip(self._columns, parts, strict=True):
             if part.ndim != 1:
-                raise PenstockError(
-                    f"{chunk.place(0, column.column)}: 'columns' takes numbers, not lists.", code="wrong-type"
-                )
+                raise chunk.wrong(0, column.column, "'columns' takes numbers, not lists", "wrong-type")
         return np.stack(parts, axis=1)
 
     @property
@@ -254,11 +240,8 @@ class PlainField(Field):
         # A float may be rounded to a narrower one; any other change of a value is an error.
         if self._dtype.kind != "f" and not np.array_equal(typed, values):
             wrong = tuple(axis[0] for axis in np.nonzero(typed != values))
-            raise PenstockError(
-                f"{chunk.place(wrong[0], column)}: {values[wrong]} does not fit {self._dtype}:"
-                " give the field a wider 'dtype'.",
-                code="value-out-of-range",
-            )
+            what = f"{values[wrong]} does not fit {self._dtype}: give the field a wider 'dtype'"
+            raise chunk.wrong(wrong[0], column, what, "value-out-of-range")
         return typed
 
 
@@ -277,10 +260,8 @@ class TimeField(Field):
         beyond = np.abs(whole.astype(np.float64)) >= 2.0**63 if values.dtype.kind in "uf" else False
         wrong = np.flatnonzero((whole != values) | beyond)
         if values.ndim != 1 or len(wrong):
-            where = chunk.place(wrong[0] if len(wrong) else 0, self._column.column)
-            raise PenstockError(
-                f"{where}: a time must be one whole number or a timestamp, convert it.", code="wrong-type"
-            )
+            what = "a time must be one whole number or a timestamp, convert it"
+            raise chunk.wrong(wrong[0] if len(wrong) else 0, self._column.column, what, "wrong-type")
         return whole.astype(np.int64)
 
 
@@ -297,9 +278,7 @@ class WeightField(Field):
         column = self._column.column
         values = self._column.read(chunk)
         if values.ndim != 1:
-            raise PenstockError(
-                f"{chunk.place(0, column)}: a weight must be one number, not a list.", code="wrong-type"
-            )
+            raise chunk.wrong(0, column, "a weight must be one number, not a list", "wrong-type")
         with np.errstate(over="ignore"):
             weights = values.astype(np.float32)
         refuse_infinite(weights, chunk, column)

@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages, write_array
+from penstock.graph.arrays import Array, ArrayWriter, open_array, release_pages
 from penstock.graph.blocks import map_blocks
-from penstock.graph.csr import build_lists, deduplicate_lists
 from penstock.graph.data import EdgeSet
 from penstock.graph.files import new_folder
-from penstock.graph.folder import edges_folder, nodes_folder, write_document, write_held_out
+from penstock.graph.folder import edges_folder, nodes_folder, write_document
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key, file_name
-from penstock.graph.tables.edges import EdgeTable, Spool, write_relations
+from penstock.graph.tables.edges import EdgeTable, Spool, write_lists, write_relations
 from penstock.graph.tables.features import standardised
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.spec import Spec, read_spec
@@ -74,11 +74,11 @@ def _sort(spool: Spool, folder: Path, progress: Progress) -> dict[EdgeType, Edge
     spec, key = spool.spec, edge_key(spool.spec.type)
     made: dict[EdgeType, EdgeSet] = {}
     with progress.step(f"{key}: lists", spool.sources.rows, "edges"):
-        made[spec.type] = write_lists(spool, edges_folder(folder, spec.type))
+        made[spec.type] = _write_spool(spool, edges_folder(folder, spec.type))
         progress.advance(spool.sources.rows)
     if spec.reverse_type:
         with progress.step(f"{key}: reverse lists", spool.sources.rows, "edges"):
-            made[spec.reverse_type] = write_lists(spool, edges_folder(folder, spec.reverse_type), backwards=True)
+            made[spec.reverse_type] = _write_spool(spool, edges_folder(folder, spec.reverse_type), backwards=True)
             progress.advance(spool.sources.rows)
     shutil.rmtree(spool.folder, ignore_errors=True)
     return made
@@ -102,34 +102,20 @@ def _origin(spec: Spec, nodes: dict[str, NodeTable], edges: list[EdgeTable]) -> 
 _BLOCK_BYTES = 8 << 20
 
 
-def write_lists(spool: Spool, target: Path, backwards: bool = False) -> EdgeSet:
+def _write_spool(spool: Spool, target: Path, backwards: bool = False) -> EdgeSet:
     """The edges of a spool sorted into lists; backwards: each the other way round, and nothing held out."""
-    source, destination = spool.ends
-    sources, destinations = open_array(spool.sources.path), open_array(spool.destinations.path)
+    ends = open_array(spool.sources.path), open_array(spool.destinations.path)
+    counts = spool.ends[0].count, spool.ends[1].count
+    held_out = {name: open_array(writer.path) for name, writer in spool.held_out.items()}
     if backwards:
-        source, destination, sources, destinations = destination, source, destinations, sources
+        ends, counts, held_out = ends[::-1], counts[::-1], {}
     fields = spool.fields.finish()
-    indptr, indices, order = build_lists(sources, destinations, source.count, destination.count, bool(fields))
-    release_pages(sources)
-    release_pages(destinations)
-    if spool.spec.deduplicate:
-        indptr, indices, kept = deduplicate_lists(indptr, indices)
-        order = None if order is None else order[kept]
-    write_array(target / "indptr.npy", indptr)
-    write_array(target / "indices.npy", indices)
+    made, order = write_lists(ends, counts, spool.spec.deduplicate, held_out, target, bool(fields))
     if order is not None:
         if spool.rows is not None:
             order = open_array(spool.rows.path)[order]
         fields = {name: _reordered(name, values, order, target) for name, values in fields.items()}
-    held_out = {} if backwards else {name: open_array(writer.path) for name, writer in spool.held_out.items()}
-    write_held_out(held_out, target)
-    return EdgeSet(
-        open_array(target / "indptr.npy"),
-        open_array(target / "indices.npy"),
-        fields,
-        {name: open_array(target / f"held_out.{name}.npy") for name in held_out},
-        spool.fields.categories(),
-    )
+    return replace(made, fields=fields, categories=spool.fields.categories())
 
 
 def _reordered(name: str, values: Array, order: Array, target: Path) -> Array:

@@ -13,8 +13,6 @@ from penstock.graph.tables.fields import Field, NumberColumn, Vocabulary, refuse
 from penstock.graph.tables.reader import TableChunk
 from penstock.graph.tables.spec import LabelSpec
 
-# The labels y: a class or a number.
-
 
 class LabelField(Field):
     """A field y that knows which rows have a label at all."""
@@ -26,16 +24,29 @@ class LabelField(Field):
         raise NotImplementedError
 
 
-class ClassLabel(LabelField):
-    """int64 class numbers, -1 where there is none. Words become their place in the sorted vocabulary."""
-
-    fill = -1
+class _ColumnLabel(LabelField):
+    """A label from one column, of class numbers or of words, which a first pass tells apart."""
 
     def __init__(self, spec: LabelSpec) -> None:
         self._column, self._classes = spec.column or "", spec.classes
         self._vocabulary = Vocabulary(spec.categories)
         self._has_words = self._vocabulary.is_given
         self.learns = not self._has_words
+        self.roles = {self._column: "any"}
+
+    @property
+    def categories(self) -> list[str] | None:
+        """The words, if the classes were words."""
+        return self._vocabulary.words if self._has_words else None
+
+
+class ClassLabel(_ColumnLabel):
+    """int64 class numbers, -1 where there is none. Words become their place in the sorted vocabulary."""
+
+    fill = -1
+
+    def __init__(self, spec: LabelSpec) -> None:
+        super().__init__(spec)
         self.roles = {self._column: "text" if self._has_words else "any"}
 
     def learn(self, chunk: TableChunk) -> None:
@@ -59,11 +70,6 @@ class ClassLabel(LabelField):
         """Which rows have a label, that is, not -1."""
         return self.rows(chunk) >= 0
 
-    @property
-    def categories(self) -> list[str] | None:
-        """The words, if the classes were words."""
-        return self._vocabulary.words if self._has_words else None
-
 
 class FloatLabel(LabelField):
     """float32, NaN where there is none."""
@@ -86,10 +92,8 @@ class FloatLabel(LabelField):
             numbers: Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)
         infinite = np.flatnonzero(np.isinf(numbers))
         if len(infinite):
-            raise PenstockError(
-                f"{chunk.place(infinite[0], self._column)}: the label is infinite: leave it empty or correct it.",
-                code="not-finite",
-            )
+            what = "the label is infinite: leave it empty or correct it"
+            raise chunk.wrong(infinite[0], self._column, what, "not-finite")
         return numbers
 
     def known(self, chunk: TableChunk) -> Array:
@@ -103,11 +107,8 @@ def refuse_range(numbers: Array, classes: int | None, chunk: TableChunk, column:
         return
     wrong = np.flatnonzero(numbers >= classes)
     if len(wrong):
-        raise PenstockError(
-            f"{chunk.place(wrong[0], column)}: label {numbers[wrong[0]]} is out of range:"
-            f" 'classes: {classes}' allows 0 to {classes - 1}.",
-            code="value-out-of-range",
-        )
+        what = f"label {numbers[wrong[0]]} is out of range: 'classes: {classes}' allows 0 to {classes - 1}"
+        raise chunk.wrong(wrong[0], column, what, "value-out-of-range")
 
 
 def whole_numbers(values: pa.Array, chunk: TableChunk, column: str) -> Array:
@@ -124,11 +125,8 @@ def whole_numbers(values: pa.Array, chunk: TableChunk, column: str) -> Array:
     # Unsigned numbers beyond int64 arrive as negative ones.
     wrong = np.flatnonzero((present < 0) | ~(present < 2.0**63) | (present != np.floor(present)))
     if len(wrong):
-        raise PenstockError(
-            f"{chunk.place(wrong[0], column)}: label {present[wrong[0]]} is not an integer of 0 or more: correct it,"
-            " or leave it empty for no label.",
-            code="value-out-of-range",
-        )
+        what = f"label {present[wrong[0]]} is not an integer of 0 or more: correct it, or leave it empty for no label"
+        raise chunk.wrong(wrong[0], column, what, "value-out-of-range")
     valid = numbers.is_valid().to_numpy(zero_copy_only=False)
     return np.where(valid, present, -1).astype(np.int64)
 
@@ -143,16 +141,10 @@ def is_text(kind: pa.DataType) -> bool:
 _MOST_CLASSES = 1_000_000
 
 
-class MultiLabel(LabelField):
+class MultiLabel(_ColumnLabel):
     """uint8 [n, classes] from lists of class numbers or words."""
 
-    def __init__(self, spec: LabelSpec) -> None:
-        self._column, self._classes = spec.column or "", spec.classes
-        self._vocabulary = Vocabulary(spec.categories)
-        self._has_words = self._vocabulary.is_given
-        self.learns = not self._has_words
-        self._highest = -1
-        self.roles = {self._column: "any"}
+    _highest = -1
 
     def learn(self, chunk: TableChunk) -> None:
         """The words, or how high the class numbers go."""
@@ -174,10 +166,8 @@ class MultiLabel(LabelField):
         owners, values = self._flat(chunk)
         flat = replace(chunk, owners=owners)
         if self._has_words:
-            classes, width = (
-                self._vocabulary.codes(values, flat, self._column).astype(np.int64),
-                len(self._vocabulary.words),
-            )
+            classes = self._vocabulary.codes(values, flat, self._column).astype(np.int64)
+            width = len(self._vocabulary.words)
         else:
             width = self._classes or self._highest + 1
             classes = whole_numbers(values, flat, self._column)
@@ -191,11 +181,6 @@ class MultiLabel(LabelField):
         """Whether each row has a list, even an empty one."""
         known: Array = chunk.column(self._column).is_valid().to_numpy(zero_copy_only=False)
         return known
-
-    @property
-    def categories(self) -> list[str] | None:
-        """The words, if the classes were words."""
-        return self._vocabulary.words if self._has_words else None
 
     def _flat(self, chunk: TableChunk) -> tuple[Array, pa.Array]:
         """The row of every list entry, and the entries."""
@@ -231,15 +216,11 @@ class FlagLabel(LabelField):
         for place, column in enumerate(self._columns):
             values = column.read(chunk)
             if values.ndim != 1:
-                raise PenstockError(
-                    f"{chunk.place(0, column.column)}: a flag is a 0 or 1, not a list.", code="wrong-type"
-                )
+                raise chunk.wrong(0, column.column, "a flag is a 0 or 1, not a list", "wrong-type")
             wrong = np.flatnonzero((values != 0) & (values != 1))
             if len(wrong):
-                raise PenstockError(
-                    f"{chunk.place(wrong[0], column.column)}: {values[wrong[0]]} is neither 0 nor 1.",
-                    code="value-out-of-range",
-                )
+                what = f"{values[wrong[0]]} is neither 0 nor 1"
+                raise chunk.wrong(wrong[0], column.column, what, "value-out-of-range")
             out[:, place] = values
         return out
 

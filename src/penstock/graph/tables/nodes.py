@@ -117,11 +117,8 @@ class NodeTable:
         if len(repeated):
             row, earlier = int(repeated[0]), int(numbers[repeated[0]])
             begins, file, start = self._places[bisect_right(self._places, earlier, key=lambda place: place[0]) - 1]
-            raise PenstockError(
-                f"{chunk.place(row, column)}: id {ids[row].as_py()!r} occurs already in {file}, row"
-                f" {start + earlier - begins + 1}: ids must be unique; remove one of the two.",
-                code="duplicate",
-            )
+            what = f"id {ids[row].as_py()!r} occurs already in {file}, row {start + earlier - begins + 1}"
+            raise chunk.wrong(row, column, f"{what}: ids must be unique; remove one of the two", "duplicate")
 
     def _mark(self, chunk: TableChunk) -> None:
         """A byte per row for the splits: the split itself, or whether the row may be drawn."""
@@ -165,9 +162,7 @@ def id_values(chunk: TableChunk, column: str, kind: IdKind) -> pa.Array:
         values = values.dictionary_decode()
     if values.null_count:
         row = values.is_null().index(True).as_py()
-        raise PenstockError(
-            f"{chunk.place(row, column)}: the id is missing: fill it in or remove the row.", code="missing-data"
-        )
+        raise chunk.wrong(row, column, "the id is missing: fill it in or remove the row", "missing-data")
     id_kind(chunk, column)
     plain = values.type.value_type if kinds.is_dictionary(values.type) else values.type
     if kind == "string" and _is_string(plain):

@@ -18,7 +18,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 from pyarrow import types as kinds
 
-from penstock.errors import PenstockError
+from penstock.errors import Code, PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.tables.spec import EdgeSpec, Format, NodeSpec
 
@@ -243,17 +243,8 @@ Role: TypeAlias = Any
 ID_ROLES = ("id", "integer id", "string id")
 
 
-def csv_types(roles: Mapping[str, Role], looks: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """The type of each column of a text without types of its own."""
-    return {name: _csv_type(role, looks[name]) for name, role in roles.items()}
-
-
-def json_types(roles: Mapping[str, Role], looks: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """The same for JSON, which distinguishes numbers and strings itself: only their width is decided here."""
-    return {name: _json_type(role, looks[name]) for name, role in roles.items()}
-
-
 def _csv_type(role: Role, looks: pa.DataType) -> pa.DataType:
+    """The type of a column of a text without types of its own."""
     if role == "number":
         return pa.float64()
     if role in ("text", "string id"):
@@ -266,6 +257,7 @@ def _csv_type(role: Role, looks: pa.DataType) -> pa.DataType:
 
 
 def _json_type(role: Role, looks: pa.DataType) -> pa.DataType:
+    """JSON distinguishes numbers and strings itself: only their width is decided here."""
     if kinds.is_null(looks):
         return _csv_type(role, looks)
     if kinds.is_timestamp(looks) and role in ("text", *ID_ROLES):
@@ -399,6 +391,10 @@ class TableChunk:
         where = f"{self.file}, row {self.start + int(row) + 1}"
         return where if column is None else f"{where}, column {column!r}"
 
+    def wrong(self, row: int, column: str, what: str, code: Code) -> PenstockError:
+        """The error about a value: where it is, and `what` is wrong with it."""
+        return PenstockError(f"{self.place(row, column)}: {what}.", code=code)
+
 
 class Table:
     """The files of one node or edge type, and the columns wanted from them.
@@ -468,7 +464,8 @@ class Table:
         if self._format == "parquet":
             return {}
         looks = self._looks(list(self.roles))
-        return json_types(self.roles, looks) if self._format == "json" else csv_types(self.roles, looks)
+        type_of = _json_type if self._format == "json" else _csv_type
+        return {name: type_of(role, looks[name]) for name, role in self.roles.items()}
 
     def _looks(self, columns: list[str]) -> dict[str, pa.DataType]:
         """The apparent types in the first file that has values; a file with only a header gives none."""

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, nearest
-from penstock.graph.documents import StrictDocument, first_problem, read_yaml
+from penstock.graph.documents import StrictDocument, read_yaml, validated
 from penstock.graph.schema import EdgeType, check_name, edge_key
 
 Format = Literal["parquet", "csv", "tsv", "json"]
@@ -15,11 +15,7 @@ Format = Literal["parquet", "csv", "tsv", "json"]
 
 def read_spec(path: Path) -> "Spec":
     """Read and validate a spec file. The files that it names are not opened yet."""
-    raw = read_yaml(path, "the spec that describes your tables")
-    try:
-        return Spec.model_validate(raw)
-    except ValidationError as error:
-        raise PenstockError(f"{path}: {first_problem(error)}.", code="invalid-document") from None
+    return validated(Spec, read_yaml(path, "the spec that describes your tables"), str(path))
 
 
 class _Part(StrictDocument):

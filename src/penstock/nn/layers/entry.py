@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -15,7 +15,9 @@ from penstock.nn.layers.attention import GATLayer, TransformerLayer, TypedGATLay
 from penstock.nn.layers.convolutions import DenseLayer, GCNLayer, GINELayer, GINLayer, SAGELayer, TypedDenseLayer
 from penstock.nn.layers.hgt import HGTLayer
 from penstock.nn.layers.rgcn import RGCNLayer
+from penstock.nn.operator_work import Call
 from penstock.nn.options import LayerOptions
+from penstock.nn.order_costs import LayerSizes
 
 # What a kind of layer declares: how it is built for graphs of one type and of several, and what it needs.
 
@@ -28,6 +30,25 @@ SourceScale = Callable[[Array], Array]
 """The factor of a row before it is added to others, by the total of its vertex's list in the relation that is read; 1
 where that is 0, as it is where the relation comes from another type.
 """
+
+
+class CalledLayer(NamedTuple):
+    """A layer on one block, whose operators are to be listed."""
+
+    sizes: LayerSizes
+    further: dict[str, float]
+    """What is known of the block beside its rows and edges."""
+    aggregates_first: bool
+    heads: int
+    last: bool
+
+
+class LayerCalls(NamedTuple):
+    """The operators of a layer and of its gradients, and its weights."""
+
+    calls: list[Call]
+    parameters: int
+    tensors: int
 
 
 @dataclass(frozen=True)
@@ -53,6 +74,8 @@ class LayerEntry:
     """Whether a first layer may transform its inputs before it aggregates them."""
     makes_edge_rows: bool = False
     """Whether it computes a row for each edge of a block, whose number must then be known to the host."""
+    edge_rows_on_device: bool = True
+    """Whether it computes those rows on a device as well."""
     source_scale: Callable[[LayerOptions], SourceScale | None] = lambda options: None
     """How it weighs neighbours' rows, if it can read a sum of them as one row of a vertex without a list; None: it must
     read every row.
@@ -69,6 +92,98 @@ class LayerEntry:
     """Whether the weights of relations may be mixtures of `bases` or block-diagonal (`blocks`), and `one_hot` is
     possible.
     """
+    calls: Callable[[CalledLayer], LayerCalls] | None = None
+    """The operators of a layer as it makes them on the host, by which its steps are predicted (`penstock.cost`); None:
+    they are not.
+    """
+
+
+# The operators that layers call, forward and backward.
+
+RELU = ("relu_drop", "relu_drop_backward")
+"""Behind every layer but the last."""
+
+
+def _products(sizes: LayerSizes, rows: int) -> list[Call]:
+    """A product of rows with weights, and its gradients."""
+    given = {"rows": rows, "in": sizes.width_in, "out": sizes.width_out}
+    names = ["dense", "dense_weight_gradient", *(["dense_input_gradient"] if sizes.input_gradient else [])]
+    return [Call(name, given) for name in names]
+
+
+def _lists(layer: CalledLayer, width: int, backward: bool) -> list[Call]:
+    """A sum over lists, and its gradient."""
+    sizes = layer.sizes
+    given = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, "width": width, **layer.further}
+    names = ["aggregate", *(["transpose", "aggregate_backward"] if backward else [])]
+    return [Call(name, given) for name in names]
+
+
+def _bias(sizes: LayerSizes, added: bool) -> list[Call]:
+    """The bias's gradient, and its own pass if it is not part of a product."""
+    given = {"rows": sizes.dst, "width": sizes.width_out}
+    return [Call(name, given) for name in (["add", "column_sum"] if added else ["column_sum"])]
+
+
+def _in_order(layer: CalledLayer) -> list[Call]:
+    """Products and sums over neighbours, in the layer's order."""
+    sizes = layer.sizes
+    if layer.aggregates_first:
+        return [*_products(sizes, sizes.dst), *_lists(layer, sizes.width_in, sizes.input_gradient)]
+    return [*_products(sizes, sizes.src), *_lists(layer, sizes.width_out, True)]
+
+
+def _sage_calls(layer: CalledLayer) -> LayerCalls:
+    sizes = layer.sizes
+    calls = [*_in_order(layer), *_products(sizes, sizes.dst), *_bias(sizes, added=not layer.aggregates_first)]
+    if sizes.input_gradient and not layer.aggregates_first:
+        # Gradients of own rows and of all rows are added.
+        calls.append(Call("add", {"rows": sizes.src, "width": sizes.width_in}))
+    return LayerCalls(calls, (2 * sizes.width_in + 1) * sizes.width_out, 3)
+
+
+def _gcn_calls(layer: CalledLayer) -> LayerCalls:
+    sizes = layer.sizes
+    return LayerCalls([*_in_order(layer), *_bias(sizes, added=True)], (sizes.width_in + 1) * sizes.width_out, 2)
+
+
+def _gin_calls(layer: CalledLayer) -> LayerCalls:
+    sizes, first = layer.sizes, layer.aggregates_first
+    # The weight of own rows is learned: where these are added to the sum directly, the product's input has a gradient
+    # in every layer.
+    weighed = _products(sizes._replace(input_gradient=True), sizes.dst)
+    calls = [*weighed, *_lists(layer, sizes.width_in, sizes.input_gradient)] if first else _in_order(layer)
+    calls += _bias(sizes, added=not first)
+    # Own rows times their weight, the sum of both, and the gradient of the weight.
+    calls += [Call("add", {"rows": sizes.dst, "width": sizes.width_in if first else sizes.width_out})] * 3
+    calls += [Call(name, {"rows": sizes.dst, "width": sizes.width_out}) for name in RELU]
+    second = sizes._replace(width_in=sizes.width_out, input_gradient=True)
+    calls += [*_products(second, sizes.dst), *_bias(second, added=False)]
+    return LayerCalls(calls, (sizes.width_in + sizes.width_out + 2) * sizes.width_out + 1, 5)
+
+
+def _rgcn_calls(layer: CalledLayer) -> LayerCalls:
+    """One relation, as in a graph of one type."""
+    sizes = layer.sizes
+    calls = [*_in_order(layer), *_products(sizes, sizes.dst), *_bias(sizes, added=True)]
+    if sizes.input_gradient:
+        calls.append(Call("add", {"rows": sizes.src, "width": sizes.width_in}))
+    return LayerCalls(calls, (2 * sizes.width_in + 1) * sizes.width_out, 3)
+
+
+def _gat_calls(layer: CalledLayer) -> LayerCalls:
+    # The last layer's heads have the output's width, and are averaged; in other layers heads divide the width.
+    width = layer.sizes.width_out * (layer.heads if layer.last else 1)
+    sizes = layer.sizes._replace(width_out=width, edges=layer.sizes.edges + layer.sizes.dst)
+    lists: dict[str, float] = {"src": sizes.src, "dst": sizes.dst, "edges": sizes.edges, **layer.further}
+    lists |= {"width": width, "heads": layer.heads}
+    names = ("self_loops", "transpose", "attend", "attend_backward")
+    calls = [*_products(sizes, sizes.src), *(Call(name, lists) for name in names)]
+    calls += [Call("scores", {"rows": rows, "width": width}) for rows in (sizes.src, sizes.dst)]
+    # The values' gradient comes from the rows and from both scores.
+    calls += [Call("add", {"rows": sizes.src, "width": width})] * 2
+    calls += _bias(sizes._replace(width_out=layer.sizes.width_out), added=True)
+    return LayerCalls(calls, (sizes.width_in + 2) * width + layer.sizes.width_out, 4)
 
 
 # The entries of the layers that come with Penstock.
@@ -132,6 +247,7 @@ def _attention(v2: bool) -> LayerEntry:
         edge_features="optional" if v2 else "none",
         encodes_time=v2,
         has_heads=True,
+        calls=None if v2 else _gat_calls,
     )
 
 
@@ -169,6 +285,7 @@ SAGE = LayerEntry(
     transforms_first=lambda options: options.aggregate != "max",
     source_scale=_alike_unless_max,
     weighs_messages=lambda options: options.aggregate != "max",
+    calls=_sage_calls,
 )
 GCN = LayerEntry(
     "gcn",
@@ -178,6 +295,7 @@ GCN = LayerEntry(
     transforms_first=lambda options: True,
     source_scale=lambda options: _by_root,
     weighs_messages=lambda options: True,
+    calls=_gcn_calls,
 )
 GIN = LayerEntry(
     "gin",
@@ -187,6 +305,7 @@ GIN = LayerEntry(
     transforms_first=lambda options: True,
     source_scale=lambda options: _alike,
     weighs_messages=lambda options: True,
+    calls=_gin_calls,
 )
 GINE = LayerEntry(
     "gine",
@@ -213,8 +332,16 @@ RGCN = LayerEntry(
     source_scale=_alike_unless_max,
     weighs_messages=lambda options: options.aggregate != "max",
     decomposes=True,
+    calls=_rgcn_calls,
 )
-HGT = LayerEntry("hgt", build_typed=_heterogeneous, linear=lambda options: False, makes_edge_rows=True, has_heads=True)
+HGT = LayerEntry(
+    "hgt",
+    build_typed=_heterogeneous,
+    linear=lambda options: False,
+    makes_edge_rows=True,
+    edge_rows_on_device=False,
+    has_heads=True,
+)
 MLP = LayerEntry(
     "mlp",
     lambda options, width_in, width_out, last: DenseLayer(width_in, width_out),

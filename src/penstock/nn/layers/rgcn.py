@@ -1,16 +1,18 @@
 """RGCN: a weight per relation on the aggregate of its neighbours, one per node type on the vertex itself."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.aggregation import Reduce, aggregate
 from penstock.nn.derived import without_empty_rows
-from penstock.nn.order import Costs, transform_neighbours
+from penstock.nn.order import Costs, aggregates_first, transform_neighbours, transformed
 from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block
 
@@ -19,8 +21,13 @@ from penstock.sampling.block import Block
 
 def own_terms(block: Block, x: Mapping[str, Tensor], layers: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """Each type's own layer on its destination rows, for the types that have any."""
+    return {name: layers[name](rows) for name, rows in own_rows(block, x, layers).items()}
+
+
+def own_rows(block: Block, x: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """The destination rows of those of the types that have any."""
     result = {}
-    for name, layer in layers.items():
+    for name in names:
         rows = block.dst_counts.get(name, 0)
         if not rows:
             continue
@@ -28,7 +35,7 @@ def own_terms(block: Block, x: Mapping[str, Tensor], layers: Mapping[str, nn.Mod
             raise PenstockError(
                 f"The block needs {rows:,} rows of {name!r}, which are not in the input.", code="mismatched-inputs"
             )
-        result[name] = layer(x[name][:rows])
+        result[name] = x[name][:rows]
     return result
 
 
@@ -89,9 +96,11 @@ class RGCNLayer(nn.Module):
 
     def forward(self, block: Block, x: dict[str, Tensor]) -> dict[str, Tensor]:
         """[dst_counts[t], out] of every type t that has rows to compute and weights here."""
-        result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         # Unbound once, since the gradient of each slice would be as large as the whole.
         weights = self._weights().unbind()
+        if block.on_device and self.weight.dim() == 3:
+            return self._grouped(block, x, weights)
+        result = own_terms(block, x, dict(zip(self.node_types, self.own, strict=True)))
         for kind, part in readable_relations(block, x, self._place, result):
             source, _, target = kind
             rows, values = self._relation(part, x[source], weights[self._place[kind]])
@@ -99,6 +108,29 @@ class RGCNLayer(nn.Module):
                 result[target] += values
             else:
                 result[target].index_add_(0, rows, values)
+        return result
+
+    def _grouped(self, block: Block, x: dict[str, Tensor], weights: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The same on a device, with one product for each type: of its own rows and its relations' aggregates side by
+        side. Relations that are transformed first are added to it.
+        """
+        mine = own_rows(block, x, self.node_types)
+        layers = {name: cast(nn.Linear, own) for name, own in zip(self.node_types, self.own, strict=True)}
+        rows = {name: [given] for name, given in mine.items()}
+        matrices = {name: [layers[name].weight] for name in mine}
+        added: dict[str, list[Tensor]] = {name: [] for name in mine}
+        order: Order = "aggregate" if self.reduce == "max" else self.order
+        for kind, part in readable_relations(block, x, self._place, mine):
+            (source, _, target), weight = kind, weights[self._place[kind]].mT
+            if aggregates_first(part, x[source], weight, order, self.costs):
+                rows[target].append(aggregate(part, x[source], self.reduce))
+                matrices[target].append(weight)
+            else:
+                added[target].append(aggregate(part, transformed(x[source], weight), self.reduce))
+        result = {}
+        for name in mine:
+            product = torch.cat(rows[name], dim=1), torch.cat(matrices[name], dim=1)
+            result[name] = sum(added[name], functional.linear(*product, layers[name].bias))
         return result
 
     def _relation(self, block: Block, x: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor]:

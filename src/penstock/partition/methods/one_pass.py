@@ -36,7 +36,7 @@ def assign_stream(problem: Problem) -> Array:
     return assignment
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("loads", "assignment"))
 def _place(
     indptr: Array,
     indices: Array,
@@ -109,8 +109,7 @@ def assign_chunk(problem: Problem) -> Array:
 
 def assign_random(problem: Problem) -> Array:
     """Deal vertices to parts in a random order, group by group, so that 0/1 constraints divide evenly too."""
-    draws = np.empty(problem.whole.count)
-    unit_draws(key_of(problem.seed, "random parts"), 0, draws)
+    draws = unit_draws(key_of(problem.seed, "random parts"), problem.whole.count)
     groups = np.zeros(problem.whole.count, np.int64)
     for row in problem.constraints.weights:
         if row.max(initial=0) <= 1:

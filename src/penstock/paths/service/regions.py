@@ -44,12 +44,12 @@ class SharedRegion(ClosedOnExit):
 
     def write(self, offset: int, data: bytes) -> None:
         """Put bytes at an offset."""
-        self._check(offset, len(data))
+        _check(self, offset, len(data))
         self._map[offset : offset + len(data)] = data
 
     def read(self, offset: int, size: int) -> bytes:
         """The bytes at an offset."""
-        self._check(offset, size)
+        _check(self, offset, size)
         return self._map[offset : offset + size]
 
     def close(self) -> None:
@@ -57,13 +57,6 @@ class SharedRegion(ClosedOnExit):
         self._map.close()
         if self._made:
             self.path.unlink(missing_ok=True)
-
-    def _check(self, offset: int, size: int) -> None:
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise PenstockError(
-                f"Bytes {offset} to {offset + size} are outside of a region of {self.size} bytes.",
-                code="value-out-of-range",
-            )
 
 
 # A region of memory on a device: one-sided reads and writes are copies over the bus.
@@ -87,19 +80,20 @@ class DeviceRegion:
 
     def write(self, offset: int, data: bytes) -> None:
         """Copy bytes to an offset."""
-        self._check(offset, len(data))
+        _check(self, offset, len(data))
         if data:
             given = self._torch.frombuffer(bytearray(data), dtype=self._torch.uint8)
             self.tensor[offset : offset + len(data)].copy_(given)
 
     def read(self, offset: int, size: int) -> bytes:
         """A copy of the bytes at an offset."""
-        self._check(offset, size)
+        _check(self, offset, size)
         return bytes(self.tensor[offset : offset + size].cpu().numpy())
 
-    def _check(self, offset: int, size: int) -> None:
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise PenstockError(
-                f"Bytes {offset} to {offset + size} are outside of a region of {self.size} bytes.",
-                code="value-out-of-range",
-            )
+
+def _check(region: SharedRegion | DeviceRegion, offset: int, size: int) -> None:
+    if offset < 0 or size < 0 or offset + size > region.size:
+        raise PenstockError(
+            f"Bytes {offset} to {offset + size} are outside of a region of {region.size} bytes.",
+            code="value-out-of-range",
+        )

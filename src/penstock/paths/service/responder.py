@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError, nearest
 from penstock.paths.documents import HardwareDocument
-from penstock.wire import Malformed
+from penstock.wire.message import Malformed
 
 # What an application registers: functions for communication, memory, time and its own work, by name and role.
 

@@ -12,7 +12,8 @@ import numpy as np
 from penstock.closed_on_exit import ClosedOnExit
 from penstock.errors import PenstockError
 from penstock.paths.service.responder import Responder
-from penstock.wire import Endpoint, Malformed, Message
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.message import Malformed, Message
 
 # Ways over which a path's messages go: within a process, and over the authenticated wire between two.
 

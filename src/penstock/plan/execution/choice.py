@@ -65,7 +65,7 @@ class BatchKind:
     """The batches of a job, all with mean sizes."""
 
     layer: str
-    """Kind of layer: a key of `penstock.cost.step_prediction.LAYER_CALLS`."""
+    """Kind of layer, one that declares its calls."""
     blocks: tuple[BlockSizes, ...]
     """Outermost first."""
     widths: tuple[tuple[int, int], ...]
@@ -121,9 +121,6 @@ def mean_blocks(batches: Sequence[Sequence[BlockSizes]]) -> tuple[BlockSizes, ..
 
 
 def _mean(blocks: Sequence[BlockSizes]) -> BlockSizes:
-    counts, further = (
-        zip(*(block[:3] for block in blocks), strict=True),
-        zip(*(block[3:] for block in blocks), strict=True),
-    )
-    means = [None if None in column else sum(column) / len(column) for column in further]
-    return BlockSizes(*(round(sum(column) / len(column)) for column in counts), *means)
+    columns = [*zip(*blocks, strict=True)]
+    means = [None if None in column else sum(column) / len(column) for column in columns]
+    return BlockSizes(*(round(mean) for mean in means[:3] if mean is not None), *means[3:])

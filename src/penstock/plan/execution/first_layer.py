@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.cost.model import CostModel
-from penstock.cost.step_prediction import BlockSizes, Call
+from penstock.cost.step_prediction import BlockSizes
+from penstock.nn.operator_work import Call
 from penstock.nn.order_costs import Order
 from penstock.plan.execution.choice import BatchKind
 

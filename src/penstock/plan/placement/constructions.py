@@ -16,7 +16,7 @@ from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, move
 # where most is free.
 
 
-def colocated_placement(problem: PlacementProblem) -> Array:
+def colocated_placement(problem: PlacementProblem, seed: int = 0) -> Array:
     """The machine of every unit, int32."""
     left = RemainingCapacity(problem)
     workers = np.zeros(problem.machines, np.int64)
@@ -68,7 +68,7 @@ def _gather(left: RemainingCapacity, group: Array, near: Array, workers: Array) 
 # samplers without room beside their worker choose in the same way.
 
 
-def least_busy_placement(problem: PlacementProblem) -> Array:
+def least_busy_placement(problem: PlacementProblem, seed: int = 0) -> Array:
     """The machine of every unit, int32."""
     tables = tables_of(problem)
     left = RemainingCapacity(problem)
@@ -113,9 +113,7 @@ def _try_everywhere(tables: Tables, walk: Walk, units: Array, scores: Array) -> 
 
 def initial_placement(problem: PlacementProblem, seed: int = 0) -> Array:
     """The machine of every unit, int32; tasks of a class go to the machines in the order of their numbers."""
-    chances = np.empty(problem.machines)
-    unit_draws(key_of(seed, "ifs"), 0, chances)
-    order = np.argsort(chances, kind="stable")
+    order = np.argsort(unit_draws(key_of(seed, "ifs"), problem.machines), kind="stable")
     demands, class_of = classes_of(problem.demands[problem.movable])
     counts = pack(demands, np.bincount(class_of, minlength=len(demands)), problem.free[order])
     if counts is None:
@@ -131,7 +129,7 @@ def initial_placement(problem: PlacementProblem, seed: int = 0) -> Array:
 # `spread`: tasks of each kind are placed as evenly as resources allow, whatever their traffic.
 
 
-def even_placement(problem: PlacementProblem) -> Array:
+def even_placement(problem: PlacementProblem, seed: int = 0) -> Array:
     """The machine of every unit, int32: each goes to the machine with the fewest of its kind."""
     left = RemainingCapacity(problem)
     held: dict[str, Array] = {}

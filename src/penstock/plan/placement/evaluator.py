@@ -60,51 +60,24 @@ def critical_path(tables: Tables, walk: Walk, waits: Waits, seconds: Array, size
     """Seconds of the longest path; `seconds` is [iterations, tasks], `sizes` (bytes) [iterations, flows]."""
     _rate_pairs(tables, walk, waits.pair_seconds)
     _weigh(walk.tasks, tables.sources, tables.targets, tables.slowness, waits.pair_seconds, waits.pace)
-    longest = 0.0
+    # Plain arrays from here on: Numba counts references of tuple members that are read in a loop.
+    order, starts, before, lags = waits.order, waits.starts, waits.before, waits.lags
+    row_of_lag, ends, pace = waits.row_of_lag, waits.ends, waits.pace
+    tasks, longest = seconds.shape[1], 0.0
     for iteration in range(seconds.shape[0]):
-        _turn_rows(iteration, waits.order.shape[0], waits.row_of_lag)
-        reached = _pass_through(
-            waits.order,
-            waits.starts,
-            waits.before,
-            waits.lags,
-            waits.row_of_lag,
-            waits.pace,
-            seconds[iteration],
-            sizes[iteration],
-            waits.ends,
-        )
-        longest = max(longest, reached)
-    return longest
-
-
-# Plain arrays from here on: Numba counts references of tuple members that are read in a loop.
-@njit(nogil=True, cache=True)
-def _pass_through(
-    order: Array,
-    starts: Array,
-    before: Array,
-    lags: Array,
-    row_of_lag: Array,
-    pace: Array,
-    seconds: Array,
-    sizes: Array,
-    ends: Array,
-) -> float:
-    """Compute the ends of all items of one iteration; returns the latest."""
-    tasks, row = seconds.shape[0], row_of_lag[0]
-    longest = 0.0
-    for item in order:
-        start = 0.0
-        for at in range(starts[item], starts[item + 1]):
-            end = ends[row_of_lag[lags[at]] + before[at]]
-            if end > start:
-                start = end
-        amount = seconds[item] if item < tasks else sizes[item - tasks]
-        start += amount * pace[item]
-        ends[row + item] = start
-        if start > longest:
-            longest = start
+        _turn_rows(iteration, order.shape[0], row_of_lag)
+        row = row_of_lag[0]
+        for item in order:
+            start = 0.0
+            for at in range(starts[item], starts[item + 1]):
+                end = ends[row_of_lag[lags[at]] + before[at]]
+                if end > start:
+                    start = end
+            amount = seconds[iteration, item] if item < tasks else sizes[iteration, item - tasks]
+            start += amount * pace[item]
+            ends[row + item] = start
+            if start > longest:
+                longest = start
     return longest
 
 

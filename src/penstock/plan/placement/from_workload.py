@@ -15,6 +15,10 @@ from penstock.simulate.workload import Workload
 # Whether a placement exists; if not, an error that names the resource and how much is missing.
 
 
+def _infeasible(sentence: str) -> PenstockError:
+    return PenstockError(sentence, code="infeasible")
+
+
 def check_machines(problem: PlacementProblem) -> None:
     """Check that every machine has a speed above 0 and a finite amount, 0 or more, of every resource."""
     machines, capacities, speeds = problem.network.machines, problem.capacities, problem.speeds
@@ -52,11 +56,10 @@ def _check_pinned(problem: PlacementProblem) -> None:
     if len(over):
         machine, resource = over[0]
         has = problem.capacities[machine, resource]
-        raise PenstockError(
+        raise _infeasible(
             f"The tasks pinned to {problem.network.machines[machine]} need {used[machine, resource]:g}"
             f" {problem.resources[resource]} and it has {has:g}: add {used[machine, resource] - has:g},"
-            " or pin some elsewhere.",
-            code="infeasible",
+            " or pin some elsewhere."
         )
 
 
@@ -79,7 +82,7 @@ def _check_sums(problem: PlacementProblem) -> None:
         kind = next(iter(counts))
         fitting = int(has[resource] / problem.demands[asking, resource].max() + 1e-9)
         remedy = f"ask for {_counted(fitting, kind)}" if fitting else f"ask for a {kind} without {name}"
-    raise PenstockError(f"{who} and {cluster}: add {lack:g}, or {remedy}.", code="infeasible")
+    raise _infeasible(f"{who} and {cluster}: add {lack:g}, or {remedy}.")
 
 
 def _check_single_tasks(problem: PlacementProblem) -> None:
@@ -94,15 +97,12 @@ def _check_single_tasks(problem: PlacementProblem) -> None:
         if len(larger):
             resource = int(larger[0])
             name = problem.resources[resource]
-            raise PenstockError(
+            raise _infeasible(
                 f"{task} needs {demand[resource]:g} {name} and no machine has more than {most[resource]:g} free:"
-                f" give one machine {demand[resource] - most[resource]:g} more, or the task less.",
-                code="infeasible",
+                f" give one machine {demand[resource] - most[resource]:g} more, or the task less."
             )
         needs = " and ".join(f"{amount:g} {name}" for amount, name in zip(demand, problem.resources, strict=True))
-        raise PenstockError(
-            f"{task} needs {needs} and no single machine has all of it free: give one machine more.", code="infeasible"
-        )
+        raise _infeasible(f"{task} needs {needs} and no single machine has all of it free: give one machine more.")
 
 
 def _check_packing(problem: PlacementProblem) -> None:
@@ -121,20 +121,18 @@ def _check_packing(problem: PlacementProblem) -> None:
         )
     )
     if most < 0:
-        raise PenstockError(
+        raise _infeasible(
             f"The sums fit ({sums}), but no packing puts {_listed(rest)} on the machines:"
-            " give machines more of what is nearly used up, or ask for fewer tasks.",
-            code="infeasible",
+            " give machines more of what is nearly used up, or ask for fewer tasks."
         )
     lack = int(wanted[common]) - most
     demand = " and ".join(
         f"{amount:g} {name}" for amount, name in zip(demands[common], problem.resources, strict=True) if amount > 0
     )
     beside = f" beside {_listed(rest)}" if rest else ""
-    raise PenstockError(
+    raise _infeasible(
         f"The sums fit ({sums}), but no packing does: {most} of {_listed(kinds)} fit on the machines{beside}; give"
-        f" machines room for {lack} more of {demand} each, or ask for {lack} fewer.",
-        code="infeasible",
+        f" machines room for {lack} more of {demand} each, or ask for {lack} fewer."
     )
 
 

@@ -154,18 +154,13 @@ class RemainingCapacity:
 
     def place(self, units: Array, machine: int) -> bool:
         """Place open units on a machine if they fit and all others can still be packed; returns whether that was so."""
-        free = self.free.copy()
-        free[machine] -= self._demands[units].sum(axis=0)
-        if not fits(self._demands[units].sum(axis=0), self.free[machine]):
+        demand, free = self._demands[units].sum(axis=0), self.free.copy()
+        if not fits(demand, free[machine]):
             return False
-        free[machine] = np.maximum(free[machine], 0)
+        free[machine] = np.maximum(free[machine] - demand, 0)
         wanted = self._wanted - np.bincount(self._class_of[units], minlength=len(self._kinds))
         if not packs(self._kinds, wanted, free):
             return False
         self.free, self._wanted = free, wanted
         self.units[units] = machine
         return True
-
-    def fits(self, units: Array, machine: int) -> bool:
-        """Whether open units fit a machine by themselves."""
-        return fits(self._demands[units].sum(axis=0), self.free[machine])

@@ -19,24 +19,15 @@ from penstock.plan.placement.problem import PlacementProblem
 PlacementPolicy = Callable[[PlacementProblem, Evaluator, Budget, int], Found]
 
 
-def initial(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
-    """IFS: the first placement that the searches begin with."""
-    return Found(initial_placement(problem, seed), 0)
+def _constructed(construct: Callable[[PlacementProblem, int], Array]) -> PlacementPolicy:
+    """A policy that makes one placement at once, from the problem and the seed."""
+    return lambda problem, evaluator, budget, seed: Found(construct(problem, seed), 0)
 
 
-def colocated(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
-    """As DistDGL places: what belongs together on one machine."""
-    return Found(colocated_placement(problem), 0)
-
-
-def even(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
-    """Tasks of every kind spread evenly."""
-    return Found(even_placement(problem), 0)
-
-
-def least_busy(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed: int) -> Found:
-    """Each task on the machine that is least busy so far."""
-    return Found(least_busy_placement(problem), 0)
+initial = _constructed(initial_placement)
+colocated = _constructed(colocated_placement)
+even = _constructed(even_placement)
+least_busy = _constructed(least_busy_placement)
 
 
 @dataclass(frozen=True, eq=False)

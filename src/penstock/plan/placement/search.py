@@ -22,7 +22,7 @@ from penstock.plan.placement.constructions import (
     least_busy_placement,
 )
 from penstock.plan.placement.evaluator import Evaluator
-from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, settle, walk_from
+from penstock.plan.placement.problem import PlacementProblem, Tables, settle, walk_from
 
 STEPS = 100_000
 _FEW = 4096  # placements: simulate all of them
@@ -54,12 +54,8 @@ def search(problem: PlacementProblem, evaluator: Evaluator, budget: Budget, seed
 
 def constructions(problem: PlacementProblem, seed: int) -> list[Array]:
     """The placements that chains start from."""
-    return [
-        least_busy_placement(problem),
-        colocated_placement(problem),
-        even_placement(problem),
-        initial_placement(problem, seed),
-    ]
+    ways = least_busy_placement, colocated_placement, even_placement, initial_placement
+    return [construct(problem, seed) for construct in ways]
 
 
 class Best:
@@ -120,13 +116,9 @@ def _run_chains(tables: Tables, starts: list[Array], best: Best, spending: Budge
         for _, chain, units in sorted(handed_in, key=lambda each: each[:2])[:share]:
             latest[chain] = best.offer(units)
         if number % _RESTART == _RESTART - 1:
-            _restart_weak(tables, walks, latest, best)
-
-
-def _restart_weak(tables: Tables, walks: list[Walk], latest: Array, best: Best) -> None:
-    for chain in np.argsort(latest, kind="stable")[len(walks) // 2 :]:
-        walks[chain].units[:] = best.units
-        settle(tables, walks[chain])
+            for chain in np.argsort(latest, kind="stable")[len(walks) // 2 :]:
+                walks[chain].units[:] = best.units
+                settle(tables, walks[chain])
 
 
 def _polish(tables: Tables, best: Best, spending: BudgetClock, seed: int) -> None:

@@ -8,6 +8,7 @@ and messages. `gradient_sums` are tasks and flows that both have. A new executio
 
 from penstock.plan.workloads.entry import ExecutionWorkload, PlannedRun, WorkloadEntry
 from penstock.registry import Registry
+from penstock.sampling.sampler_table import SAMPLERS
 
 WORKLOADS: Registry[WorkloadEntry] = Registry(
     "execution mode",
@@ -24,6 +25,6 @@ __all__ = ["WORKLOADS", "ExecutionWorkload", "PlannedRun", "WorkloadEntry", "wor
 
 def workload_of(sampler: str) -> WorkloadEntry:
     """The entry of the mode that jobs with a sampler are executed in."""
-    entries = [WORKLOADS[mode] for mode in WORKLOADS.names()]
-    own = [entry for entry in entries if entry.samplers is not None and sampler in entry.samplers]
+    entries, drawn = [WORKLOADS[mode] for mode in WORKLOADS.names()], SAMPLERS[sampler]
+    own = [entry for entry in entries if entry.samplers is not None and entry.samplers(drawn)]
     return (own or [entry for entry in entries if entry.samplers is None])[0]

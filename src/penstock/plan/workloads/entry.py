@@ -13,6 +13,7 @@ from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines
+from penstock.sampling.entry import SamplerEntry
 from penstock.simulate.amounts import Spread
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload import Workload
@@ -70,10 +71,6 @@ def _curve(changes: Array) -> MemoryCurve:
     return MemoryCurve(ordered[:, 0], np.maximum(ordered[:, 1].cumsum(), 0.0))
 
 
-def _nothing_more(machines: Machines) -> float:
-    return 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class ExecutionWorkload:
     """A run in the simulator's terms: the repeated template, how amounts vary, and what is pinned."""
@@ -94,7 +91,7 @@ class ExecutionWorkload:
     """Iterations of the workload that tasks work ahead of the last one."""
     period: int | None = None
     """Iterations after which amounts repeat; None: as many as the number of flows allows."""
-    floor_s: Callable[[Machines], float] = _nothing_more
+    floor_s: Callable[[Machines], float] = lambda machines: 0.0
     """A lower bound on the seconds of an iteration from what the simulator does not model."""
     words: Mapping[str, str] = field(default_factory=dict)
     """For each kind of task, its work in words: `worker-0 spends 90 % of the time on WORDS`."""
@@ -141,8 +138,8 @@ class WorkloadEntry:
     """(profile, section) -> the workload."""
     conditions: Callable[[ClusterDocument], Mapping[str, Any]]
     """Settings of a cluster that affect the amounts of a profile: they must be the same as when it was measured."""
-    samplers: frozenset[str] | None = None
-    """Samplers of jobs that are executed in this mode; None: all that no other mode names."""
+    samplers: Callable[[SamplerEntry], bool] | None = None
+    """Whether jobs with a sampler are executed in this mode; None: those that no other mode claims."""
     any_size: bool = False
     """Whether a profile serves clusters of every size, as its amounts are per row and edge."""
     uses_replicas: bool = False

@@ -27,7 +27,7 @@ def sum_on_servers(building: WorkloadBuilder, summed: Summed, servers: Sequence[
     """Every server gets its share of the gradients from all workers, and sends back weights."""
     shard = summed.bytes / len(servers)
     for number, server in enumerate(servers):
-        added = _task(building, f"sum {number}.{summed.label}", "sum", seconds, server)
+        added = building.work(f"sum {number}.{summed.label}", "sum", seconds, server)
         for rank, (step, next_step) in enumerate(zip(summed.computed, summed.following, strict=True)):
             building.flow(
                 step, added, shard, "gradients",
@@ -51,7 +51,7 @@ def sum_around_ring(building: WorkloadBuilder, summed: Summed, workers: Sequence
     rounds = min(2 * (size - 1), _ROUNDS)
     sent = summed.bytes * 2 * (size - 1) / size / rounds
     hops = [
-        [_task(building, f"hop {rank}.{label}.{hop}", "hop", 0.0, workers[rank]) for hop in range(rounds)]
+        [building.work(f"hop {rank}.{label}.{hop}", "hop", 0.0, workers[rank]) for hop in range(rounds)]
         for rank in range(size)
     ]
     whole = rounds == 2 * (size - 1)
@@ -73,11 +73,7 @@ def sum_around_ring(building: WorkloadBuilder, summed: Summed, workers: Sequence
 
 def _all_computed(building: WorkloadBuilder, label: str, computed: Sequence[Item], worker: Item) -> Item:
     """A task that ends when every worker has computed."""
-    last = _task(building, f"computed {label}", "hop", 0.0, worker)
+    last = building.work(f"computed {label}", "hop", 0.0, worker)
     for each in computed:
         building.wait(each, last)
     return last
-
-
-def _task(building: WorkloadBuilder, name: str, kind: str, seconds: float, beside: Item) -> Item:
-    return building.task(name, kind, seconds, None, follows_itself=False, beside=beside)

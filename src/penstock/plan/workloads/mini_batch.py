@@ -129,10 +129,6 @@ class _Template:
         held = {"cores": cores, "memory_gb": self._profile.memory_gb(kind), "gpus": gpus}
         return self._building.task(name, kind, 0.0, held, follows_itself=False)
 
-    def _task(self, name: str, kind: str, seconds: float, beside: Item) -> Item:
-        """Add work of a process."""
-        return self._building.task(name, kind, seconds, None, follows_itself=False, beside=beside)
-
     def _device(self, kind: str) -> str:
         """The kind of device: workers may compute on another kind; all else is on CPUs."""
         return self._shape.device if kind == "worker" else "cpu"
@@ -159,9 +155,9 @@ class _Template:
                 drawer, kind = self._process(f"sampler-{rank}-{turn}", "sampler"), "sampler"
             else:
                 drawer, kind = worker, "worker"
-            drawn.append(self._task(f"draw {mark}", "draw", self._seconds("sample", kind), drawer))
-            placed.append(self._task(f"gather {mark}", "gather", self._seconds("gather"), worker))
-            computed.append(self._task(f"step {mark}", "step", self._seconds("step"), worker))
+            drawn.append(self._building.work(f"draw {mark}", "draw", self._seconds("sample", kind), drawer))
+            placed.append(self._building.work(f"gather {mark}", "gather", self._seconds("gather"), worker))
+            computed.append(self._building.work(f"step {mark}", "step", self._seconds("step"), worker))
             building.wait(placed[-1], computed[-1])
         for turn in range(self._turns):
             mark = f"{rank}.{turn}"
@@ -204,7 +200,7 @@ class _Template:
 
     def _served(self, store: Item, what: str) -> Item:
         """A store's work on one request."""
-        return self._task(f"serve {what} at {self._name(store)}", "serve", self._serving, store)
+        return self._building.work(f"serve {what} at {self._name(store)}", "serve", self._serving, store)
 
     def _name(self, store: Item) -> str:
         return self._shape.stores[store.number]
@@ -223,7 +219,7 @@ class _Template:
         """
         for store, sizes in zip(self._stores, rows, strict=True):
             name = self._name(store)
-            changed = self._task(f"change {turn} at {name}", "change", 0.0, store)
+            changed = self._building.work(f"change {turn} at {name}", "change", 0.0, store)
             for rank, size in enumerate(sizes):
                 self._building.flow(
                     computed[rank], changed, size, "row gradients",
@@ -255,8 +251,7 @@ def replica_shares(
     if not cluster.replicas or features is None or "replica" not in _allowed(cluster):
         return []
     names = [machine.name for machine in cluster.machines]
-    if seats is None:
-        seats = [number for number, machine in enumerate(cluster.machines) for _ in range(machine.workers)]
+    seats = _seats(cluster) if seats is None else seats
     rates, carried = machines_of(cluster, profile.rate).rates, np.zeros(len(names))
     if lists is not None:
         for part, sizes in enumerate(lists.bytes):
@@ -396,13 +391,9 @@ def _set_up(run: PlannedRun) -> MiniBatchExecution:
         device=run.device,
         gpus=run.gpus,
         replicas=replica_shares(cluster, run.profile, run.open_graph, run.seats),
-        seats=_seats(cluster) if _knows_home(run.profile) else [],
+        # Workers were measured beside their parts where their sampler depends on what is local.
+        seats=_seats(cluster) if SAMPLERS[str(run.profile.job.get("sampler", DEFAULT_SAMPLER))].local else [],
     )
-
-
-def _knows_home(profile: Profile) -> bool:
-    """Whether workers were measured beside their parts, because their sampler depends on what is local."""
-    return SAMPLERS[str(profile.job.get("sampler", DEFAULT_SAMPLER))].local
 
 
 def _seats(cluster: ClusterDocument) -> list[int]:

@@ -205,7 +205,7 @@ class WholeTemplate:
         return self._building.task(name, kind, 0.0, held, follows_itself=False)
 
     def _task(self, name: str, kind: str, seconds: float, rank: int) -> Item:
-        return self._building.task(name, kind, seconds, None, follows_itself=False, beside=self._workers[rank])
+        return self._building.work(name, kind, seconds, self._workers[rank])
 
 
 _EDGE_BYTES = 20
@@ -341,7 +341,7 @@ WHOLE = WorkloadEntry(
     _set_up,
     _build,
     conditions,
-    samplers=frozenset({"whole"}),
+    samplers=lambda sampler: not sampler.makes_batches,
     any_size=True,
     decides=lambda execution: {"bins": execution.bins, "replicate_costs": execution.replicate_costs},
 )

@@ -16,7 +16,7 @@ from penstock.graph.files import write_whole
 from penstock.report.gantt.bars import GanttBar, Merged, lay_out, pack
 from penstock.report.gantt.drawing import SCRIPT, STYLE, Drawing, drawing_of
 from penstock.report.gantt.findings import link_use_over_time, path_by_kind, path_sentence
-from penstock.report.markup import THEME_BUTTON, card, cut, key, page_text, table
+from penstock.report.markup import card, cut, key, large_figure, page_header, page_text, small_figures, table
 from penstock.report.words import milliseconds, seconds, short
 from penstock.simulate import CriticalStep, Pace, Timeline, critical_path, gap_of
 
@@ -76,20 +76,14 @@ def _headline(shown: Shown, path: list[CriticalStep], laid: Merged) -> str:
     ]
     # A number and its unit stay on one line.
     shown_figures = ((name, value.replace(" %", "\u00a0%")) for name, value in figures)
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown_figures)
     flows = f"{short(load.flows)} {'flow' if load.flows == 1 else 'flows'} in each iteration"
     parts = (_where(shown, laid), counted(load.tasks, "tasks"), flows)
     large = seconds(timeline.makespan) if shown.pace is None else milliseconds(shown.pace.iteration_s)
-    number, _, unit = large.partition(" ")
     what = "makespan" if shown.pace is None else "an iteration, in the long run"
-    return (
-        f'<header class="good"><div class="top"><p class="state"><b>simulated</b></p>{THEME_BUTTON}</div>'
-        f'<div class="hero"><div><h1>{escape(cut(shown.title, 80))}</h1>'
-        f'<p class="sub">{" · ".join(f"<span>{part}</span>" for part in parts)}</p></div>'
-        f'<p class="figure"><b>{escape(number)}<small>{escape(unit)}</small></b><span>{what}</span></p></div>'
-        f'<dl class="figures">{items}</dl>'
-        f'<p class="limit">Critical path: {escape(path_sentence(path_by_kind(path)))}</p></header>'
-    )
+    limit = f'<p class="limit">Critical path: {escape(path_sentence(path_by_kind(path)))}</p>'
+    sub = " · ".join(f"<span>{part}</span>" for part in parts)
+    below = small_figures(shown_figures) + limit
+    return page_header("simulated", cut(shown.title, 80), sub, figure=large_figure(large, what), below=below)
 
 
 def _times(shown: Shown) -> list[tuple[str, str]]:

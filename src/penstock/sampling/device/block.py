@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from penstock.sampling.block import Block
-from penstock.traced import is_traced
+from penstock.traced import is_gpu, is_traced, placed
 
 HOST_LISTS = "host lists"
 """The key, among values derived from a traced block, of its `indptr` with values, on the host."""
@@ -67,9 +67,9 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
     def moved(array: Any, dtype: torch.dtype) -> Any:
         if array is None:
             return None
-        return torch.from_numpy(array).to(dtype).to(device, non_blocking=non_blocking)
+        return placed(array, device, dtype, non_blocking)
 
-    def placed(rows: Any) -> Any:
+    def rows_moved(rows: Any) -> Any:
         return None if rows is None else rows.to(device, non_blocking=non_blocking)
 
     return DeviceBlock(
@@ -79,8 +79,8 @@ def device_block(block: Block, device: torch.device, non_blocking: bool = False)
         moved(block.weights, torch.float32),
         moved(block.totals, torch.float32),
         moved(block.edges, torch.int64),
-        edge_attr=placed(block.edge_attr),
-        edge_weight=placed(block.edge_weight),
+        edge_attr=rows_moved(block.edge_attr),
+        edge_weight=rows_moved(block.edge_weight),
         ages=moved(block.ages, torch.float32),
         derived={HOST_LISTS: block.indptr} if is_traced() else {},
     )
@@ -113,7 +113,14 @@ def on_device(block: Block, device: torch.device) -> Block:
 
 def block_on(block: Block, device: torch.device) -> Block:
     """A block where a device computes, which may be the host; one that is there already is returned unchanged."""
-    return host_block(block) if device.type == "cpu" else on_device(block, device)
+    return on_device(block, device) if is_gpu(device) else host_block(block)
+
+
+class DrawnRows(NamedTuple):
+    """The vertices of one type in a batch at fixed addresses, and how many of them are the batch's own."""
+
+    vertices: Tensor
+    known: Tensor
 
 
 # The room of a batch on the device: upper bounds fixed before sampling, so that nothing waits for sizes.
@@ -125,10 +132,15 @@ _SPREADS = 5.0
 
 @dataclass(frozen=True)
 class Room:
-    """Upper bounds of a batch: `rows[h]` before hop h, `rows[-1]` after the last; `edges[h]` drawn in hop h."""
+    """Upper bounds of a batch: `rows[h]` before hop h, `rows[-1]` after the last; `edges[h]` drawn in hop h.
+
+    In a graph of several types a hop is a draw along one relation after the other: `rows[0]` are the seeds, `rows[k +
+    1]` the rows of the k-th draw's source type after it, and `types` the types of these rows.
+    """
 
     rows: tuple[int, ...]
     edges: tuple[int, ...]
+    types: tuple[str, ...] = ()
 
     def holds(self, other: "Room") -> bool:
         """Whether a batch of these sizes fits."""
@@ -168,10 +180,12 @@ def room_for(samples: Sequence[Sequence[int]], batch_size: int, largest: Room) -
 
 def _of_sizes(batch_size: int, sizes: Sequence[int], largest: Room) -> Room:
     held = [min(size, most) for size, most in zip(sizes, largest.sizes, strict=True)]
-    rows = [batch_size]
-    for size in held[1::2]:
-        rows.append(max(rows[-1], size))
-    return Room(tuple(rows), tuple(held[0::2]))
+    types = largest.types or ("",) * len(largest.rows)
+    rows, known = [batch_size], {types[0]: batch_size}
+    for name, size in zip(types[1:], held[1::2], strict=True):
+        known[name] = max(known.get(name, 0), size)
+        rows.append(known[name])
+    return Room(tuple(rows), tuple(held[0::2]), largest.types)
 
 
 def _rounded(size: float) -> int:

@@ -6,7 +6,7 @@ chosen. Hops differ in how they choose.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,10 @@ class Topology:
         """The number of vertices."""
         return len(self.indptr) - 1
 
+    def count_of(self, node_type: str) -> int:
+        """The number of vertices of a type, which is the only one."""
+        return self.count
+
     @property
     def entries(self) -> int:
         """The number of edges."""
@@ -54,12 +58,22 @@ def fresh_place(vertices: int, device: torch.device) -> Tensor:
     return torch.full((vertices,), NEVER, dtype=torch.int32, device=device)
 
 
+class Excluded(NamedTuple):
+    """Edges that must not be drawn, as kernels read them (`links.DeviceExclusion`); None: every edge may be drawn."""
+
+    bounds: Tensor | None = None
+    starts: Tensor | None = None
+    behind: Tensor | None = None
+    seeds: Tensor | None = None
+    """The number of seeds: no other row's list has such edges."""
+
+
 class BatchMemory:
     """What the hops of a batch share: its vertices, how many are known before each hop, its keys, and scratch memory.
 
     Without `numbers_last` the last hop's neighbours get no rows: `indices` of its block are vertices, for a layer that
     reads their features in place. With `turns` the other blocks come with their transposed lists, along which gradients
-    flow.
+    flow; with `turns_last` the last one too, as gradients of learned inputs flow along it.
     """
 
     def __init__(
@@ -72,12 +86,16 @@ class BatchMemory:
         positions: bool = False,
         numbers_last: bool = True,
         turns: bool = False,
+        turns_last: bool = False,
     ) -> None:
         self.topology, self.room, self.device, self.tables = topology, room, device, tables
-        self.keeps_positions, self.numbers_last, self.turns = positions, numbers_last, turns
+        self.keeps_positions, self.numbers_last = positions, numbers_last
+        self.turns, self.turns_last = turns, turns_last
         hops = len(room.edges)
-        self.place = tables["place"]
+        self.place, self.excluded = tables["place"], Excluded()
         self.vertices, self.known = self.empty(room.rows[-1]), self.empty(hops + 1)
+        self.numbered = self.vertices
+        """Where new vertices get their rows: of several types, those of another type than the rows that draw."""
         self.keys = self.empty(keys, torch.int64)
         self.needed, self.edge_counts = self.empty(2 * hops), self.empty(hops)
         # Two, as one hop's are still looked up while the next one's are drawn.
@@ -88,6 +106,14 @@ class BatchMemory:
     def empty(self, size: int, dtype: torch.dtype = torch.int32) -> Tensor:
         """Zeros on the device: one at least, as kernels need an address."""
         return torch.zeros(max(1, size), dtype=dtype, device=self.device)
+
+    def known_at(self, hop: int) -> Tensor:
+        """The number of rows that draw in a hop."""
+        return self.known[hop:]
+
+    def known_around(self, hop: int) -> tuple[Tensor, Tensor]:
+        """The numbers of rows before and after a hop numbers new vertices."""
+        return self.known[hop:], self.known[hop + 1 :]
 
 
 class Hop(ABC):
@@ -111,7 +137,7 @@ class Hop(ABC):
         self.indptr, self.indices = memory.empty(self.rows_room + 1), memory.empty(self.edges_room)
         self.positions = memory.empty(self.edges_room if memory.keeps_positions else 1, torch.int64)
         self.weights = memory.empty(self.edges_room, torch.float32) if weighted else None
-        turns = memory.turns and self.turns and not self.is_last
+        turns = memory.turns and self.turns and (memory.turns_last or not self.is_last)
         self.turned = Turned(self.rows_behind, self.edges_room, memory.device) if turns else None
 
     @abstractmethod
@@ -123,8 +149,8 @@ class Hop(ABC):
 
     @property
     def known(self) -> Tensor:
-        """The number of rows before this hop; the next entry is that after it."""
-        return self.memory.known[self.number + self.reads_behind :]
+        """The number of rows that draw in this hop."""
+        return self.memory.known_at(self.number + self.reads_behind)
 
     @property
     def edges(self) -> Tensor:
@@ -153,7 +179,7 @@ class Hop(ABC):
         kernels = hop_kernels()
         kernels.count_new[(programs,)](*read, B=EDGES)
         kernels.number_new[(programs,)](
-            *read, memory.vertices, self.known, self.known[1:], self.needed[1:], self.rows_behind,
+            *read, memory.numbered, *memory.known_around(self.number), self.needed[1:], self.rows_behind,
             BLOCKS=power(programs), B=EDGES,
         )  # fmt: skip
 
@@ -203,7 +229,8 @@ class UniformHop(Hop):
         hop_kernels().draw[(programs,)](
             topology.indptr, topology.indices, memory.vertices, self.known, self.row_sums, memory.keys[self.number :],
             self.indptr, self.chosen, self.edges, self.positions, self.targets, memory.place, self.needed,
-            self.rows_room, self.edges_room, FANOUT=self.fanout, COLUMNS=power(self.fanout), REPLACE=self.replace,
+            self.rows_room, self.edges_room, *memory.excluded, FANOUT=self.fanout, COLUMNS=power(self.fanout),
+            REPLACE=self.replace, EXCLUDES=memory.excluded.seeds is not None,
             KEEPS_POSITIONS=memory.keeps_positions, KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered,
             BLOCKS=power(programs), ROWS=rows,
         )  # fmt: skip
@@ -221,9 +248,10 @@ def count_and_look_up(waiting: Hop | None, hop: UniformHop | None, fanout: int, 
     room = own.rows_room if waiting is None else waiting.rows_behind
     hop_kernels().count_and_look_up[(count_programs + look_programs,)](
         memory.topology.indptr, memory.vertices, own.known, memory.edge_sums if hop is None else hop.row_sums,
-        last.chosen, last.edges, memory.place, last.indices, None if turned is None else turned.readers,
-        None if turned is None else turned.slots, room, count_programs, FANOUT=fanout, REPLACE=replace,
-        COUNTS=hop is not None, LOOKS_UP=waiting is not None, TURNS=turned is not None, ROWS=rows, B=EDGES,
+        last.chosen, last.edges, last.memory.place, last.indices, None if turned is None else turned.readers,
+        None if turned is None else turned.slots, room, count_programs, *memory.excluded, FANOUT=fanout,
+        REPLACE=replace, EXCLUDES=memory.excluded.seeds is not None, COUNTS=hop is not None,
+        LOOKS_UP=waiting is not None, TURNS=turned is not None, ROWS=rows, B=EDGES,
     )  # fmt: skip
 
 

@@ -70,8 +70,13 @@ def count_and_look_up(
     slots,
     room,
     count_programs,
+    bounds,
+    starts,
+    behind,
+    seeds,
     FANOUT: tl.constexpr,
     REPLACE: tl.constexpr,
+    EXCLUDES: tl.constexpr,
     COUNTS: tl.constexpr,
     LOOKS_UP: tl.constexpr,
     TURNS: tl.constexpr,
@@ -91,6 +96,8 @@ def count_and_look_up(
             held = rows < tl.load(known)
             v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
             degree = tl.load(indptr + v + 1, mask=held, other=0) - tl.load(indptr + v, mask=held, other=0)
+            if EXCLUDES:
+                degree -= _excluded(rows, bounds, behind, seeds)[2]
             tl.store(sums + program, tl.sum(_drawn(degree, FANOUT, REPLACE), axis=0))
     if LOOKS_UP:  # noqa: SIM102
         if program >= count_programs:
@@ -104,6 +111,36 @@ def count_and_look_up(
             tl.store(indices + e, row, mask=held)
             if TURNS:
                 tl.store(slots + e, tl.atomic_add(readers + row, 1, mask=held, sem="relaxed"), mask=held)
+
+
+@triton.jit
+def _excluded(rows, bounds, behind, seeds):
+    """The entries of each row's excluded edges (`links.DeviceExclusion`): the first, that behind the last, and how many
+    edges they leave out.
+    """
+    held = rows < tl.load(seeds)
+    first = tl.load(bounds + rows, mask=held, other=0)
+    last = tl.load(bounds + rows + 1, mask=held, other=0)
+    return first, last, tl.load(behind + last) - tl.load(behind + first)
+
+
+@triton.jit
+def _skip_excluded(chosen, first, last, starts, behind, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Positions in the lists of those chosen among the edges that may be drawn.
+
+    An entry that leaves out edges at or before a position moves it on by their number. Entries ascend.
+    """
+    before = tl.load(behind + first)[:, None]
+    left = tl.broadcast_to(first[:, None], (ROWS, COLUMNS))
+    right = tl.broadcast_to(last[:, None], (ROWS, COLUMNS))
+    while tl.max(tl.max(right - left, axis=1), axis=0) > 0:
+        middle = (left + right) // 2
+        open_still = left < right
+        start = tl.load(starts + middle, mask=open_still, other=0)
+        passed = open_still & (start - tl.load(behind + middle, mask=open_still, other=0) + before <= chosen)
+        left = tl.where(passed, middle + 1, left)
+        right = tl.where(open_still & (passed == 0), middle, right)
+    return chosen + tl.load(behind + left) - before
 
 
 @triton.jit
@@ -131,9 +168,14 @@ def draw(
     needed,
     rows_room,
     edges_room,
+    bounds,
+    starts,
+    behind,
+    seeds,
     FANOUT: tl.constexpr,
     COLUMNS: tl.constexpr,
     REPLACE: tl.constexpr,
+    EXCLUDES: tl.constexpr,
     KEEPS_POSITIONS: tl.constexpr,
     KEEPS_TARGETS: tl.constexpr,
     NUMBERS: tl.constexpr,
@@ -150,10 +192,13 @@ def draw(
     v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
     first = tl.load(indptr + v, mask=held, other=0)
     degree = tl.load(indptr + v + 1, mask=held, other=0) - first
+    if EXCLUDES:
+        first_entry, last_entry, left_out = _excluded(rows, bounds, behind, seeds)
+        degree -= left_out
     count = _drawn(degree, FANOUT, REPLACE)
     before = _sum_before(sums, program, BLOCKS)
-    behind = tl.cumsum(count, axis=0) + before
-    tl.store(out_indptr + rows + 1, tl.minimum(behind, edges_room), mask=rows < rows_room)
+    stop = tl.cumsum(count, axis=0) + before
+    tl.store(out_indptr + rows + 1, tl.minimum(stop, edges_room), mask=rows < rows_room)
     if program == 0:
         tl.store(out_indptr, 0)
     if program == tl.num_programs(0) - 1:
@@ -163,7 +208,9 @@ def draw(
 
     column = tl.arange(0, COLUMNS)
     chosen = _choose(mix(tl.load(key).to(tl.uint64) ^ v.to(tl.uint64)), degree, column, FANOUT, COLUMNS, REPLACE, ROWS)
-    out = (behind - count)[:, None] + column[None, :]
+    if EXCLUDES:
+        chosen = _skip_excluded(chosen, first_entry, last_entry, starts, behind, ROWS, COLUMNS)
+    out = (stop - count)[:, None] + column[None, :]
     real = (column[None, :] < count[:, None]) & (out < edges_room)
     position = first[:, None] + chosen
     neighbour = tl.load(list_entries + position, mask=real, other=0)
@@ -269,6 +316,15 @@ def finish(
 
 
 @triton.jit
+def forget(vertices, known, place, B: tl.constexpr):
+    """Clear the places of a batch's vertices of one type."""
+    rows = tl.program_id(0) * B + tl.arange(0, B)
+    held = rows < tl.load(known)
+    v = tl.load(vertices + rows, mask=held, other=0)
+    tl.store(place + v, FREE, mask=held)
+
+
+@triton.jit
 def count_readers(readers, sums, rows, B: tl.constexpr):
     """Sum the readers of a program's rows."""
     i = tl.program_id(0) * B + tl.arange(0, B)
@@ -364,12 +420,16 @@ def order_long_lists(
 
 
 @triton.jit
-def list_lengths(indptr, vertices, known, totals, room, B: tl.constexpr):
-    """The lengths of the rows' whole lists, as float32; zero for unused rows."""
+def list_lengths(
+    indptr, vertices, known, totals, room, bounds, starts, behind, seeds, EXCLUDES: tl.constexpr, B: tl.constexpr
+):
+    """The lengths of the rows' whole lists without excluded edges, as float32; zero for unused rows."""
     rows = tl.program_id(0) * B + tl.arange(0, B)
     held = rows < tl.load(known)
     v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
     length = tl.load(indptr + v + 1, mask=held, other=0) - tl.load(indptr + v, mask=held, other=0)
+    if EXCLUDES:
+        length -= _excluded(rows, bounds, behind, seeds)[2]
     tl.store(totals + rows, length.to(tl.float32), mask=rows < room)
 
 

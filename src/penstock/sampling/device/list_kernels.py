@@ -378,7 +378,7 @@ def draw_by_sums(key, running, total, times, drawn, count, SIZE: tl.constexpr, D
     `total` has the sum of all, and behind it the last vertex that may be drawn.
     """
     j = tl.program_id(0) * B + tl.arange(0, B)
-    held = (j < SIZE) & (tl.load(total) > 0)
+    held = (j < SIZE) & (tl.load(total) + tl.zeros((B,), tl.float64) > 0)
     bits = draw_bits(tl.load(key).to(tl.uint64), j.to(tl.uint64))
     found = search_sums(running, unit_of(bits) * tl.load(total), count, DEPTH)
     found = tl.minimum(found, tl.load(total + 1).to(tl.int64))
@@ -390,7 +390,7 @@ def draw_by_sums(key, running, total, times, drawn, count, SIZE: tl.constexpr, D
 def clear_drawn(drawn, total, times, SIZE: tl.constexpr, B: tl.constexpr):
     """Forget how often vertices were drawn."""
     j = tl.program_id(0) * B + tl.arange(0, B)
-    held = (j < SIZE) & (tl.load(total) > 0)
+    held = (j < SIZE) & (tl.load(total) + tl.zeros((B,), tl.float64) > 0)
     v = tl.load(drawn + j, mask=held, other=0)
     tl.store(times + v, tl.zeros_like(v), mask=held)
 
@@ -414,7 +414,7 @@ def measure_masses(lengths, known, masses, layer, rows_room, B: tl.constexpr):
     length = tl.load(lengths + row, mask=row < rows_room, other=0)
     tl.store(masses + row, length * _share(length, tl.load(known).to(tl.int64)), mask=row < rows_room)
     if tl.program_id(0) == 0:
-        tl.store(layer, tl.zeros((), tl.int64))
+        tl.store(layer, 0)
 
 
 @triton.jit

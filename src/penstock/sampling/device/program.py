@@ -4,7 +4,7 @@ A sampler's entry makes its program (`SamplerEntry.device`); nothing here knows 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Protocol
 
 import torch
@@ -36,6 +36,9 @@ from penstock.sampling.neighbours import check_fanouts
 class HopRule(Protocol):
     """How the rows of one hop choose neighbours."""
 
+    can_exclude: ClassVar[bool] = False
+    """Whether it leaves out the edges that a batch excludes (`BatchMemory.excluded`)."""
+
     @property
     def longest(self) -> int | None:
         """A bound on what a row chooses; None: the length of its list."""
@@ -51,6 +54,8 @@ class HopRule(Protocol):
 @dataclass(frozen=True)
 class Uniform(HopRule):
     """Each row draws `fanout` neighbours, all equally likely."""
+
+    can_exclude: ClassVar[bool] = True
 
     fanout: int
     replace: bool = False
@@ -146,6 +151,7 @@ class DeviceProgram:
     """How a device draws batches: from given vertices, hop by hop."""
 
     rules: tuple[HopRule, ...]
+    _: KW_ONLY
     totals: bool = False
     """Whether blocks have the lengths of the rows' whole lists even where the model does not ask for them: estimators
     that weigh edges need them.
@@ -157,6 +163,8 @@ class DeviceProgram:
 
     finds_seeds: ClassVar[bool] = False
     """Whether a batch finds its seeds, rather than beginning with the epoch's items."""
+    stages: ClassVar[int] = 0
+    """Stages before the first hop whose vertices are drawn and numbered as those of a hop are."""
 
     @property
     def hops(self) -> int:
@@ -174,7 +182,7 @@ class DeviceProgram:
 
     def seeds_room(self, room: Room) -> int:
         """The room for the seeds of a batch."""
-        return room.rows[int(self.finds_seeds)]
+        return room.rows[self.stages]
 
     @property
     def purposes(self) -> list[str]:
@@ -204,8 +212,7 @@ class DeviceProgram:
     ) -> list[DeviceBlock]:
         """The blocks of a batch of some sizes, outermost first, in the hops' memory or in copies."""
         return [
-            hop.block(rows[number], rows[number + 1], edges[number], totals, copy)
-            for number, hop in reversed(list(enumerate(hops)))
+            hop.block(rows[hop.number], rows[hop.number + 1], edges[hop.number], totals, copy) for hop in reversed(hops)
         ]
 
     def begin(self, memory: BatchMemory) -> Beginning:

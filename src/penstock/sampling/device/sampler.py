@@ -1,10 +1,11 @@
 """Sampling on a device for a pipeline that draws one batch at a time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -15,6 +16,7 @@ from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import on_stream, stream_maker
+from penstock.sampling.device.typed import new_slot
 from penstock.sampling.lists import check_seeds
 from penstock.sampling.relabel import PerThread
 
@@ -37,11 +39,14 @@ class DeviceSampler:
         totals: bool = False,
         edges: bool = False,
         room: Room | None = None,
+        expected: Sequence[int] | None = None,
     ) -> None:
-        """`room`: what most batches need, if known; it grows when one needs more."""
+        """`room`: what most batches need, if known; it grows when one needs more. `expected`: the sizes of batches that
+        are only traced.
+        """
         check_count(topology.count)
         self.node_type, self._topology, self._program, self._device = node_type, topology, program, device
-        self._totals, self._edges = totals, edges
+        self._totals, self._edges, self._expected = totals, edges, expected
         side_stream = stream_maker(device)
         self._thread_states: PerThread[_ThreadState] = PerThread(lambda: _ThreadState(side_stream(), room))
 
@@ -51,7 +56,7 @@ class DeviceSampler:
         if program.finds_seeds:
             seeds = program.items(np.atleast_1d(seeds))
         else:
-            seeds = check_seeds(seeds, self._topology.count, self.node_type, np.dtype(np.int32))
+            seeds = check_seeds(seeds, self._topology.count_of(self.node_type), self.node_type, np.dtype(np.int32))
         state = self._thread_states.get()
         with on_stream(state.stream):
             epoch = self._epoch(seeds, key)
@@ -67,10 +72,11 @@ class DeviceSampler:
                 room, state.slot = room.enlarged(sizes, largest), None
                 epoch.cursor.zero_()
             blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
-            vertices = slot.vertices[: sizes[-1]].clone()
+            # Tensors, where batches of the host have arrays.
+            vertices: dict[str, Any] = slot.copied_vertices(self.node_type, len(seeds), sizes)
         if program.finds_seeds:
-            seeds = vertices[: sizes[1]].cpu().numpy()
-        batch = MiniBatch({self.node_type: seeds}, {self.node_type: _as_array(vertices)}, blocks, key=key)
+            seeds = vertices[self.node_type][: sizes[1]].cpu().numpy()
+        batch = MiniBatch({self.node_type: seeds}, vertices, blocks, key=key)
         if program.seed_weights is not None:
             batch.seed_weights = program.seed_weights[seeds]
         if state.stream is not None:
@@ -87,14 +93,14 @@ class DeviceSampler:
 
     def _sizes(self, slot: Slot) -> list[int]:
         """The sizes that the batch just drawn needs; waits for the device."""
-        sizes: list[int] = slot.needed.tolist()
+        sizes: list[int] = slot.needed.tolist() if self._expected is None else list(self._expected)
         return sizes
 
     def _slot(self, state: "_ThreadState", room: Room) -> Slot:
         if state.slot is None or state.slot.room != room:
             tables = None if state.slot is None else state.slot.tables
             given = self._topology, self._program, room, self._device, len(self._program.purposes)
-            state.slot = Slot(*given, self._totals, self._edges, tables)
+            state.slot = new_slot(*given, self._totals, self._edges, tables)
         return state.slot
 
 
@@ -112,7 +118,7 @@ class _ThreadState:
         if room is not None and room.rows[0] >= largest.rows[0]:
             return room
         rows = tuple(min(rows, max(_FIRST_ROOM, largest.rows[0])) for rows in largest.rows)
-        return Room(rows, tuple(min(edges, _FIRST_ROOM) for edges in largest.edges))
+        return Room(rows, tuple(min(edges, _FIRST_ROOM) for edges in largest.edges), largest.types)
 
 
 def check_count(vertices: int) -> None:
@@ -122,8 +128,3 @@ def check_count(vertices: int) -> None:
             f"A device can sample graphs of up to 2^31 vertices, not {vertices:,}: sample on the host.",
             code="too-large",
         )
-
-
-def _as_array(tensor: Tensor) -> Array:
-    """A tensor typed as an array, since batches on a device have tensors there."""
-    return tensor  # type: ignore[return-value]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from penstock.sampling.device.block import DeviceBlock, Room
+from penstock.sampling.device.block import DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, list_kernels
 from penstock.sampling.device.program import DeviceProgram
@@ -29,18 +29,20 @@ class Slot:
         tables: Tables | None = None,
         numbers_last: bool = True,
         turns: bool = False,
+        turns_last: bool = False,
     ) -> None:
-        """`tables` may be shared by slots that are filled one after the other on one stream. `numbers_last` and `turns`
-        as for `BatchMemory`.
+        """`tables` may be shared by slots that are filled one after the other on one stream. `numbers_last`, `turns`
+        and `turns_last` as for `BatchMemory`.
         """
         self.program, self.room, self.numbers_last = program, room, numbers_last
         self.tables = program.tables(topology, device) if tables is None else tables
-        memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, edges, numbers_last, turns)
+        how = edges, numbers_last, turns, turns_last
+        memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, *how)
         self.vertices, self.known, self.keys, self.needed = memory.vertices, memory.known, memory.keys, memory.needed
         self.number, self.skip = memory.empty(1), memory.empty(1, torch.float32)
         self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
-        self._beginning = program.begin(memory)
-        self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules)]
+        self.beginning = program.begin(memory)
+        self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules, program.stages)]
         self.totals = memory.empty(room.rows[-1], torch.float32) if totals or program.totals else None
 
     def draw(self, epoch: DeviceEpoch) -> None:
@@ -50,7 +52,7 @@ class Slot:
             for hop in self._hops:
                 launches(hop.indptr, hop.indices, rows=len(hop.indices), of=hop.indices[:, None])
             return
-        self._beginning.launch(epoch)
+        self.beginning.launch(epoch)
         waiting: Hop | None = None
         for hop in self._hops:
             hop.choose(waiting)
@@ -69,8 +71,9 @@ class Slot:
         known = self.known[len(self.room.edges) - (not self.numbers_last) :]
         if self.totals is not None:
             kernels.list_lengths[(blocks(rows, EDGES),)](
-                memory.topology.indptr, self.vertices, known, self.totals, rows, B=EDGES
-            )
+                memory.topology.indptr, self.vertices, known, self.totals, rows, *memory.excluded,
+                EXCLUDES=memory.excluded.seeds is not None, B=EDGES,
+            )  # fmt: skip
         kernels.finish[(blocks(rows, EDGES),)](
             self.vertices, known, memory.place, self.needed, self._rooms, epoch.cursor, self.number,
             epoch.failed_at, self.skip, SIZES=len(self.room.sizes), B=EDGES,
@@ -82,6 +85,14 @@ class Slot:
         if not self.numbers_last:
             rows[-1] = rows[-2]
         return self.program.blocks(self._hops, rows, self.room.edges, self.totals, False)
+
+    def by_type(self, node_type: str) -> dict[str, DrawnRows]:
+        """The batch's vertices, of a graph whose only type has this name."""
+        return {node_type: DrawnRows(self.vertices, self.known[-1:])}
+
+    def copied_vertices(self, node_type: str, seeds: int, sizes: Sequence[int]) -> dict[str, Tensor]:
+        """A copy of the batch's vertices, of a graph whose only type has this name."""
+        return {node_type: self.vertices[: sizes[-1]].clone()}
 
     def on_host(self) -> dict[str, Tensor]:
         """The first layer's lists, where the host has drawn them."""

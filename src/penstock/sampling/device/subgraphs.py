@@ -46,9 +46,10 @@ class FoundSeeds(Beginning):
 
     def __init__(self, memory: BatchMemory, visits: Visits) -> None:
         self._memory, self._visits, room = memory, visits, memory.room
-        self._items, self._visited = memory.empty(room.rows[0]), memory.empty(room.edges[0])
-        self._kinds = memory.empty(room.edges[0], torch.int8)
-        self._programs = blocks(room.edges[0], EDGES)
+        most = max(room.edges[0], visits.of_batch(0))
+        self._items, self._visited = memory.empty(room.rows[0]), memory.empty(most)
+        self._kinds = memory.empty(most, torch.int8)
+        self._programs = blocks(most, EDGES)
         self._sums = memory.empty(self._programs), memory.empty(self._programs)
 
     def launch(self, epoch: DeviceEpoch) -> None:
@@ -85,6 +86,10 @@ class InducedHop(FilterHop):
         )
 
     @property
+    def key(self) -> Tensor:
+        return self.memory.keys
+
+    @property
     def chosen(self) -> Tensor:
         return self.memory.sources[1]
 
@@ -102,22 +107,19 @@ class Induced(Filtered):
     """Rows keep the entries of their lists that are in the batch."""
 
     def make(self, memory: BatchMemory, number: int) -> Hop:
-        return InducedHop(memory, 1, self)
+        return InducedHop(memory, number, self)
 
 
 @dataclass(frozen=True)
 class SubgraphProgram(DeviceProgram):
     """How a device draws subgraphs of some visits, for so many layers."""
 
-    visits: Visits | None = None
-    layers: int = 1
+    visits: Visits
+    layers: int
     positions: Callable[[Array], Array] = lambda items: items
     """Positions of some items in the tables of the visits."""
     finds_seeds: ClassVar[bool] = True
-
-    @property
-    def hops(self) -> int:
-        return 2
+    stages: ClassVar[int] = 1
 
     @property
     def is_plain(self) -> bool:
@@ -125,27 +127,23 @@ class SubgraphProgram(DeviceProgram):
 
     @property
     def purposes(self) -> list[str]:
-        assert self.visits is not None
         return self.visits.purposes
 
     def items(self, items: Array) -> Array:
         return self.positions(items)
 
     def largest_room(self, batch_size: int, vertices: int, entries: int) -> Room:
-        assert self.visits is not None
         visits = self.visits.most(batch_size, vertices)
         rows = max(batch_size, min(vertices, visits))
         return Room((batch_size, rows, rows), (visits, max(1, entries)))
 
     def sizes(self, batch: MiniBatch) -> list[int]:
-        assert self.visits is not None
         ((seeds,), (vertices,)) = batch.seeds.values(), batch.vertices.values()
         visits = self.visits.of_batch(len(vertices))
         # With one layer a batch of the host's has the seeds' edges alone: the room grows where that is too little.
         return [visits, len(seeds), batch.blocks[0].num_edges, len(vertices)]
 
     def begin(self, memory: BatchMemory) -> Beginning:
-        assert self.visits is not None
         return FoundSeeds(memory, self.visits)
 
     def blocks(

@@ -175,6 +175,13 @@ class EdgeBatcher:
     def batch(self, positions: Array, key: BatchKey) -> EdgeBatch:
         """The batch of edges at some positions of the lists."""
         positions = np.ascontiguousarray(positions, np.int64)
+        batch = self._assemble(positions, self.positives(positions), key)
+        if self._labels is not None:
+            batch.labels = self._labels[positions]
+        return batch
+
+    def positives(self, positions: Array) -> Positives:
+        """The edges at some positions of the lists."""
         if len(positions) and (positions.min() < 0 or positions.max() >= self._edges.count):
             raise PenstockError(
                 f"An edge position of {edge_key(self.edge_type)} is outside 0..{self._edges.count - 1}.",
@@ -187,23 +194,23 @@ class EdgeBatcher:
         if self._times is not None:
             positives = replace(positives, time=_comparable(self._times[positions]))
             _number_earlier_copies(*lists, self._times, positions, positives.time, destination, copy)
-        batch = self._assemble(positions, positives, key)
-        if self._labels is not None:
-            batch.labels = self._labels[positions]
-        return batch
+        return positives
 
     def batch_of_pairs(self, pairs: Array, key: BatchKey, times: Array | None = None) -> EdgeBatch:
         """The batch of (source, destination) pairs [m, 2] that need not be in the lists, such as held-out ones.
 
         `times` has one for each pair where edges have times.
         """
-        where = f"Pairs of {edge_key(self.edge_type)}"
-        pairs = checked_pairs(pairs, self.known.num_sources, self.known.num_destinations, where)
-        ends = np.ascontiguousarray(pairs.T)
-        positives = Positives(ends[0], ends[1], np.zeros(len(pairs), np.int64))
+        positives = self._pairs_given(pairs)
         if times is not None:
             positives = replace(positives, time=_comparable(times))
         return self._assemble(np.full(len(pairs), -1, np.int64), positives, key)
+
+    def _pairs_given(self, pairs: Array) -> Positives:
+        where = f"Pairs of {edge_key(self.edge_type)}"
+        pairs = checked_pairs(pairs, self.known.num_sources, self.known.num_destinations, where)
+        ends = np.ascontiguousarray(pairs.T)
+        return Positives(ends[0], ends[1], np.zeros(len(pairs), np.int64))
 
     def _assemble(self, positions: Array, positives: Positives, key: BatchKey) -> EdgeBatch:
         wrong_destination = self._draw(positives, "destination", key)
@@ -278,6 +285,10 @@ class PairBatcher(EdgeBatcher):
         """The batch of the pairs at some positions."""
         return self.batch_of_pairs(self._pairs[positions], key)
 
+    def positives(self, positions: Array) -> Positives:
+        """The pairs at some positions."""
+        return self._pairs_given(self._pairs[positions])
+
 
 def number_ends(
     source_type: str,
@@ -330,7 +341,7 @@ def _number(parts: list[tuple[str, Array]]) -> tuple[dict[str, Array], list[Arra
     return nodes, rows
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("sources", "destinations", "copies"))
 def _look_up(
     indptr: Array, indices: Array, positions: Array, sources: Array, destinations: Array, copies: Array
 ) -> None:

@@ -194,7 +194,7 @@ def pair_bits(edges: EdgeSet, key: np.uint64, unordered: bool, turned: bool, apa
     return bits
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("bits",))
 def _draw_pairs(
     indptr: Array,
     indices: Array,
@@ -221,7 +221,7 @@ def _draw_pairs(
             bits[k] = mix(drawn ^ np.uint64(copy)) if apart else drawn
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("named",))
 def _mark_named(indptr: Array, indices: Array, unordered: bool, named: Array) -> None:
     """Mark the edges that represent their pair: the first of parallel ones and, if `unordered`, of both directions the
     one from the lower number (or the only one).
@@ -245,7 +245,7 @@ def _keep_unpaired(indptr: Array, indices: Array, of_indptr: Array, of_indices: 
                 keep[k] = not is_edge(of_indptr, of_indices, nothing, 0, row, indices[k])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def _count_kept(indptr: Array, keep: Array, out: Array) -> None:
     kept = 0
     for row in range(indptr.shape[0] - 1):

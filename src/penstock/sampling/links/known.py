@@ -97,7 +97,7 @@ def _is_reverse(edges: EdgeSet, other: EdgeSet) -> bool:
     )
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=())
 def _all_turned(indptr: Array, indices: Array, other_indptr: Array, other_indices: Array) -> bool:
     """Whether the other lists hold the reverse of every edge. Linear: cursors in the other lists only move forward."""
     cursors = other_indptr[:-1].copy()

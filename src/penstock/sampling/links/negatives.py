@@ -234,7 +234,7 @@ class Uniform:
         return DrawnNegatives(out, 1, mask if clashes else None, clashes)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out", "mask"))
 def _draw_uniform(
     key: np.uint64,
     sources: Array,

@@ -23,7 +23,8 @@ from penstock.sampling.parts.requests import (
     batch_received,
     read_body,
 )
-from penstock.sampling.typed import Relation, TypedNeighbourSampler
+from penstock.sampling.relations import Relation
+from penstock.sampling.typed import TypedNeighbourSampler
 from penstock.wire.channel import Channel, RemoteError
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message

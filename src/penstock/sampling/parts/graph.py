@@ -10,6 +10,7 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.partition.folder import Partition
+from penstock.sampling.entry import ReadableLists
 from penstock.sampling.labor import Labor
 from penstock.sampling.links.edge_split import HeldOutRule
 from penstock.sampling.lists import Readable
@@ -18,9 +19,9 @@ from penstock.sampling.parts.owner import OwnedPart
 from penstock.sampling.parts.relation import RelationReader
 from penstock.sampling.parts.remote import Channels, PartedLists, VertexTimedLists
 from penstock.sampling.parts.requests import Name, StrictRequest, Whole, read_body
-from penstock.sampling.registry import ReadableLists
+from penstock.sampling.relations import Relation
 from penstock.sampling.temporal import OF_NODES, Clock
-from penstock.sampling.typed import Relation, TypedNeighbourSampler
+from penstock.sampling.typed import TypedNeighbourSampler
 from penstock.wire.channel import Channel
 from penstock.wire.message import Message
 

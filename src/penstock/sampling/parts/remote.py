@@ -99,7 +99,7 @@ def stitch_rows(groups: Mapping[int, OwnedRows], pieces: Mapping[int, Array], co
     return values
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def place_lists(rows: Array, indptr: Array, values: Array, out: Array) -> None:
     """Copy concatenated lists to the positions of their rows in the output."""
     used = 0

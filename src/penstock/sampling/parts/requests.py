@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
-from penstock.graph.documents import StrictDocument, first_problem
+from penstock.graph.documents import StrictDocument, validated
 from penstock.graph.schema import EdgeType
 from penstock.sampling.block import BatchKey, Block, MiniBatch
 from penstock.sampling.links.edge_split import HeldOutRule
@@ -128,12 +128,7 @@ Form = TypeVar("Form", bound=StrictRequest)
 
 def read_body(message: Message, form: type[Form]) -> Form:
     """The validated body of a message; the error names the first problem."""
-    try:
-        return form.model_validate(message.body)
-    except ValidationError as error:
-        raise PenstockError(
-            f"A message of kind {message.kind!r} is not valid: {first_problem(error)}.", code="malformed-message"
-        ) from None
+    return validated(form, message.body, f"A message of kind {message.kind!r} is not valid", "malformed-message")
 
 
 def counts_as_sent(counts: Array) -> Array:

@@ -1,6 +1,7 @@
 """Collectives of a training step, as flows between devices: all-to-alls of experts, and rings that sum gradients."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -116,7 +117,8 @@ class Experts:
         nics = job.servers.gbps * 1e9 / 8 / job.servers.gpus
         self._rate = nics * job.parallel.tensor
         self._apart: dict[int, Array] = {}
-        self._tokens: dict[int, Array] = {}
+        self._sizes = cache(partial(token_bytes, ranks, self._sent, job.exchange.skew, job.seed))
+        """Bytes from rank to rank, to itself too, by layer."""
         self._routings: dict[tuple[int, bytes], Routing] = {}
         drawn = job.model.layers if job.exchange.skew else 1
         if not self._pairs and drawn * ranks**4 > _MOST_WORK:
@@ -153,13 +155,6 @@ class Experts:
         """Tokens that each rank's experts have, relative to an equal share."""
         received = self._sizes(layer).sum(axis=0)
         return np.asarray(received / received.mean())
-
-    def _sizes(self, layer: int) -> Array:
-        """Bytes from rank to rank, to itself too."""
-        if layer not in self._tokens:
-            ranks, skew = self._job.parallel.expert, self._job.exchange.skew
-            self._tokens[layer] = token_bytes(ranks, self._sent, skew, self._job.seed, layer)
-        return self._tokens[layer]
 
     def exchange(
         self, routing: Routing, devices: Sequence[int], ready: Sequence[Item], marks: Marks
@@ -219,9 +214,8 @@ def token_bytes(ranks: int, sent: int, skew: float, seed: int, layer: int) -> Ar
     """
     if skew == 0:
         return np.full((ranks, ranks), round(sent / ranks), np.int64)
-    drawn, spread = np.empty(ranks), np.empty(ranks * ranks)
-    unit_draws(document_key(seed, "popular experts of layer {}", layer), 0, drawn)
-    unit_draws(document_key(seed, "tokens of layer {}", layer), 0, spread)
+    drawn = unit_draws(document_key(seed, "popular experts of layer {}", layer), ranks)
+    spread = unit_draws(document_key(seed, "tokens of layer {}", layer), ranks * ranks)
     weights = 1.0 / (1.0 + np.argsort(np.argsort(drawn))) ** skew
     shares = weights * (0.8 + 0.4 * spread.reshape(ranks, ranks))
     return np.asarray(np.round(sent * shares / shares.sum(axis=1, keepdims=True)), np.int64)

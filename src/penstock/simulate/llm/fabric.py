@@ -113,7 +113,8 @@ class Fabric:
         self._key = document_key(seed, "equal-cost paths")
         self._where = [seat.server for seat in seats] + [image.server for image in images]
         # Servers that are not simulated use their share of an uplink likewise; the share of unused servers is free.
-        self._here = sorted({seat.server for seat in seats}) if images else range(servers.count)
+        here = sorted({seat.server for seat in seats}) if images else range(servers.count)
+        self._per_leaf, self._per_pod = Counter(map(servers.leaf, here)), Counter(map(servers.pod, here))
         self._links: dict[str, int] = {}
         self._rates: list[float] = []
 
@@ -177,22 +178,13 @@ class Fabric:
         rate = self._per_pod[pod] * servers.gbps / servers.oversubscription**2
         return found, self._link(f"pod {pod} {direction}", rate)
 
-    @cached_property
-    def _per_leaf(self) -> Counter[int]:
-        return Counter(self.servers.leaf(server) for server in self._here)
-
-    @cached_property
-    def _per_pod(self) -> Counter[int]:
-        return Counter(self.servers.pod(server) for server in self._here)
-
     def _hashed(self, source: int, target: int) -> list[int]:
         """One of the equal paths through the switches, chosen by a hash of the pair."""
         servers, ends = self.servers, (self._seats[source].server, self._seats[target].server)
         leaves, pods = tuple(map(servers.leaf, ends)), tuple(map(servers.pod, ends))
         if leaves[0] == leaves[1]:
             return []
-        drawn = np.empty(2)
-        unit_draws(self._key, 2 * (source * len(self._seats) + target), drawn)
+        drawn = unit_draws(self._key, 2, 2 * (source * len(self._seats) + target))
         spine, core = (int(each * servers.spines) for each in drawn)
         rate = servers.servers_per_leaf * servers.gbps / servers.spines / servers.oversubscription
         up, down = (

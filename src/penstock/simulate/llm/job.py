@@ -8,7 +8,7 @@ from typing import Literal
 
 from penstock.errors import PenstockError
 from penstock.simulate.llm.fabric import Seat, Servers
-from penstock.simulate.llm.model import Model, Parallelism
+from penstock.simulate.llm.model import Model, Parallelism, unfit
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,12 @@ class LlmJob:
             )
         rail = max(1, self.servers.gpus // self.servers.nics)
         if rail % self.parallel.tensor and self.parallel.tensor % rail:
-            raise PenstockError(
-                f"tensor={self.parallel.tensor} does not fit NICs that serve {rail} GPUs each: one must be divisible"
-                " by the other.",
-                code="unsupported-combination",
-            )
+            fit = f"tensor={self.parallel.tensor} does not fit NICs that serve {rail} GPUs each"
+            raise unfit(f"{fit}: one must be divisible by the other.")
         if self.servers.routing == "ecmp" and self.parallel.expert > 1 and not self.exchange.could_be_pairs:
-            raise PenstockError(
+            raise unfit(
                 "routing ecmp needs the flows between pairs of devices: set all_to_all to schedule fair and detail"
-                " pairs, or routing to spray.",
-                code="unsupported-combination",
+                " pairs, or routing to spray."
             )
 
     @property

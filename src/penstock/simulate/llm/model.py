@@ -10,6 +10,11 @@ from penstock.errors import PenstockError, nearest
 # name: as they were published, and as Hermod simulated them.
 
 
+def unfit(sentence: str) -> PenstockError:
+    """The error about sizes or settings that do not go together."""
+    return PenstockError(sentence, code="unsupported-combination")
+
+
 @dataclass(frozen=True)
 class Model:
     """A decoder of equal layers, dense or with experts in every layer."""
@@ -33,15 +38,9 @@ class Model:
                     f"A model has {getattr(self, name)} {name}: give at least 1.", code="value-out-of-range"
                 )
         if self.hidden % self.heads:
-            raise PenstockError(
-                f"hidden={self.hidden} is not divisible by heads={self.heads}.",
-                code="unsupported-combination",
-            )
+            raise unfit(f"hidden={self.hidden} is not divisible by heads={self.heads}.")
         if self.heads % (self.key_value_heads or self.heads):
-            raise PenstockError(
-                f"heads={self.heads} is not divisible by key_value_heads={self.key_value_heads}.",
-                code="unsupported-combination",
-            )
+            raise unfit(f"heads={self.heads} is not divisible by key_value_heads={self.key_value_heads}.")
         if bool(self.experts) != bool(self.top_k) or self.top_k > self.experts:
             raise PenstockError(
                 f"experts={self.experts} does not go with top_k={self.top_k}: give a top_k from 1 to experts, or leave"
@@ -155,15 +154,11 @@ class Parallelism:
                     f"The degree {name} is {getattr(self, name)}: give at least 1.", code="value-out-of-range"
                 )
         if self.data % self.expert:
-            raise PenstockError(
-                f"data={self.data} is not divisible by expert={self.expert}.",
-                code="unsupported-combination",
-            )
+            raise unfit(f"data={self.data} is not divisible by expert={self.expert}.")
         if self.interleave > 1 and (self.microbatches % self.pipeline or self.pipeline == 1):
-            raise PenstockError(
+            raise unfit(
                 f"Interleaving needs pipeline above 1 and microbatches={self.microbatches} divisible by"
-                f" pipeline={self.pipeline}.",
-                code="unsupported-combination",
+                f" pipeline={self.pipeline}."
             )
 
     @property
@@ -184,19 +179,12 @@ class Parallelism:
     def check(self, model: Model, server_gpus: int) -> None:
         """Refuse degrees that do not divide the model or the servers."""
         if model.layers % self.chunks:
-            raise PenstockError(
-                f"layers={model.layers} is not divisible by pipeline x interleave = {self.chunks}.",
-                code="unsupported-combination",
-            )
+            raise unfit(f"layers={model.layers} is not divisible by pipeline x interleave = {self.chunks}.")
         if self.tensor > server_gpus or server_gpus % self.tensor:
-            raise PenstockError(
-                f"The servers' {server_gpus} GPUs are not divisible by tensor={self.tensor}.",
-                code="unsupported-combination",
-            )
+            raise unfit(f"The servers' {server_gpus} GPUs are not divisible by tensor={self.tensor}.")
         if self.expert > 1 and (not model.experts or model.experts % self.expert):
-            raise PenstockError(
-                f"experts={model.experts} is not divisible by expert={self.expert}; for a dense model set expert to 1.",
-                code="unsupported-combination",
+            raise unfit(
+                f"experts={model.experts} is not divisible by expert={self.expert}; for a dense model set expert to 1."
             )
 
     def replicas(self, server_gpus: int, everything: bool) -> int:

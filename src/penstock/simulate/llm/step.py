@@ -33,7 +33,6 @@ class LlmStep:
     network: Network
     placement: Array  # int32 [tasks]: device
     devices: int
-    stands_for: int  # GPUs that all devices together stand for
 
 
 def build_step(job: LlmJob) -> LlmStep:
@@ -46,7 +45,7 @@ def build_step(job: LlmJob) -> LlmStep:
     add_gradients(job, drawing.costs, drawing.workload, drawing.buckets())
     load, placement = drawing.workload.build()
     network = Fabric(job.servers, drawing.seats, drawing.images, job.seed).network(drawing.names)
-    return LlmStep(load, network, placement, len(drawing.seats), job.parallel.gpus)
+    return LlmStep(load, network, placement, len(drawing.seats))
 
 
 def _check_size(job: LlmJob) -> None:

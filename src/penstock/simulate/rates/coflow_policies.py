@@ -1,6 +1,7 @@
 """Rate policies that look at coflows: by type, layer, microbatch or slack, or so that a coflow's flows end together."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -8,9 +9,8 @@ from penstock.graph.arrays import Array
 from penstock.kernels import njit
 from penstock.simulate.engine import Executor
 from penstock.simulate.levels import durations_alone, tails
-from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
-from penstock.simulate.sharing.families import PRIORITY, PROPORTIONAL
-from penstock.simulate.state import Terms
+from penstock.simulate.rate_policy import Case, RatePolicy, by_rank, terms_of
+from penstock.simulate.state import PRIORITY, PROPORTIONAL, Terms
 from penstock.simulate.timeline import step_seconds
 
 # The types of flows that the coflow policies distinguish.
@@ -34,11 +34,6 @@ TYPES = {
     "rows": DP,
 }
 """The type of a kind of flow: experts' all-to-alls, between stages, over data ranks; a GNN's gradients are the last."""
-
-
-def rank_by_type(case: Case, ranks: Mapping[str, int], rest: int) -> Array:
-    """int64 [1, flows]: the rank of each flow's type, or `rest`."""
-    return rank_by_kind(case, {kind: ranks.get(kind_type, rest) for kind, kind_type in TYPES.items()}, rest)
 
 
 def rank_by_kind(case: Case, ranks: Mapping[str, int], rest: int) -> Array:
@@ -81,11 +76,7 @@ def model_ranks(case: Case) -> Array:
     return np.asarray(((step * widths[0] + microbatch) * widths[1] + higher) * widths[1] + lower)
 
 
-def _terms_of_model_ranks(case: Case) -> Terms:
-    return terms_of(case, rank=model_ranks(case))
-
-
-HERMOD = RatePolicy("hermod", PRIORITY, _terms_of_model_ranks)
+HERMOD = by_rank("hermod", model_ranks)
 
 
 # `slack` (ours): the coflow that can wait least goes first, by the step's own critical path. A coflow's tail is the
@@ -134,11 +125,7 @@ def _tried(case: Case, ranks: Array) -> tuple[float, Array]:
     return step_seconds(case, record.ends), record.ends - record.starts
 
 
-def _terms_of_slack_orders(case: Case) -> Terms:
-    return terms_of(case, rank=slack_orders(case)[0])
-
-
-SLACK = RatePolicy("slack", PRIORITY, _terms_of_slack_orders, slack_orders)
+SLACK = by_rank("slack", lambda case: slack_orders(case)[0], slack_orders)
 
 
 # `omcoflow` (OMCoflow, a baseline of DGTP): rates inside a coflow so that its flows would end together if it were
@@ -205,34 +192,21 @@ OMCOFLOW = RatePolicy("omcoflow", PROPORTIONAL, _terms_in_proportion)
 
 # `bytescheduler`: what belongs to a layer nearer the front goes first, as the next step needs it sooner.
 
-
-def _terms_by_layer(case: Case) -> Terms:
-    return terms_of(case, rank=case.layers[None, :].astype(np.int64))
-
-
-BYTESCHEDULER = RatePolicy("bytescheduler", PRIORITY, _terms_by_layer)
+BYTESCHEDULER = by_rank("bytescheduler", lambda case: case.layers[None, :].astype(np.int64))
 
 
 # `ep-over-dp` (Lina): in the backward pass experts' all-to-alls go before all else; the rest share as equals. Lina
 # gives all-to-alls precedence over gradient reductions, and only where the two meet in the backward pass; it does not
 # treat traffic between stages, so this shares with the reductions.
 
-
-def _terms_of_experts_first(case: Case) -> Terms:
-    return terms_of(case, rank=rank_by_kind(case, {"ep-backward": 0}, 1))
-
-
-EP_OVER_DP = RatePolicy("ep-over-dp", PRIORITY, _terms_of_experts_first)
+EP_OVER_DP = by_rank("ep-over-dp", lambda case: rank_by_kind(case, {"ep-backward": 0}, 1))
 
 
 # `dp-first`, `pp-first` and `ep-first`: one type of coflow before all others, which share as equals.
 
 
-def _first(chosen: str) -> RatePolicy:
-    def terms(case: Case) -> Terms:
-        return terms_of(case, rank=rank_by_type(case, {chosen: 0}, 1))
-
-    return RatePolicy(f"{chosen}-first", PRIORITY, terms)
+def _first(case: Case, chosen: str) -> Array:
+    return rank_by_kind(case, {kind: int(kind_type != chosen) for kind, kind_type in TYPES.items()}, 1)
 
 
-DP_FIRST, PP_FIRST, EP_FIRST = (_first(chosen) for chosen in (DP, PP, EP))
+DP_FIRST, PP_FIRST, EP_FIRST = (by_rank(f"{each}-first", partial(_first, chosen=each)) for each in (DP, PP, EP))

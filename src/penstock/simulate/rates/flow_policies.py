@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from penstock.graph.arrays import Array
 from penstock.simulate.levels import durations_alone, tails
-from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
-from penstock.simulate.sharing.families import BY_ARRIVAL, BY_TIME_LEFT, PRIORITY, PROPORTIONAL
-from penstock.simulate.state import Terms
+from penstock.simulate.rate_policy import Case, RatePolicy, by_rank, terms_of
+from penstock.simulate.state import BY_ARRIVAL, BY_TIME_LEFT, PRIORITY, PROPORTIONAL
 
 # `fair`: max-min fair rates by progressive filling. What `oes` leaves unused is given to flows that can use it. All
 # flows count alike: the behaviour of a network that knows nothing of coflows (Megatron's case), and approximately that
@@ -39,12 +39,9 @@ MRTF = RatePolicy("mrtf", BY_TIME_LEFT, terms_of)
 # `iteration-first` (ours): flows of an earlier iteration go before those of a later one; max-min among equals. Batches
 # that are needed sooner do not wait for prefetching.
 
-
-def _terms_by_iteration(case: Case) -> Terms:
-    return terms_of(case, rank=np.arange(len(case.amounts.sizes), dtype=np.int64)[:, None].copy())
-
-
-ITERATION_FIRST = RatePolicy("iteration-first", PRIORITY, _terms_by_iteration)
+ITERATION_FIRST = by_rank(
+    "iteration-first", lambda case: np.arange(len(case.amounts.sizes), dtype=np.int64)[:, None].copy()
+)
 
 
 # `critical-path` (ours): the flow with the least slack first; max-min among those of similar slack. A flow's tail is
@@ -56,12 +53,12 @@ ITERATION_FIRST = RatePolicy("iteration-first", PRIORITY, _terms_by_iteration)
 RANKS_PER_ITERATION = 16
 
 
-def _terms_by_slack(case: Case) -> Terms:
+def _slack_ranks(case: Case) -> Array:
     durations = durations_alone(case.routes, case.amounts, case.slowness)
     remaining = tails(case.shape, case.order, durations)
     longest, flows = remaining.max(), remaining[:, case.shape.tasks :]
     step = max(longest / (RANKS_PER_ITERATION * len(remaining)), np.finfo(np.float64).tiny)
-    return terms_of(case, rank=np.floor((longest - flows) / step).astype(np.int64))
+    return np.asarray(np.floor((longest - flows) / step), np.int64)
 
 
-CRITICAL_PATH = RatePolicy("critical-path", PRIORITY, _terms_by_slack)
+CRITICAL_PATH = by_rank("critical-path", _slack_ranks)

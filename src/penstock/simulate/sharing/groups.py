@@ -182,9 +182,13 @@ def fill_rank(
             group = paths[path].filling
             if group != NONE:
                 paths[path].filling = NONE
-                _take_elsewhere(
-                    links, paths, path_links, path_copies, spare, path, tightest, groups[group].count, least
-                )
+                for at in range(paths[path].first, paths[path].last):
+                    link = path_links[at]
+                    if link != tightest:
+                        taken = groups[group].count * path_copies[at]
+                        links[link].crossing -= taken
+                        left = spare[link] - least * taken
+                        spare[link] = left if left > FULL * links[link].capacity else 0.0
                 change_speed(groups, flows, tree, group, least, now, changes, numbers)
                 unsettled -= 1
         spare[tightest] = 0.0
@@ -222,25 +226,3 @@ def _closed(paths: Array, path_links: Array, closed: Array, path: int) -> bool:
         if closed[path_links[at]] != OPEN:
             return True
     return False
-
-
-@inner
-def _take_elsewhere(
-    links: Array,
-    paths: Array,
-    path_links: Array,
-    path_copies: Array,
-    spare: Array,
-    path: int,
-    tightest: int,
-    count: int,
-    rate: float,
-) -> None:
-    """Take what `count` flows of a path get from the links of that path, all but the tightest."""
-    for at in range(paths[path].first, paths[path].last):
-        link = path_links[at]
-        if link != tightest:
-            taken = count * path_copies[at]
-            links[link].crossing -= taken
-            left = spare[link] - rate * taken
-            spare[link] = left if left > FULL * links[link].capacity else 0.0

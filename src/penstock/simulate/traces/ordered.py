@@ -26,13 +26,6 @@ from penstock.simulate.traces.progress import (
 )
 from penstock.simulate.traces.sebf import hand_on, share_ending_together
 
-
-@nested
-def share_evenly(progress: TraceProgress, lines: Lines, capacities: Array, coflow: int) -> None:
-    """Give a coflow max-min rates out of what is left, and take them from it."""
-    fill(lines, coflow, progress.living, capacities, progress.spare, progress.crossing, progress.rate)
-
-
 FIFO, SEBF, SINCRONIA, FIFO_MADD = range(4)
 
 
@@ -133,7 +126,7 @@ def _share_in_order(
             for line in range(first, last):
                 seen[line] = spare[sides[line]]
             if policy == FIFO:
-                share_evenly(progress, lines, capacities, coflow)
+                fill(lines, coflow, progress.living, capacities, spare, progress.crossing, progress.rate)
             else:
                 match(progress, lines, capacities, coflow)
             for line in range(first, last):

@@ -148,9 +148,7 @@ def _locations(seed: int, purpose: str, ports: int, counts: Array) -> tuple[Arra
 
 
 def _draws(seed: int, purpose: str, count: int, start: int = 0) -> Array:
-    out = np.empty(count)
-    unit_draws(document_key(seed, "trace {}", purpose), start, out)
-    return out
+    return unit_draws(document_key(seed, "trace {}", purpose), count, start)
 
 
 # The text format of the public coflow benchmark, read with an error message for every invalid line, and written. The

@@ -1,7 +1,7 @@
 """Learnable rows in a device's memory: a step reads and updates them there, without a copy on the host.
 
-The formulas are those of `store.embedding`, in the same type; the last bits may differ, as those of any sum do on a
-device. A checkpoint holds the same arrays wherever the rows lie.
+The formulas are those of `store.embedding`, in the same type. Recorded steps round as the host does; of steps that are
+launched one by one the last bits may differ. A checkpoint holds the same arrays wherever the rows lie.
 """
 
 import numpy as np
@@ -83,6 +83,21 @@ class DeviceEmbeddingTable:
         self._step(some, gradients)
         for each, new in zip(self._table, some, strict=True):
             each.index_copy_(0, places, new)
+
+    def step(self, ids: Tensor, gradients: Tensor, rate: Tensor, idle: Tensor) -> None:
+        """Launch an optimiser step on the rows `ids` (int32), all different; those past the table's end do not count.
+
+        `rate` is one number on the device (see `rates`); where `idle` there is true, no row changes. The host does not
+        wait, and counts the step when it knows that it was made.
+        """
+        rows, order, alone = self._table[0], None, 0
+        if self.moves_every_row:
+            alone = len(rows)
+            every = torch.arange(alone, dtype=torch.int32, device=ids.device)
+            ids, order = torch.sort(torch.cat([torch.where(idle, alone, every), ids]), stable=True)
+        from penstock.store.device.kernels import launch_row_steps
+
+        launch_row_steps(self._table, ids, order, None, gradients, rate, alone)
 
     @property
     def on_device(self) -> list[Tensor]:

@@ -198,14 +198,20 @@ _COLUMNS = 1024
 
 
 def launch_row_steps(
-    table: list[Tensor], ids: Tensor, order: Tensor, dense: Tensor | None, given: Tensor, rate: Tensor, alone: int = 0
+    table: list[Tensor],
+    ids: Tensor,
+    order: Tensor | None,
+    dense: Tensor | None,
+    given: Tensor,
+    rate: Tensor,
+    alone: int = 0,
 ) -> None:
     """A step on a table: rows, then the moments of Adam (two) or Adagrad (one).
 
-    `ids` are the rows that were read, ascending; those at or past the table's end do not count. `order` maps each to
-    its gradient: first the rows of `dense`, if there is one, then those of `given`. Without `dense`, the first `alone`
-    of them are rows without a gradient, which take the step all the same. `rate` is one number on the device, with
-    Adam's bias correction included.
+    `ids` are the rows that were read, ascending or all different; those at or past the table's end do not count.
+    `order` maps each to its gradient, None to that in the same place: first the rows of `dense`, if there is one, then
+    those of `given`. Without `dense`, the first `alone` of them are rows without a gradient, which take the step all
+    the same. `rate` is one number on the device, with Adam's bias correction included.
     """
     rows, width = table[0], table[0].shape[1]
     columns = min(_COLUMNS, triton.next_power_of_2(width))
@@ -213,8 +219,15 @@ def launch_row_steps(
     _step_rows[(len(ids), -(-width // columns))](
         rows, table[1], table[-1], ids, order, len(ids), given if dense is None else dense, first_rows, given, rate,
         len(rows), WIDTH=width, DENSE=dense is not None, ADAM=len(table) == 3, BETA_1=BETA_1, BETA_2=BETA_2,
-        EPSILON=EPSILON if len(table) == 3 else ADAGRAD_EPSILON, B=columns,
+        EPSILON=EPSILON if len(table) == 3 else ADAGRAD_EPSILON, B=columns, **_unfused(),
     )  # fmt: skip
+
+
+def _unfused() -> dict[str, bool]:
+    """The launch option that keeps products and sums apart, so that they are rounded as on the host; the interpreter
+    has none.
+    """
+    return {} if triton.knobs.runtime.interpret else {"enable_fp_fusion": False}
 
 
 @triton.jit
@@ -238,7 +251,10 @@ def _step_rows(
     EPSILON: tl.constexpr,
     B: tl.constexpr,
 ):
-    """The step of one row, and some of its columns, by the program of its first read."""
+    """The step of one row, and some of its columns, by the program of its first read.
+
+    Each operation is rounded as `store.embedding` rounds it on the host, so that equal gradients give equal bits.
+    """
     p = tl.program_id(0)
     row = tl.load(ids + p).to(tl.int64)
     before = tl.load(ids + p - 1, mask=p > 0, other=-1).to(tl.int64)
@@ -249,7 +265,9 @@ def _step_rows(
         q = p
         more = row == row
         while more:
-            at = tl.load(order + q).to(tl.int64)
+            at = tl.cast(q, tl.int64)
+            if order is not None:
+                at = tl.load(order + q).to(tl.int64)
             if DENSE:
                 g += tl.load(dense + at * WIDTH + c, mask=held & (at < dense_rows), other=0.0)
             g += tl.load(given + (at - dense_rows) * WIDTH + c, mask=held & (at >= dense_rows), other=0.0)
@@ -258,17 +276,19 @@ def _step_rows(
         place = row * WIDTH + c
         value = tl.load(rows + place, mask=held, other=0.0)
         speed = tl.load(rate)
+        least = tl.full((B,), EPSILON, tl.float32)
         if ADAM:
+            one = tl.full((B,), 1.0, tl.float32)
             mean = tl.load(first + place, mask=held, other=0.0)
-            mean += (1 - BETA_1) * (g - mean)
+            mean += (one - tl.full((B,), BETA_1, tl.float32)) * (g - mean)
             tl.store(first + place, mean, mask=held)
             square = tl.load(second + place, mask=held, other=0.0)
-            square += (1 - BETA_2) * (g * g - square)
-            value -= speed * mean / (tl.sqrt(square) + EPSILON)
+            square += (one - tl.full((B,), BETA_2, tl.float32)) * (g * g - square)
+            value -= tl.div_rn(speed * mean, tl.sqrt_rn(square) + least)
         else:
             square = tl.load(second + place, mask=held, other=0.0)
             square += g * g
-            value -= speed * g / (tl.sqrt(square) + EPSILON)
+            value -= tl.div_rn(speed * g, tl.sqrt_rn(square) + least)
         tl.store(second + place, square, mask=held)
         tl.store(rows + place, value, mask=held)
 

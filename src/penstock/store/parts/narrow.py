@@ -29,7 +29,7 @@ WIDE = _float32_of_every_half()
 _SMALLEST = np.float32(np.finfo(np.float32).tiny)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def gather_half(table: Array, first: int, rows: Array, out: Array) -> bool:
     """float16 bits of some columns of some rows, rounded to nearest; False if a finite value is too large."""
     width = out.shape[1]
@@ -74,7 +74,7 @@ def _half(bits: np.uint32) -> np.uint32:
     return sign | kept
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def place_half(frame: Array, wide: Array, places: Array, out: Array) -> None:
     """`out[places]` of float16 bits; `wide` is WIDE."""
     for i in range(len(places)):
@@ -83,7 +83,7 @@ def place_half(frame: Array, wide: Array, places: Array, out: Array) -> None:
             out[place, k] = wide[frame[i, k]]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("scales", "out"))
 def gather_scaled(table: Array, first: int, rows: Array, scales: Array, out: Array) -> bool:
     """int8 of some columns of some rows, and each row's scale; False if a value is not finite."""
     for i in range(len(rows)):
@@ -110,7 +110,7 @@ def scale_of(table: Array, row: int, first: int, width: int) -> np.float32:
     return scale if scale >= _SMALLEST else np.float32(0)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def place_scaled(frame: Array, scales: Array, places: Array, out: Array) -> None:
     """`out[places]` of int8 rows and their scales."""
     for i in range(len(places)):

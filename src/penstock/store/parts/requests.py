@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.documents import StrictDocument, first_problem
+from penstock.graph.documents import StrictDocument, validated
 from penstock.partition.owners import Split
 from penstock.store.parts.row_encoding import PartRows, RowEncoding, WireType
 from penstock.wire.channel import Channel, PendingCall
@@ -120,12 +120,7 @@ class Restore(TableRequest):
 
 def checked(request: Message, model: type[Body]) -> Body:
     """The request's validated body."""
-    try:
-        return model.model_validate(request.body)
-    except ValidationError as error:
-        raise PenstockError(
-            f"A {request.kind!r} request is not valid: {first_problem(error)}.", code="malformed-message"
-        ) from None
+    return validated(model, request.body, f"A {request.kind!r} request is not valid", "malformed-message")
 
 
 def row_numbers(request: Message, arrays: int = 1) -> Array:

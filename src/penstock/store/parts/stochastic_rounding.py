@@ -34,7 +34,7 @@ class StochasticRounding(NamedTuple):
         return int(key_of(self.seed, "rounding {} {}", field, when))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("out",))
 def gather_half(
     table: Array, first: int, rows: Array, key: np.uint64, part: int, numbers: Array, columns: Array, out: Array
 ) -> bool:
@@ -76,7 +76,7 @@ def _half(bits: np.uint32, random: np.uint64) -> np.uint32:
     return sign | np.uint32((whole + ((random >> np.uint64(1)) & lowest)) >> shift)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, writes=("scales", "out"))
 def gather_scaled(
     table: Array,
     first: int,

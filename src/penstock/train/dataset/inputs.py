@@ -22,6 +22,7 @@ from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.store.embedding import MOMENTS, EmbeddingTable, Optimiser, row_optimiser
 from penstock.store.source import LocalStore, RowSource
 from penstock.traced import is_traced
+from penstock.train.compute_device import device_memory_of
 from penstock.train.job import Job
 from penstock.train.job_options import DataOptions
 
@@ -249,7 +250,10 @@ class Inputs:
         return None
 
     def pull(self, node_type: str, ids: Array) -> torch.Tensor:
-        """The rows of some vertices, for inference."""
+        """The rows of some vertices, for inference and for steps on the whole graph."""
+        source = self.sources.get(node_type)
+        if is_traced() and not (source is not None and source.on_device):
+            return torch.empty(len(ids), self.widths[node_type], device=self.device)
         if node_type in self.tables:
             rows = self._learnable(node_type, ids)
             return rows.clone() if isinstance(self.tables[node_type], DeviceEmbeddingTable) else rows
@@ -285,6 +289,13 @@ class Inputs:
         """Move learnable rows to the device, if there is room for them."""
         if self.room_for_tables(free):
             self.tables = {name: DeviceEmbeddingTable(table, self.device) for name, table in self.tables.items()}
+
+    @property
+    def has_tables_on_device(self) -> bool:
+        """Whether learnable rows are on the device, or will be where memory is predicted for one."""
+        if all(isinstance(table, DeviceEmbeddingTable) for table in self.tables.values()):
+            return True
+        return self.device.type == "cuda" and bool(self.room_for_tables(device_memory_of(self.device)[0]))
 
     @property
     def device_table_bytes(self) -> int:

@@ -285,8 +285,7 @@ def _per_class(labels: Array, eligible: Array, sizes: tuple[int, ...], seed: int
     """The given numbers of vertices per class for training and validation, in a random order by vertex; the rest is for
     testing.
     """
-    draws = np.empty(len(labels))
-    unit_draws(document_key(seed, "per-class"), 0, draws)
+    draws = unit_draws(document_key(seed, "per-class"), len(labels))
     order = eligible[np.argsort(draws[eligible], kind="stable")]
     rank = np.empty(len(labels), np.int64)
     for kind in np.unique(labels[eligible]):

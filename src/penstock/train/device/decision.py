@@ -14,7 +14,9 @@ from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import FeaturePlace, cheapest_orders, fastest_place, knows_transfers
 from penstock.sampling.device.block import Room, room_for
+from penstock.sampling.device.links import EdgeDraws, EdgeProgram
 from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.device.typed import drawn_relations, typed_program
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.device.memory import (
     NOTHING,
@@ -30,7 +32,14 @@ from penstock.train.device.memory import (
     row_type,
     way_of,
 )
-from penstock.train.execution.support import CAPTURED, DEVICE_SAMPLING, Placeable, demands_of, reasons_against
+from penstock.train.execution.support import (
+    CAPTURED,
+    DEVICE_SAMPLING,
+    SEVERAL_TYPES,
+    Placeable,
+    demands_of,
+    reasons_against,
+)
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay
 from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches, unknown_of
@@ -178,38 +187,60 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Plac
 def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     """How steps should be done if memory allows it, and the reasons against capturing them."""
     job, demands = session.job, demands_of(session)
-    on_host = _drawn_on_host(session)
+    uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
+    unless_captured = [] if uncaptured else _drawn_only_captured(session, schedule)
+    on_host = [] if unless_captured else _drawn_on_host(session)
+    if on_host and drawn_for_slots(job):
+        # The host draws for slots what a device could draw by itself.
+        uncaptured = uncaptured or ["sample_on is host"]
     filled = drawn_for_slots(job) and not on_host and isinstance(schedule, Schedule)
     can_draw = not on_host and (job.sample_on != "host" or filled)
     if job.sample_on == "host":
         on_host = [*on_host, "sample_on is host"]
-    if job.feature_paths == "auto" and not isinstance(schedule, Schedule):
-        # The host does not fill the slots of workers' shares.
+    by_type = bool(session.inputs.tables) or not session.graph.is_homogeneous
+    if job.feature_paths == "auto" and (by_type or not isinstance(schedule, Schedule)):
+        # The host does not fill the slots of workers' shares, nor those with rows of several types or learned ones.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
-    uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     room = presampled_room(session, schedule) if can_draw else None
-    in_place = not uncaptured and LAYERS[job.model].reads_in_place(job) and _in_place(job)
+    in_place = not uncaptured and not by_type and LAYERS[job.model].reads_in_place(job) and _in_place(job)
     if in_place and room is not None and device_program(session).finds_seeds:
         # All layers read the same lists, which name rows of the batch.
         in_place = False
-    fills = isinstance(schedule, Schedule) and not _unreadable(session, way_of(job, "host"))
-    return Asked(job, room, not uncaptured, in_place, fills, on_host), uncaptured
+    fills = isinstance(schedule, Schedule) and not by_type and not _unreadable(session, way_of(job, "host"))
+    relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()
+    return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured, relations), uncaptured
+
+
+def _drawn_only_captured(session: Placeable, schedule: BatchPlan) -> list[str]:
+    """The reasons why a device draws a session's batches for captured steps alone; empty where it draws for all."""
+    is_alone = isinstance(session, Session) and isinstance(schedule, Schedule) and not drawn_for_slots(session.job)
+    reasons = reasons_against(DEVICE_SAMPLING, demands_of(session)) if is_alone else []
+    if reasons and not all(rule.can_exclude for rule in device_program(session).rules):
+        return []
+    return reasons
 
 
 def _drawn_on_host(session: Placeable) -> list[str]:
     """The reasons to draw batches on the host; an error where the job sets `sample_on: device` all the same."""
     job, on_host = session.job, reasons_against(DEVICE_SAMPLING, demands_of(session))
-    if on_host and job.sample_on in ("device", "hybrid"):
-        raise PenstockError(
-            f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
-            code="unsupported-combination",
-        )
+    if not session.graph.is_homogeneous and not isinstance(session, Session):
+        on_host = [*on_host, SEVERAL_TYPES]
+    _check_drawn_by(job, on_host)
     is_open = job.sample_on == "auto" and job.placed.topology not in ("device", "pinned")
     if session.inputs.edges and is_open and not on_host and isinstance(session, Session):
         # Threads launch the device's draws in a run. With such threads a loader's epoch took 17 to 19 % longer
         # (docs/measurements.md); it draws without them now.
         return ["the host draws batches with edge features faster (set sample_on to device to draw them there)"]
     return on_host
+
+
+def _check_drawn_by(job: Job, on_host: list[str]) -> None:
+    """Refuse draws of the device that the job asks for where there are reasons to draw on the host."""
+    if on_host and job.sample_on in ("device", "hybrid"):
+        raise PenstockError(
+            f"sample_on {job.sample_on} is not possible: {', '.join(on_host)}. Set it to auto or host.",
+            code="unsupported-combination",
+        )
 
 
 @dataclass(frozen=True)
@@ -264,11 +295,13 @@ def _with_predicted_steps(draft: _Draft, steps: PredictedExecution, session: Pla
 def _decided(draft: _Draft, memory: MemoryModel) -> PlacementDecision:
     asked, fitted, uncaptured = draft.asked, draft.fitted, draft.uncaptured
     residence, captured = fitted.residence, fitted.captured
+    on_host = asked.on_host if captured else asked.unless_captured or asked.on_host
+    _check_drawn_by(asked.job, [] if captured else asked.unless_captured)
     if not uncaptured and not captured:
         uncaptured = ["the host draws batches or copies features for each"]
     room = None if residence.topology == "host" and not captured else asked.room
     in_place = asked.in_place and captured and residence.features == "device"
-    why = [*residence.why, *draft.faster, *_why_steps(asked.on_host, uncaptured)]
+    why = [*residence.why, *draft.faster, *_why_steps(on_host, uncaptured)]
     if memory.untraced:
         why.append(untraced_sentence(memory.untraced))
     return PlacementDecision(
@@ -301,8 +334,11 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
     """The reasons why the host cannot fill the slots of captured steps, where the job's first layer needs it to."""
     job = session.job
     way, shares = WAYS[job.first_layer], not isinstance(schedule, Schedule)
+    by_type = bool(session.inputs.tables) or not session.graph.is_homogeneous
     if not (way.on_host or way.on_both):
         asked = job.feature_paths != "auto" and "gathered" in job.row_paths
+        if asked and by_type:
+            return ["the host gathers rows of several types, or beside learned ones (feature_paths)"]
         return ["the host gathers rows for workers' shares of batches (feature_paths)"] if asked and shares else []
     if way.filler is None:
         return [f"the host computes in every step (first_layer {job.first_layer})"]
@@ -390,6 +426,13 @@ def presampled_room(session: Placeable, schedule: BatchPlan) -> Room:
 
 def device_program(session: Placeable) -> DeviceProgram:
     """What a device does to draw a session's batches."""
-    make = SAMPLERS[session.job.sampler].device
+    job, graph, task = session.job, session.graph, session.task
+    make = SAMPLERS[job.sampler].device
     assert make is not None
-    return make(session.job, getattr(session.task, "sampler", None))
+    if not graph.is_homogeneous:
+        counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+        return typed_program(list(graph.edges), job.fanouts, task.node_type, counts, job.replace)
+    program = make(job, getattr(task, "sampler", None))
+    if task.facts.about != "edges":
+        return program
+    return EdgeProgram(program.rules, EdgeDraws(task.batcher, task.items, task.batch_size))

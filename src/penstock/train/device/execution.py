@@ -11,6 +11,7 @@ from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import SharedExecution
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Pause, Session, Steps
+from penstock.train.steps.edges import EdgeSource
 from penstock.train.steps.engine import Course, Engine
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.host_drawn import HostDrawing
@@ -172,12 +173,14 @@ class CapturedSharedExecution(DeviceSharedExecution):
 
 
 def _engine(session: Session, placed: Placed, course: Course, update: Update, order: Order) -> Engine:
-    """The engine for batches of vertices in some order, drawn by the device where it has the lists,
+    """The engine for batches of vertices or edges in some order, drawn by the device where it has the lists,
     else by the host.
     """
     drawing: BatchDrawing = DeviceDrawing(course.schedule, placed)
     if placed.topology is None:
         needs_lists = placed.fill is None or placed.fill.numbers_rows
         drawing = HostDrawing(session, course.schedule, placed, needs_lists)
-    source = VertexSource(session, course.schedule, placed, drawing, order)
-    return Engine(session, source, placed.slot_fill(), VertexCompute(session), update, course)
+    kind = EdgeSource if placed.program.stages else VertexSource
+    source = kind(session, course.schedule, placed, drawing, order)
+    fill = placed.slot_fill(session.inputs.tables, source.node_type)
+    return Engine(session, source, fill, VertexCompute(session), update, course)

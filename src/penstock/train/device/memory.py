@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from penstock.errors import PenstockError
+from penstock.graph.schema import EdgeType
 from penstock.memory import available_mb
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.loader import Batch
@@ -173,7 +174,8 @@ class TrialMemory:
         parameters, rows_as = sum(p.numel() for p in session.learned.parameters()), row_type(job)
         vertices = session.graph.num_nodes
         if captured and room is not None:
-            label, width = task.labels_of(task.items[:1]).nbytes, max(session.inputs.widths.values())
+            labels, width = task.labels_of(task.items[:1]), max(session.inputs.widths.values())
+            label = 0 if labels is None else labels.nbytes
             given = width, vertices, len(task.items), label, parameters, rows_as
             return captured_working(self._step, room, *given, in_place)
         return loaded_working(
@@ -285,6 +287,10 @@ class Asked(NamedTuple):
     """
     on_host: list[str]
     """The reasons why the host draws; empty where it does not."""
+    unless_captured: list[str]
+    """The reasons why the host draws if steps are not captured; empty where the device draws then too."""
+    relations: tuple[EdgeType, ...] = ()
+    """The relations whose lists a device reads to draw."""
 
 
 class Fitted(NamedTuple):
@@ -323,6 +329,8 @@ def _fitting_with(session: Placeable, memory: WorkingMemory, asked: Asked, gathe
     job, room, needed = asked.job, asked.room, read_place(asked.job)
     place: Place | None = None if needed == "auto" else needed
     for is_captured, reads_in_place in _ways(asked, place):
+        if not is_captured and asked.unless_captured:
+            asked, room = asked._replace(room=None, on_host=asked.unless_captured), None
         records = is_captured and room is not None
         working = memory.working(room, records, reads_in_place, place, gathers=gathers and place == "pinned")
         residence = _decided(session, asked, working)
@@ -402,13 +410,13 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
     tables = [graph.nodes[name].fields[field] for name, field in session.inputs.fields.items()]
     sizes = [table.size * stored_type(job, table).itemsize for table in tables]
     free, total = device_memory_of(session.inputs.device)
-    edges = next(iter(graph.edges.values()), None)
-    topology = 0 if drawn_on_host or edges is None else edges.indptr.nbytes + edges.indices.nbytes
+    relations = [] if drawn_on_host else [graph.edges[kind] for kind in asked.relations]
+    topology = sum(edges.indptr.nbytes + edges.indices.nbytes for edges in relations)
     if topology:
         # What edges carry lies with the lists.
         carried = [source for each in session.inputs.edges.fields.values() for source in each.sources]
         topology += sum(math.prod(source.shape) * edge_row_type(source).itemsize for source in carried)
-    bounds = edges.indptr.nbytes if topology and edges is not None else 0
+    bounds = sum(edges.indptr.nbytes for edges in relations)
     rows = sum(len(table) for table in tables)
     cache = 0 if WAYS[job.first_layer].on_host else wish.cache_rows
     if "cache" not in job.row_paths:

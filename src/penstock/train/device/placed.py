@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -24,14 +24,15 @@ from penstock.sampling.device.hops import Tables, Topology
 from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.sampling.device.slot import Slot
-from penstock.store import CachedSource
+from penstock.sampling.device.typed import new_slot
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import CACHE
 from penstock.store.device.tables import CachedTable, DeviceSource, ResidentTable
+from penstock.store.source import CachedSource
 from penstock.train.compute_device import device_memory_of
 from penstock.train.device.decision import PlacementDecision, device_program
 from penstock.train.execution.support import Placeable
-from penstock.train.first_layer.slots import DeviceRows, SlotFill
+from penstock.train.first_layer.slots import DeviceRows, RowsByType, SlotFill
 from penstock.train.job import Job
 from penstock.train.layerwise.host import AlonePlan
 from penstock.train.layerwise.plan import Chunk, LayerPlan, Level, Sampled
@@ -136,6 +137,8 @@ class Placed:
     """The placement that the job asks for."""
     asks_for_edges: bool = False
     """Whether batches hold the positions of their edges even if these carry nothing."""
+    learns_inputs: bool = False
+    """Whether gradients flow to input rows, which are learned embeddings."""
     divided: dict[str, DividedTable] = field(default_factory=dict)
     """Tables of which the host can gather some rows, whether it currently does or the device reads all of them."""
     fills: dict[tuple[str, bool], SlotFill | None] = field(default_factory=dict)
@@ -190,27 +193,35 @@ class Placed:
             rows, edges = (tuple(int(size) for size in part) for part in room)
         except (TypeError, ValueError):
             rows, edges = (), ()
-        fits = (len(rows), len(edges)) == (self.program.hops + 1, self.program.hops)
+        stages = self.program.stages + self.program.hops
+        fits = (len(rows), len(edges)) == (stages + 1, stages)
+        types = self.room.types or ("",) * len(rows)
+        by_type = [[size for size, name in zip(rows, types, strict=False) if name == each] for each in set(types)]
         # Kernels write each hop's rows behind those of the hop before, so the numbers of rows must ascend.
-        if not fits or rows[0] != self.room.rows[0] or list(rows) != sorted(rows) or min(*rows, *edges) < 1:
+        ascends = all(sizes == sorted(sizes) for sizes in by_type)
+        if not fits or rows[0] != self.room.rows[0] or not ascends or min(*rows, *edges) < 1:
             raise PenstockError(
                 "The checkpoint's room for batches does not fit this job: use a checkpoint of this run.",
                 code="mismatched-inputs",
             )
-        self.room = Room(rows, edges)
+        self.room = Room(rows, edges, self.room.types)
 
     def slot(self, room: Room, keys: int, tables: Tables | None = None) -> Slot:
         """The memory for one batch."""
-        return Slot(
+        return new_slot(
             self.topology, self.program, room, self.device, keys, self.totals,
             tables=tables, numbers_last=not self.decision.in_place and (self.fill is None or self.fill.numbers_rows),
-            turns=True,
+            turns=True, turns_last=self.learns_inputs,
         )  # fmt: skip
 
-    def slot_fill(self) -> SlotFill:
-        """How the slots of captured steps get their inputs."""
+    def slot_fill(self, learned: Mapping[str, Any], node_type: str) -> SlotFill:
+        """How the slots of captured steps get their inputs; `learned` are tables of learned embeddings, and the seeds
+        are of `node_type`.
+        """
         if self.fill is not None:
             return self.fill
+        if learned or len(self.tables) != 1:
+            return RowsByType(self.tables, learned, self.decision.working.row_type, node_type)
         return DeviceRows(self.table, self.decision.in_place, self.decision.working.row_type)
 
     def whole_graph(self, host: LayerPlan, graph: Graph, job: Job, scale: Scale | None) -> DeviceWholeGraph | None:
@@ -220,6 +231,7 @@ class Placed:
         """
         if (
             not isinstance(self.topology, Topology)
+            or not graph.is_homogeneous
             or self.decision.residence.topology != "device"
             or len(self.tables) != 1
             or self.edges
@@ -289,10 +301,7 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
     """A function that draws a job's batches where the device can read the lists; and the reason,
     where it was measured.
     """
-    node_type = getattr(task, "node_type", "node")
-    sampler = DeviceSampler(
-        placed.topology, placed.program, placed.device, node_type, placed.totals, placed.names_edges, placed.room
-    )
+    sampler = device_sampler(placed, getattr(task, "node_type", "node"))
 
     def on_device(planned: Planned) -> Batch:
         return sampler.sample(planned.seeds, planned.key)
@@ -306,6 +315,14 @@ def drawing_on_device(placed: "Placed", job: Job, task: Any, schedule: BatchPlan
             return Shared(on_device, task.sample), f"Host and device draw batches together: {said}"
         return on_device, f"The device draws batches alone: {said}"
     return on_device, ""
+
+
+def device_sampler(placed: "Placed", node_type: str = "node", expected: Sequence[int] | None = None) -> DeviceSampler:
+    """The sampler of batches that a device draws one at a time; `expected`: their sizes, where they are only traced."""
+    return DeviceSampler(
+        placed.topology, placed.program, placed.device, node_type, placed.totals, placed.names_edges, placed.room,
+        expected,
+    )  # fmt: skip
 
 
 def seconds_a_batch(draw: Draw, schedule: BatchPlan) -> float:

@@ -19,6 +19,7 @@ from penstock.progress import SILENT, Progress
 from penstock.sampling.device.hops import Topology
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.sampling.device.streams import stream_maker
+from penstock.sampling.device.typed import TypedTopology, drawn_relations
 from penstock.store.device.copies import one_copy, to_pinned
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import Division, FastestDivision, FixedDivision, HostPaths
@@ -51,6 +52,7 @@ def place_as_decided(
 ) -> Placed:
     """Place a session's graph as decided, and report why."""
     placed = Placed.of(session, decision)
+    placed.learns_inputs = bool(session.inputs.tables)
     for sentence in placed.why:
         progress.note(sentence)
     _put(placed, session.job, session.graph, session.inputs.fields, schedule, progress)
@@ -82,13 +84,17 @@ def _put(
     """Copy topology and features to their places."""
     device, residence = placed.device, placed.decision.residence
     if residence.topology != "host":
-        (edges,) = graph.edges.values()
         move = one_copy if residence.topology == "device" else to_pinned
         with memory_for(TOPOLOGY):
-            placed.topology = Topology(
-                one_copy(edges.indptr, device, what="list bounds", progress=progress),
-                move(edges.indices, device, what="neighbour lists", progress=progress),
-            )
+            lists = {
+                kind: Topology(
+                    one_copy(graph.edges[kind].indptr, device, what="list bounds", progress=progress),
+                    move(graph.edges[kind].indices, device, what="neighbour lists", progress=progress),
+                )
+                for kind in drawn_relations(placed.program, graph)
+            }
+        counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+        placed.topology = next(iter(lists.values())) if graph.is_homogeneous else TypedTopology(lists, counts)
     if residence.features != "host":
         _put_tables(placed, job, graph, fields, schedule, progress)
     if placed.decision.captured:
@@ -152,6 +158,9 @@ def _put_tables(
 def _slot_fill(placed: Placed, job: Job, graph: Graph, fields: dict[str, str]) -> SlotFill | None:
     """How the host fills the slots of captured steps; None where the device reads its inputs by itself."""
     row_type, filler = placed.decision.working.row_type, way_of(job, placed.decision.residence.features).filler
+    if len(fields) != 1 or not graph.is_homogeneous:
+        # Rows of several types, and learned ones, are read by the device.
+        return None
     ((name, field_name),) = fields.items()
     table: Any = placed.tables.get(name)
     if filler is None:
@@ -200,7 +209,7 @@ def _hottest(placed: Placed, job: Job, graph: Graph, schedule: BatchPlan, rows: 
     """
     if is_traced():
         return torch.arange(rows)
-    if job.placed.cache_by == "degree" or placed.topology is None:
+    if job.placed.cache_by == "degree" or placed.topology is None or placed.program.stages:
         (edges,) = graph.edges.values()
         return torch.from_numpy(by_counts(np.diff(offsets_of(edges.indices, graph.num_nodes)), rows))
     sampler = DeviceSampler(placed.topology, placed.program, placed.device)

@@ -5,7 +5,7 @@ the code that does it in a run. So the trace allocates what a run allocates, on 
 pools.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from penstock.pipeline.loader import Loaded
@@ -13,16 +13,14 @@ from penstock.pipeline.schedule import START, BatchPlan, Position, Schedule
 from penstock.plan import Residence
 from penstock.plan.residence import Place
 from penstock.sampling.device.block import HOST_LISTS, Room
-from penstock.sampling.device.sampler import DeviceSampler
-from penstock.sampling.device.slot import Slot
-from penstock.trace.allocations import META, Allocations, traceable
+from penstock.trace.allocations import Allocations, traceable
 from penstock.trace.allocators import DevicePeak, device_peak
 from penstock.trace.kernel_rates import kernel_rates
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
 from penstock.train.device.memory import Working, can_capture, row_type
-from penstock.train.device.placed import Placed
+from penstock.train.device.placed import Placed, device_sampler
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.job import Job
 from penstock.train.session import Session
@@ -192,26 +190,16 @@ def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
     """The device's samplers, one for each thread, which draw the largest batch."""
     batch = enlarged(largest.batch, largest.factor)
     most = placed.largest_room(len(largest.planned.seeds))
-    drawn = [size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)]
-    sizes = [min(size, bound) for size, bound in zip(drawn, most.sizes, strict=True)]
-    samplers = [_TracedSampler(placed, sizes) for _ in range(threads)]
+    sizes = [min(size, bound) for size, bound in zip(placed.program.sizes(batch), most.sizes, strict=True)]
+    (node_type,) = largest.batch.seeds
+    samplers = [device_sampler(placed, node_type, expected=sizes) for _ in range(threads)]
 
     def draw(number: int) -> Any:
         with memory_for(BATCHES):
             made = samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
         for drawn, known in zip(made.blocks, batch.blocks, strict=True):
-            drawn.derived[HOST_LISTS] = known.indptr
+            for kind, part in drawn.relations.items():
+                part.derived[HOST_LISTS] = known.relations[kind].indptr
         return made
 
     return draw
-
-
-class _TracedSampler(DeviceSampler):
-    """A sampler whose batches have given sizes."""
-
-    def __init__(self, placed: Placed, sizes: Sequence[int]) -> None:
-        super().__init__(placed.topology, placed.program, META, "node", placed.totals, bool(placed.edges), placed.room)
-        self._known = list(sizes)
-
-    def _sizes(self, slot: Slot) -> list[int]:
-        return self._known

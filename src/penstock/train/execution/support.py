@@ -5,10 +5,13 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS
+from penstock.sampling.device.typed import relation_draws
+from penstock.sampling.draws import SCANNED
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import Job
 
+SEVERAL_TYPES = "the graph has several types"
 _MOMENTUM_SCHEDULES = ("OneCycleLR", "CyclicLR")
 
 
@@ -24,6 +27,8 @@ class Demands(NamedTuple):
     """Whether vertices have embeddings that are learned."""
     user_loss: bool = False
     """Whether the loss is a function of the user's."""
+    rows_on_host: bool = False
+    """Whether those embeddings are in the host's memory."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Support:
     user_losses: bool = True
     """Whether the loss may be a function of the user's."""
     learned_rows: bool = True
+    rows_on_host: bool = True
+    """Whether learned embeddings may be in the host's memory, with any optimiser."""
     norms: frozenset[str] | None = None
     optimisers: frozenset[str] | None = None
     """Optimisers that can skip a step by a flag on the device; None for all."""
@@ -71,7 +78,6 @@ EXPLAINED = replace(
 change later batches.
 """
 DEVICE_SAMPLING = Support(
-    several_types=False,
     weights_and_times=False,
     device_samplers_only=True,
     tasks="drawn_by_devices",
@@ -80,23 +86,29 @@ DEVICE_SAMPLING = Support(
 )
 """The support of batches that a device draws by itself."""
 SHARED_DEVICE_SAMPLING = replace(
-    DEVICE_SAMPLING, joint_samplers=False, edge_rows=False, layers_on_edges=False, norms=frozenset({"none", "layer"})
+    DEVICE_SAMPLING,
+    several_types=False,
+    joint_samplers=False,
+    edge_rows=False,
+    layers_on_edges=False,
+    norms=frozenset({"none", "layer"}),
 )
 """The support of shares of batches that a worker's device draws; batch norms among workers match rows on the host."""
 CAPTURED = replace(
     DEVICE_SAMPLING,
+    tasks="drawn_in_captured_steps",
     edge_rows=False,
     layers_on_edges=False,
     user_modules=False,
     user_losses=False,
-    learned_rows=False,
+    rows_on_host=False,
     optimisers=frozenset({"Adam", "AdamW", "SGD"}),
     moving_momentum=False,
     grouped_batches=False,
     stale_gradients=False,
 )
 """The support of steps that are captured once and replayed."""
-CAPTURED_SHARED = replace(CAPTURED, norms=SHARED_DEVICE_SAMPLING.norms)
+CAPTURED_SHARED = replace(CAPTURED, several_types=False, norms=SHARED_DEVICE_SAMPLING.norms)
 """The same among workers."""
 
 
@@ -130,7 +142,8 @@ def demands_of(session: Placeable) -> Demands:
     """The properties of a session that its execution mode must support."""
     library = bool(getattr(session.model, "layerwise", False))
     own_loss = bool(getattr(session.task, "has_own_loss", False))
-    return Demands(session.job, session.graph, session.task, library, bool(session.inputs.tables), own_loss)
+    learned, on_host = bool(session.inputs.tables), not session.inputs.has_tables_on_device
+    return Demands(session.job, session.graph, session.task, library, learned, own_loss, learned and on_host)
 
 
 def reasons_against(support: Support, demands: Demands) -> list[str]:
@@ -141,8 +154,8 @@ def reasons_against(support: Support, demands: Demands) -> list[str]:
 def _against_batches(support: Support, demands: Demands) -> list[str]:
     job, graph, task = demands.job, demands.graph, demands.task
     reasons = []
-    if not support.several_types and not graph.is_homogeneous:
-        reasons.append("the graph has several types")
+    if not graph.is_homogeneous:
+        reasons += _against_types(support, demands)
     if support.device_samplers_only and SAMPLERS[job.sampler].device is None:
         reasons.append(f"sampler {job.sampler} draws on the host only")
     # A module of the user's reads `edge_weight` as rows.
@@ -153,18 +166,45 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append("neighbourhoods that seeds do not share are drawn by the host")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
         reasons.append("rows of edges (edge_features, edge_weight) differ in number from batch to batch")
-    if not support.layers_on_edges and demands.library_model and LAYERS[job.model].makes_edge_rows:
+    layer = LAYERS[job.model]
+    on_edges = demands.library_model and layer.makes_edge_rows and layer.edge_rows_on_device
+    if not support.layers_on_edges and on_edges:
         reasons.append(f"model {job.model} makes a row for each edge, whose number the host must know")
     if support.tasks is not None and not getattr(task.facts, support.tasks):
-        reasons.append(f"task {task.name} is not supported there")
+        only = support.tasks == "drawn_by_devices" and task.facts.drawn_in_captured_steps
+        drawn = f"a device draws batches of {task.facts.about} for captured steps only"
+        reasons.append(drawn if only else f"task {task.name} is not supported there")
     if not support.joint_samplers and SAMPLERS[job.sampler].joint:
         reasons.append(f"sampler {job.sampler} draws a batch as a whole, of which each worker keeps its share")
     if support.most_vertices is not None and graph.num_nodes > support.most_vertices:
         reasons.append("the graph has 2^31 vertices or more")
+    if support.most_vertices is not None and len(getattr(task, "items", ())) > support.most_vertices:
+        reasons.append("an epoch has 2^31 examples or more")
     if not support.reused_batches and job.reuse_batches:
         reasons.append("batches that are used again are drawn by the host")
     if not support.grouped_batches and job.groups != 1:
         reasons.append("batches are not drawn in groups there")
+    return reasons
+
+
+def _against_types(support: Support, demands: Demands) -> list[str]:
+    """The reasons against a graph of several types."""
+    job, graph, task = demands.job, demands.graph, demands.task
+    if not support.several_types:
+        return [SEVERAL_TYPES]
+    if not support.device_samplers_only or SAMPLERS[job.sampler].device is None:
+        return []
+    reasons = [] if SAMPLERS[job.sampler].device_types else [SEVERAL_TYPES]
+    seeds = getattr(task, "node_type", None)
+    if seeds is None or reasons:
+        return [SEVERAL_TYPES]
+    draws = relation_draws(list(graph.edges), job.fanouts, seeds)
+    if {draw.hop for draw in draws} != set(range(len(job.fanouts))):
+        reasons.append(f"a hop has no relation that leads to vertices which {seeds} have reached")
+    if any(not 0 < draw.fanout <= SCANNED for draw in draws):
+        reasons.append(f"fan-outs beyond {SCANNED} are drawn on the host only")
+    if not support.user_modules and job.norm == "batch":
+        reasons.append("batch normalisation of several types needs their numbers of rows on the host")
     return reasons
 
 
@@ -175,8 +215,10 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
         reasons.append("the model is a module of the user's own")
     if not support.user_losses and demands.user_loss:
         reasons.append("the loss is a function of the user's own")
-    if not support.learned_rows and demands.learned_rows:
+    if (not support.learned_rows and demands.learned_rows) or (not support.rows_on_host and demands.rows_on_host):
         reasons.append("vertex embeddings are learned on the host")
+    if not support.rows_on_host and demands.learned_rows and job.compute_type == "float16":
+        reasons.append("the gradients of vertex embeddings are not scaled for float16")
     if support.norms is not None and job.norm not in support.norms:
         reasons.append(f"{job.norm} normalisation is not supported there")
     if support.optimisers is not None:

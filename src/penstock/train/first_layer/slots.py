@@ -1,6 +1,6 @@
 """How the slots of captured steps get their inputs: what a way of filling them gives, and rows that are gathered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -14,8 +14,10 @@ from penstock.nn.table_aggregation import READ_IN_PLACE
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.slot import Slot
 from penstock.store.device.divided import HostTableReading, ReadingPool, host_rows
+from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.store.device.host_paths import HostPaths
 from penstock.store.device.tables import DeviceSource, PinnedTable, ResidentTable
+from penstock.traced import is_traced
 from penstock.train.job import Job
 
 # How the slots of captured steps are filled by the host. A slot's batch is drawn by a recorded launch. Then the host is
@@ -31,8 +33,8 @@ class Filling(Protocol):
         """Fill this slot from now on, with memory for its room. Waits for work in progress."""
         return
 
-    def inputs(self) -> Tensor | TableRows | AggregatedRows:
-        """The model's inputs at fixed addresses; called while the step is recorded."""
+    def inputs(self) -> Tensor | TableRows | AggregatedRows | dict[str, Tensor]:
+        """The model's inputs, at fixed addresses or by node type; called while the step is recorded."""
 
     def list(self) -> None:
         """Called at the end of a recorded draw, to prepare what the host will read."""
@@ -182,6 +184,57 @@ class DeviceRows(SlotFill):
 
     def take(self) -> Filling:
         return DeviceFilling(self)
+
+
+class RowsByTypeFilling(Filling):
+    """A slot's rows by node type: a copy of stored ones, which the draw fills, and learned ones as they are when the
+    step begins.
+    """
+
+    def __init__(self, fill: "RowsByType") -> None:
+        self._fill = fill
+
+    def attach(self, slot: Slot) -> None:
+        fill, self._drawn = self._fill, slot.by_type(self._fill.node_type)
+        self._rows: dict[str, Tensor] = {}
+        for name, drawn in self._drawn.items():
+            if name in fill.stored:
+                shape = len(drawn.vertices), *fill.stored[name].shape[1:]
+                self._rows[name] = torch.zeros(shape, dtype=fill.row_type, device=drawn.vertices.device)
+
+    def list(self) -> None:
+        """Gather the stored rows."""
+        for name, rows in self._rows.items():
+            self._fill.stored[name].gather(self._drawn[name].vertices, rows, self._drawn[name].known)
+
+    def inputs(self) -> dict[str, Tensor]:
+        return {
+            name: self._rows[name] if name in self._rows else self._learned(name, drawn.vertices)
+            for name, drawn in self._drawn.items()
+        }
+
+    def _learned(self, name: str, vertices: Tensor) -> Tensor:
+        """Current learned rows, of which the step computes gradients; those past the batch's own are not used."""
+        table = self._fill.learned[name]
+        rows = table.on_device[0] if isinstance(table, DeviceEmbeddingTable) else table.rows
+        if is_traced():
+            return torch.empty(len(vertices), rows.shape[1], device=vertices.device).requires_grad_()
+        return rows.index_select(0, vertices).requires_grad_()
+
+
+class RowsByType(SlotFill):
+    """Rows by node type, stored or learned, that the device reads by itself."""
+
+    numbers_rows, slots, ahead = True, 2, 0
+
+    def __init__(
+        self, stored: Mapping[str, DeviceSource], learned: Mapping[str, Any], row_type: torch.dtype, node_type: str
+    ) -> None:
+        """`node_type` is the only type, where the graph has one."""
+        self.stored, self.learned, self.row_type, self.node_type = stored, learned, row_type, node_type
+
+    def take(self) -> Filling:
+        return RowsByTypeFilling(self)
 
 
 # Slots of captured steps into which the host gathers rows: all of a batch, or those of one of several paths.

@@ -19,7 +19,7 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType
 from penstock.kernels import njit
 from penstock.sampling import ALL, BatchKey, NeighbourSampler, TypedNeighbourSampler
-from penstock.sampling.typed import Relation, edge_type_named
+from penstock.sampling.relations import Relation, edge_type_named
 from penstock.train.batch_source import SeedTimes
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.layerwise.plan import Chunk, GrowingChunks, HostLevel, Level, Sampled, cut_into_chunks

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from penstock.errors import PenstockError, nearest
 from penstock.graph.arrays import Array
-from penstock.graph.documents import first_problem
+from penstock.graph.documents import validated
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.layer_table import WITHOUT_LAYERS
@@ -16,8 +16,9 @@ from penstock.pipeline.loader import Batch
 from penstock.pipeline.options import PipelineFields
 from penstock.sampling.block import Block, by_relation, merge_edges, merge_values
 from penstock.sampling.device.block import host_block
+from penstock.sampling.entry import SamplerFacts
 from penstock.sampling.induced import induce_between
-from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SEEDS_ONLY, SIZES, SamplerOptions
+from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS, SamplerOptions, sampler_facts
 from penstock.train.internals import REMOVED
 from penstock.train.job import OTHER_NAMES, Job, JobFields
 from penstock.train.job_options import DataOptions
@@ -229,16 +230,14 @@ def make_loader_job(fields: dict[str, Any], splits: str) -> LoaderJob:
             f"ps.loader gives batches, and sampler {sampler} makes none: use fanouts of -1, or ps.train.",
             code="unsupported-combination",
         )
-    sizes = {"fanouts": [15, 10], **SIZES.get(sampler, {})}
+    facts = sampler_facts(sampler) if sampler in SAMPLERS else SamplerFacts()
+    sizes = {"fanouts": [15, 10], **facts.sizes}
     hops = {"fanouts": _hops(fields["fanouts"])} if "fanouts" in fields else {}
     given = {"held_out": [0.0, 0.0], **sizes, **fields, **hops, "split": splits}
-    if sampler == SEEDS_ONLY:
+    if facts.seeds_only:
         # Of the models, one without layers is given the seeds alone.
         given["model"] = next(iter(WITHOUT_LAYERS))
-    try:
-        job = LoaderJob.model_validate(given)
-    except ValidationError as error:
-        raise PenstockError(f"ps.loader: {first_problem(error)}.", code="invalid-document") from None
+    job = validated(LoaderJob, given, "ps.loader")
     _check(job)
     return job
 

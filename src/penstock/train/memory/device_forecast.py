@@ -168,9 +168,9 @@ def _sampled(session: Session) -> DeviceForecast:
 def _staged(session: Session, decision: PlacementDecision) -> int:
     """Bytes of host memory into which rows are gathered for the GPU, with their numbers."""
     job, inputs, graph, room = session.job, session.inputs, session.graph, decision.room
-    if room is None:
-        return 0
     tables = [graph.nodes[name].fields[field] for name, field in inputs.fields.items()]
+    if room is None or not tables:
+        return 0
     width = max(table.size // max(1, len(table)) for table in tables)
     number = max(stored_type(job, table).itemsize for table in tables)
     filler = way_of(job, decision.residence.features).filler

@@ -6,7 +6,7 @@ drawing, by the device or by host threads (`host_drawn`).
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -18,13 +18,14 @@ from penstock.nn.drop import dropping
 from penstock.nn.norm import PaddedBatch, normalising
 from penstock.pipeline.schedule import START, Planned, Position, Schedule
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import DeviceBlock, Room
+from penstock.sampling.device.block import DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import NEVER, DeviceEpoch, batch_keys, shuffled
 from penstock.sampling.device.hops import Tables
 from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
-from penstock.traced import BATCHES, launches, memory_for
+from penstock.sampling.device.typed import TypedSlot
+from penstock.traced import BATCHES, is_traced, launches, memory_for
 from penstock.train.session import Session
 from penstock.train.steps.parts import Source, StepGradients
 from penstock.train.steps.runner import LaunchStream
@@ -51,13 +52,12 @@ class VertexSlot:
     """One batch at fixed addresses: its vertices and lists, and what the model and the loss read."""
 
     slot: Slot
-    blocks: list[DeviceBlock]
+    blocks: list[tuple[DeviceBlock, dict[str, Any]]]
+    """The blocks of all layers and relations, and what the draw derives from them."""
     batch: MiniBatch
-    listed: list[dict[str, Any]] = field(init=False)
-    """Values derived from each block that the draw keeps current."""
-
-    def __post_init__(self) -> None:
-        self.listed = [dict(block.derived) for block in self.blocks]
+    drawn: dict[str, DrawnRows]
+    """Its vertices by node type."""
+    learned: "LearnedTables"
 
 
 class Order(Protocol):
@@ -113,7 +113,10 @@ class VertexSource(Source):
         self, session: Session, schedule: Schedule, placed: PlacedGraph, drawing: BatchDrawing, order: Order
     ) -> None:
         self._schedule, self.placed, self._drawing, self._order = schedule, placed, drawing, order
-        (self._name,) = session.graph.nodes
+        only = next(iter(session.graph.nodes))
+        self.node_type: str = only if session.graph.is_homogeneous else cast(Any, session.task).node_type
+        """The type of the seeds."""
+        self._learned = LearnedTables(session, schedule.batches, placed.device)
         self._tables: Tables | None = None
         """The tables that slots share."""
         self._number = 0
@@ -126,25 +129,29 @@ class VertexSource(Source):
         self._purposes = [*placed.program.purposes, "dropout"]
         self.epoch = DeviceEpoch(order.items, order.batch_size, len(self._purposes), device)
         order.bring(device)
-        program = placed.program
-        items = program.items(schedule.items)
-        self._items = torch.from_numpy(np.ascontiguousarray(items, np.int32)).to(device)
-        labelled = np.arange(session.graph.num_nodes) if program.finds_seeds else schedule.items
-        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(labelled)).to(device)
-        """The labels of all items; of all vertices where a batch finds its seeds."""
-        places = 0 if program.finds_seeds else order.items
-        self._labels = torch.zeros((places, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
-        weights = program.seed_weights
-        self._seed_weights = None if weights is None else torch.from_numpy(weights).to(device)
-        self._found = torch.zeros(schedule.batches, dtype=torch.int32, device=device)
-        """The seeds that each batch has found."""
-        self._seen_found: dict[int, int] = {}
+        self._bring_items(session, device)
         self._weights = 1.0 / self.epoch.counts.float()
         """Each seed's weight in the loss of its batch."""
         self._losses = torch.zeros(schedule.batches, dtype=torch.float32, device=device)
         pinned = device.type == "cuda"
         self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)
         self._seen_failure = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+
+    def _bring_items(self, session: Session, device: torch.device) -> None:
+        """Copy the items of an epoch and their labels to the device."""
+        program, items = self.placed.program, self._schedule.items
+        self._items = torch.from_numpy(np.ascontiguousarray(program.items(items), np.int32)).to(device)
+        labelled, places = items, self._order.items
+        if program.finds_seeds:
+            labelled, places = np.arange(session.graph.num_nodes), 0
+        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(labelled)).to(device)
+        """The labels of all items; of all vertices where a batch finds its seeds."""
+        self._labels = torch.zeros((places, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
+        weights = program.seed_weights
+        self._seed_weights = None if weights is None else torch.from_numpy(weights).to(device)
+        self._found = torch.zeros(self._schedule.batches, dtype=torch.int32, device=device)
+        """The seeds that each batch has found."""
+        self._seen_found: dict[int, int] = {}
 
     @memory_for(BATCHES)
     def fill(self, position: Position) -> None:
@@ -153,30 +160,40 @@ class VertexSource(Source):
             return
         self._number = position.epoch
         places = self._order.places(position.epoch, self.epoch.counts, self._weights)
+        self._arrange(places)
+        keys = batch_keys(self._schedule.seed, position.epoch, self._schedule.batches, self._purposes)
+        self.epoch.keys.copy_(torch.from_numpy(keys))
+        self._learned.begin()
+        self.rewind(position.batch)
+
+    def _arrange(self, places: Tensor) -> None:
+        """Put the items of an epoch and their labels in its order."""
         # Under a trace, index_select would import sympy, which takes a second.
         if launches(self.epoch.order, self._labels):
             torch.index_select(self._items, 0, places, out=self.epoch.order)
             if not self.placed.program.finds_seeds:
                 torch.index_select(self._of_items, 0, places, out=self._labels)
-        keys = batch_keys(self._schedule.seed, position.epoch, self._schedule.batches, self._purposes)
-        self.epoch.keys.copy_(torch.from_numpy(keys))
-        self.rewind(position.batch)
 
     @memory_for(BATCHES)
     def slot(self, number: int) -> VertexSlot:
         room = self.placed.room
         assert room is not None and room.rows[0] == self.epoch.batch_size
         slot = self.empty_slot(room)
-        self._tables, device = slot.tables, slot.vertices.device
-        size, held = self.placed.program.seeds_room(room), slot.blocks()
-        blocks: list[Block] = [*held]
-        seeds: Any = slot.vertices[:size]
-        vertices: Any = slot.vertices
-        batch = MiniBatch({self._name: seeds}, {self._name: vertices}, blocks)
-        batch.labels = torch.zeros((size, *self._labels.shape[1:]), dtype=self._labels.dtype, device=device)
+        self._tables, blocks = slot.tables, list[Block](slot.blocks())
+        drawn = slot.by_type(self.node_type)
+        vertices: dict[str, Any] = {name: rows.vertices for name, rows in drawn.items()}
+        seeds = vertices[self.node_type][: room.rows[self.placed.program.stages]]
+        batch = MiniBatch({self.node_type: seeds}, vertices, blocks)
+        self._add_labels(batch, slot)
+        parts = [(cast(DeviceBlock, part), dict(part.derived)) for block in blocks for part in block.parts]
+        return VertexSlot(slot, parts, batch, drawn, self._learned)
+
+    def _add_labels(self, batch: MiniBatch, slot: Slot) -> None:
+        """Add memory for what the loss reads to a batch at fixed addresses."""
+        size, labels, device = self.placed.program.seeds_room(slot.room), self._labels, slot.keys.device
+        batch.labels = torch.zeros((size, *labels.shape[1:]), dtype=labels.dtype, device=device)
         share: Any = torch.zeros(size, dtype=torch.float32, device=device)
         batch.seed_weights = share
-        return VertexSlot(slot, held, batch)
 
     def empty_slot(self, room: Room) -> Slot:
         """Memory for one drawn batch, sized by a room."""
@@ -190,6 +207,7 @@ class VertexSource(Source):
         self.epoch.cursor.zero_()
 
     def prepare(self, slot: VertexSlot, number: int) -> None:
+        self._learned.set_rates()
         self._drawing.prepare(slot.slot, number, self.epoch)
 
     def draw(self, slot: VertexSlot) -> None:
@@ -237,7 +255,9 @@ class VertexSource(Source):
     def look(self, first: int, last: int) -> tuple[list[float], int | None]:
         self._seen_losses[first:last].copy_(self._losses[first:last], non_blocking=True)
         self._seen_failure.copy_(self.epoch.failed_at, non_blocking=True)
+        self._learned.fetch()
         LaunchStream.computing(self.placed.device).settle()
+        self._learned.count()
         failed = int(self._seen_failure)
         if self.placed.program.finds_seeds:
             self._seen_found = dict(zip(range(first, last), self._found[first:last].tolist(), strict=True))
@@ -266,21 +286,113 @@ class VertexCompute:
 
     def gradients(self, slot: VertexSlot, inputs: Any) -> StepGradients:
         session, drawn, batch = self._session, slot.slot, slot.batch
-        for block, listed in zip(slot.blocks, slot.listed, strict=True):
-            # Discards what layers derived from the slot's last batch.
-            block.derived = dict(listed)
+        for block, derived in slot.blocks:
+            # Discards what layers derived from the slot's last batch; lists that the draw derives are current.
+            block.derived = dict(derived)
         session.optimiser.zero_grad(set_to_none=True)
-        x = inputs
-        if session.inputs.scale is not None and isinstance(x, Tensor):
-            x = session.inputs.scale(x.clone())
+        x = inputs if isinstance(inputs, dict) else {batch.node_type: inputs}
+        if session.inputs.scale is not None:
+            x = {name: self._scaled(rows) for name, rows in x.items()}
         with dropping(drawn.keys[-1:], batch.row_names), normalising(_real_rows(drawn)), session.precision():
-            loss = session.task.loss(session.model(batch.blocks, x), batch)
+            loss = session.task.loss(session.encode(batch, x), batch)
         skip = session.backward(loss, drawn.skip)
-        return StepGradients(loss.detach().float().view(1), skip)
+        assert skip is not None
+        return StepGradients(loss.detach().float().view(1), skip, slot.learned.rows(slot, x, skip))
+
+    def _scaled(self, rows: Any) -> Any:
+        """Stored features as the job scales them; they were not scaled when they were gathered."""
+        scale = self._session.inputs.scale
+        is_stored = isinstance(rows, Tensor) and not rows.requires_grad
+        return scale(rows.clone()) if scale is not None and is_stored else rows
 
 
-def _real_rows(slot: Slot) -> PaddedBatch:
-    """The rows of a batch in each layer, the outermost first, among those that the slot has room for."""
+# Embeddings in the device's memory that captured steps learn.
+
+
+class LearnedTables:
+    """The tables of a session's learned embeddings, and the learning rates of an epoch's steps on them.
+
+    A table's step is counted, on the device, where the batch has vertices of its type and is not skipped.
+    """
+
+    def __init__(self, session: Session, batches: int, device: torch.device) -> None:
+        self._tables, self._before = session.inputs.tables, dict[str, int]()
+        """The tables, and the steps of each before those of `made`."""
+        self._names = {name: place for place, name in enumerate(self._tables)}
+        self.made = torch.zeros(len(self._names), dtype=torch.int64, device=device)
+        """The steps of each table since the epoch was prepared."""
+        self._seen = torch.zeros(len(self._names), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._rates = torch.zeros((len(self._names), batches), dtype=torch.float32, device=device)
+        self._is_rated = False
+
+    def begin(self) -> None:
+        """Prepare an epoch, from any of its batches on."""
+        self._is_rated = False
+
+    def set_rates(self) -> None:
+        """Set the learning rates of the epoch at its first batch: they may have changed after the last epoch."""
+        if self._names and not self._is_rated:
+            self._is_rated = True
+            self._before = {name: table.steps for name, table in self._tables.items()}
+            rates = np.stack([table.rates(self._rates.shape[1]) for table in self._tables.values()])
+            self._rates.copy_(torch.from_numpy(rates))
+            self.made.zero_()
+
+    def fetch(self) -> None:
+        """Launch the copy of the numbers of steps to the host."""
+        self._seen.copy_(self.made, non_blocking=True)
+
+    def count(self) -> None:
+        """Count the steps that were made, after they were fetched."""
+        for name, made in zip(self._before, self._seen.tolist(), strict=False):
+            self._tables[name].steps = self._before[name] + made
+
+    def rows(self, slot: VertexSlot, x: dict[str, Any], skip: Tensor) -> "DrawnLearnedRows | None":
+        """The learned rows that a batch has read; None where there are none."""
+        steps = {}
+        for name in self._tables:
+            if name in x:
+                place = self._names[name]
+                made = self.made[place : place + 1]
+                steps[name] = made, self._rates[place].index_select(0, made)
+        return DrawnLearnedRows(self._tables, slot.drawn, x, steps, skip) if steps else None
+
+
+class DrawnLearnedRows(NamedTuple):
+    """The learned rows of a batch at fixed addresses (`parts.LearnedRows`)."""
+
+    tables: dict[str, Any]
+    drawn: dict[str, DrawnRows]
+    x: dict[str, Any]
+    steps: dict[str, tuple[Tensor, Tensor]]
+    """By the types whose rows are learned, the number of steps so far, and the learning rate of this one."""
+    skip: Tensor
+
+    def learned_rows(self) -> list[Tensor]:
+        """The rows with their gradients, which are zero past the batch's own."""
+        return [self.x[name] for name in self.steps]
+
+    def learn(self) -> None:
+        """Launch the step of the rows that are the batch's own, unless the step is skipped."""
+        for name, (made, rate) in self.steps.items():
+            table, (vertices, known), gradients = self.tables[name], self.drawn[name], self.x[name].grad
+            places = torch.arange(len(vertices), dtype=torch.int32, device=vertices.device)
+            ids = torch.where((places < known) & (self.skip == 0), vertices, NEVER)
+            idle = (known == 0) | (self.skip != 0)
+            if not is_traced():
+                table.step(ids, gradients, rate, idle)
+            made.add_(~idle)
+
+
+def _real_rows(slot: Slot) -> PaddedBatch | None:
+    """The rows of a batch in each layer, the outermost first, among those that the slot has room for; None for several
+    types, whose rows are not normalised together.
+    """
+    if isinstance(slot, TypedSlot):
+        return None
+    if slot.program.finds_seeds:
+        rows = [slot.known[2:3]] * (len(slot.blocks()) - 1) + [slot.known[1:2]]
+        return PaddedBatch(rows, slot.skip)
     return PaddedBatch([slot.known[hop : hop + 1] for hop in reversed(range(len(slot.known) - 1))], slot.skip)
 
 

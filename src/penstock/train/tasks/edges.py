@@ -30,6 +30,7 @@ from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
 from penstock.train.metrics import default_metric, metric_values
 from penstock.train.tasks.ends import (
     EndRows,
+    FixedPairs,
     Rows,
     Share,
     block_bytes,
@@ -192,7 +193,7 @@ class EdgeTask:
         self.edge_type = data.edge_type
         self.learned, self._width = data.learned(), job.hidden
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
-        self.messages, self.redraws = batches.messages, False
+        self.messages, self.sampler, self.redraws = batches.messages, batches.sampler, False
         with new_weights():
             self.head: torch.nn.Module = EdgeClassifier(job.hidden, data.classes or 1)
         self.metric = chosen_metric(job.metric, default_metric(self.name), self.name, functions)
@@ -203,26 +204,26 @@ class EdgeTask:
         if len(training) and data.classes:
             self._weights = loss_weights(job.class_weights, data.labels[training], data.classes, data.words)
         own_times = None if times is None else times.values
-        self._batcher = EdgeBatcher(
+        self.batcher = EdgeBatcher(
             graph, self._kind, reverse=data.reverse, times=own_times, disjoint=job.has_disjoint_seeds
         )
         self.losses: dict[str, float] = {}
 
     def sample(self, planned: Planned) -> Batch:
-        return sample_ends(self._batcher, self._batches, planned, self._share, self.times)
+        return sample_ends(self.batcher, self._batches, planned, self._share, self.times)
 
     def examples(self, planned: Planned) -> Batch:
-        batch = examples_of(self._batcher, planned, self._share)
+        batch = examples_of(self.batcher, planned, self._share)
         self.label(batch)
         return batch
 
     def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
         """Each worker has the edges that lead to its own vertices."""
-        return divided_examples(self._batcher, planned, owners, world)
+        return divided_examples(self.batcher, planned, owners, world)
 
     def readable(self, items: Array) -> dict[str, Array]:
         """The ends of the edges."""
-        nodes = self._batcher.batch(items, BatchKey(0, 0, 0)).nodes
+        nodes = self.batcher.batch(items, BatchKey(0, 0, 0)).nodes
         return {name: np.sort(vertices) for name, vertices in nodes.items()}
 
     def loss_bytes(self, items: int) -> int:
@@ -237,7 +238,13 @@ class EdgeTask:
         """Add the edges' labels, and their ends as rows of the batch's seeds."""
         links = batch.links
         ends = {"rows": links.source_rows.astype(np.int64), "columns": links.destination_rows.astype(np.int64)}
-        batch.labels = {**ends, "values": self._labels_of(links.edges)}
+        batch.labels = {**ends, "values": self.labels_of(links.edges)}
+
+    def fixed_labels(self, pairs: FixedPairs, values: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """The labels of a batch at fixed addresses on a device, as `loss` reads them."""
+        assert values is not None
+        rows, columns, weights = (each[:, 0] for each in (pairs.rows, pairs.columns, pairs.weights))
+        return {"rows": rows, "columns": columns, "values": values, "weights": weights}
 
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
         """The mean cross-entropy, or regression loss, of a batch."""
@@ -245,7 +252,7 @@ class EdgeTask:
         logits = self.head(sources[batch.labels["rows"]], destinations[batch.labels["columns"]])
         losses = self._losses(logits, batch.labels["values"])
         whole = batch.links.whole
-        return mean_of_batch(losses, None if whole is None else whole.positives)
+        return mean_of_batch(losses, None if whole is None else whole.positives, batch.labels.get("weights"))
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics of the edges of each split."""
@@ -263,7 +270,7 @@ class EdgeTask:
                 return np.concatenate([none, *(each.numpy() for _, _, each in self._judged(rows, some[part]))])
 
             logits = inference.in_parts(len(some), logits_of)
-            labels = torch.from_numpy(self._labels_of(some))
+            labels = torch.from_numpy(self.labels_of(some))
             self.losses[split] = float(self._losses(torch.from_numpy(logits), labels).mean())
             given = logits if self.learned.classes else logits[:, 0]
             found[split] = metric_values(self._metrics, given, self._data.labels[some])
@@ -285,12 +292,12 @@ class EdgeTask:
 
     def _judged(self, rows: EndRows, positions: Array) -> Iterator[tuple[Array, Array, torch.Tensor]]:
         for some in pair_blocks(len(positions), self._width):
-            links = self._batcher.batch(positions[some], BatchKey(0, 0, 0))
+            links = self.batcher.batch(positions[some], BatchKey(0, 0, 0))
             with torch.no_grad():
                 logits = self.head(*rows.of(links)).float().cpu()
             yield links.source, links.destination, logits
 
-    def _labels_of(self, positions: Array) -> Array:
+    def labels_of(self, positions: Array) -> Array:
         """Labels as losses take them: int64 classes, or float32."""
         return self._data.labels[positions].astype(np.int64 if self.learned.classes else np.float32)
 

@@ -81,9 +81,26 @@ def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple
     return out.get(kind[0], none), out.get(kind[2], none)
 
 
-def mean_of_batch(losses: torch.Tensor, whole: int | None) -> torch.Tensor:
-    """The mean of losses; for a share of a batch with `whole` edges or pairs, its part of the batch's mean."""
+def mean_of_batch(
+    losses: torch.Tensor, whole: int | torch.Tensor | None, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The mean of losses; for a share of a batch with `whole` edges or pairs, its part of the batch's mean.
+
+    `weights` are 0 for the losses of padding and 1 for others.
+    """
+    losses = losses if weights is None else losses * weights
     return losses.mean() if whole is None else losses.sum() / whole
+
+
+class FixedPairs(Protocol):
+    """The pairs [edges, 1 + negatives] of a batch at fixed addresses on a device (`sampling.device.links.EdgeSeeds`):
+    rows of their ends, which of them count, and their weights, 0 for padding.
+    """
+
+    rows: torch.Tensor
+    columns: torch.Tensor
+    counts: torch.Tensor
+    weights: torch.Tensor
 
 
 def own_losses(loss: UserLoss, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

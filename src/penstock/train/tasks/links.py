@@ -43,6 +43,7 @@ from penstock.train.job_options import LinkOptions
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import (
+    FixedPairs,
     Rows,
     RowsAtTimes,
     Share,
@@ -118,7 +119,7 @@ class LinkTask:
         if edges.count == 0:
             raise PenstockError(f"Relation {edge_key(kind)} has no edges to learn from.", code="missing-data")
         self.items, self.batch_size, self.out = batches.items, batches.batch_size, job.hidden
-        self.messages, self.redraws = batches.messages, True
+        self.messages, self.sampler, self.redraws = batches.messages, batches.sampler, True
         # With layers, connected vertices already have similar rows, so the dot product is a good default.
         settings = ScorerSettings(init=IDENTITY)
         self.head: torch.nn.Module = build_scorer(
@@ -130,25 +131,25 @@ class LinkTask:
         self.losses: dict[str, float] = {}
         self.goes_through_lists = pairs is None
         apart = job.has_disjoint_seeds
-        self._batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse, disjoint=apart)
+        self.batcher = EdgeBatcher(graph, kind, make_negatives(job), reverse, disjoint=apart)
         held_out = [edges.held_out[name] for name in SPLITS if name in edges.held_out]
-        self._known = known_edges(graph, kind, held_out, self._batcher.reverse)
+        self._known = known_edges(graph, kind, held_out, self.batcher.reverse)
         if pairs is not None:
-            known = self._known, self._batcher.reverse
-            self._batcher = PairBatcher(graph, pairs, kind, make_negatives(job), *known, apart)
+            known = self._known, self.batcher.reverse
+            self.batcher = PairBatcher(graph, pairs, kind, make_negatives(job), *known, apart)
 
     def sample(self, planned: Planned) -> Batch:
-        return sample_ends(self._batcher, self._batches, planned, self._share)
+        return sample_ends(self.batcher, self._batches, planned, self._share)
 
     def examples(self, planned: Planned) -> Batch:
         """Edges with the negatives of their epoch."""
-        batch = examples_of(self._batcher, planned, self._share)
+        batch = examples_of(self.batcher, planned, self._share)
         self.label(batch)
         return batch
 
     def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
         """Each worker has the edges that lead to its own vertices."""
-        return divided_examples(self._batcher, planned, owners, world)
+        return divided_examples(self.batcher, planned, owners, world)
 
     def readable(self, items: Array) -> dict[str, Array]:
         """Every vertex of both ends' types: negatives are drawn among them."""
@@ -156,7 +157,7 @@ class LinkTask:
 
     def loss_bytes(self, items: int) -> int:
         """For the rows of both ends of every edge and of its negatives."""
-        policy = self._batcher.negatives
+        policy = self.batcher.negatives
         assert policy is not None
         ends = 2 if policy.corrupt == "both" else 1
         return pair_bytes(items * (1 + ends * policy.per_positive(items)), self.out)
@@ -176,10 +177,24 @@ class LinkTask:
             rows, columns, true = batch.links.ranking()
         batch.labels = {"rows": rows.astype(np.int64), "columns": columns.astype(np.int64), "true": true}
 
+    def labels_of(self, positions: Array) -> Array | None:
+        """None: which edges there are is all that is learned."""
+        return None
+
+    def fixed_labels(self, pairs: FixedPairs, values: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """The labels of a batch at fixed addresses on a device, as `loss` reads them."""
+        if self._options.link_loss != "bce":
+            weights = pairs.weights[:, 0]
+            return {"rows": pairs.rows, "columns": pairs.columns, "true": pairs.counts, "weights": weights}
+        true = torch.zeros_like(pairs.weights)
+        true[:, 0] = 1
+        found = {"rows": pairs.rows, "columns": pairs.columns, "true": true, "weights": pairs.weights}
+        return {name: each.view(-1) for name, each in found.items()}
+
     def loss(self, out: Rows, batch: Batch) -> torch.Tensor:
         """Binary cross-entropy of every pair, or cross-entropy of each true edge among its negatives."""
         sources, destinations = end_rows(out, self._kind, self.out, batch.labels["rows"])
-        pairs = batch.labels
+        pairs, weights = batch.labels, batch.labels.get("weights")
         scores = self.head(sources[pairs["rows"]], destinations[pairs["columns"]])
         whole = batch.links.whole
         if self._loss is not None:
@@ -187,11 +202,11 @@ class LinkTask:
             return mean_of_batch(losses, None if whole is None else whole.pairs)
         if self._options.link_loss == "bce":
             losses = functional.binary_cross_entropy_with_logits(scores, pairs["true"], reduction="none")
-            return mean_of_batch(losses, None if whole is None else whole.pairs)
+            return mean_of_batch(losses, None if whole is None else whole.pairs, weights)
         scores = scores.masked_fill(~pairs["true"], float("-inf"))
         first = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
         losses = functional.cross_entropy(scores, first, reduction="none")
-        return mean_of_batch(losses, None if whole is None else whole.positives)
+        return mean_of_batch(losses, None if whole is None else whole.positives, weights)
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics of the ranks of held-out edges among vertices that are not true partners."""
@@ -250,7 +265,7 @@ class LinkTask:
     def _false(self, pairs: Array) -> Array:
         """One random false pair for every held-out one, for graphs that have none."""
         policy = negatives_named("uniform", k=1, filtered=True)
-        drawn = EdgeBatcher(self._graph, self._kind, policy, self._batcher.reverse, known=self._known)
+        drawn = EdgeBatcher(self._graph, self._kind, policy, self.batcher.reverse, known=self._known)
         links = drawn.batch_of_pairs(pairs, BatchKey(0, 0, 0))
         return np.stack([links.source, links.negative_destination[:, 0]], 1)
 
@@ -310,11 +325,11 @@ class TimedLinkTask(LinkTask):
                 code="unsupported-combination",
             )
         self.times, self._splits = times, time_splits(job, times)
-        self._batcher = self._drawing(make_negatives(job))
+        self.batcher = self._drawing(make_negatives(job))
 
     def sample(self, planned: Planned) -> Batch:
         """Edges with their negatives, and the neighbourhoods of all their ends before each edge's time."""
-        return sample_ends(self._batcher, self._batches, planned, self._share, self.times)
+        return sample_ends(self.batcher, self._batches, planned, self._share, self.times)
 
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics of the ranks of each split's edges among vertices that were not true partners by then."""
@@ -402,7 +417,7 @@ class TimedLinkTask(LinkTask):
         return np.concatenate([np.empty(0, np.float32), *found])
 
     def _drawing(self, negatives: NegativePolicy | None) -> EdgeBatcher:
-        return EdgeBatcher(self._graph, self._kind, negatives, self._batcher.reverse, times=self.times.values)
+        return EdgeBatcher(self._graph, self._kind, negatives, self.batcher.reverse, times=self.times.values)
 
     def _has(self, split: str) -> bool:
         return len(self._splits.get(split, ())) > 0

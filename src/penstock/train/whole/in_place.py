@@ -5,8 +5,8 @@ whole level, and its layer is given aggregates instead of rows. This is for laye
 gradients of a level are computed bin by bin (`PulledGradients`), so they never exist for all rows at once.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from penstock.nn.table_aggregation import sum_lists
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
+from penstock.traced import FEATURES, TOPOLOGY, array_of, is_gpu, is_traced, memory_for
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.memory import Decision
@@ -110,20 +111,22 @@ class InPlaceStep(PreparedStep):
         self, session: Session, plan: InPlacePlan, decision: Decision, planned: Planned, what: Aggregation
     ) -> None:
         ((self._name, vertices),) = plan.order.items()
-        self._what, device = what, session.inputs.device
-        self._vertices = self._names(vertices[: plan.counts[1][self._name]], device)
-        super().__init__(session, plan, decision, planned)
-        self._rows = self._input_rows(vertices[: plan.counts[0][self._name]])
-        self._factors = self._made_factors(vertices)
-        self._readers = [
-            {rows.start: self._reader_block(number, rows) for rows in (work.rows[self._name] for work in layer)}
-            for number, layer in enumerate(self.bins[:-1])
-        ]
+        self._what = what
+        with memory_for(TOPOLOGY):
+            self._vertices = _vertex_names(vertices[: plan.counts[1][self._name]], session.inputs.device)
+            super().__init__(session, plan, decision, planned)
+            self._rows = self._input_rows(vertices[: plan.counts[0][self._name]])
+            self._factors = self._made_factors(vertices)
+            self._readers = [
+                {rows.start: self._reader_block(number, rows) for rows in (work.rows[self._name] for work in layer)}
+                for number, layer in enumerate(self.bins[:-1])
+            ]
 
     def prepared(self, work: Bin) -> PreparedBin:
         """The bin's rows of the lists, and their vertices."""
         rows = work.rows[self._name]
-        return PreparedBin(work.rows, self._list_block(rows), {}, {}, {}, {self._name: self._vertices[rows]})
+        block = block_of(self.plan.lists, rows, self.plan.counts[0][self._name])
+        return PreparedBin(work.rows, block, {}, {}, {}, {self._name: self._vertices[rows]})
 
     def gradients(self, number: int) -> LevelGradients:
         """Computed for one bin at a time, except where the loss gives all of them at once."""
@@ -146,33 +149,26 @@ class InPlaceStep(PreparedStep):
         leaves = [neighbours] if read is not None else [neighbours, own]
         return {self._name: AggregatedRows(self._what, *(each.requires_grad_(level is not None) for each in leaves))}
 
-    def _list_block(self, rows: slice) -> Block:
-        return block_of(self.plan.lists, rows, self.plan.counts[0][self._name])
-
     def _reader_block(self, number: int, rows: slice) -> Block:
         """The readers of some rows that layer `number` computes."""
         return block_of(self.plan.readers[number], rows, self.plan.counts[number + 2][self._name])
 
-    def _names(self, vertices: Array, device: torch.device) -> Tensor:
-        # A device's kernels take indices of any integer type; the host's are compiled for one.
-        small = device.type != "cpu" and int(vertices.max(initial=0)) <= np.iinfo(np.int32).max
-        return torch.from_numpy(vertices.astype(np.int32 if small else np.int64, copy=False)).to(device)
-
     def _input_rows(self, vertices: Array) -> Tensor:
         """The features of level 0 where the model is computed; on a device in their stored type."""
-        device = self._session.inputs.device
-        if device.type == "cpu":
+        inputs, done = self._session.inputs, 0
+        if not is_gpu(inputs.device):
             return self.read(self._name, vertices)
-        rows = torch.empty(self._input_shape(len(vertices)), dtype=self._input_type(), device=device)
-        source, done = self._session.inputs.sources[self._name], 0
+        with memory_for(FEATURES):
+            shape = len(vertices), inputs.widths[self._name]
+            rows = torch.empty(shape, dtype=self._input_type(), device=inputs.device)
+        if is_traced():
+            return rows
+        source = inputs.sources[self._name]
         # Threads read on the host what is copied piece by piece.
         for piece in map_blocks(lambda first, last: source.read(vertices[first:last]), len(vertices), _ROWS):
             rows[done : done + len(piece)].copy_(torch.from_numpy(piece))
             done += len(piece)
         return rows
-
-    def _input_shape(self, count: int) -> tuple[int, int]:
-        return count, self._session.inputs.widths[self._name]
 
     def _input_type(self) -> torch.dtype:
         """The type of the features on a device."""
@@ -187,20 +183,35 @@ class InPlaceStep(PreparedStep):
         if self._what == "sum":
             return Factors()
         if self._what == "mean":
-            return Factors(write=self._factor(1 / np.maximum(1, np.diff(self.plan.lists.indptr))))
-        roots = self._factor(1 / np.sqrt(np.diff(list_offsets(edges, vertices)) + 1.0))
+            indptr = self.plan.lists.indptr
+            return Factors(write=self._factor(len(indptr) - 1, lambda: 1 / np.maximum(1, np.diff(indptr))))
+        roots = self._factor(len(vertices), lambda: 1 / np.sqrt(np.diff(list_offsets(edges, vertices)) + 1.0))
         return Factors(roots, roots)
 
-    def _factor(self, values: Array) -> Tensor:
-        return torch.from_numpy(values).to(self._session.inputs.device, self._computed)
+    def _factor(self, count: int, values: Callable[[], Array]) -> Tensor:
+        return _placed_values(count, self._computed, self._session.inputs.device, values)
+
+
+def _vertex_names(vertices: Array, device: torch.device) -> Tensor:
+    """The numbers of vertices on a device, whose kernels take any integer type; the host's are compiled for one."""
+    small = is_gpu(device) and int(vertices.max(initial=0)) <= np.iinfo(np.int32).max
+    return _placed_values(len(vertices), torch.int32 if small else torch.int64, device, lambda: vertices)
+
+
+def _placed_values(count: int, dtype: torch.dtype, device: torch.device, values: Callable[[], Array]) -> Tensor:
+    """So many values on a device; a trace does not compute them."""
+    if is_traced():
+        return torch.empty(count, dtype=dtype, device=device)
+    return torch.from_numpy(values()).to(dtype).to(device)
 
 
 def block_of(lists: PlacedLists, rows: slice, sources: int) -> Block:
     """Some rows of lists as a block; it allocates nothing but its row offsets."""
     start, stop = int(lists.indptr[rows.start]), int(lists.indptr[rows.stop])
-    local, indices = lists.indptr[rows.start : rows.stop + 1] - start, lists.indices[start:stop]
-    if indices.device.type == "cuda":
-        offsets: Any = torch.from_numpy(local.astype(np.int32)).to(indices.device)
-        entries: Any = indices
-        return DeviceBlock(offsets, entries, sources)
-    return Block(local, indices.numpy(), sources)
+    device, indices = lists.indices.device, lists.indices[start:stop]
+    dtype = torch.int32 if is_gpu(device) else torch.int64
+    count = rows.stop - rows.start + 1
+    offsets = _placed_values(count, dtype, device, lambda: lists.indptr[rows.start : rows.stop + 1] - start)
+    if is_gpu(device):
+        return DeviceBlock(cast(Any, offsets), cast(Any, indices), sources)
+    return Block(array_of(offsets), array_of(indices), sources)

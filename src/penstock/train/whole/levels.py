@@ -14,6 +14,7 @@ from penstock.nn.input_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.order_costs import LayerSizes, shipped_order_costs
 from penstock.sampling.block import Block
+from penstock.traced import is_gpu, is_traced
 from penstock.train.layerwise.plan import rows_in_file
 from penstock.train.session import Session
 
@@ -74,6 +75,32 @@ class KeptLevel:
             return torch.from_numpy(halves).view(torch.bfloat16)
         kind = np.dtype(np.float64 if self._dtype == torch.float64 else np.float32)
         return torch.from_numpy(rows_in_file(shape, kind, self._folder, _WHO, _MEND))
+
+
+class UncountedLevel(KeptLevel):
+    """Rows of a traced step that are outside the memory that is traced: in a file, or in a GPU's host."""
+
+    def write(self, node_type: str, rows: slice, out: Tensor) -> None:
+        """Keep the width."""
+        self._values[node_type] = torch.empty(0, out.shape[1], device=self._device)
+
+    def read(self, node_type: str, rows: Tensor | None) -> Tensor:
+        """New rows of that width."""
+        count = self._counts[node_type] if rows is None else len(rows)
+        return torch.empty(count, self._values[node_type].shape[1], dtype=self._computed, device=self._device)
+
+
+def kept_level(
+    counts: Mapping[str, int],
+    where: Where,
+    dtype: torch.dtype,
+    device: torch.device,
+    folder: Path,
+    computed: torch.dtype,
+) -> KeptLevel:
+    """Storage for one level's rows."""
+    counted = not is_traced() or where == "device" or (where == "host" and not is_gpu(device))
+    return (KeptLevel if counted else UncountedLevel)(counts, where, dtype, device, folder, computed)
 
 
 class LevelGradients:

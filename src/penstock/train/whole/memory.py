@@ -207,6 +207,8 @@ class BinSize:
     edges: dict[EdgeType, int]
     filled: dict[EdgeType, int]
     """The number of rows with at least one neighbour, by relation."""
+    first_entry: int = 0
+    """Where its lists begin among those of all rows, for bins that read levels in place."""
 
     @property
     def load(self) -> int:
@@ -228,8 +230,9 @@ def in_place_sizes(lists: ListSizes, counts: list[dict[str, int]], bins: Sequenc
     """The sizes of the bins of every layer, for a step that reads levels in place."""
 
     def size(rows: slice) -> BinSize:
-        edges = {lists.kind: int(lists.offsets[rows.stop] - lists.offsets[rows.start])}
-        return BinSize({lists.name: rows}, {}, edges, edges)
+        first = int(lists.offsets[rows.start])
+        edges = {lists.kind: int(lists.offsets[rows.stop]) - first}
+        return BinSize({lists.name: rows}, {}, edges, edges, first)
 
     return [[size(rows) for rows in layer] for layer in bin_rows(lists, counts, bins)]
 

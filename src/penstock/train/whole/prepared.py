@@ -12,8 +12,9 @@ from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows, as_tensors
 from penstock.pipeline.schedule import Planned
 from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.device.block import block_on
+from penstock.traced import FEATURES, TOPOLOGY, memory_for, placed
 from penstock.train.session import Session
-from penstock.train.whole.levels import KeptLevel, LevelGradients, RowsInPlace
+from penstock.train.whole.levels import KeptLevel, LevelGradients, RowsInPlace, kept_level
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import Sum
 from penstock.train.whole.plan import Bin, WholePlan
@@ -88,7 +89,8 @@ class PreparedStep:
 
     def __init__(self, session: Session, plan: WholePlan, decision: Decision, planned: Planned) -> None:
         self._session, self.plan, self.decision = session, plan, decision
-        self.bins = [[self.prepared(work) for work in layer] for layer in plan.bins]
+        with memory_for(TOPOLOGY):
+            self.bins = [[self.prepared(work) for work in layer] for layer in plan.bins]
         model: Any = session.model
         read = plan.counts[1:] if model.needs_all_outputs else plan.counts[-1:]
         self.examples = ExampleSource(session, planned, plan.order, read)
@@ -106,7 +108,7 @@ class PreparedStep:
         where = "device" if last else self.decision.keep
         dtype = self._computed if last else self._dtype
         folder, device = session.temporary_folder, session.inputs.device
-        return KeptLevel(self.plan.counts[number], where, dtype, device, folder, self._computed)
+        return kept_level(self.plan.counts[number], where, dtype, device, folder, self._computed)
 
     def gradients(self, number: int) -> LevelGradients:
         """Storage for the gradients of a level's rows."""
@@ -149,16 +151,15 @@ class PreparedStep:
 
     def read(self, node_type: str, ids: Array) -> Tensor:
         """The input rows of some vertices."""
-        return self._session.inputs.pull(node_type, ids)
+        with memory_for(FEATURES):
+            return self._session.inputs.pull(node_type, ids)
 
 
 def prepared_bin(work: Bin, device: torch.device, edges: EdgeRows = NO_EDGE_ROWS) -> PreparedBin:
     """A bin, moved to where it is computed."""
-    places = {name: None if rows is None else torch.from_numpy(rows).to(device) for name, rows in work.inputs.items()}
+    places = {name: None if rows is None else placed(rows, device) for name, rows in work.inputs.items()}
     block: Any = None if work.block is None else block_on(edges.attached([work.block])[0], device)
-    row_names = {
-        name: torch.from_numpy(ids.astype(np.int64, copy=False)).to(device) for name, ids in work.names.items()
-    }
+    row_names = {name: placed(ids, device, torch.int64) for name, ids in work.names.items()}
     return PreparedBin(work.rows, block, work.inputs, work.names, places, row_names)
 
 

@@ -53,8 +53,7 @@ def chosen_rows(halo: dict[str, Array], most: int, seed: int, version: int) -> d
     total = sum(map(len, halo.values()))
     if total <= most:
         return halo
-    lots = np.empty(total)
-    unit_draws(key_of(seed, "explained rows {}", version), 0, lots)
+    lots = unit_draws(key_of(seed, "explained rows {}", version), total)
     taken = np.zeros(total, np.bool_)
     taken[np.argsort(lots, kind="stable")[:most]] = True
     ends = np.cumsum([len(each) for each in halo.values()])[:-1]

@@ -6,7 +6,6 @@ is checked before it is returned. `enumeration` has the exact search; `bilevel` 
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
@@ -30,16 +29,10 @@ SCHEDULERS: "Registry[Scheduler]" = Registry(
 def make_schedule(shop: "Shop", name: str, options: dict[str, Any] | None = None) -> "ShopSchedule":
     """The validated schedule of a scheduler; `options` are the fields of its own options."""
     # Imported here, so that help lists the schedulers without loading kernels and pydantic.
-    from pydantic import ValidationError
-
-    from penstock.graph.documents import first_problem
+    from penstock.graph.documents import validated
     from penstock.simulate.shop.schedule import check_schedule
 
     scheduler = SCHEDULERS[name]
-    try:
-        chosen = scheduler.options.model_validate(options or {})
-    except ValidationError as error:
-        raise PenstockError(f"Options of schedule {name}: {first_problem(error)}.", code="invalid-document") from None
-    found = scheduler.schedule(shop, chosen)
+    found = scheduler.schedule(shop, validated(scheduler.options, options or {}, f"Options of schedule {name}"))
     check_schedule(shop, found)
     return found

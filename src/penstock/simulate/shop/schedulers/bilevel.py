@@ -48,17 +48,20 @@ def bilevel(shop: Shop, options: BilevelOptions) -> ShopSchedule:
     """The best schedule over all groupings that the rounds come to, and first in, first out."""
     ratios = [_log_ratio(shop, job, _links(shop, options)) for job in range(len(shop.jobs))]
     plans: dict[Group, ShopSchedule] = {}
-    groups = _first_groups(shop, options)
+    order = sorted(range(len(shop.jobs)), key=lambda job: int(key_of(options.seed, "shop/{}", job)))
+    groups = [tuple(sorted(order[at : at + options.beta])) for at in range(0, len(order), options.beta)]
     best = in_order_of_arrival(shop, NoOptions())
     mu, rounds = 0.0, 0
     while rounds < options.tau and mu < options.mu:
         mu, rounds = mu + options.step, rounds + 1
         for group in groups:
             if group not in plans:
-                plans[group] = _planned(shop, group, options)
+                part = shop.part(group)
+                plans[group] = Search(part, best_order(part), options.width).run()
         joined = _joined(shop, groups, plans)
         best = min(best, joined, key=lambda each: each.makespan)
-        failed = [group for group in groups if _has_failed(shop, group, plans[group], mu)]
+        apart = {group: sum(min(map(alone, shop.jobs[job])) for job in group) for group in groups}
+        failed = [group for group in groups if plans[group].makespan > (1 - mu) * apart[group]]
         if not failed:
             continue
         again = regrouped([(job,) for group in failed for job in group], ratios, options.beta)
@@ -128,20 +131,6 @@ def _log_ratio(shop: Shop, job: int, links: set[int]) -> float:
     # A job that does only one of the two has the largest finite imbalance.
     least = 1e-9 * max(transferring + computing, 1e-300)
     return math.log(max(computing, least) / max(transferring, least))
-
-
-def _first_groups(shop: Shop, options: BilevelOptions) -> list[Group]:
-    order = sorted(range(len(shop.jobs)), key=lambda job: int(key_of(options.seed, "shop/{}", job)))
-    return [tuple(sorted(order[at : at + options.beta])) for at in range(0, len(order), options.beta)]
-
-
-def _planned(shop: Shop, group: Group, options: BilevelOptions) -> ShopSchedule:
-    part = shop.part(group)
-    return Search(part, best_order(part), options.width).run()
-
-
-def _has_failed(shop: Shop, group: Group, plan: ShopSchedule, mu: float) -> bool:
-    return plan.makespan > (1 - mu) * sum(min(map(alone, shop.jobs[job])) for job in group)
 
 
 def _joined(shop: Shop, groups: Sequence[Group], plans: dict[Group, ShopSchedule]) -> ShopSchedule:

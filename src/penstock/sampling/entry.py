@@ -108,6 +108,22 @@ class SamplerSettings(NamedTuple):
 
 
 @dataclass(frozen=True)
+class SamplerFacts:
+    """What a job must know of a sampler before any kernel is imported."""
+
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of job fields that count something else for it."""
+    seeds_only: bool = False
+    """Whether a batch is its seeds: the sampler of models without layers."""
+
+
+LAYER_SIZES = SamplerFacts({"fanouts": [2048, 2048, 2048]})
+SUBGRAPH_SIZE = SamplerFacts({"batch_size": 4000})
+CLUSTERS_PER_BATCH = SamplerFacts({"batch_size": 4})
+SEEDS_ALONE = SamplerFacts(seeds_only=True)
+
+
+@dataclass(frozen=True)
 class SamplerEntry:
     """One sampler. `build` returns an object with `sample(seeds or items, key, ...)`."""
 
@@ -115,6 +131,8 @@ class SamplerEntry:
     build: Callable[[GraphSource, SamplerSettings], Any]
     supports: frozenset[str] = frozenset()
     """Some of `FEATURES`."""
+    facts: SamplerFacts = SamplerFacts()
+    """Those of Penstock's own samplers are in `sampler_table` too, which imports none of them."""
     per_layer: str | None = None
     """The option that holds one number for each layer of the model; None: the number of layers is free."""
     joint: bool = False
@@ -150,6 +168,8 @@ class SamplerEntry:
     """`device(options, sampler)`: what a GPU does to draw the batches of the host's sampler. None: it cannot."""
     is_redefined: "Callable[[DrawOptions], bool]" = lambda options: False
     """Whether its draws are other ones since version 3 of draws: jobs of versions before are refused."""
+    device_types: bool = False
+    """Whether a GPU draws batches of several types as well, by uniform draws along each relation."""
     uses_clusters: bool = False
     """Whether it needs `GraphSource.clusters`, which the first worker of a cluster computes for all."""
 

@@ -1,0 +1,354 @@
+"""Kernels of a batch of edges on a GPU: its ends, its negatives, the pairs to score, and what must not be drawn.
+
+The ends of a batch of n edges are one array: n sources, n destinations, the vertices that replace destinations [groups,
+k] and those that replace sources. An end's position there is its ordinal: an atomic minimum of ordinals in `place` lets
+`count_new` and `number_new` number the vertices in the order in which they appear, as `penstock.sampling.links` does.
+Draws are those of `penstock.sampling.links.negatives`, bit for bit.
+"""
+
+import triton
+import triton.language as tl
+
+from penstock.sampling.device.kernels import UNNUMBERED, mix
+
+_STEP = tl.constexpr(0x9E3779B97F4A7C15)
+_TO_UNIT = tl.constexpr(1.0 / (1 << 53))
+UNUSED = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+"""The key of an entry that excludes nothing: above those of all rows."""
+
+
+@triton.jit
+def take_edges(
+    order,
+    cursor,
+    counts,
+    batch_size,
+    sources,
+    destinations,
+    ends,
+    chosen,
+    sizes,
+    known,
+    needed,
+    place,
+    keys,
+    key_table,
+    group,
+    drawn,
+    KEYS: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Write the items of the epoch's batch number `cursor` and their ends, and copy its `KEYS` keys.
+
+    `drawn` is the number of vertices that are drawn for every group of positives; `sizes` receives the number of
+    positives, and 0 for the number of pairs that count; `needed` the number of ends. No row is `known` before them.
+    """
+    program = tl.program_id(0)
+    number = tl.load(cursor).to(tl.int64)
+    count = tl.load(counts + number)
+    i = program * B + tl.arange(0, B)
+    held = i < count
+    item = tl.load(order + number * batch_size + i, mask=held, other=0)
+    source = tl.load(sources + item, mask=held, other=0)
+    destination = tl.load(destinations + item, mask=held, other=0)
+    tl.store(chosen + i, item.to(tl.int64), mask=i < batch_size)
+    tl.store(ends + i, source, mask=held)
+    tl.store(ends + count + i, destination, mask=held)
+    tl.atomic_min(place + source, UNNUMBERED + i, mask=held, sem="relaxed")
+    tl.atomic_min(place + destination, UNNUMBERED + count + i, mask=held, sem="relaxed")
+    if program == 0:
+        tl.store(known, 0)
+        tl.store(sizes, count)
+        tl.store(sizes + 1, 0)
+        tl.store(needed, 2 * count + _groups(count, group) * drawn)
+        for k in tl.static_range(KEYS):
+            tl.store(keys + k, tl.load(key_table + number * KEYS + k))
+
+
+@triton.jit
+def _group(count, group):
+    """How many positives of a batch share negatives."""
+    return tl.maximum(1, tl.minimum(group, count))
+
+
+@triton.jit
+def _groups(count, group):
+    shared = _group(count, group)
+    return (count + shared - 1) // shared
+
+
+@triton.jit
+def draw_own_negatives(
+    key,
+    sizes,
+    chosen,
+    copies,
+    ends,
+    before,
+    place,
+    indptr,
+    list_entries,
+    kept_out,
+    kept_out_count,
+    candidates,
+    k,
+    AT_DESTINATION: tl.constexpr,
+    FILTERED: tl.constexpr,
+    TRIES: tl.constexpr,
+    COUNTERS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Draw `k` vertices for each positive, never its own end; with FILTERED, one that makes a true edge again.
+
+    `before` is the number of vertices drawn for each positive that precede these among the ends.
+    """
+    cell = tl.program_id(0) * B + tl.arange(0, B)
+    count = tl.load(sizes)
+    i, j = cell // k, cell % k
+    held = i < count
+    source = tl.load(ends + i, mask=held, other=0).to(tl.int64)
+    destination = tl.load(ends + count + i, mask=held, other=0).to(tl.int64)
+    copy = tl.load(copies + tl.load(chosen + i, mask=held, other=0), mask=held, other=0)
+    stream = mix(mix(tl.load(key).to(tl.uint64) ^ source.to(tl.uint64)) ^ destination.to(tl.uint64))
+    stream = mix(stream ^ copy.to(tl.uint64))
+    base = mix(stream + _STEP)
+    own = source
+    if AT_DESTINATION:
+        own = destination
+    found = tl.zeros((B,), tl.int64)
+    clashes = held.to(tl.int32)
+    attempt = 0
+    while (attempt < TRIES) & (tl.sum(clashes, axis=0) > 0):
+        vertex = _below(base, j * COUNTERS + attempt, candidates - 1)
+        vertex += (vertex >= own).to(tl.int64)
+        found = tl.where(clashes > 0, vertex, found)
+        if FILTERED:
+            left = source if AT_DESTINATION else found
+            right = found if AT_DESTINATION else destination
+            true = _is_edge(left, right, held, indptr, list_entries, kept_out, kept_out_count, candidates, DEPTH, B)
+            clashes = tl.where(true, clashes, 0)
+        else:
+            clashes = tl.zeros((B,), tl.int32)
+        attempt += 1
+    at = 2 * count + before * count + cell
+    tl.store(ends + at, found.to(tl.int32), mask=held)
+    tl.atomic_min(place + found, UNNUMBERED + at, mask=held, sem="relaxed")
+
+
+@triton.jit
+def draw_joint_negatives(
+    key,
+    sizes,
+    ends,
+    before,
+    place,
+    indptr,
+    list_entries,
+    kept_out,
+    kept_out_count,
+    candidates,
+    group,
+    k,
+    AT_DESTINATION: tl.constexpr,
+    FILTERED: tl.constexpr,
+    TRIES: tl.constexpr,
+    COUNTERS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Draw `k` vertices for each group of positives; one that counts for none of them is drawn again."""
+    g = tl.program_id(0)
+    j = tl.program_id(1) * B + tl.arange(0, B)
+    count = tl.load(sizes)
+    shared = _group(count, group)
+    start = g * shared
+    stop = tl.minimum(start + shared, count)
+    inside = (j < k) & (start < stop)
+    base = mix(mix(tl.load(key).to(tl.uint64) ^ g.to(tl.uint64)) + _STEP)
+    found = tl.zeros((B,), tl.int64)
+    useless = inside.to(tl.int32)
+    attempt = 0
+    while (attempt < TRIES) & (tl.sum(useless, axis=0) > 0):
+        found = tl.where(useless > 0, _below(base, j * COUNTERS + attempt, candidates), found)
+        i = start
+        while (i < stop) & (tl.sum(useless, axis=0) > 0):
+            source, destination = tl.load(ends + i).to(tl.int64), tl.load(ends + count + i).to(tl.int64)
+            clashes = found == (destination if AT_DESTINATION else source)
+            if FILTERED:
+                same = tl.zeros((B,), tl.int64)
+                left = same + source if AT_DESTINATION else found
+                right = found if AT_DESTINATION else same + destination
+                clashes = clashes | _is_edge(
+                    left, right, inside, indptr, list_entries, kept_out, kept_out_count, candidates, DEPTH, B
+                )
+            useless = tl.where(clashes, useless, 0)
+            i += 1
+        attempt += 1
+    at = 2 * count + (before * _groups(count, group) + g * k) + j
+    tl.store(ends + at, found.to(tl.int32), mask=inside)
+    tl.atomic_min(place + found, UNNUMBERED + at, mask=inside, sem="relaxed")
+
+
+@triton.jit
+def _below(base, counter, bound):
+    """`hashing.below` of the stream's draw number `counter`."""
+    bits = mix(base ^ (counter.to(tl.uint64) * _STEP))
+    return ((bits >> 11).to(tl.float64) * _TO_UNIT * bound).to(tl.int64)
+
+
+@triton.jit
+def _is_edge(
+    source,
+    destination,
+    held,
+    indptr,
+    list_entries,
+    kept_out,
+    kept_out_count,
+    num_sources,
+    DEPTH: tl.constexpr,
+    B: tl.constexpr,
+):
+    """Whether pairs are in the lists or among the held-out pairs (`known.is_edge`)."""
+    left = tl.load(indptr + destination, mask=held, other=0)
+    stop = tl.load(indptr + destination + 1, mask=held, other=0)
+    place = _first_at_least(list_entries, left, stop, source, DEPTH)
+    inside = held & (place < stop)
+    found = inside & (tl.load(list_entries + place, mask=inside, other=-1) == source)
+    name = destination * num_sources + source
+    stop = tl.where(held, kept_out_count, 0) + tl.zeros((B,), tl.int64)
+    place = _first_at_least(kept_out, tl.zeros((B,), tl.int64), stop, name, DEPTH)
+    inside = held & (place < stop)
+    return found | (inside & (tl.load(kept_out + place, mask=inside, other=-1) == name))
+
+
+@triton.jit
+def _first_at_least(values, left, right, wanted, DEPTH: tl.constexpr):
+    """`known.lower_bound` of each range of ascending values."""
+    for _ in range(DEPTH):
+        middle = (left + right) // 2
+        open_still = left < right
+        below = tl.load(values + middle, mask=open_still, other=0) < wanted
+        left = tl.where(open_still & below, middle + 1, left)
+        right = tl.where(open_still & (below == 0), middle, right)
+    return left
+
+
+@triton.jit
+def pair_rows(
+    sizes,
+    ends,
+    place,
+    indptr,
+    list_entries,
+    kept_out,
+    kept_out_count,
+    candidates,
+    rows,
+    columns,
+    counts,
+    weights,
+    batch_size,
+    room,
+    group,
+    k,
+    AT_DESTINATION: tl.constexpr,
+    AT_SOURCE: tl.constexpr,
+    IN_BATCH: tl.constexpr,
+    FILTERED: tl.constexpr,
+    DEPTH: tl.constexpr,
+    B: tl.constexpr,
+):
+    """The pairs to score [batch_size, 1 + negatives], as `EdgeBatch.ranking` has them: rows of sources and of
+    destinations, and which pairs count.
+
+    Padded positives have row 0 and the weight 0; all others have the weight 1 where they count. The number of pairs
+    that count is added to `sizes`.
+    """
+    cell = (tl.program_id(0).to(tl.int64) * B) + tl.arange(0, B)
+    wide = k if AT_DESTINATION else 0
+    width = 1 + wide + (k if AT_SOURCE else 0)
+    count = tl.load(sizes)
+    i = cell // width
+    c = cell % width
+    held = i < count
+    source = tl.load(ends + i, mask=held, other=0).to(tl.int64)
+    destination = tl.load(ends + count + i, mask=held, other=0).to(tl.int64)
+    left, right, counted = source, destination, held
+    if AT_DESTINATION or AT_SOURCE:
+        is_source = c > wide
+        j = tl.where(is_source, c - 1 - wide, c - 1)
+        if IN_BATCH:
+            known = j < count
+            at = tl.where(is_source, j, count + j)
+        else:
+            known = j < k
+            shift = tl.where(is_source, wide, 0).to(tl.int64) * _groups(count, group)
+            at = 2 * count + shift + (i // _group(count, group)) * k + j
+        drawn = held & known & (c > 0)
+        vertex = tl.load(ends + at, mask=drawn, other=0).to(tl.int64)
+        left = tl.where(drawn & is_source, vertex, left)
+        right = tl.where(drawn & (is_source == 0), vertex, right)
+        fair = drawn & (vertex != tl.where(is_source, source, destination))
+        if FILTERED:
+            fair = fair & (
+                _is_edge(left, right, fair, indptr, list_entries, kept_out, kept_out_count, candidates, DEPTH, B) == 0
+            )
+        counted = tl.where(c > 0, fair, held)
+    # A vertex for which there was no room has no row: its batch is drawn again, and must not read out of bounds.
+    row = tl.load(place + left, mask=held, other=0)
+    column = tl.load(place + right, mask=held, other=0)
+    inside = cell < batch_size * width
+    tl.store(rows + cell, tl.where(row < room, row, 0).to(tl.int64), mask=inside)
+    tl.store(columns + cell, tl.where(column < room, column, 0).to(tl.int64), mask=inside)
+    tl.store(counts + cell, (counted | (c == 0)).to(tl.int8), mask=inside)
+    tl.store(weights + cell, counted.to(tl.float32), mask=inside)
+    tl.atomic_add(sizes + 1, tl.sum(counted.to(tl.int32), axis=0), sem="relaxed")
+
+
+# Edges that a batch must not draw, ordered by the seed whose list they are in and by their source. Lists ascend, so
+# that the copies of an edge are neighbours in its list, and the draw can skip them by their ranks.
+
+
+@triton.jit
+def excluded_keys(sizes, ends, place, keys, entries, room, REVERSED: tl.constexpr, B: tl.constexpr):
+    """row * 2^32 + source of each excluded pair, `UNUSED` for entries behind the batch's own."""
+    e = tl.program_id(0) * B + tl.arange(0, B)
+    count = tl.load(sizes)
+    turned = e >= count
+    i = tl.where(turned, e - count, e)
+    held = e < (2 * count if REVERSED else count)
+    source = tl.load(ends + tl.where(turned, count + i, i), mask=held, other=0).to(tl.int64)
+    target = tl.load(ends + tl.where(turned, i, count + i), mask=held, other=0)
+    row = tl.load(place + target, mask=held, other=0).to(tl.int64)
+    used = held & (row < room)
+    tl.store(keys + e, tl.where(used, (row << 32) | source, UNUSED), mask=e < entries)
+
+
+@triton.jit
+def excluded_ranges(
+    keys, vertices, indptr, list_entries, starts, lengths, entries, DEPTH: tl.constexpr, B: tl.constexpr
+):
+    """Where each excluded pair's copies begin in its list, and how many there are; none for a pair that is repeated."""
+    e = tl.program_id(0) * B + tl.arange(0, B)
+    key = tl.load(keys + e, mask=e < entries, other=UNUSED)
+    held = key != UNUSED
+    row, source = key >> 32, key & 0xFFFFFFFF
+    v = tl.load(vertices + row, mask=held, other=0).to(tl.int64)
+    start = tl.load(indptr + v, mask=held, other=0)
+    stop = tl.load(indptr + v + 1, mask=held, other=0)
+    first = _first_at_least(list_entries, start, stop, source, DEPTH)
+    last = _first_at_least(list_entries, first, stop, source + 1, DEPTH)
+    again = held & (e > 0) & (tl.load(keys + e - 1, mask=held & (e > 0), other=UNUSED) == key)
+    tl.store(starts + e, tl.where(again, last, first) - start, mask=e < entries)
+    tl.store(lengths + e, tl.where(held & (again == 0), last - first, 0), mask=e < entries)
+
+
+@triton.jit
+def bound_excluded(keys, bounds, entries, rows, DEPTH: tl.constexpr, B: tl.constexpr):
+    """Where each seed's excluded pairs begin among the sorted ones."""
+    row = tl.program_id(0) * B + tl.arange(0, B)
+    nothing = tl.zeros((B,), tl.int32)
+    first = _first_at_least(keys, nothing, nothing + entries, row.to(tl.int64) << 32, DEPTH)
+    tl.store(bounds + row, first, mask=row <= rows)
