@@ -6,6 +6,7 @@ Run: python benchmarks/gpu_typed.py --graph FOLDER [--models rgcn hgt] [--epochs
 """
 
 import argparse
+import gc
 import tempfile
 import time
 from pathlib import Path
@@ -44,14 +45,15 @@ def main() -> None:
 
 def measured(model: str, fields: dict[str, Any]) -> None:
     """Print the rate of the median epoch, the loss and the memory of a run."""
-    began = time.perf_counter()
+    gc.collect()
+    before, began = torch.cuda.memory_allocated() / (1 << 20), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = ps.train(**{**fields, "run": str(Path(folder) / "run")}, progress=False)
     result = run.result
     seconds = sorted(result["epoch_seconds"])
     rate = result["steps"] / len(seconds) / seconds[len(seconds) // 2]
     spent = f"{time.perf_counter() - began:.1f} s in all"
-    memory = f"{result['device_peak_mb']:.0f} MB of {result['device_predicted_mb']:.0f} predicted"
+    memory = f"{result['device_peak_mb'] - before:.0f} MB of {result['device_predicted_mb']:.0f} predicted"
     print(f"{model}: {rate:.1f} batches/s, loss {result['train_loss']:.4f}, {memory}, {spent}", flush=True)
     print(*(f"  {sentence}" for sentence in result["placement"]["why"]), sep="\n", flush=True)
 

@@ -42,7 +42,8 @@ from penstock.wire.transport.tls import Credentials, make_credentials
 
 SERVER = """
 import sys
-from penstock.wire import Credentials, Endpoint
+from penstock.wire.transport.tls import Credentials
+from penstock.wire.endpoint import Endpoint
 with Endpoint(Credentials.from_json(sys.stdin.readline())) as post:
     post.serve("echo", lambda message, sender: message)
     print(post.address, flush=True)

@@ -35,12 +35,13 @@ ONE_AFTER_THE_OTHER = ("tests/system/", "tests/cluster/launch/", "tests/benchmar
 """Tests that look at what is left on the whole machine, or leave it for others to see: never two at a time."""
 LONGEST = (
     *(place for group in COMPILING for place in group),
-    *ONE_AFTER_THE_OTHER,
     "tests/train/",
+    *ONE_AFTER_THE_OTHER,
     "tests/cli/",
     "tests/test_",
 )
-"""Where tests take longest. They begin first, so that no test process is left with much to do when others are done."""
+"""Where tests take longest. They begin first, so that no test process is left with much to do when others are done.
+Those with many processes wait for others to compile what each process would compile."""
 
 
 def group_of(test: str) -> str:

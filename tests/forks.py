@@ -224,13 +224,23 @@ def _import_everything() -> None:
     _load_kernels()
 
 
+_loaded: dict[str, int] = {}
+"""When indexes of compiled kernels had changed last when they were read, in ns, by their paths."""
+
+
 def _load_kernels() -> None:
-    """Load all that Numba has compiled before of the kernels that were imported: each fork would load some of it."""
+    """Load what Numba has compiled since the last time of the kernels that were imported: each fork would load it."""
     modules = [module for name, module in sys.modules.items() if name.startswith("penstock.")]
     for kernel in {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}:
-        if isinstance(kernel._cache, FunctionCache):
-            for types, *_ in kernel._cache._cache_file._load_index():
-                kernel.compile(types)
+        if not isinstance(kernel._cache, FunctionCache):
+            continue
+        file = kernel._cache._cache_file
+        with suppress(FileNotFoundError):
+            changed = Path(file._index_path).stat().st_mtime_ns
+            if _loaded.get(file._index_path) != changed:
+                _loaded[file._index_path] = changed
+                for types, *_ in file._load_index():
+                    kernel.compile(types)
 
 
 def _serve(requests: socket.socket, sessions: bool) -> None:
@@ -241,6 +251,8 @@ def _serve(requests: socket.socket, sessions: bool) -> None:
             return
         request = json.loads(data)
         if "words" in request:
+            if sessions:
+                _load_kernels()
             answer = os.fork()
             if answer == 0:
                 requests.close()

@@ -117,7 +117,7 @@ def test_gpus_gather_as_hosts_do(two, nccl):
     group = collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     nccl.made[0].later.set()
     assert [each.tolist() for each in group.gather(torch.arange(3))] == [[0, 1, 2], [0, 1, 2]]
-    two.meeting.lose(1)
+    two.meeting.rounds.lose(1)
     nccl.made[0].later.clear()
     with pytest.raises(RegroupError):
         group.gather(torch.arange(3))
@@ -208,7 +208,7 @@ def nccl(monkeypatch):
 
 def test_a_sum_that_hangs_is_called_off_when_a_worker_is_lost(two, nccl):
     group = collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
-    two.meeting.lose(1)
+    two.meeting.rounds.lose(1)
     with pytest.raises(RegroupError):
         group.sum(torch.ones(3))
     assert nccl.made[0].aborted
@@ -240,7 +240,7 @@ def test_sums_are_launched_and_waited_for_together(two, nccl):
     group.finish_sums(lambda: asked.append(None) or len(asked) > 1)
     assert len(asked) == 2 and nccl.made[0].sums == 4
     group.launch_sum(torch.ones(3))
-    two.meeting.lose(1)
+    two.meeting.rounds.lose(1)
     with pytest.raises(RegroupError):
         group.finish_sums(lambda: False)
     assert nccl.made[0].aborted
@@ -279,7 +279,7 @@ def test_hosts_sum_what_captured_steps_launch_and_agree(two, reduction):
 def test_joining_that_hangs_is_left_behind(two, nccl, monkeypatch):
     """And lets go of the group if it comes about after all."""
     monkeypatch.setattr(nccl, "prepare", lambda self: None)
-    two.meeting.lose(1)
+    two.meeting.rounds.lose(1)
     with pytest.raises(RegroupError):
         collectives.DeviceCollectiveGroup(two.members[0], two.generation, CPU)
     (thread,) = [each for each in threading.enumerate() if each.name == "nccl-joins"]
@@ -302,7 +302,7 @@ def test_nccl_that_cannot_start_is_one_sentence(two, nccl, monkeypatch, kind):
 
 def test_nccl_that_failed_as_a_worker_was_lost(two, nccl, monkeypatch):
     def fail(self):
-        two.meeting.lose(1)
+        two.meeting.rounds.lose(1)
         raise RuntimeError("connection closed")
 
     monkeypatch.setattr(nccl, "prepare", fail)

@@ -27,14 +27,14 @@ def test_barrier_waits_opens_and_ends_with_the_round():
     assert asked(meeting, "barrier", "worker-0", generation=1, name="x").kind == "wait"
     assert asked(meeting, "barrier", "worker-1", generation=1, name="x").kind == "go"
     assert asked(meeting, "barrier", "worker-0", generation=1, name="x").kind == "go"
-    assert meeting.lose(1) == 1
+    assert meeting.rounds.lose(1) == 1
     assert asked(meeting, "barrier", "worker-0", generation=1, name="x").kind == "over"
 
 
 def test_what_all_need_is_lost():
     """Nobody is gone, and all meet again."""
     meeting = both_joined()
-    assert meeting.lose(None) == 1
+    assert meeting.rounds.lose(None) == 1
     assert asked(meeting, "barrier", "worker-0", generation=1, name="x").kind == "over"
     assert asked(meeting, "join", "worker-0", step=5, after=1, incarnation=0).kind == "wait"
     assert asked(meeting, "join", "worker-1", step=5, after=1, incarnation=0).body["generation"] == 2
@@ -42,7 +42,7 @@ def test_what_all_need_is_lost():
 
 def test_those_who_are_left_meet_a_last_time():
     meeting = both_joined()
-    assert meeting.close({0}) == 1
+    assert meeting.rounds.close({0}) == 1
     assert asked(meeting, "barrier", "worker-0", generation=1, name="x").kind == "over"
     answer = asked(meeting, "join", "worker-0", step=5, after=1, incarnation=0)
     assert answer.body == {"generation": 2, "source": 0, "step": 5, "last": True}
@@ -55,7 +55,7 @@ def test_board_is_that_of_the_round():
     asked(meeting, "write", "worker-1", value, generation=1, key="k")
     found = asked(meeting, "read", "worker-0", generation=1, key="k")
     assert found.kind == "found" and np.array_equal(found.arrays[0], value)
-    meeting.lose(0)
+    meeting.rounds.lose(0)
     assert asked(meeting, "read", "worker-1", generation=1, key="k").kind == "over"
 
 

@@ -87,7 +87,7 @@ def test_rows_of_an_earlier_round_are_dropped(two):
 
 def test_who_waits_for_a_lost_worker_meets_again(two):
     two.mails[0].wait()
-    two.meeting.lose(1)
+    two.meeting.rounds.lose(1)
     with pytest.raises(RegroupError):
         two.mails[0].wait()
 

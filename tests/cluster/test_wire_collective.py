@@ -131,7 +131,7 @@ def test_workers_that_sum_other_numbers_are_told(three):
 
 def test_who_waits_for_a_lost_worker_meets_again(three):
     first, second, _ = groups_of(three)
-    three.meeting.lose(2)
+    three.meeting.rounds.lose(2)
     found = at_once(lambda: first.sum(torch.ones(2)), lambda: second.gather(torch.ones(2)))
     assert all(isinstance(each, RegroupError) for each in found)
 

@@ -73,7 +73,7 @@ def test_workers_meet_and_wait_for_each_other(two):
 def test_barrier_of_a_round_that_is_over(two):
     first, second = teams_of(two)
     at_once(lambda: first.meet(0), lambda: second.meet(0))
-    two.meeting.lose(1)
+    two.meeting.rounds.lose(1)
     with pytest.raises(RegroupError):
         first.barrier("x")
 
@@ -93,7 +93,7 @@ def test_board_over_the_wire(two):
     assert at_once(lambda: near.get("k"), lambda: far.set("k", b"\x00value"))[0] == b"\x00value"
     near.multi_set(["a", "b"], [b"1", b"2"])
     assert far.multi_get(["a", "b"]) == [b"1", b"2"] and far.check(["a", "b", "k"])
-    two.meeting.lose(None)
+    two.meeting.rounds.lose(None)
     with pytest.raises(RegroupError):
         near.get("never")
 

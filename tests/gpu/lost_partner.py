@@ -33,7 +33,7 @@ def main() -> None:
     _, members = wired(template_for(2, patience=60.0), meeting.handlers(), (0, 1))
     teams = [team_of(member) for member in members]
     at_once(*(lambda team=team: team.meet(0) for team in teams))
-    threading.Timer(SOON, lambda: meeting.lose(1)).start()
+    threading.Timer(SOON, lambda: meeting.rounds.lose(1)).start()
     try:
         DeviceCollectiveGroup(members[0], teams[0].generation, DEVICE)
         print("joining came about", flush=True)

@@ -1,4 +1,4 @@
-"""Tasks on edges on a GPU: captured steps learn what the CPU learns, with the same bits again and after an interrupt."""
+"""Tasks on edges on a GPU: captured steps learn what the CPU learns, with the same bits again and when interrupted."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,7 @@
 """Several types and learned embeddings on a GPU: drawn and learned there, with the CPU's weights to rounding."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -45,12 +47,14 @@ def test_learns_what_the_cpu_learns(graph, fields, capture, tmp_path):
     job = {**FEW, **fields}
     on_cpu = {name: value for name, value in job.items() if name != "placement"}
     trained(GRAPHS[graph](), tmp_path / "cpu", **on_cpu, device="cpu")
+    gc.collect()
+    before = torch.cuda.memory_allocated() / (1 << 20)
     run = trained(GRAPHS[graph](), tmp_path / "gpu", **job, device="cuda", capture=capture, sample_on="device")
     said = " ".join(run.result["placement"]["why"])
     assert run.result["placement"]["topology"] == fields.get("placement", {}).get("topology", "device")
     assert ("Steps are captured" in said) == capture, said
     assert_close(tmp_path / "gpu", tmp_path / "cpu")
-    assert run.result["device_peak_mb"] <= 1.05 * run.result["device_predicted_mb"] + 1
+    assert run.result["device_peak_mb"] - before <= 1.01 * run.result["device_predicted_mb"] + 1
 
 
 @pytest.mark.parametrize("graph, fields", [CASES[0], CASES[3], CASES[5]])

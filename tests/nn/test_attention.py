@@ -6,7 +6,10 @@ from random_blocks import dense, random_block, rows
 from torch.autograd import gradcheck
 from torch.nn.functional import leaky_relu
 
-from penstock.nn import attend, attend_jointly
+from penstock.nn import GATLayer, attend, attend_jointly
+from penstock.nn.drop import dropping
+from penstock.nn.order import attends_inputs
+from penstock.nn.order_costs import LayerSizes, shipped_order_costs
 from penstock.sampling import Block
 from refusals import refused
 
@@ -85,3 +88,43 @@ def test_what_cannot_attend_is_refused():
         attend(block, rows(9, 4), rows(5, 4), rows(9, 6))
     with refused("shape-mismatch 5 4"):
         attend(block, rows(9, 2), rows(4, 2), rows(9, 6))
+
+
+LAYERS = {
+    "plain": ({}, False),
+    "averaged": ({"concat": False}, False),
+    "without self loops": ({"self_loop": False}, False),
+    "dropped": ({"dropout": 0.4}, False),
+    "two matrices": ({"self_loop": False, "two_sided": True}, True),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("weights", [False, True])
+def test_inputs_weighed_before_or_behind_the_product(name, weights):
+    """Both orders give the same rows, and gradients of every weight, up to rounding."""
+    options, between = LAYERS[name]
+    block, x, x_dst = random_block(12, 6, 30, weights), rows(12, 5, 1, torch.float64, False), rows(6, 5, 2).double()
+    found = []
+    for order in ("aggregate", "transform"):
+        torch.manual_seed(0)
+        layer = GATLayer(5, 4, 3, order=order, **options).double()
+        with dropping(7):
+            out = layer(block, x, x_dst.detach() if between else None)
+        found.append([out, *torch.autograd.grad(out.square().sum(), list(layer.parameters()))])
+    for before, behind in zip(*found, strict=True):
+        torch.testing.assert_close(before, behind)
+
+
+def test_inputs_that_are_learned_are_transformed_first():
+    block, x, weight = random_block(12, 6, 30), rows(12, 5), torch.ones(12, 5)
+    assert not attends_inputs(block, x, weight, 3, "aggregate")
+    assert attends_inputs(block, x.detach(), weight, 3, "aggregate")
+    assert not attends_inputs(block, x.detach(), weight, 3, "transform")
+
+
+def test_sizes_decide_whether_inputs_are_weighed_first():
+    """The last hop of a batch has many more sources than destinations; a whole graph with many heads has not."""
+    costs = shipped_order_costs()["cpu"]
+    assert costs.attends_first(LayerSizes(414_519, 132_874, 664_370, 100, 256, False, True, 4))
+    assert not costs.attends_first(LayerSizes(2708, 2708, 10_556, 1433, 64, False, True, 8))

@@ -51,7 +51,9 @@ def test_closing_twice_is_closing(security: str) -> None:
 
 FORGETFUL = """
 import numpy as np
-from penstock.wire import Message, Endpoint, make_credentials
+from penstock.wire.message import Message
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.transport.tls import make_credentials
 run = make_credentials(["a", "b"])
 a, b = Endpoint(run["a"]), Endpoint(run["b"])
 b.serve("echo", lambda message, sender: message)

@@ -204,7 +204,9 @@ def test_a_peer_restarted_elsewhere_answers_the_same_call(security: str) -> None
 SERVER = """
 import sys, time
 import numpy as np
-from penstock.wire import Credentials, Message, Endpoint
+from penstock.wire.transport.tls import Credentials
+from penstock.wire.message import Message
+from penstock.wire.endpoint import Endpoint
 with Endpoint(Credentials.from_json(sys.stdin.readline())) as post:
     def parts(message, sender):
         for number in range(40):

@@ -20,7 +20,10 @@ from penstock.wire.transport.tls import make_credentials
 
 SERVER = """
 import sys
-from penstock.wire import Credentials, Message, Endpoint, WireOptions
+from penstock.wire.transport.tls import Credentials
+from penstock.wire.message import Message
+from penstock.wire.endpoint import Endpoint
+from penstock.wire.options import WireOptions
 options = WireOptions(security=sys.argv[1])
 with Endpoint(Credentials.from_json(sys.stdin.readline()), options=options) as post:
     post.serve("echo", lambda message, sender: message)

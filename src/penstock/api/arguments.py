@@ -1,6 +1,7 @@
 """Arguments of the functions of `ps`: a graph, a model, functions and the fields of a job."""
 
 import inspect
+import os
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -39,6 +40,14 @@ def checked_model(model: Any) -> torch.nn.Module | None:
 def opened(graph: Any) -> Graph:
     """The argument if it is a graph, else the graph that `ps.load` reads from it."""
     return graph if isinstance(graph, Graph) else load(graph)
+
+
+def opened_or_named(graph: Any, fields: dict[str, Any]) -> Graph | None:
+    """The graph, unless it is a path or the name of a data set: then `fields` have it, and the job opens it."""
+    if isinstance(graph, (str, os.PathLike)):
+        fields["graph"] = os.fsdecode(graph)
+        return None
+    return None if graph is None else opened(graph)
 
 
 # Functions that a user passes to `ps.train`: those that a job can name, and those that exist only as objects.

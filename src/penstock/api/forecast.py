@@ -1,12 +1,10 @@
 """`ps.memory`: what a run would take of memory."""
 
-import os
 from typing import Any
 
 import torch
 
-from penstock.api.arguments import checked_model
-from penstock.api.arguments import opened as opened_graph
+from penstock.api.arguments import checked_model, opened_or_named
 from penstock.formatting import parsed_bytes
 from penstock.graph.graph import Graph
 from penstock.train.job import Job, changed_job
@@ -32,11 +30,8 @@ def memory(
         device_memory = parsed_bytes(device_memory, "device_memory")
     if isinstance(model, str):
         fields["model"] = model
-    if isinstance(graph, (str, os.PathLike)):
-        fields["graph"] = os.fsdecode(graph)
-    opened = None if graph is None or isinstance(graph, (str, os.PathLike)) else opened_graph(graph)
-    chosen = changed_job(job, fields)
-    return memory_of_job(chosen, opened, module, device_memory)[0]
+    opened = opened_or_named(graph, fields)
+    return memory_of_job(changed_job(job, fields), opened, module, device_memory)[0]
 
 
 def memory_of_job(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from penstock.api.arguments import Functions, checked_model, split_functions, with_job_fields
+from penstock.api.arguments import Functions, checked_model, opened_or_named, split_functions, with_job_fields
 from penstock.api.arguments import opened as opened_graph
 from penstock.api.run_handle import Run
 from penstock.errors import PenstockError
@@ -207,9 +207,7 @@ def _started(
     progress: Progress,
 ) -> Run:
     """A new run, on one machine or on a cluster."""
-    if isinstance(graph, (str, os.PathLike)):
-        fields["graph"] = os.fsdecode(graph)
-    opened = None if graph is None or isinstance(graph, (str, os.PathLike)) else opened_graph(graph)
+    opened = opened_or_named(graph, fields)
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
     chosen = changed_job(job, fields, internals=internals)

@@ -57,6 +57,11 @@ class TaskRecord:
     lost_at: float | None = None
 
     @property
+    def is_running(self) -> bool:
+        """Whether its process runs."""
+        return self.handle is not None and self.handle.poll() is None
+
+    @property
     def restarts(self) -> int:
         """How often it was restarted."""
         return max(0, self.incarnation)
@@ -305,7 +310,7 @@ class Controller:
         self._progress.note(f"{spec.id} was lost ({cause}) and is started again.")
         task.lost_at = time.monotonic()
         # The fields that were made at a store are lost with it: the workers recompute what depends on them.
-        over = self._meeting.lose(spec.rank if spec.kind == "worker" else None)
+        over = self._meeting.rounds.lose(spec.rank if spec.kind == "worker" else None)
         self._start(task)
         self._tell_all(over=over)
 
@@ -318,9 +323,9 @@ class Controller:
             if each.spec.kind == "worker" and each.spec.machine != machine and each.ready
         }
         if 0 in rest and self.facts:
-            self._tell_all(over=self._meeting.close(rest))
+            self._tell_all(over=self._meeting.rounds.close(rest))
             end = time.monotonic() + self._failure.patience
-            while self._result is None and time.monotonic() < end and _runs(self.tasks["worker-0"]):
+            while self._result is None and time.monotonic() < end and self.tasks["worker-0"].is_running:
                 self._hear_all(lambda facts: None)
                 time.sleep(_LOOK)
         kept = "at a checkpoint of this moment" if self._result is not None else "; the last checkpoint is kept"
@@ -343,22 +348,18 @@ class Controller:
         end = time.monotonic() + _LEAVING
         running = list(self.tasks.values())
         while running and time.monotonic() < end:
-            running = [task for task in running if task.handle is not None and task.handle.poll() is None]
+            running = [task for task in running if task.is_running]
             time.sleep(_LOOK)
 
     def _end_all(self) -> None:
         for task in self.tasks.values():
-            if task.handle is not None and task.handle.poll() is None:
+            if task.handle is not None and task.is_running:
                 task.handle.kill()
         self._launcher.close()
 
 
 def _why(handle: Handle) -> str:
     return f" ({handle.trouble})" if handle.trouble else ""
-
-
-def _runs(task: TaskRecord) -> bool:
-    return task.handle is not None and task.handle.poll() is None
 
 
 def _forward(progress: Progress, body: dict[str, Any]) -> None:

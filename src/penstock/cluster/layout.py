@@ -214,3 +214,13 @@ def read_setup(text: str) -> Setup:
         raise PenstockError(
             f"The task's setup is not valid: {first_problem(error)}.", code="invalid-document"
         ) from None
+
+
+def worker_rank(sender: str, world: int, what: str) -> int:
+    """The rank of a worker of the run that has sent a message; any other sender may not do `what`."""
+    kind, _, rank = sender.partition("-")
+    if kind != "worker" or not rank.isdecimal() or int(rank) >= world:
+        raise PenstockError(
+            f"{sender} may not {what}: it is not one of the {world} workers, and only they may.", code="not-permitted"
+        )
+    return int(rank)

@@ -118,6 +118,14 @@ class Member:
         """Send a request to the controller and return its answer."""
         return self._control.call(Message(kind, body), self.setup.cluster.failure.patience)
 
+    def holds(self, generation: int) -> bool:
+        """Whether the controller says that a round is still current."""
+        return bool(self.ask("holds", generation=generation).body["holds"])
+
+    def is_over(self, generation: int, asks: bool = True) -> bool:
+        """Whether a round, or the run, is over: as the controller has told, or says now if it `asks`."""
+        return self.round >= generation or self.stopped.is_set() or (asks and not self.holds(generation))
+
     def close(self) -> None:
         """Leave the run and close all connections."""
         self.stopped.set()

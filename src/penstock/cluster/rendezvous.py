@@ -5,10 +5,11 @@ In a round the workers regroup, agree on the current step, and train together un
 
 import threading
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
-from penstock.errors import PenstockError
+from penstock.cluster.layout import worker_rank
 from penstock.graph.arrays import Array
 from penstock.wire.message import Message
 from penstock.wire.request_server import Handler
@@ -18,12 +19,8 @@ class Rendezvous:
     """Handlers for the wire. Requests from other tasks than workers are refused."""
 
     def __init__(self, world: int) -> None:
-        self._world, self._rounds, self._barriers, self._values = (
-            world,
-            Rounds(world),
-            Barriers(world),
-            RendezvousValues(),
-        )
+        self.rounds, self._barriers, self._values = Rounds(world), Barriers(world), RendezvousValues()
+        self._rank = partial(worker_rank, world=world, what="join the rendezvous")
 
     def handlers(self) -> dict[str, Handler]:
         """The handlers by kind of request."""
@@ -35,44 +32,32 @@ class Rendezvous:
             "read": self._read,
         }
 
-    def lose(self, rank: int | None) -> int:
-        """Record that a worker (None: a resource that all need) is lost; returns the number of the
-        round that is over.
-        """
-        return self._rounds.lose(rank)
-
-    def close(self, rest: set[int]) -> int:
-        """Have the remaining workers write a checkpoint, as others stay away; returns the number of the round that is
-        over.
-        """
-        return self._rounds.close(rest)
-
     def _join(self, message: Message, sender: str) -> Message:
         body = message.body
-        formed = self._rounds.join(_rank(sender), int(body["step"]), int(body["after"]), int(body["incarnation"]))
+        formed = self.rounds.join(self._rank(sender), int(body["step"]), int(body["after"]), int(body["incarnation"]))
         if formed is None:
             return Message("wait")
         return Message("round", asdict(formed))
 
     def _holds(self, message: Message, sender: str) -> Message:
-        _rank(sender)
-        return Message("holds", {"holds": self._rounds.holds(int(message.body["generation"]))})
+        self._rank(sender)
+        return Message("holds", {"holds": self.rounds.holds(int(message.body["generation"]))})
 
     def _barrier(self, message: Message, sender: str) -> Message:
         generation, name = int(message.body["generation"]), str(message.body["name"])
-        if not self._rounds.holds(generation):
+        if not self.rounds.holds(generation):
             return Message("over")
-        return Message("go" if self._barriers.arrive(name, _rank(sender), generation) else "wait")
+        return Message("go" if self._barriers.arrive(name, self._rank(sender), generation) else "wait")
 
     def _write(self, message: Message, sender: str) -> Message:
-        _rank(sender)
+        self._rank(sender)
         self._values.write(int(message.body["generation"]), str(message.body["key"]), message.arrays[0])
         return Message("written")
 
     def _read(self, message: Message, sender: str) -> Message:
-        _rank(sender)
+        self._rank(sender)
         generation = int(message.body["generation"])
-        if not self._rounds.holds(generation):
+        if not self.rounds.holds(generation):
             return Message("over")
         found = self._values.read(generation, str(message.body["key"]))
         return Message("wait") if found is None else Message("found", arrays=(found,))
@@ -98,13 +83,6 @@ class RendezvousValues:
         """A value, if it was written in this round."""
         with self._lock:
             return self._values.get(key) if generation == self._generation else None
-
-
-def _rank(sender: str) -> int:
-    kind, _, rank = sender.partition("-")
-    if kind != "worker" or not rank.isdigit():
-        raise PenstockError(f"{sender} is not a worker: only workers may join the rendezvous.", code="not-permitted")
-    return int(rank)
 
 
 @dataclass(frozen=True)

@@ -313,16 +313,6 @@ class ShrinkShard(StepRequest):
     factor: Factor
 
 
-def rank_of(sender: str, world: int) -> int:
-    """The rank of a worker of the run; an error for any other sender."""
-    kind, _, rank = sender.partition("-")
-    if kind != "worker" or not rank.isdecimal() or int(rank) >= world:
-        raise PenstockError(
-            f"{sender} is not one of the {world} workers: only they may send gradients.", code="not-permitted"
-        )
-    return int(rank)
-
-
 def begun_with(message: Message, asked: Begin) -> tuple[Tensor, list[State]]:
     """The weights, and every piece's state."""
     sizes = [math.prod(shape) for shape in asked.shapes]

@@ -22,9 +22,9 @@ class TaskFacts:
     learns: Learns
     """What is learned of them: classes, numbers, or which edges there are."""
     drawn_by_devices: bool = False
-    """Whether a device may draw its batches by itself, for any consumer."""
-    drawn_in_captured_steps: bool = False
-    """Whether a device may draw its batches for steps that are captured, with one worker."""
+    """Whether a device may draw its batches by itself."""
+    drawn_if_captured: bool = False
+    """Whether a device may draw its batches at least for the captured steps of a run that one worker does."""
     explainable: bool = False
     """Whether a prediction can be explained, and sampler `explained` may use explanations."""
     predictable: bool = False
@@ -32,14 +32,18 @@ class TaskFacts:
     on_clusters: bool = False
     """Whether workers of a cluster can make it from a partitioned graph."""
 
+    @property
+    def drawn_in_captured_steps(self) -> bool:
+        """Whether a device may draw its batches for captured steps."""
+        return self.drawn_by_devices or self.drawn_if_captured
+
 
 def _of_vertices(learns: Learns) -> TaskFacts:
-    drawn = {"drawn_by_devices": True, "drawn_in_captured_steps": True}
-    return TaskFacts("vertices", learns, **drawn, explainable=True, predictable=True, on_clusters=True)
+    return TaskFacts("vertices", learns, drawn_by_devices=True, explainable=True, predictable=True, on_clusters=True)
 
 
 def _of_edges(learns: Learns) -> TaskFacts:
-    return TaskFacts("edges", learns, drawn_in_captured_steps=True, on_clusters=True)
+    return TaskFacts("edges", learns, drawn_if_captured=True, on_clusters=True)
 
 
 TASK_FACTS: Registry[TaskFacts] = Registry(

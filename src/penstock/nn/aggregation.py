@@ -119,6 +119,13 @@ def _normalised_sum(block: Block, x: Tensor) -> Tensor:
 _normalised_sum.register(DeviceBlock, on_device.normalised_sum)
 
 
+def normalised_joined(block: Block, x: Tensor | TableRows | Rectified, dtype: torch.dtype | None = None) -> Tensor:
+    """[num_dst, width + 8]: `normalised_sum`, a one and zeros, in one pass on a device, as `aggregate_joined`."""
+    check_rows(block, x)
+    what = f"normalised joined {dtype}"
+    return kept_aggregate(block, what, x, lambda: on_device.normalised_joined(cast(DeviceBlock, block), x, dtype))
+
+
 def gather(block: Block, x: Tensor, read_scale: Any = None, write_scale: Any = None, own_scale: Any = None) -> Tensor:
     """write_scale[i] * sum of w[e] * read_scale[j] * x[j] over the edges e = (j, i), + own_scale[i] * x[i].
 

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.nn import kernels, masked
 from penstock.nn.aggregation import aggregate, as_rows, check_rows, differentiable, gather
-from penstock.nn.derived import destination_reads, edge_lists, source_reads, transposed
+from penstock.nn.derived import destination_reads, edge_lists, source_reads, transposed, with_self_loops
 from penstock.nn.device import attention as on_device
 from penstock.nn.masked import MaskedBlock
 from penstock.nn.threads import row_chunks, run_chunks
@@ -30,54 +31,95 @@ def attend(
     values: Tensor,
     slope: float = 0.2,
     kept: Tensor | None = None,
+    loops: bool = False,
 ) -> Tensor:
     """GAT: [num_dst, heads * size] of values [num_src, heads * size], with the softmax over each destination's edges of
     leaky(scores_src[source] + scores_dst[destination]), both [rows, heads].
 
     With the block's weights, an edge counts that many times: w * exp(e) / sum of w * exp(e). `kept` [edges, heads]
-    multiplies the attention coefficients (dropout). A row without edges gives zeros.
+    multiplies the attention coefficients (dropout). With `loops` every destination reads itself once, after its
+    neighbours (`with_self_loops`), which has no `kept`. A row without edges gives zeros.
     """
     _check(block, values, scores_dst, scores_src.shape[1])
-    return _attend(block, scores_src, scores_dst, values, slope, kept)
+    return _attend(block, scores_src, scores_dst, values, slope, kept, loops)
 
 
 @singledispatch
-def _attend(block: Block, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None) -> Tensor:
-    return differentiable(_Additive, of_src, of_dst, values, block, slope, _numbers(kept))
+def _attend(
+    block: Block, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None, loops: bool
+) -> Tensor:
+    lists = with_self_loops(block) if loops else block
+    return differentiable(_Additive, of_src, of_dst, values, lists, slope, _numbers(kept))
 
 
 @_attend.register
-def _(block: MaskedBlock, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None) -> Tensor:
-    return masked.attend(block, masked.ends(block, of_src, of_dst), values, slope, kept, None)
+def _(
+    block: MaskedBlock, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None, loops: bool
+) -> Tensor:
+    lists = cast(MaskedBlock, with_self_loops(block)) if loops else block
+    return masked.attend(lists, masked.ends(lists, of_src, of_dst), values, slope, kept, None)
 
 
 _attend.register(DeviceBlock, on_device.attend)
 
 
 def attend_jointly(
-    block: Block, left: Tensor, right: Tensor, direction: Tensor, slope: float = 0.2, kept: Tensor | None = None
+    block: Block,
+    left: Tensor,
+    right: Tensor,
+    direction: Tensor,
+    slope: float = 0.2,
+    kept: Tensor | None = None,
+    loops: bool = False,
 ) -> Tensor:
     """GATv2: as `attend` with scores direction[h] . leaky(left[source] + right[destination]) and values `left`.
 
     left [num_src, heads * size], right [num_dst, heads * size], direction [heads, size].
     """
     _check(block, left, right, direction.shape[0])
-    return _attend_jointly(block, left, right, direction, slope, kept)
+    return _attend_jointly(block, left, right, direction, slope, kept, loops)
 
 
 @singledispatch
 def _attend_jointly(
-    block: Block, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None
+    block: Block, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None, loops: bool
 ) -> Tensor:
-    return differentiable(_Joint, left, right, direction, block, slope, _numbers(kept))
+    lists = with_self_loops(block) if loops else block
+    return differentiable(_Joint, left, right, direction, lists, slope, _numbers(kept))
 
 
 @_attend_jointly.register
-def _(block: MaskedBlock, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None) -> Tensor:
-    return masked.attend(block, masked.ends(block, left, right), left, slope, kept, direction)
+def _(
+    block: MaskedBlock, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None, loops: bool
+) -> Tensor:
+    lists = cast(MaskedBlock, with_self_loops(block)) if loops else block
+    return masked.attend(lists, masked.ends(lists, left, right), left, slope, kept, direction)
 
 
 _attend_jointly.register(DeviceBlock, on_device.attend_jointly)
+
+
+def attend_inputs(
+    block: Block,
+    x: Tensor,
+    left: Tensor,
+    right: Tensor,
+    x_dst: Tensor | None = None,
+    slope: float = 0.2,
+    kept: Tensor | None = None,
+    loops: bool = False,
+) -> Tensor:
+    """GAT before its transformation, on the host: [num_dst, heads * width], every head's weighted mean of the rows x
+    [num_src, width], which get no gradient, as `attend` gives it.
+
+    Scores are leaky(left[h] . x[source] + right[h] . x_dst[destination]), both [heads, width]; without `x_dst`
+    destinations are the first rows of x.
+    """
+    check_rows(block, x)
+    own = x[: block.num_dst] if x_dst is None else x_dst
+    scores = functional.linear(x, left), functional.linear(own, right)
+    lists = with_self_loops(block) if loops else block
+    return differentiable(_Additive, *scores, x.detach(), lists, slope, _numbers(kept), True)
 
 
 def attend_by_scores(block: Block, scores: Tensor, values: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -141,10 +183,18 @@ class _Scored(torch.autograd.Function):
 class _Additive(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, of_src: Tensor, of_dst: Tensor, values: Tensor, block: Block, slope: float, kept: Array | None
+        ctx: Any,
+        of_src: Tensor,
+        of_dst: Tensor,
+        values: Tensor,
+        block: Block,
+        slope: float,
+        kept: Array | None,
+        shared: bool = False,
     ) -> Tensor:
+        """With `shared` values [num_src, width] are those of every head, and get no gradient."""
         src, dst = as_rows(of_src), as_rows(of_dst)
-        attention = _Attention(block, _by_head(values, src.shape[1]), kept)
+        attention = _Attention(block, _by_head(values, 1 if shared else src.shape[1]), kept, src.shape[1])
         leak = attention.values.dtype.type(slope)
         ctx.attention, ctx.given = attention, (src, dst, leak)
 
@@ -169,8 +219,8 @@ class _Additive(torch.autograd.Function):
         def scores(_: Array, first: int, last: int) -> None:
             kernels.return_scores(lists.indptr, lists.edges, of_score, out_src, first, last)
 
-        out = attention.by_source(rows, scores)
-        return tensor_of(out_src), tensor_of(out_dst), out, None, None, None
+        out = attention.by_source(rows, scores, ctx.needs_input_grad[2])
+        return tensor_of(out_src), tensor_of(out_dst), out, None, None, None, None
 
 
 class _Joint(torch.autograd.Function):
@@ -221,20 +271,22 @@ class _Attention:
     The callbacks of each kind run on each chunk with the common part, while the chunk's rows are in the cache.
     """
 
-    def __init__(self, block: Block, values: Array, kept: Array | None) -> None:
+    def __init__(self, block: Block, values: Array, kept: Array | None, heads: int = 0) -> None:
+        """`heads`: how many there are, where all of them read the one of the values."""
         self.block, self.values = block, values
-        heads = values.shape[1]
+        heads = heads or values.shape[1]
         self.shares = room((block.num_edges, heads), values.dtype)
         self._kept = np.empty((0, heads), values.dtype) if kept is None else np.asarray(kept, values.dtype)
         self._weights = np.asarray(() if block.weights is None else block.weights, values.dtype)
 
     def chunks(self) -> list[tuple[int, int]]:
         """Ranges of destination rows that are computed at a time."""
-        return row_chunks(self.block.indptr, self.values.shape[1] * self.values.shape[2])
+        return row_chunks(self.block.indptr, self.shares.shape[1] * self.values.shape[2])
 
     def forward(self, score: Callable[[int, int], object]) -> Tensor:
         """The weighted sums of values; `score` writes a chunk's scores into `shares`, which are then normalised."""
-        block, out = self.block, room((self.block.num_dst, *self.values.shape[1:]), self.values.dtype)
+        block, shape = self.block, (self.block.num_dst, self.shares.shape[1], self.values.shape[2])
+        out = room(shape, self.values.dtype)
 
         def work(_: int, first: int, last: int) -> None:
             score(first, last)
@@ -256,17 +308,18 @@ class _Attention:
         run_chunks(work, self.chunks())
         return of_score
 
-    def by_source(self, grad: Array, scores: Callable[[Array, int, int], object]) -> Tensor:
-        """The gradient of the values; `scores` adds what comes through the scores."""
-        lists, out = transposed(self.block, len(self.values)), room(self.values.shape, self.values.dtype)
+    def by_source(self, grad: Array, scores: Callable[[Array, int, int], object], needed: bool = True) -> Tensor | None:
+        """The gradient of the values, if it is `needed`; `scores` adds what comes through the scores."""
+        lists, out = transposed(self.block, len(self.values)), room(self.values.shape if needed else 0, grad.dtype)
 
         def work(_: int, first: int, last: int) -> None:
-            ends = lists.indptr, lists.indices, lists.edges
-            kernels.return_values(*ends, self._kept, self.shares, grad, out, first, last)
+            if needed:
+                ends = lists.indptr, lists.indices, lists.edges
+                kernels.return_values(*ends, self._kept, self.shares, grad, out, first, last)
             scores(out, first, last)
 
         run_chunks(work, row_chunks(lists.indptr, self.values.shape[1] * self.values.shape[2]))
-        return _flat(out)
+        return _flat(out) if needed else None
 
 
 def _check(block: Block, values: Tensor, of_dst: Tensor, heads: int) -> None:

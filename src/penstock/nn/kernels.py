@@ -260,9 +260,9 @@ def attend_rows(
     last: int,
 ) -> None:
     """Turn scores into coefficients w * exp(score) / sum of w * exp(score), in place, and add up coefficients * kept *
-    values.
+    values. Where values have one head, all heads read it.
     """
-    heads, size = values.shape[1:]
+    heads, size, each = shares.shape[1], values.shape[2], values.shape[1] > 1
     for i in range(first, last):
         start, stop = indptr[i], indptr[i + 1]
         for h in range(heads):
@@ -287,8 +287,9 @@ def attend_rows(
                 share = shares[e, h]
                 if kept.shape[0] > 0:
                     share *= kept[e, h]
+                read = h if each else 0
                 for c in range(size):
-                    out[i, h, c] += share * values[j, h, c]
+                    out[i, h, c] += share * values[j, read, c]
 
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
@@ -304,16 +305,17 @@ def score_gradients(
     last: int,
 ) -> None:
     """out[e, h] = the gradient of score e, h: through the softmax, from the gradient of the rows."""
-    heads, size = values.shape[1:]
+    heads, size, each = shares.shape[1], values.shape[2], values.shape[1] > 1
     for i in range(first, last):
         start, stop = indptr[i], indptr[i + 1]
         for h in range(heads):
+            read = h if each else 0
             mean = values.dtype.type(0)
             for e in range(start, stop):
                 j = indices[e]
                 dot = values.dtype.type(0)
                 for c in range(size):
-                    dot += grad[i, h, c] * values[j, h, c]
+                    dot += grad[i, h, c] * values[j, read, c]
                 if kept.shape[0] > 0:
                     dot *= kept[e, h]
                 out[e, h] = dot

@@ -58,8 +58,11 @@ def transformed(x: Tensor | HostRows, weight: Tensor) -> Tensor:
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
     """x times the transposed weight; each block of a block-diagonal one reads and writes its own columns."""
-    if weight.dim() == 2:
-        return functional.linear(x, weight)
+    return functional.linear(x, weight) if weight.dim() == 2 else transformed_heads(x, weight)
+
+
+def transformed_heads(x: Tensor, weight: Tensor) -> Tensor:
+    """x [rows, blocks * in] times the transposed weight [blocks, out, in], block by block."""
     blocks, width_out, width_in = weight.shape
     columns = x.reshape(len(x), blocks, width_in).transpose(0, 1)
     return torch.bmm(columns, weight.mT).transpose(0, 1).reshape(len(x), blocks * width_out)
@@ -137,11 +140,29 @@ def inputs_aggregated_first(block: Block, weight: Tensor, order: Order, costs: C
     return order == "aggregate" if order != "auto" else _predicted(block, weight, False, True, costs)
 
 
+def attends_inputs(
+    block: Block, x: Tensor, weight: Tensor, heads: int, order: Order = "auto", costs: Costs | None = None
+) -> bool:
+    """Whether GAT weighs its inputs before it transforms them: sum of share * (W x) = W (sum of share * x), head by
+    head. Only on the host, and where inputs get no gradient; then by the order asked for, or the predicted times.
+    """
+    if block.on_device or block.mask is not None or x.requires_grad:
+        return False
+    if order != "auto":
+        return order == "aggregate"
+    width_out, width_in = weight.shape
+    counts, training = (block.num_src, block.num_dst, block.num_edges), torch.is_grad_enabled()
+    return _costs(False, costs).attends_first(LayerSizes(*counts, width_in, width_out, False, training, heads))
+
+
+def _costs(on_device: bool, costs: Costs | None) -> OrderCosts:
+    device = "cuda" if on_device else "cpu"
+    return (costs if costs is not None and device in costs else shipped_order_costs())[device]
+
+
 def _predicted(block: Block, weight: Tensor, input_gradient: bool, training: bool, costs: Costs | None) -> bool:
     blocks = len(weight) if weight.dim() == 3 else 1
     width_out, width_in = (blocks * width for width in weight.shape[-2:])
     counts = block.num_src, block.num_dst, block.num_edges
     sizes = LayerSizes(*counts, width_in, width_out, input_gradient, training, blocks)
-    device = "cuda" if block.on_device else "cpu"
-    known = costs if costs is not None and device in costs else shipped_order_costs()
-    return known[device].aggregates_first(sizes)
+    return _costs(block.on_device, costs).aggregates_first(sizes)

@@ -85,15 +85,33 @@ class OrderCosts(StrictDocument):
             # Then no more rows are multiplied, and none that are wider are read.
             return True
         shape = LayerSizes(_rounded(sizes.src), _rounded(sizes.dst), _rounded(sizes.edges), *sizes[3:])
-        found = self.decided.get(shape)
-        if found is None:
-            if len(self.decided) >= _REMEMBERED:
-                self.decided.clear()
-            found = self.decided[shape] = self.aggregate_seconds(shape) <= self.transform_seconds(shape)
-        return found
+        if shape not in self.decided:
+            self._remember(shape, self.aggregate_seconds(shape) <= self.transform_seconds(shape))
+        return self.decided[shape]
+
+    def attends_first(self, sizes: LayerSizes) -> bool:
+        """Whether attention on inputs, of which each of the `blocks` heads makes a row of `width_in`, and transforming
+        `dst` of these is not slower than transforming `src` rows before it. Gradients of the scores are one more pass
+        over the lists.
+        """
+        shape = LayerSizes(_rounded(sizes.src), _rounded(sizes.dst), _rounded(sizes.edges), *sizes[3:])
+        key = "attention", shape
+        if key not in self.decided:
+            counts, passes, heads = shape[:3], 1 + shape.training, shape.blocks
+            wide = shape._replace(width_in=heads * shape.width_in)
+            before = self._products(wide, shape.dst) + passes * self.gather_seconds(*counts, wide.width_in)
+            single = shape._replace(blocks=1)
+            behind = self.transform_seconds(single) + (passes - 1) * self.gather_seconds(*counts, shape.width_out)
+            self._remember(key, before <= behind)
+        return self.decided[key]
+
+    def _remember(self, key: Any, answer: bool) -> None:
+        if len(self.decided) >= _REMEMBERED:
+            self.decided.clear()
+        self.decided[key] = answer
 
     @cached_property
-    def decided(self) -> dict[LayerSizes, bool]:
+    def decided(self) -> dict[Any, bool]:
         """Earlier decisions: a prediction takes as long as a small operator."""
         return {}
 

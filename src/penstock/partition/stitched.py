@@ -93,8 +93,8 @@ def _stitch_held_out(
     whole = np.empty((total, 2), np.int64)
     found = [partition.held_out_places(index, edge_type, key) for index in range(len(parts))]
     if first_repeat(np.concatenate(found)) >= 0 or len(np.concatenate(found)) != total:
-        places = f"the positions of the held-out pairs {key!r} of {edge_key(edge_type)}"
-        raise damaged(f"{partition.path}: {places} are not 0 to {total - 1}, each once")
+        what = f"the positions of the held-out pairs {key!r} of {edge_key(edge_type)}"
+        raise damaged(f"{partition.path}: {what} are not 0 to {total - 1}, each once")
     for part, places in zip(parts, found, strict=True):
         pairs = part.edges[edge_type].held_out[key]
         whole[places, 0], whole[places, 1] = to_source[pairs[:, 0]], to_row[pairs[:, 1]]

@@ -303,7 +303,6 @@ class HostCarrier:
         self._pool = BufferPool() if pool is None else pool
 
     def gather(self, batch: Batch) -> list[Array]:
-        """Read the features of the batch's vertices."""
         buffers = read_features(batch, self._sources, self._reader, self._pool)
         return [*buffers, *self._edges.read(batch, self._pool)] if self._edges else buffers
 

@@ -83,7 +83,6 @@ class Loader:
         self._flow = StagePipeline(planned, stages, ("seeds", "compute"), options.seeds_depth, recorder)
 
     def times(self) -> dict[str, StageTime]:
-        """Busy and waiting seconds of the five stages so far."""
         return self._flow.times()
 
     def aside(self) -> AbstractContextManager[None]:

@@ -266,7 +266,7 @@ class Packing:
         age_s: float,
         barriers: bool,
     ) -> None:
-        self.rooms = Rooms(devices, running)
+        self.waiting, self.rooms = waiting, Rooms(devices, running)
         self.open = self.rooms.idle() if barriers else list(devices)
         """The devices that may take jobs now."""
         self._started: list[tuple[WaitingJob, DeviceRoom]] = []
@@ -332,30 +332,44 @@ class Packing:
         )
 
 
-# First in, first out, in groups: a group takes jobs in the order of their arrival until the next one has no room.
-
-
 @dataclass(frozen=True)
-class Base:
-    """CoGNN's Base policy. No job overtakes an earlier one, except by priority."""
+class PackingPolicy:
+    """A policy that starts overdue jobs first, and then fills the devices in its own way."""
 
-    name = "base"
+    name = ""
     barriers = True
     age_s: float = AGE_S
 
     def choose(
         self, waiting: Sequence[WaitingJob], running: Sequence[RunningJob], devices: Sequence[DeviceRoom]
     ) -> list[Start]:
+        packing = Packing(waiting, running, devices, age_s=self.age_s, barriers=self.barriers)
+        self.fill(packing)
+        return packing.starts
+
+    def fill(self, packing: Packing) -> None:
+        """Start jobs on the devices that are open."""
+        raise NotImplementedError
+
+
+# First in, first out, in groups: a group takes jobs in the order of their arrival until the next one has no room.
+
+
+@dataclass(frozen=True)
+class Base(PackingPolicy):
+    """CoGNN's Base policy. No job overtakes an earlier one, except by priority."""
+
+    name = "base"
+
+    def fill(self, packing: Packing) -> None:
         """A group for every idle device: the longest prefix of the queue that has room. A job that only a larger
         device could run is left for that one."""
-        packing = Packing(waiting, running, devices, age_s=self.age_s, barriers=self.barriers)
         for device in packing.open:
             for job in sorted(packing.candidates, key=lambda job: (-job.priority, job.submitted)):
                 if packing.admits(job, device):
                     packing.start(job, device)
                 elif never_fits(job, [device]) is None:
                     break
-        return packing.starts
 
 
 # Balanced memory consumption (BMC), in groups: the smallest and the largest job in turn, so that large jobs run beside
@@ -367,23 +381,17 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Bmc:
+class Bmc(PackingPolicy):
     """CoGNN's BMC policy, corrected as above, with priorities and a bound on waiting."""
 
     name = "bmc"
-    barriers = True
-    age_s: float = AGE_S
 
-    def choose(
-        self, waiting: Sequence[WaitingJob], running: Sequence[RunningJob], devices: Sequence[DeviceRoom]
-    ) -> list[Start]:
+    def fill(self, packing: Packing) -> None:
         """A group for every idle device: smallest, largest, smallest, ... among jobs of the same priority."""
-        packing = Packing(waiting, running, devices, age_s=self.age_s, barriers=self.barriers)
         for device in packing.open:
             ascending = sorted(packing.candidates, key=by_size)
             for _, jobs in groupby(ascending, key=lambda job: job.priority):
                 _alternate(packing, device, deque(jobs))
-        return packing.starts
 
 
 def _alternate(packing: Packing, device: DeviceRoom, ascending: deque[WaitingJob]) -> None:
@@ -400,25 +408,20 @@ def _alternate(packing: Packing, device: DeviceRoom, ascending: deque[WaitingJob
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(PackingPolicy):
     """Short jobs first, each as soon as there is room for it on any device."""
 
     name = "fit"
     barriers = False
-    age_s: float = AGE_S
 
-    def choose(
-        self, waiting: Sequence[WaitingJob], running: Sequence[RunningJob], devices: Sequence[DeviceRoom]
-    ) -> list[Start]:
+    def fill(self, packing: Packing) -> None:
         """Every job that has room, in the order of expected time. Smaller jobs overtake a job without room until it is
         overdue.
         """
-        packing = Packing(waiting, running, devices, age_s=self.age_s, barriers=self.barriers)
-        for job in sorted(packing.candidates, key=_by_expected_time(waiting)):
+        for job in sorted(packing.candidates, key=_by_expected_time(packing.waiting)):
             device = packing.best_device(job)
             if device is not None:
                 packing.start(job, device)
-        return packing.starts
 
 
 def _by_expected_time(waiting: Sequence[WaitingJob]) -> Callable[[WaitingJob], tuple[float, ...]]:
@@ -443,20 +446,14 @@ def _size(job: WaitingJob) -> int:
 
 
 @dataclass(frozen=True)
-class Lmcf:
+class Lmcf(PackingPolicy):
     """CoGNN's LMCF policy, with priorities and a bound on waiting."""
 
     name = "lmcf"
-    barriers = True
-    age_s: float = AGE_S
 
-    def choose(
-        self, waiting: Sequence[WaitingJob], running: Sequence[RunningJob], devices: Sequence[DeviceRoom]
-    ) -> list[Start]:
+    def fill(self, packing: Packing) -> None:
         """A group for every idle device: the smallest jobs that have room together."""
-        packing = Packing(waiting, running, devices, age_s=self.age_s, barriers=self.barriers)
         for device in packing.open:
             for job in sorted(packing.candidates, key=by_size):
                 if packing.admits(job, device):
                     packing.start(job, device)
-        return packing.starts

@@ -90,7 +90,6 @@ class RayProcess:
     started: str | None = None
 
     def signal(self, number: int) -> None:
-        """Ask the process to stop, or end it at once."""
         if self.actor is None or not self.is_alive:
             return
         if number == signal.SIGKILL:
@@ -112,6 +111,8 @@ class RayProcess:
 
 class RayJob:
     """A job on the cluster, with the interface of `TaskProcess`."""
+
+    ended_with_others = False
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.name = RayProcess()
@@ -141,13 +142,7 @@ class RayJob:
         self.name.actor = actor.remote(str(self._folder), self._environment, json.dumps(task))
         threading.Thread(target=self._listen, name="ray-job", daemon=True).start()
 
-    @property
-    def ended_with_others(self) -> bool:
-        """False: no other job is in its process."""
-        return False
-
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
-        """Its reports since the last call, and whether it has ended."""
         with suppress(BlockingIOError):
             os.read(self._heard_read, 1 << 10)
         with self._lock:

@@ -60,11 +60,8 @@ def after_end(
     if outcome is not None and outcome["state"] == "failed":
         return _after_failure(record, outcome, beside)
     if stopping or (outcome is not None and outcome["state"] == "interrupted"):
-        return {
-            "state": "interrupted",
-            "reason": "It was stopped and goes on from its newest checkpoint.",
-            "step": step,
-        }
+        why = "It was stopped and goes on from its newest checkpoint."
+        return {"state": "interrupted", "reason": why, "step": step}
     lost = 1 if step > record.step else record.lost + 1
     if lost > MOST_LOST:
         return {
@@ -73,14 +70,14 @@ def after_end(
             "reason": f"Its process was killed {counted(lost, 'times')} in a row before it had written a checkpoint:"
             " see its log, and set checkpoint_minutes lower.",
         }
+    changes = {"state": "interrupted", "lost": lost, "step": step}
     if with_others:
         why = (
             "The process that it shared with other jobs was killed or crashed, which may be their doing: it goes on"
             " from its newest checkpoint, alone."
         )
-        return {"state": "interrupted", "reason": why, "lost": lost, "step": step, "alone": 1}
-    why = "Its process was killed or crashed; it goes on from its newest checkpoint."
-    return {"state": "interrupted", "reason": why, "lost": lost, "step": step}
+        return {**changes, "reason": why, "alone": 1}
+    return {**changes, "reason": "Its process was killed or crashed; it goes on from its newest checkpoint."}
 
 
 def _after_failure(record: JobRecord, outcome: Mapping[str, Any], beside: bool) -> dict[str, Any]:
@@ -89,15 +86,9 @@ def _after_failure(record: JobRecord, outcome: Mapping[str, Any], beside: bool) 
         return _after_too_much(record, reason)
     if code == "in-use":
         # The process of an earlier try has not quite ended.
-        return (
-            {"state": "interrupted", "reason": reason, "lost": record.lost + 1}
-            if record.lost < MOST_LOST
-            else {
-                "state": "failed",
-                "code": code,
-                "reason": reason,
-            }
-        )
+        if record.lost < MOST_LOST:
+            return {"state": "interrupted", "reason": reason, "lost": record.lost + 1}
+        return {"state": "failed", "code": code, "reason": reason}
     if outcome.get("fault") and beside and not record.alone:
         why = (
             f"The device failed while other jobs ran on it, which may be their doing: it is tried again alone. {reason}"
@@ -279,7 +270,8 @@ class JobScheduler:
         now = task.process.name.resident_bytes()
         task.now_bytes, task.host_bytes = now, max(task.host_bytes, now)
         if task.kind == "forecast" and task.too_much is None:
-            task.too_much = too_much_of_forecast(now, time.monotonic() - task.began, self._host_bytes())
+            most = max(room.device.host_bytes for room in self._rooms)
+            task.too_much = too_much_of_forecast(now, time.monotonic() - task.began, most)
             if task.too_much is not None:
                 task.process.name.signal(signal.SIGKILL)
         granted = task.record.granted_host_bytes
@@ -331,17 +323,11 @@ class JobScheduler:
                 self._operations.wake()
             elif len(under_way) < most and (likeness := self._database.likeness(record.id)) not in under_way:
                 under_way.add(likeness)
-                room = self._room_for_forecast(record)
+                able = (room for room in self._rooms if room.kind == record.kind)
+                room = max(able, key=lambda room: room.device.bytes)
                 limits = {"bytes": room.device.bytes, "host_bytes": room.device.host_bytes}
                 task = {"kind": "forecast", "document": record.document, "room": limits}
                 self._begin(record, ("submitted",), {"state": "forecasting"}, task, None)
-
-    def _room_for_forecast(self, record: JobRecord) -> JobDevice:
-        return max((room for room in self._rooms if room.kind == record.kind), key=lambda room: room.device.bytes)
-
-    def _host_bytes(self) -> int:
-        """Memory of the host that jobs may take."""
-        return max(room.device.host_bytes for room in self._rooms)
 
     def _start_jobs(self) -> None:
         waiting = waiting_jobs(self._database.waiting(STARTABLE), self._rooms)

@@ -216,7 +216,6 @@ class SplitSource(RowSource):
         self.put(ids, out, places, span)
 
     def put(self, ids: Array, out: object, places: Array | None = None, span: Span | None = None) -> None:
-        """As `RowSource.put`: every source puts its rows where they belong."""
         check_ids(ids, self.shape[0])
         which, numbers = self._route(ids)
         for number, source in enumerate(self._sources):

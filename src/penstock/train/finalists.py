@@ -427,10 +427,6 @@ class Settled:
     reason: str = ""
     """Why nothing was timed; empty where it was."""
 
-    def facts(self) -> dict[str, Any]:
-        """The decision as run.json and the result report it."""
-        return dict(vars(self))
-
 
 def settle(session: Session, progress: Progress = SILENT) -> None:
     """Decide the open fields of a session that is about to train, one after the other (`timed_choices` of its job).
@@ -446,7 +442,7 @@ def settle(session: Session, progress: Progress = SILENT) -> None:
             continue
         settled = _settled(session, entry, left, progress)
         left -= settled.batches * len(settled.finalists)
-        session.settled[name] = settled.facts()
+        session.settled[name] = dict(vars(settled))
         session.decided_by[name] = settled.decided_by
         if settled.decided_by == TIMED:
             session.decided[name] = settled.chosen
@@ -502,11 +498,7 @@ def _timed(session: Session, entry: OpenField, finalists: list[Finalist], batche
         entry.take(session, chosen)
         session.execution = choose_execution(session, session.placed)
     rows = [
-        {
-            "value": each.value,
-            "predicted_s": each.predicted,
-            "timed_s": min(spent) if spent else None,
-        }
+        {"value": each.value, "predicted_s": each.predicted, "timed_s": min(spent, default=None)}
         for each, spent in zip(finalists, times, strict=True)
     ]
     return Settled(chosen, by, rows, batches, round(time.perf_counter() - began, 3), reason)

@@ -243,7 +243,7 @@ def _check_same_graph(session: Session, folder: RunFolder) -> None:
     nodes = {name: nodes.count for name, nodes in graph.nodes.items()}
     edges = {edge_key(kind): edges.count for kind, edges in graph.edges.items()}
     same = isinstance(known, dict) and known.get("nodes") == nodes and known.get("edges") == edges
-    if not same or folder.facts.get("labels") != session.label_facts():
+    if not same or folder.facts.get("labels") != session.task.learned.facts():
         raise PenstockError(
             f"The graph is not the one that {folder.path} was trained on: give that one.", code="mismatched-inputs"
         )

@@ -137,7 +137,8 @@ class Session:
     """By field, how those were decided whose finalists may be timed (`train.finalists`)."""
     placed: Any = None
     """The placement on a GPU (`train.device.placed.Placed`); None where the session's graph was not placed."""
-    _execution: Execution | None = None
+    execution: Execution = field(init=False)
+    """How the session is executed (see `train.execution`); set when the session has been built."""
     peak: Peak = field(default_factory=HOST_PEAK.measure)
     """The peak of the process's resident memory, in MB, while the session is used."""
     device_peak: Peak | None = None
@@ -148,16 +149,6 @@ class Session:
     """Reports the progress of long steps."""
     callbacks: Callbacks = field(default_factory=Callbacks)
     """Called after each epoch."""
-
-    @property
-    def execution(self) -> Execution:
-        """How the session is executed (see `train.execution`)."""
-        assert self._execution is not None, "the session is not built yet"
-        return self._execution
-
-    @execution.setter
-    def execution(self, execution: Execution) -> None:
-        self._execution = execution
 
     @property
     def temporary_folder(self) -> Path:
@@ -254,10 +245,6 @@ class Session:
             factor = float(self.optimiser.param_groups[0]["lr"]) / self.job.lr
             self.inputs.set_rate(self.job.embedding_lr * factor)
 
-    def label_facts(self) -> dict[str, Any]:
-        """What run.json keeps of the labels: task, type, field, classes and their words."""
-        return self.task.learned.facts()
-
     @property
     def parameters(self) -> int:
         """The number of learned values, vertex embeddings included."""
@@ -336,7 +323,7 @@ def run_facts(session: Session) -> dict[str, Any]:
         "decided_by": session.decided_by,
         "settled": session.settled,
         "task": task.name,
-        "labels": session.label_facts(),
+        "labels": task.learned.facts(),
         "metric": {"name": task.metric.name, "better": task.metric.better},
         "parameters": session.parameters,
         "machine": {

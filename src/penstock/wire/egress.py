@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.graph.arrays import Array
 
@@ -62,12 +62,14 @@ class Outgoing:
 
 @dataclass(eq=False)
 class Flow:
-    """The queue of a flow. It is a policy's `Head` as long as it is not empty."""
+    """The queue of a flow. As long as it is not empty, policies rank it by the message at its head."""
 
     name: str
     priority: int
+    """Lower is more urgent."""
     queue: deque[Outgoing] = field(default_factory=deque)
     start: int = 0
+    """The virtual start time: bytes that it would have sent with its full share when its next message was due."""
     in_flight: int = 0
     """Bytes on a connection."""
     moved: float = 0.0
@@ -81,7 +83,7 @@ class Flow:
 
     @property
     def arrival(self) -> int:
-        """The arrival number of the message at the head."""
+        """The number of the message at the head in the order of arrival, over all flows."""
         return self.queue[0].arrival
 
     @property
@@ -100,30 +102,10 @@ class Flow:
 # first.
 
 
-class Head(Protocol):
-    """What a policy sees of a flow: the message at the head of its queue, and the flow's share so far."""
-
-    @property
-    def arrival(self) -> int:
-        """The message's number in the order of arrival, over all flows."""
-
-    @property
-    def turn(self) -> int:
-        """The batch that it belongs to; lower is needed sooner."""
-
-    @property
-    def start(self) -> int:
-        """The virtual start time: bytes that a flow with its full share would have sent when this message was due."""
-
-    @property
-    def priority(self) -> int:
-        """The priority; lower is more urgent."""
-
-
 class EgressPolicy(NamedTuple):
     """Chooses which flow may send next."""
 
-    rank: Callable[[Head], tuple[int, ...]]
+    rank: Callable[[Flow], tuple[int, ...]]
     level: Callable[[int], int]
     """The group of flows that share bandwidth, by priority: `start` is counted within a group."""
     within: bool = False
@@ -142,7 +124,7 @@ URGENT = 0
 """The last priority of what is not requested ahead."""
 
 
-def _coflow_rank(head: Head) -> tuple[int, ...]:
+def _coflow_rank(head: Flow) -> tuple[int, ...]:
     """Coflows in strict order: first what workers wait for with nothing else to do, then batches in order.
 
     Gradients, weights, embeddings and the controller's messages (priority 0 and below) go before lists and features,

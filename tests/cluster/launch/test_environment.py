@@ -76,7 +76,7 @@ def ended(task):
 
 def came(gathering, name):
     for _ in range(3000):
-        if gathering.agent(name):
+        if gathering.agents.get(name):
             return True
         time.sleep(0.02)
     return False
@@ -123,7 +123,7 @@ def test_an_agent_with_another_secret_is_not_heard():
     try:
         with refused("peer-lost launcher"):
             Agent(second, "6f" * 32, "127.0.0.1", 1).run()
-        assert gathering.agent("agent-1") is None
+        assert gathering.agents.get("agent-1") is None
     finally:
         gathering.close()
 

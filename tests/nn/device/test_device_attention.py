@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from device_blocks import assert_near, hub_block, padded
+from device_blocks import assert_equal_to_host, assert_near, hub_block, padded
 from random_blocks import random_block, rows
 
-from penstock.nn import attend, attend_jointly
+from penstock.nn import GATLayer, attend, attend_jointly
 from penstock.sampling.device.block import device_block
 
 pytestmark = pytest.mark.gpu
@@ -90,3 +90,11 @@ def test_narrow_types(device, function):
     # Computed in float32, and rounded once (the interpreter cuts off instead).
     bound = 2.0**-7 * right.abs() + 1e-5
     assert ((got.cpu().double() - right).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_self_loops_need_no_lists_of_their_own(device, v2):
+    """Also where lists are long, and name their own vertex already."""
+    torch.manual_seed(0)
+    block, layer = hub_block(hub_edges=70), GATLayer(6, 4, 2, v2=v2)
+    assert_equal_to_host(layer, block, device_block(block, device), rows(12, 6), 3e-5)

@@ -1,13 +1,16 @@
 """Features read where they lie: rows of a table are aggregated without a copy, to the same result."""
 
+import copy
+
 import pytest
 import torch
 from device_blocks import assert_near, padded
 from random_blocks import random_block, rows
 
-from penstock.nn import GraphModel, SAGELayer, model_options
+from penstock.nn import GCNLayer, GINLayer, GraphModel, SAGELayer, model_options
 from penstock.nn.aggregation import aggregate_beside, aggregate_joined, check_rows
 from penstock.nn.device.gather import TableRows
+from penstock.sampling import Block
 from penstock.sampling.device.block import device_block
 from refusals import refused
 
@@ -55,7 +58,37 @@ def test_sage_takes_both(device, order, reduce):
     torch.testing.assert_close(layer(block, given), layer(block, given.materialise(torch.float32)))
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn", "gat", "mlp"])
+LAYERS = {
+    "sage": lambda: SAGELayer(24, 5),
+    "gcn": lambda: GCNLayer(24, 5),
+    "gin": lambda: GINLayer(24, 5, train_eps=True),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_neighbours_without_rows_of_their_own(device, name, dtype):
+    """Lists hold rows of the table: outputs and gradients are those of the gathered rows in float64 on the host."""
+    torch.manual_seed(0)
+    block, layer, given = random_block(12, 6, 30), LAYERS[name](), table_rows(device, dtype=dtype)
+    totals = torch.zeros(50)
+    totals[given.ids.cpu()] = torch.from_numpy(block.totals)
+    lists = given.ids.cpu()[torch.from_numpy(block.indices).long()].to(torch.int32)
+    direct = device_block(Block(block.indptr, lists.numpy(), 6, totals=block.totals[:6]), device)
+    direct.derived["vertex_totals"] = totals.to(device)
+    exact = copy.deepcopy(layer).double()
+    right = exact(block, given.materialise().cpu().double())
+    here = layer.to(device)
+    got = here(direct, TableRows(given.table, given.ids[:6].to(torch.int32), direct=True))
+    assert_near(got, right, 2e-5)
+    weight = rows(*right.shape, 9, torch.float64, False)
+    grads = torch.autograd.grad((right * weight).sum(), list(exact.parameters()))
+    found = torch.autograd.grad((got * weight.to(got)).sum(), list(here.parameters()))
+    for mine, correct in zip(found, grads, strict=True):
+        assert_near(mine, correct, 2e-5)
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gin", "gat", "mlp"])
 @pytest.mark.parametrize("residual", [False, True])
 def test_models_take_tables(device, model, residual):
     torch.manual_seed(0)

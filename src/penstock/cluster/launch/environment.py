@@ -34,7 +34,7 @@ from penstock.cluster.layout import Setup, read_setup
 from penstock.errors import PenstockError
 from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
 from penstock.processes import polite_interrupt
-from penstock.wire.channel import Channel, PeerLost, PendingCall
+from penstock.wire.channel import PeerLost, PendingCall
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 
@@ -143,45 +143,38 @@ class AgentRegistry:
 
     def __init__(self, place: Place, secret: str, address: str, patience: float) -> None:
         self.place, self.address = place, address
-        self._agents: dict[str, AgentRecord] = {}
-        self._endpoint = Endpoint(derived_credentials(LAUNCHER, place.nodes, secret, place.job), address)
-        self._endpoint.serve("report", self._hear)
+        self.agents: dict[str, AgentRecord] = {}
+        """The agents that have connected, by name."""
+        self.endpoint = Endpoint(derived_credentials(LAUNCHER, place.nodes, secret, place.job), address)
+        self.endpoint.serve("report", self._hear)
         self.closed = False
         try:
-            self._store: Any = publish(place, self._endpoint.address, patience)
+            self._store: Any = publish(place, self.endpoint.address, patience)
         except BaseException:
-            self._endpoint.close()
+            self.endpoint.close()
             raise
-
-    def agent(self, name: str) -> AgentRecord | None:
-        """An agent; None if it has not connected yet."""
-        return self._agents.get(name)
-
-    def channel(self, name: str) -> Channel:
-        """The channel for requests to an agent."""
-        return self._endpoint.channel(name)
 
     def close(self) -> None:
         """Tell every agent that the run is over; may be called again."""
         if self.closed:
             return
         self.closed = True
-        told = [self.channel(name).start(Message("over"), _LEAVING) for name in self._agents]
+        told = [self.endpoint.channel(name).start(Message("over"), _LEAVING) for name in self.agents]
         for each in told:
             with suppress(PenstockError):
                 each.result()
-        self._endpoint.close()
+        self.endpoint.close()
         self._store = None
 
     def _hear(self, message: Message, sender: str) -> Message:
         endpoint, address = str(message.body["post"]), str(message.body["address"])
-        agent = self._agents.get(sender)
+        agent = self.agents.get(sender)
         if agent is None or agent.endpoint != endpoint:
-            self._endpoint.meet(sender, endpoint)
+            self.endpoint.meet(sender, endpoint)
             agent = AgentRecord(endpoint, address)
         agent.heard = time.monotonic()
         agent.statuses = {str(key): status for key, status in message.body["statuses"].items()}
-        self._agents[sender] = agent
+        self.agents[sender] = agent
         return Message("heard")
 
 
@@ -221,6 +214,8 @@ class EnvironmentLauncher:
 class AgentTask:
     """A handle on a task of another node."""
 
+    pid = None
+
     def __init__(self, setup: Setup, agent: str, gathering: AgentRegistry) -> None:
         self._setup, self._agent, self._gathering = setup, agent, gathering
         self._key = key_of(setup.task.id, setup.incarnation)
@@ -230,14 +225,9 @@ class AgentTask:
         self._ask()
 
     @property
-    def pid(self) -> int | None:
-        """None: the process runs on another host."""
-        return None
-
-    @property
     def trouble(self) -> str:
         """Why it does not run, or cannot be reached."""
-        agent = self._gathering.agent(self._agent)
+        agent = self._gathering.agents.get(self._agent)
         if self._refusal or self._status is not None:
             return self._refusal
         if agent is None:
@@ -246,10 +236,9 @@ class AgentTask:
         return f"the agent of machine {self._setup.task.machine} is gone" if quiet else ""
 
     def poll(self) -> int | None:
-        """Its exit status; None while it runs, or its agent has not connected."""
         if self._status is None:
             self._ask()
-            agent = self._gathering.agent(self._agent)
+            agent = self._gathering.agents.get(self._agent)
             if agent is not None and self._asked is not None:
                 lost = agent.endpoint != self._endpoint
                 self._status = _LOST if lost else agent.statuses.get(self._key)
@@ -263,15 +252,17 @@ class AgentTask:
             self._status = _LOST
             if self._asked is not None and not self._refusal:
                 with suppress(PenstockError):
-                    self._gathering.channel(self._agent).call(Message("end", {"task": self._key}), _ENDING)
+                    self._gathering.endpoint.channel(self._agent).call(Message("end", {"task": self._key}), _ENDING)
 
     def _ask(self) -> None:
         """Send the setup to the agent, once."""
-        agent = self._gathering.agent(self._agent)
+        agent = self._gathering.agents.get(self._agent)
         if self._asked is None and agent is not None:
             text = listening_at(self._setup, agent.address).model_dump_json().encode()
             message = Message("start", arrays=(np.frombuffer(text, np.uint8),))
-            self._asked = self._gathering.channel(self._agent).start(message, self._setup.cluster.failure.patience)
+            self._asked = self._gathering.endpoint.channel(self._agent).start(
+                message, self._setup.cluster.failure.patience
+            )
             self._endpoint = agent.endpoint
 
     def _look_at_start(self) -> None:

@@ -21,6 +21,8 @@ class LocalProcess:
 
     arguments: Sequence[str] = ("-m", "penstock.cluster.tasks")
     """Python's arguments."""
+    trouble = ""
+    """The process's log says what went wrong."""
 
     def __init__(self, setup: Setup, log: Path, folder: Path | None = None) -> None:
         """Start the process in `folder`, or in this process's own folder where that is None."""
@@ -40,16 +42,9 @@ class LocalProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process."""
         return self._process.pid
 
-    @property
-    def trouble(self) -> str:
-        """Empty: the process's log says what went wrong."""
-        return ""
-
     def poll(self) -> int | None:
-        """The exit status, or None while the process runs."""
         status = self._process.poll()
         if status is not None:
             self._close_input()
@@ -62,7 +57,6 @@ class LocalProcess:
         return status
 
     def kill(self) -> None:
-        """End the process at once."""
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING)

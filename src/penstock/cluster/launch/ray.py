@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,7 +21,6 @@ from penstock.cluster.launch.ray_cluster import (
     NodeAssignment,
     RayActorHandle,
     RayCluster,
-    TaskEnd,
     connect,
     join,
     share_of,
@@ -42,43 +41,28 @@ _AGAIN = 0.25
 """Seconds between two searches for a node."""
 
 
-class ActorHandle(Protocol):
-    """The actor that started a task."""
-
-    def pid(self) -> int | None:
-        """The task's process, once it runs."""
-
-    def look(self) -> TaskEnd | None:
-        """How the task ended; None while it has not."""
-
-    def end(self) -> None:
-        """End the task and its actor."""
-
-
 class RayTask:
     """A handle on a task. `place` starts it on its machine's node and returns the node's address; None: there is no
     node now.
     """
 
     def __init__(
-        self, setup: Setup, place: Callable[[Setup], tuple[ActorHandle, str] | None], host: str | None
+        self, setup: Setup, place: Callable[[Setup], tuple[RayActorHandle, str] | None], host: str | None
     ) -> None:
         """`host` is the address of this host."""
         self._setup, self._place, self._host = setup, place, host
         self._running = False
         self._status: int | None = None
-        self._actor: ActorHandle | None = None
+        self._actor: RayActorHandle | None = None
         self._address = self._refusal = ""
         self._try_to_place()
 
     @property
     def pid(self) -> int | None:
-        """Its process id, if it is on this host and runs already."""
         return self._actor.pid() if self._actor is not None and self._address == self._host else None
 
     @property
     def trouble(self) -> str:
-        """Why it does not run."""
         if self._status is not None or self._running:
             return self._refusal
         machine = self._setup.task.machine
@@ -92,7 +76,6 @@ class RayTask:
         return self._status is not None
 
     def poll(self) -> int | None:
-        """The exit status, or None while the task runs or waits for a node."""
         if self._status is None:
             if self._actor is not None:
                 self._look(self._actor)
@@ -101,7 +84,6 @@ class RayTask:
         return self._status
 
     def kill(self) -> None:
-        """End it, wherever it is."""
         if self._status is None:
             # The reason why it did not run can still be asked for.
             self._refusal = self.trouble
@@ -114,7 +96,7 @@ class RayTask:
         if placed := self._place(self._setup):
             self._actor, self._address = placed
 
-    def _look(self, actor: ActorHandle) -> None:
+    def _look(self, actor: RayActorHandle) -> None:
         self._running = self._running or actor.pid() is not None
         end = actor.look()
         if end is None:

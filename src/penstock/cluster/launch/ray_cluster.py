@@ -303,7 +303,6 @@ class RayActorHandle:
         self._pid, self._end = actor.pid.remote(), actor.wait.remote()
 
     def pid(self) -> int | None:
-        """The task's process, once it runs."""
         if self._ready(self._pid):
             with suppress(self._ray.exceptions.RayError):
                 found: int | None = self._ray.get(self._pid)
@@ -311,7 +310,6 @@ class RayActorHandle:
         return None
 
     def look(self) -> TaskEnd | None:
-        """How the task ended, or None while it runs or has not been started."""
         if not self._ready(self._end):
             return None
         try:

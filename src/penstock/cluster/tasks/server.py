@@ -1,12 +1,13 @@
 """The parameter server: sums gradients and steps."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from penstock.cluster.layout import Setup
+from penstock.cluster.layout import Setup, worker_rank
 from penstock.cluster.member import Member
-from penstock.cluster.server import Begin, Gradients, Shard, ShrinkShard, StepRequest, begun_with, gradients_in, rank_of
+from penstock.cluster.server import Begin, Gradients, Shard, ShrinkShard, StepRequest, begun_with, gradients_in
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
 from penstock.store.parts.requests import checked
@@ -44,10 +45,11 @@ def _opened(member: Member, file: Path) -> Shard:
 
 def serve_shard(endpoint: Endpoint, shard: Shard, world: int) -> None:
     """Serve the `world` workers of a run."""
+    rank_of = partial(worker_rank, world=world, what="send gradients")
 
     def begin(message: Message, sender: str) -> Message:
         asked = checked(message, Begin)
-        if rank_of(sender, world) != 0:
+        if rank_of(sender) != 0:
             raise PenstockError(
                 f"{sender} may not set the first weights: only the first worker may.", code="not-available"
             )
@@ -56,28 +58,28 @@ def serve_shard(endpoint: Endpoint, shard: Shard, world: int) -> None:
 
     def gradients(message: Message, sender: str) -> Message:
         asked = checked(message, Gradients)
-        shard.give(asked.step, rank_of(sender, world), asked.rate, gradients_in(message), asked.more)
+        shard.give(asked.step, rank_of(sender), asked.rate, gradients_in(message), asked.more)
         return Message("taken")
 
     def weights(message: Message, sender: str) -> Message:
-        rank_of(sender, world)
+        rank_of(sender)
         found = shard.after(checked(message, StepRequest).step, _PATIENCE)
         if found is None:
             return Message("wait")
         return Message("weights", arrays=tuple(value.numpy().copy() for value in found))
 
     def squares(message: Message, sender: str) -> Message:
-        rank_of(sender, world)
+        rank_of(sender)
         found = shard.squares(checked(message, StepRequest).step, _PATIENCE)
         return Message("wait") if found is None else Message("squares", {"squares": found})
 
     def shrink(message: Message, sender: str) -> Message:
-        rank_of(sender, world)
+        rank_of(sender)
         asked = checked(message, ShrinkShard)
         return Message("shrunk" if shard.shrink(asked.step, asked.factor) else "wait")
 
     def optimiser(message: Message, sender: str) -> Message:
-        rank_of(sender, world)
+        rank_of(sender)
         states = shard.states()
         arrays = tuple(value.numpy().copy() for state in states for value in state.values())
         return Message("optimiser", {"names": [list(state) for state in states]}, arrays)

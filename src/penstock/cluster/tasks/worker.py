@@ -66,11 +66,9 @@ class ForwardedProgress(Progress):
         self._advanced, self._told = 0, 0.0
 
     def start(self, what: str, total: int, unit: str) -> None:
-        """Forward that a piece of work begins."""
         self._tell(what="start", text=what, amount=total, unit=unit)
 
     def advance(self, amount: int) -> None:
-        """Forward that some of the work is done."""
         with self._changed:
             self._advanced += amount
             if self._untold or time.monotonic() - self._told < _OFTEN:
@@ -79,7 +77,6 @@ class ForwardedProgress(Progress):
         self._tell(what="advance", amount=amount)
 
     def finish(self) -> None:
-        """Forward that the work is done."""
         with self._changed:
             amount, self._advanced = self._advanced, 0
         if amount:
@@ -88,11 +85,9 @@ class ForwardedProgress(Progress):
         self._wait()
 
     def status(self, line: str) -> None:
-        """Forward a line of text about the current state."""
         self._tell(what="status", text=line)
 
     def note(self, sentence: str) -> None:
-        """Forward a note to the user."""
         self.notes.append(sentence)
         self._tell(what="note", text=sentence)
         self._wait()

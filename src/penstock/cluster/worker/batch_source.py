@@ -177,7 +177,6 @@ class PartedSource:
 
     @property
     def typed(self) -> bool:
-        """Whether the graph has several node or edge types."""
         return len(self._parts.partition.book.node_types) > 1 or len(self._parts.edge_types) > 1
 
     def lists(self, options: DrawOptions, *, shared: bool = False) -> ReadableLists:
@@ -198,7 +197,6 @@ class PartedSource:
         )
 
     def whole_lists(self, sampler: str) -> PartedGraph:
-        """The graph for samplers that read whole lists, batch by batch."""
         if self._graph is None:
             parts = self._parts
             self._graph = parted_graph(parts.partition, sampler, parts.owned, parts.lists)
@@ -235,11 +233,9 @@ class PartedLocality:
         self._parts, self._job, self._plain = parts, job, plain
 
     def explanation(self, key: BatchKey) -> SamplingExplanation | None:
-        """The explanation that applies to a batch."""
         return self._parts.explanation_at(key)
 
     def lists(self, explanation: SamplingExplanation) -> dict[EdgeType, ListSource]:
-        """Lists by relation that draw according to an explanation."""
         parts, bias = self._parts, self._job.remote_bias
         reached = ReachedParts(parts.partition.book, parts.owned, parts.lists, self._count)
         plain = self._plain.readable.relations

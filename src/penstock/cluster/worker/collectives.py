@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import Store
 from torch.nn import functional
 
 from penstock.cluster.gpus import own_gpus
+from penstock.cluster.layout import worker_rank
 from penstock.cluster.member import Member
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
@@ -122,24 +123,19 @@ class WireCollective:
             return self._arrays.pop(number)
 
     def _receive(self, message: Message, sender: str) -> Message:
-        kind, _, rank = sender.partition("-")
+        rank = worker_rank(sender, self._world, "send numbers to be summed")
         generation, number = int(message.body["generation"]), int(message.body["number"])
-        if kind != "worker" or not rank.isdecimal() or int(rank) >= self._world or len(message.arrays) != 1:
+        if len(message.arrays) != 1 or message.arrays[0].ndim != 1 or message.arrays[0].dtype not in _KINDS:
+            shapes = ", ".join(f"{each.dtype} {each.shape}" for each in message.arrays) or "nothing"
             raise PenstockError(
-                f"{sender} sent nothing that can be summed: only workers send numbers, one array at a time.",
-                code="malformed-message",
-            )
-        if message.arrays[0].ndim != 1 or message.arrays[0].dtype not in _KINDS:
-            raise PenstockError(
-                f"{sender} sent {message.arrays[0].dtype} {message.arrays[0].shape}: send a flat array.",
-                code="malformed-message",
+                f"{sender} sent {shapes} to be summed: send one flat array at a time.", code="malformed-message"
             )
         with self._changed:
             self._turn_to(generation)
             is_new = self._taken < number <= self._taken + _AHEAD and number not in self._taken_early
             if generation == self._generation and is_new:
                 # Copied: an array from the wire is a view of the message.
-                self._arrays.setdefault(number, {})[int(rank)] = np.array(message.arrays[0])
+                self._arrays.setdefault(number, {})[rank] = np.array(message.arrays[0])
                 self._changed.notify_all()
         return Message("heard")
 
@@ -215,9 +211,7 @@ class WireGroup(StagedSums):
             found = self._collective.take(self._generation, number, _LOOK)
             if found is not None:
                 return found
-            member = self._member
-            over = member.round >= self._generation or member.stopped.is_set() or time.monotonic() > end
-            if over or not member.ask("holds", generation=self._generation).body["holds"]:
+            if time.monotonic() > end or self._member.is_over(self._generation):
                 raise RegroupError("a worker's array did not arrive")
 
 
@@ -484,13 +478,10 @@ class DeviceCollectiveGroup:
             time.sleep(pause)
 
     def _is_over(self) -> bool:
-        member = self._member
-        if member.round >= self._generation or member.stopped.is_set():
-            return True
-        if time.monotonic() - self._asked < _ASK:
-            return False
-        self._asked = time.monotonic()
-        return not member.ask("holds", generation=self._generation).body["holds"]
+        asks = time.monotonic() - self._asked >= _ASK
+        if asks:
+            self._asked = time.monotonic()
+        return self._member.is_over(self._generation, asks)
 
 
 def _padded(numbers: Tensor, world: int, gather: Callable[[list[Tensor], Tensor], None]) -> list[Tensor]:

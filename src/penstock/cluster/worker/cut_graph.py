@@ -149,7 +149,6 @@ class RemoteEdges(EdgeSet):
 
     @property
     def count(self) -> int:
-        """The number of edges in all parts."""
         return self.total
 
 
@@ -172,7 +171,6 @@ class CutGraph(Graph):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts' arrays."""
         return self._size
 
 

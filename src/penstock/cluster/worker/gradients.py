@@ -175,9 +175,6 @@ class AllReduce:
             parameter.grad = None
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
-        """Make one optimiser step with the sum of all workers' gradients; returns the batch's loss, and whether to
-        stop.
-        """
         total, stopping = (loss, asked) if self.group is None else self._summed(self.group, loss, asked)
         if self._may_overflow and not are_finite(self._parameters):
             # A gradient overflowed on some worker: all skip the step, as one that trains alone does.
@@ -258,7 +255,6 @@ class ParameterServers:
             self._begin(session, again)
 
     def step(self, session: Session, loss: float, asked: bool) -> tuple[float, bool]:
-        """Make one step of the servers with all workers' gradients; returns the batch's loss, and whether to stop."""
         with within_kind(GRADIENTS):
             return self._reduced(session, loss, asked)
 
@@ -344,9 +340,6 @@ class ParameterServers:
             answer = self._channels[number].call(Message(kind, {"step": self._step, **more}), self._patience)
             if answer.kind != "wait":
                 return answer
-            if self._member.round >= self._generation or self._member.stopped.is_set() or self._left():
+            # Another worker may have left the round without being lost: its gradients will not come.
+            if self._member.is_over(self._generation):
                 raise RegroupError("the round is over")
-
-    def _left(self) -> bool:
-        """Whether another worker has left the round without being lost: its gradients will not come."""
-        return not self._member.ask("holds", generation=self._generation).body["holds"]

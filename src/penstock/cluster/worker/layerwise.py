@@ -233,6 +233,5 @@ class PartedLevel:
         self._store.push(field, chunk.rows, out.detach().float().cpu().numpy())
 
     def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
-        """The outputs of some vertices."""
         rows: torch.Tensor = self._store.source(f"{node_type}/{self._name}").read(ids, self._device)
         return rows

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from penstock.cluster.worker.worker_group import ReductionMethod
 from penstock.pipeline.loader import Loaded
 from penstock.sampling.parts.requests import batch_messages
+from penstock.train.run_files.events import NoEvents
 from penstock.train.run_files.records import Events, NoRecords
 from penstock.train.session import Session
 from penstock.train.steps.group import DeviceSums
@@ -22,10 +23,11 @@ _LARGE = 1 << 18
 """Pulls of at least so many bytes measure the speed of a link: smaller ones measure latency."""
 
 
-class Observer(NoRecords):
+class Observer(NoRecords, NoEvents):
     """Records for a loop that is measured. CPU time is taken, as processes of one host share its cores.
 
-    A GPU's steps are timed by the clock, from a batch that is ready to computed gradients.
+    A GPU's steps are timed by the clock, from a batch that is ready to computed gradients. Memory is reported with
+    heartbeats.
     """
 
     def __init__(self, skipped: int, device: torch.device) -> None:
@@ -74,12 +76,6 @@ class Observer(NoRecords):
     def reduced(self, seconds: float) -> None:
         """Record the seconds that the current step spent on the reduction."""
         self._reducing = seconds
-
-    def memory(self, resident_mb: float) -> None:
-        """Do nothing: memory is reported with heartbeats."""
-
-    def close(self) -> None:
-        """Do nothing: there is no file to close."""
 
     def found(self) -> dict[str, Any]:
         """The measurements in plain values, of every iteration that went through all stages."""

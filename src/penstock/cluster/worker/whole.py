@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.nn import Parameter
 
+from penstock.cluster.layout import worker_rank
 from penstock.cluster.member import Member
 from penstock.cluster.worker.batch_norm import summing
 from penstock.cluster.worker.collectives import CollectiveGroup
@@ -67,17 +68,14 @@ class PartedCutLists:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def ranks(self, node_type: str, vertices: Array) -> Array:
-        """The workers that compute some vertices."""
         ranges = self._ranges[node_type]
         ends, ranks = np.array([last for _, last, _ in ranges]), np.array([rank for *_, rank in ranges])
         return ranks[np.searchsorted(ends, vertices, "right")]
 
     def numbers(self, node_type: str, original: Array) -> Array:
-        """Numbers in the cut graph of vertices by original number."""
         return self._partition.new_ids(original, node_type)
 
     def names(self, node_type: str, vertices: Array) -> Array:
-        """Original numbers of some vertices."""
         return np.asarray(self._partition.original(node_type)[vertices], np.int64)
 
     def sample(self, number: int, rows: dict[str, Array]) -> MiniBatch:
@@ -105,7 +103,6 @@ class WireListExchange:
         member.endpoint.serve("whole-lists", self._give)
 
     def exchange(self, name: str, lists: Sequence[Sequence[Array]]) -> list[list[Array]]:
-        """Offer each worker its lists; returns what every worker offers to this one."""
         with self._lock:
             self._offered[name] = [[np.ascontiguousarray(each, np.int64) for each in given] for given in lists]
         others = [rank for rank in range(self.world) if rank != self.rank]
@@ -127,14 +124,12 @@ class WireListExchange:
         return [np.array(each, np.int64) for each in answer.arrays]
 
     def _give(self, message: Message, sender: str) -> Message:
-        kind, _, rank = sender.partition("-")
-        if kind != "worker" or not rank.isdecimal() or int(rank) >= self.world:
-            raise PenstockError(f"{sender} may not ask for lists: only workers may.", code="not-permitted")
+        rank = worker_rank(sender, self.world, "ask for lists")
         with self._lock:
             offered = self._offered.get(str(message.body.get("name")))
         if offered is None:
             return Message("later")
-        return Message("whole-lists", {}, tuple(offered[int(rank)]))
+        return Message("whole-lists", {}, tuple(offered[rank]))
 
 
 # Rows from worker to worker over the run's own authenticated and encrypted connections.
@@ -215,10 +210,8 @@ class RowInbox:
             return self.changed.wait_for(lambda: self._arrived > seen, seconds)
 
     def _receive(self, message: Message, sender: str) -> Message:
-        kind, _, rank = sender.partition("-")
+        rank = worker_rank(sender, self._world, "send rows")
         body, places = message.body, message.body["places"]
-        if kind != "worker" or not rank.isdecimal() or int(rank) >= self._world:
-            raise PenstockError(f"{sender} may not send rows: only workers may.", code="not-permitted")
         if not message.arrays or len(places) != len(message.arrays) or not all(map(_are_rows, message.arrays)):
             shapes = ", ".join(f"{rows.dtype} {rows.shape}" for rows in message.arrays) or "nothing"
             raise PenstockError(
@@ -226,7 +219,7 @@ class RowInbox:
                 code="malformed-message",
             )
         generation, position = int(body["generation"]), (int(body["epoch"]), int(body["batch"]))
-        key = _Key(position, int(rank), Tag(bool(body["backward"]), int(body["level"]), int(body["group"])))
+        key = _Key(position, rank, Tag(bool(body["backward"]), int(body["level"]), int(body["group"])))
         with self.changed:
             self._turn_to(generation)
             if generation == self._generation and position >= self._position:
@@ -259,7 +252,6 @@ class WireRowMail:
         self._seen = -1
 
     def begin(self, position: Position) -> None:
-        """Begin a step: later messages belong to it."""
         self._position, self._sent, self._seen = position, [], -1
         self._inbox.begin_step(position)
 
@@ -276,7 +268,6 @@ class WireRowMail:
                 self._sent.append(channel.start(sent, self._patience))
 
     def take(self, rank: int, tag: Tag) -> list[Array] | None:
-        """The rows that a worker has sent."""
         return self._inbox.take(self._position, rank, tag)
 
     def wait(self) -> None:
@@ -365,8 +356,5 @@ class ClusterWholeWorkers:
         self._inbox.begin_round(self._generation())
 
     def _check(self) -> None:
-        member: Member = self._member
-        generation = self._generation()
-        over = member.round >= generation or member.stopped.is_set()
-        if over or not member.ask("holds", generation=generation).body["holds"]:
+        if self._member.is_over(self._generation()):
             raise RegroupError("a worker was lost")

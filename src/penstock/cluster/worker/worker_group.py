@@ -70,11 +70,9 @@ class ClusterWorkerGroup:
         self._evaluated = 0
 
     def share(self, planned: Planned) -> Planned:
-        """This worker's seeds of a batch."""
         return self._split.share(planned)
 
     def reduce_and_step(self, session: Session, loss: float) -> float:
-        """Make a step of all workers."""
         assert self.reduction is not None
         self._share_figures(session)
         total, stopping = self.reduction.step(session, loss, self.was_asked_to_stop())
@@ -93,7 +91,6 @@ class ClusterWorkerGroup:
         self._stopping = stopping
 
     def was_asked_to_stop(self) -> bool:
-        """Whether the controller has asked this worker to stop."""
         return self._member.asked.is_set()
 
     def all_agree(self, own: bool) -> bool:
@@ -107,7 +104,6 @@ class ClusterWorkerGroup:
         return round(float(saying)) == self.world
 
     def normalising(self, session: Session, batch: Batch) -> AbstractContextManager[SharedBatch | None]:
-        """A context for a batch's forward pass, in which it is normalised with all workers' rows."""
         assert self.reduction is not None
         group = self.reduction.group if self.world > 1 else None
         return normalising(None if group is None else shared_batch(session, batch, group, self.rank))
@@ -132,8 +128,6 @@ class ClusterWorkerGroup:
         return Inference(session.model, session.inputs, session.graph, plan, target, session.precision)
 
     def whole(self, session: Session) -> ClusterWholeWorkers:
-        """The workers as training on the whole graph sees them."""
-
         def collective() -> CollectiveGroup | None:
             return None if self.reduction is None or self.world == 1 else self.reduction.group
 
@@ -156,7 +150,6 @@ class ClusterWorkerGroup:
         return self.explained
 
     def gather_optimiser(self, session: Session) -> None:
-        """Fetch the optimiser's state before it is written."""
         assert self.reduction is not None
         self.reduction.gather_optimiser(session)
 
@@ -174,7 +167,6 @@ class ClusterWorkerGroup:
             self._pause()
 
     def barrier(self, name: str) -> None:
-        """Wait until all workers of the round have arrived."""
         while True:
             kind = self._member.ask("barrier", generation=self.generation, name=name).kind
             if kind == "go":
@@ -185,7 +177,7 @@ class ClusterWorkerGroup:
 
     def holds(self) -> bool:
         """Whether the round is still current, and nothing that the workers share was lost."""
-        return bool(self._member.ask("holds", generation=self.generation).body["holds"])
+        return self._member.holds(self.generation)
 
     def _share_figures(self, session: Session) -> None:
         """Average the buffers of a user's module (running statistics), which each worker has

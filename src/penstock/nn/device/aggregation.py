@@ -57,14 +57,38 @@ def aggregate_joined(
 
 def normalised_sum(block: DeviceBlock, x: Tensor) -> Tensor:
     """GCN's sum over the list and the vertex itself, divided by the root of both ends' degrees + 1."""
+    return scaled(block, x, *_roots(block))
+
+
+def normalised_joined(
+    block: DeviceBlock, x: Tensor | TableRows | Rectified, dtype: torch.dtype | None = None
+) -> Tensor:
+    """[num_dst, width + BEHIND]: `normalised_sum`, a one and zeros side by side (`aggregate_joined`)."""
+    read, write, own = _roots(block)
+    if isinstance(x, TableRows):
+        mine = Own(x.table, own, x.ids[: block.num_dst])
+        given = destination_lists(block), x.table, _weights(block), read, write, mine
+        return gather(*given, ids=x.ids, out_dtype=dtype, behind=BEHIND, direct=x.direct)
+    rows, kept = (x.rows, x.kept) if isinstance(x, Rectified) else (x, None)
+    return cast(Tensor, cast(Any, _Gather).apply(rows, block, read, write, own, BEHIND, kept))
+
+
+def _roots(block: DeviceBlock) -> tuple[Scale, Scale, Tensor]:
+    """GCN's factors of what is read, of sums, and of the vertex itself.
+
+    Where lists hold vertices instead of rows, `derived["vertex_totals"]` has the totals of all of them.
+    """
     if "roots" not in block.derived:
-        totals = known_totals(block, block.num_src)
+        vertices = block.derived.get("vertex_totals")
+        totals = known_totals(block, block.num_dst if vertices is not None else block.num_src)
         roots = torch.rsqrt(totals + 1)
         own = roots[: block.num_dst]
         estimated = block.weights is None
         write = Scale(own * totals[: block.num_dst], mean=True) if estimated else Scale(own)
-        block.derived["roots"] = Scale(roots), write, own * own
-    return scaled(block, x, *block.derived["roots"])
+        read = Scale(roots if vertices is None else torch.rsqrt(vertices + 1))
+        block.derived["roots"] = read, write, own * own
+    found: tuple[Scale, Scale, Tensor] = block.derived["roots"]
+    return found
 
 
 def scaled(block: DeviceBlock, x: Tensor, read: Scale | None, write: Scale | None, own: Tensor | None) -> Tensor:
@@ -96,20 +120,28 @@ def _scale(block: DeviceBlock, reduce: str) -> Scale | None:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, block: DeviceBlock, read: Scale | None, write: Scale | None, own: Tensor | None
+        ctx: Any,
+        x: Tensor,
+        block: DeviceBlock,
+        read: Scale | None,
+        write: Scale | None,
+        own: Tensor | None,
+        behind: int = 0,
+        kept: KeptRows | None = None,
     ) -> Tensor:
-        ctx.block, ctx.rows, ctx.scales = block, len(x), (read, write, own)
+        ctx.block, ctx.shape, ctx.scales, ctx.kept = block, x.shape, (read, write, own), kept
         mine = None if own is None else Own(x[: block.num_dst], own)
-        return gather(destination_lists(block), x, _weights(block), read, write, mine)
+        return gather(destination_lists(block), x, _weights(block), read, write, mine, behind=behind)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.needs_input_grad[0]:
-            return (None,) * 5
-        read, write, own = ctx.scales
+            return (None,) * 7
+        (read, write, own), (rows, width) = ctx.scales, ctx.shape
+        grad = grad[:, :width]
         mine = None if own is None else Own(grad, own)
-        return _return_rows(ctx.block, ctx.rows, read, write, mine, grad), None, None, None, None
+        return _return_rows(ctx.block, rows, read, write, mine, grad, ctx.kept), *(None,) * 6
 
 
 class _GatherBeside(torch.autograd.Function):

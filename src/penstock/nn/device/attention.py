@@ -8,156 +8,258 @@ from torch.autograd.function import once_differentiable
 
 from penstock.nn.device.gather import destination_lists, source_lists
 from penstock.sampling.device.block import DeviceBlock
-from penstock.traced import launches
+from penstock.traced import is_traced, launches
+
+ALIGNED = 8
+"""Columns of a product are a multiple of it, so that its rows begin where a thread can read 16 bytes of any type."""
 
 
 def attend(
-    block: DeviceBlock, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None
+    block: DeviceBlock, of_src: Tensor, of_dst: Tensor, values: Tensor, slope: float, kept: Tensor | None, loops: bool
 ) -> Tensor:
     """GAT: scores leaky(of_src[source] + of_dst[destination]), both [rows, heads]."""
-    return cast(Tensor, cast(Any, _Additive).apply(of_src, of_dst, values, block, slope, kept))
+    return cast(Tensor, cast(Any, _Additive).apply(of_src, of_dst, values, block, slope, kept, loops))
 
 
 def attend_jointly(
-    block: DeviceBlock, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None
+    block: DeviceBlock, left: Tensor, right: Tensor, direction: Tensor, slope: float, kept: Tensor | None, loops: bool
 ) -> Tensor:
     """GATv2: scores direction[h] . leaky(left[source] + right[destination]), values `left`."""
-    return cast(Tensor, cast(Any, _Joint).apply(left, right, direction, block, slope, kept))
+    return cast(Tensor, cast(Any, _Joint).apply(left, right, direction, block, slope, kept, loops))
+
+
+def attend_joined(
+    block: DeviceBlock, joined: Tensor, heads: int, size: int, slope: float, kept: Tensor | None, loops: bool
+) -> Tensor:
+    """GAT of [num_src, heads * size + 2 * heads + room]: values, their scores as sources and as destinations.
+
+    One product computes all of them, and its gradient is one matrix.
+    """
+    return cast(Tensor, cast(Any, _Joined).apply(joined, heads, size, block, slope, kept, loops))
 
 
 class _Additive(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, of_src: Tensor, of_dst: Tensor, values: Tensor, block: DeviceBlock, slope: float, kept: Tensor | None
+        ctx: Any,
+        of_src: Tensor,
+        of_dst: Tensor,
+        values: Tensor,
+        block: DeviceBlock,
+        slope: float,
+        kept: Tensor | None,
+        loops: bool,
     ) -> Tensor:
-        attention = _Attention(block, values, of_src.shape[1], slope, False, kept)
+        heads = of_src.shape[1]
+        launcher = _Launcher(block, values.detach().contiguous(), heads, values.shape[1] // heads, slope, kept, loops)
         scores = of_src.contiguous(), of_dst.contiguous(), None
-        out, shares = attention.forward(*scores)
-        ctx.attention = attention
-        ctx.save_for_backward(scores[0], scores[1], shares)
+        out, norms = launcher.forward(*scores)
+        ctx.launcher = launcher
+        ctx.save_for_backward(*scores[:2], out, norms)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        of_src, of_dst, shares = ctx.saved_tensors
-        out_src, out_dst = torch.empty_like(of_src), torch.empty_like(of_dst)
-        grad = grad.contiguous()
-        of_score = ctx.attention.by_destination(of_src, of_dst, None, shares, grad, out_dst, None)
-        out = ctx.attention.by_source(len(of_src), of_dst, None, shares, of_score, grad, out_src)
-        return out_src, out_dst, out, None, None, None
+        of_src, of_dst, out, norms = ctx.saved_tensors
+        launcher, grad = ctx.launcher, grad.contiguous()
+        made = torch.empty_like(launcher.values), torch.empty_like(of_src), torch.empty_like(of_dst)
+        of_score = launcher.by_source(of_src, of_dst, None, norms, grad, out, *made[:2])
+        launcher.sum_scores(*of_score, made[2])
+        return made[1], made[2], made[0], None, None, None, None
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        joined: Tensor,
+        heads: int,
+        size: int,
+        block: DeviceBlock,
+        slope: float,
+        kept: Tensor | None,
+        loops: bool,
+    ) -> Tensor:
+        joined = joined.detach().contiguous()
+        ctx.launcher = launcher = _Launcher(block, joined, heads, size, slope, kept, loops)
+        out, norms = launcher.forward(*_scores(joined, heads, size), None)
+        ctx.save_for_backward(out, norms)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        out, norms = ctx.saved_tensors
+        launcher, grad = ctx.launcher, grad.contiguous()
+        shape = launcher.heads, launcher.size
+        made = torch.empty_like(launcher.values)
+        out_src, out_dst = _scores(made, *shape)
+        behind = made.shape[1] - shape[0] * (shape[1] + 1)
+        given = *_scores(launcher.values, *shape), None, norms, grad, out
+        of_score = launcher.by_source(*given, made, out_src, behind)
+        launcher.sum_scores(*of_score, out_dst)
+        return made, None, None, None, None, None, None
+
+
+def _scores(joined: Tensor, heads: int, size: int) -> tuple[Tensor, Tensor]:
+    """The columns of scores as sources, and as destinations."""
+    first = heads * size
+    return joined[:, first : first + heads], joined[:, first + heads : first + 2 * heads]
 
 
 class _Joint(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, left: Tensor, right: Tensor, direction: Tensor, block: DeviceBlock, slope: float, kept: Tensor | None
+        ctx: Any,
+        left: Tensor,
+        right: Tensor,
+        direction: Tensor,
+        block: DeviceBlock,
+        slope: float,
+        kept: Tensor | None,
+        loops: bool,
     ) -> Tensor:
-        attention = _Attention(block, left, len(direction), slope, True, kept)
+        heads, size = direction.shape
+        launcher = _Launcher(block, left.detach().contiguous(), heads, size, slope, kept, loops, joint=True)
         right, direction = right.contiguous(), direction.contiguous()
-        out, shares = attention.forward(None, right, direction)
-        ctx.attention = attention
-        ctx.save_for_backward(right, direction, shares)
+        out, norms = launcher.forward(None, right, direction)
+        ctx.launcher = launcher
+        ctx.save_for_backward(right, direction, out, norms)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        right, direction, shares = ctx.saved_tensors
-        out_right, grad = torch.empty_like(right), grad.contiguous()
-        # Each row has its part of the direction's gradient; these are added in one order.
-        parts = torch.empty(right.shape, dtype=shares.dtype, device=right.device)
-        of_score = ctx.attention.by_destination(None, right, direction, shares, grad, out_right, parts)
-        out = None
-        if ctx.needs_input_grad[0]:
-            out = ctx.attention.by_source(ctx.attention.rows, right, direction, shares, of_score, grad, None)
+        right, direction, out, norms = ctx.saved_tensors
+        launcher, grad = ctx.launcher, grad.contiguous()
+        made = torch.empty_like(launcher.values)
+        of_score = launcher.by_source(None, right, direction, norms, grad, out, made, None)
+        out_right, parts = launcher.by_destination(right, direction, *of_score)
+        # Some rows' parts of the direction's gradient each; these are added in one order.
         out_direction = parts.sum(dim=0).view(direction.shape).to(direction.dtype)
-        return out, out_right, out_direction, None, None, None
+        return made, out_right, out_direction, None, None, None, None
 
 
-class _Attention:
+class _Launcher:
     """The launches that both kinds of attention make on one block."""
 
     def __init__(
-        self, block: DeviceBlock, values: Tensor, heads: int, slope: float, joint: bool, kept: Tensor | None
+        self,
+        block: DeviceBlock,
+        values: Tensor,
+        heads: int,
+        size: int,
+        slope: float,
+        kept: Tensor | None,
+        loops: bool,
+        joint: bool = False,
     ) -> None:
-        self.block, self.values, self.rows = block, values.detach().contiguous(), len(values)
+        self.block, self.values, self.heads, self.size = block, values, heads, size
         self._kept = None if kept is None else kept.contiguous()
-        self._double = values.dtype == torch.float64
-        size = values.shape[1] // heads
-        columns, room = 1 << max(0, (size - 1).bit_length()), 1 << (heads - 1).bit_length()
-        self._sizes: dict[str, Any] = {
-            "SLOPE": slope,
-            "HEADS": heads,
-            "SIZE": size,
-            "JOINT": joint,
-            # Threads per row, four values each, and some 2,048 values per tile.
-            "BLOCK_E": max(2, min(16, 2048 // (columns * room))),
-            "num_warps": max(1, min(4, columns * room // 128)),
-            "BLOCK_H": room,
-            "BLOCK_C": columns,
-        }
+        self._tile = _tile_of(heads, size, values)
+        self._sizes = {"SLOPE": slope, "JOINT": joint, "LOOPS": loops, "X_STRIDE": values.stride(0)}
 
     def forward(self, of_src: Tensor | None, of_dst: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The output rows, and the attention coefficients."""
-        lists, device = destination_lists(self.block), self.values.device
-        weights: Any = self.block.weights
-        out = self.values.new_empty(lists.rows, self.values.shape[1])
-        number = torch.float64 if self._double else torch.float32
-        shares = torch.empty(len(lists.indices), self._sizes["HEADS"], dtype=number, device=device)
-        given = lists.indptr, lists.indices, weights, self._kept, self.values, of_src, of_dst, direction
-        if out.numel() and launches(*given, shares, out, rows=len(lists.indices), of=self.values):
+        """The output rows, and for each of them the highest score, 1 / the sum of powers, and room."""
+        lists, values, weights = destination_lists(self.block), self.values, cast(Any, self.block.weights)
+        out = values.new_empty(lists.rows, self.heads * self.size)
+        norms = torch.empty(lists.rows, 3, self.heads, dtype=_sum_type(values), device=values.device)
+        given = lists.indptr, lists.indices, weights, self._kept, values, of_src, of_dst, direction, norms, out
+        if out.numel() and launches(*given, rows=len(lists.indices), of=values):
             from penstock.nn.device import attention_kernels as kernels
 
-            kernels.attend_rows[(lists.rows,)](*given, shares, out, **self._sizes, NUMBER=_number(self._double))
-        return out, shares
+            kernels.attend_rows[(lists.rows,)](*given, **self._sizes, **self._tile, SCORE_STRIDE=of_dst.stride(0))
+        return out, norms
 
-    def by_destination(
+    def by_source(
         self,
         of_src: Tensor | None,
         of_dst: Tensor,
         direction: Tensor | None,
-        shares: Tensor,
+        norms: Tensor,
         grad: Tensor,
-        out_dst: Tensor,
-        out_direction: Tensor | None,
-    ) -> Tensor:
-        """Gradients of the scores; those of the destinations' part and of the direction are written to the outs."""
-        lists, of_score = destination_lists(self.block), torch.empty_like(shares)
-        given = lists.indptr, lists.indices, self._kept, self.values, of_src, of_dst, direction, shares, grad
-        outs = of_score, out_dst, out_direction
-        if grad.numel() and launches(*given, *outs, rows=len(lists.indices), of=self.values):
+        out: Tensor,
+        out_values: Tensor,
+        out_src: Tensor | None,
+        behind: int = 0,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The gradients of the edges' scores and of the rows' own; those of the values and of the sources' scores are
+        written to the outs, the latter followed by `behind` zeros.
+        """
+        rows, targets, tile = len(self.values), self.block.num_dst, self._tile
+        lists, weights = source_lists(self.block, rows), cast(Any, self.block.weights)
+        of_score = norms.new_empty(len(lists.indices), self.heads)
+        of_loop = norms.new_empty(targets, self.heads) if self._sizes["LOOPS"] else None
+        if grad.numel() and launches(grad, out, norms):
             from penstock.nn.device import attention_kernels as kernels
 
-            kernels.return_to_destinations[(lists.rows,)](*given, *outs, **self._sizes, NUMBER=_number(self._double))
-        return of_score
-
-    def by_source(
-        self,
-        rows: int,
-        of_dst: Tensor,
-        direction: Tensor | None,
-        shares: Tensor,
-        of_score: Tensor,
-        grad: Tensor,
-        out_src: Tensor | None,
-    ) -> Tensor:
-        """The gradient of the values, including the part through the scores; GAT's for the sources is written to the
-        out.
-        """
-        lists, out = source_lists(self.block, rows), torch.empty_like(self.values)
-        given = lists.indptr, lists.indices, lists.edges, self._kept, self.values, of_dst, direction
-        if out.numel() and launches(*given, shares, of_score, out, out_src, rows=len(lists.indices), of=grad):
+            rows_of = max(1, 1024 // (tile["BLOCK_H"] * tile["BLOCK_C"]))
+            shape = {name: tile[name] for name in ("HEADS", "SIZE", "NUMBER", "BLOCK_H", "BLOCK_C")}
+            kernels.mean_gradients[(-(-targets // rows_of),)](grad, out, norms, targets, **shape, BLOCK_R=rows_of)
+        read = lists.indptr, lists.indices, lists.edges, weights, self._kept, self.values, of_src, of_dst, direction
+        outs = of_score, of_loop, out_values, out_src
+        if out_values.numel() and launches(*read, norms, *outs, rows=len(lists.indices), of=grad):
             from penstock.nn.device import attention_kernels as kernels
 
             kernels.return_to_sources[(rows,)](
-                *given, shares, of_score, grad, out, out_src, **self._sizes, NUMBER=_number(self._double)
+                *read, norms, grad, *outs, targets, **self._sizes, **tile, SCORE_STRIDE=of_dst.stride(0), BEHIND=behind
             )
-        return out
+        return of_score, of_loop
+
+    def sum_scores(self, of_score: Tensor, of_loop: Tensor | None, out_dst: Tensor) -> None:
+        """GAT's gradient of the destinations' scores."""
+        lists, tile = destination_lists(self.block), self._tile
+        if out_dst.numel() and launches(lists.indptr, of_score, of_loop, out_dst):
+            from penstock.nn.device import attention_kernels as kernels
+
+            sizes = {"HEADS": self.heads, "SCORE_STRIDE": out_dst.stride(0), "NUMBER": tile["NUMBER"]}
+            tiles = {"BLOCK_R": 32, "BLOCK_E": 8, "BLOCK_H": tile["BLOCK_H"]}
+            grid = (-(-lists.rows // 32),)
+            kernels.sum_scores[grid](lists.indptr, of_score, of_loop, out_dst, lists.rows, **sizes, **tiles)
+
+    def by_destination(
+        self, right: Tensor, direction: Tensor, of_score: Tensor, of_loop: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """GATv2's gradient of `right`, and parts that add up to that of `direction`."""
+        lists, out = destination_lists(self.block), torch.empty_like(right)
+        programs = -(-lists.rows // _TOGETHER)
+        parts = of_score.new_empty(programs, self.heads * self.size)
+        given = lists.indptr, lists.indices, self.values, right, direction, of_score, of_loop, out, parts
+        if programs and launches(*given, rows=len(lists.indices), of=self.values):
+            from penstock.nn.device import attention_kernels as kernels
+
+            sizes = {name: self._sizes[name] for name in ("SLOPE", "X_STRIDE")}
+            kernels.return_to_destinations[(programs,)](*given, lists.rows, **sizes, **self._tile, BLOCK_R=_TOGETHER)
+        return out, parts
 
 
-def _number(double: bool) -> Any:
-    """The dtype of sums in Triton."""
+_TOGETHER = 16
+"""Rows whose sums a program adds up."""
+
+
+def _tile_of(heads: int, size: int, values: Tensor) -> dict[str, Any]:
+    """A tile for rows of so many heads: threads for every four values of a row, and some 2,048 values in all."""
+    columns, room = 1 << max(0, (size - 1).bit_length()), 1 << (heads - 1).bit_length()
+    return {
+        "HEADS": heads,
+        "SIZE": size,
+        "BLOCK_E": max(2, min(16, 2048 // (columns * room))),
+        "BLOCK_H": room,
+        "BLOCK_C": columns,
+        "NUMBER": _number(values),
+        "num_warps": max(1, min(4, columns * room // 128)),
+    }
+
+
+def _sum_type(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _number(x: Tensor) -> Any:
+    """The dtype of sums in Triton; None under a trace, which needs no Triton."""
+    if is_traced():
+        return None
     import triton.language as tl
 
-    return tl.float64 if double else tl.float32
+    return tl.float64 if x.dtype == torch.float64 else tl.float32

@@ -1,9 +1,14 @@
-"""Kernels of attention on a GPU: softmax over each list, then the weighted sum. A program handles one list.
+"""Kernels of attention on a GPU: softmax over each list and the weighted sum, in one pass for each direction.
 
-Tiles are [heads, edges, columns of a head], so that sums over edges stay in registers. One value per edge and head is
-kept for the backward pass. A list is read twice where a sum over it must be known first; what the first pass computed
-is computed again rather than kept. JOINT is GATv2: scores direction . leaky(left[j] + right[i]), values are `left`, and
-`of_dst` is right; without it GAT: scores leaky(of_src[j] + of_dst[i]).
+Tiles are [heads, edges, columns of a head], so that sums over edges stay in registers. Forward, a list's rows are read
+once: sums that were weighted by a smaller maximum are scaled down when a larger one is found. Backward, coefficients
+are computed again from the list's maximum and sum. `norms` [rows, 3, heads] are each list's highest score, 1 / the sum
+of its powers, and what backward needs: the product of the row's output and its gradient, which is the mean of its
+edges' gradients. LOOPS: a destination is one more neighbour of itself, and entries of its own list that name it do not
+count.
+
+JOINT is GATv2: scores direction . leaky(left[j] + right[i]), values are `left`, and `of_dst` is right; without it GAT:
+scores leaky(of_src[j] + of_dst[i]). Rows of values are X_STRIDE apart, scores SCORE_STRIDE.
 """
 
 import triton
@@ -20,242 +25,330 @@ def attend_rows(
     of_src,
     of_dst,
     direction,
-    shares,
+    norms,
     out,
     SLOPE: tl.constexpr,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     JOINT: tl.constexpr,
+    LOOPS: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    SCORE_STRIDE: tl.constexpr,
     NUMBER: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """shares = w * exp(score) / sum of w * exp(score) over row i's list; out[i] = sum of shares * kept * values."""
+    """out[i] = sum of share * kept * values over row i's list, share = w * exp(score) / sum of w * exp(score)."""
     i = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
-    mine = own_part(of_dst, i, h, c, HEADS, SIZE, JOINT, NUMBER)
-    towards = own_part(direction, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
+    mine = own_part(of_dst, i, SCORE_STRIDE, h, c, HEADS, SIZE, JOINT, NUMBER)
+    towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
     highest = tl.full((BLOCK_H,), float("-inf"), NUMBER)
     total = tl.zeros((BLOCK_H,), NUMBER)
+    result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+    if LOOPS:
+        result = own_part(values, i, X_STRIDE, h, c, HEADS, SIZE, True, NUMBER)
+        near = mine if JOINT else own_part(of_src, i, SCORE_STRIDE, h, c, HEADS, SIZE, False, NUMBER)
+        under = (result if JOINT else near) + mine
+        highest = tl.sum(leaky(under, SLOPE, NUMBER) * (towards if JOINT else 1), axis=1)
+        total = tl.full((BLOCK_H,), 1, NUMBER)
     k = start
     while k < stop:
         e = k + tl.arange(0, BLOCK_E)
-        valid = e < stop
-        j = tl.load(indices + e, mask=valid, other=0)
-        rows = head_rows(values, j, valid, h, c, HEADS, SIZE, NUMBER) if JOINT else mine
-        score = edge_scores(rows, of_src, mine, towards, j, valid, h, SLOPE, HEADS, JOINT, NUMBER)
+        inside = e < stop
+        j = tl.load(indices + e, mask=inside, other=0)
+        valid = inside & (j != i) if LOOPS else inside
+        rows = head_rows(values, j, X_STRIDE, valid, h, c, HEADS, SIZE, NUMBER)
+        if JOINT:
+            score = tl.sum(leaky(rows + mine[:, None, :], SLOPE, NUMBER) * towards[:, None, :], axis=2)
+        else:
+            score = leaky(row_scores(of_src, j, SCORE_STRIDE, valid, h, HEADS, NUMBER) + mine, SLOPE, NUMBER)
         score = tl.where(valid[None, :], score, float("-inf"))
         top = tl.maximum(highest, tl.max(score, axis=1))
         part = tl.exp(score - top[:, None])
         if weights is not None:
             part *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
-        total = total * tl.exp(highest - top) + tl.sum(part, axis=1)
+        before = tl.exp(highest - top)
+        total = total * before + tl.sum(part, axis=1)
+        if kept is not None:
+            part *= row_scores(kept, e, HEADS, valid, h, HEADS, NUMBER)
+        result = result * before[:, None] + tl.sum(part[:, :, None] * rows, axis=1)
         highest = top
         k += BLOCK_E
     share_of = tl.where(total > 0, 1 / tl.where(total > 0, total, 1), 0)
-    result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-    k = start
-    while k < stop:
-        e = k + tl.arange(0, BLOCK_E)
-        valid = e < stop
-        j = tl.load(indices + e, mask=valid, other=0)
-        rows = head_rows(values, j, valid, h, c, HEADS, SIZE, NUMBER)
-        score = edge_scores(rows, of_src, mine, towards, j, valid, h, SLOPE, HEADS, JOINT, NUMBER)
-        share = tl.exp(score - highest[:, None]) * share_of[:, None]
-        if weights is not None:
-            share *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
-        at, held = edge_places(e, valid, h, HEADS)
-        tl.store(shares + at, share, mask=held)
-        if kept is not None:
-            share *= tl.load(kept + at, mask=held, other=0).to(NUMBER)
-        result += tl.sum(tl.where(valid[None, :], share, 0)[:, :, None] * rows, axis=1)
-        k += BLOCK_E
-    store_rows(out, i, result, h, c, HEADS, SIZE)
+    store_rows(out, i, result * share_of[:, None], HEADS * SIZE, h, c, HEADS, SIZE)
+    at = norms + i.to(tl.int64) * (3 * HEADS) + h
+    tl.store(at, tl.where(total > 0, highest, 0), mask=h < HEADS)
+    tl.store(at + HEADS, share_of, mask=h < HEADS)
 
 
-@triton.jit
-def return_to_destinations(
+@triton.jit(do_not_specialize=["rows"])
+def mean_gradients(
+    grad,
+    out,
+    norms,
+    rows,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    NUMBER: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """norms[i, 2] = grad[i] . out[i], head by head: the mean of the gradients of its edges' coefficients."""
+    i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
+    given = head_rows(grad, i, HEADS * SIZE, i < rows, h, c, HEADS, SIZE, NUMBER)
+    result = tl.sum(given * head_rows(out, i, HEADS * SIZE, i < rows, h, c, HEADS, SIZE, NUMBER), axis=2)
+    at = norms + i[None, :].to(tl.int64) * (3 * HEADS) + 2 * HEADS + h[:, None]
+    tl.store(at, result, mask=(i < rows)[None, :] & (h < HEADS)[:, None])
+
+
+@triton.jit(do_not_specialize=["targets"])
+def return_to_sources(
     indptr,
     indices,
+    edges,
+    weights,
     kept,
     values,
     of_src,
     of_dst,
     direction,
-    shares,
+    norms,
     grad,
     of_score,
-    out_dst,
-    out_direction,
-    SLOPE: tl.constexpr,
-    HEADS: tl.constexpr,
-    SIZE: tl.constexpr,
-    JOINT: tl.constexpr,
-    NUMBER: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """Gradients through row i's softmax: of its edges' scores (GAT: of the sums inside the leaky ReLU), of its own part
-    of them, and this row's part of the gradient of `direction`.
-    """
-    i = tl.program_id(0)
-    h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
-    start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
-    mine = own_part(of_dst, i, h, c, HEADS, SIZE, JOINT, NUMBER)
-    towards = own_part(direction, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
-    given = own_part(grad, i, h, c, HEADS, SIZE, True, NUMBER)
-    slope = tl.full((1, 1, 1), SLOPE, NUMBER)
-    mean = tl.zeros((BLOCK_H,), NUMBER)
-    k = start
-    while k < stop:
-        e = k + tl.arange(0, BLOCK_E)
-        valid = e < stop
-        j = tl.load(indices + e, mask=valid, other=0)
-        rows = head_rows(values, j, valid, h, c, HEADS, SIZE, NUMBER)
-        share, dot = share_and_dot(rows, given, shares, kept, e, valid, h, HEADS, NUMBER)
-        mean += tl.sum(share * dot, axis=1)
-        k += BLOCK_E
-    total = tl.zeros((BLOCK_H,), NUMBER)
-    total_own = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-    total_direction = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
-    k = start
-    while k < stop:
-        e = k + tl.arange(0, BLOCK_E)
-        valid = e < stop
-        j = tl.load(indices + e, mask=valid, other=0)
-        rows = head_rows(values, j, valid, h, c, HEADS, SIZE, NUMBER)
-        share, dot = share_and_dot(rows, given, shares, kept, e, valid, h, HEADS, NUMBER)
-        of_edge = share * (dot - mean[:, None])
-        at, held = edge_places(e, valid, h, HEADS)
-        if JOINT:
-            under = rows + mine[:, None, :]
-            leaked = of_edge[:, :, None] * tl.where(under > 0, tl.full((1, 1, 1), 1, NUMBER), slope)
-            total_own += tl.sum(leaked, axis=1) * towards
-            total_direction += tl.sum(leaked * under, axis=1)
-        else:
-            under = tl.load(of_src + j[None, :].to(tl.int64) * HEADS + h[:, None], mask=held, other=0).to(NUMBER)
-            flat = under + mine <= 0
-            of_edge *= tl.where(flat, tl.full((1, 1), SLOPE, NUMBER), tl.full((1, 1), 1, NUMBER))
-            total += tl.sum(of_edge, axis=1)
-        tl.store(of_score + at, of_edge, mask=held)
-        k += BLOCK_E
-    if JOINT:
-        store_rows(out_dst, i, total_own, h, c, HEADS, SIZE)
-        store_rows(out_direction, i, total_direction, h, c, HEADS, SIZE)
-    else:
-        tl.store(out_dst + i.to(tl.int64) * HEADS + h, total.to(out_dst.dtype.element_ty), mask=h < HEADS)
-
-
-@triton.jit
-def return_to_sources(
-    indptr,
-    indices,
-    edges,
-    kept,
-    values,
-    of_dst,
-    direction,
-    shares,
-    of_score,
-    grad,
+    of_loop,
     out,
     out_src,
+    targets,
     SLOPE: tl.constexpr,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     JOINT: tl.constexpr,
+    LOOPS: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    SCORE_STRIDE: tl.constexpr,
+    BEHIND: tl.constexpr,
     NUMBER: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """By source j: out[j] = sum of share * kept * grad[i] over its destinations i, and the gradient
-    through the scores.
+    """By source j: out[j] = sum of share * kept * grad[i] over its destinations i, GATv2's with what comes through the
+    scores. of_score[e] = the gradient of edge e's score (GAT: of the sum inside the leaky ReLU), of_loop[j] that of the
+    row's own, out_src[j] = GAT's sum of them, followed by BEHIND zeros.
     """
     source = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     start, stop = tl.load(indptr + source), tl.load(indptr + source + 1)
-    mine = own_part(values, source, h, c, HEADS, SIZE, True, NUMBER)
-    towards = own_part(direction, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
-    slope = tl.full((1, 1, 1), SLOPE, NUMBER)
+    mine = own_part(values, source, X_STRIDE, h, c, HEADS, SIZE, True, NUMBER)
+    near = mine if JOINT else own_part(of_src, source, SCORE_STRIDE, h, c, HEADS, SIZE, False, NUMBER)
+    towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, JOINT, NUMBER)
     total = tl.zeros((BLOCK_H,), NUMBER)
     result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+    if LOOPS:
+        me = source + tl.arange(0, 1)
+        of_own, own_added = edge_gradients(
+            me, me, me < targets, None, None, mine, near, towards, of_dst, norms, grad, h, c,
+            SLOPE, HEADS, SIZE, JOINT, SCORE_STRIDE, NUMBER,
+        )  # fmt: skip
+        result += own_added
+        total += tl.sum(of_own, axis=1)
+        read = (h < HEADS)[:, None] & (me < targets)[None, :]
+        tl.store(of_loop + me[None, :].to(tl.int64) * HEADS + h[:, None], of_own, mask=read)
     k = start
     while k < stop:
         p = k + tl.arange(0, BLOCK_E)
-        valid = p < stop
-        i = tl.load(indices + p, mask=valid, other=0)
-        e = tl.load(edges + p, mask=valid, other=0)
-        at, held = edge_places(e, valid, h, HEADS)
-        share = tl.load(shares + at, mask=held, other=0)
-        if kept is not None:
-            share *= tl.load(kept + at, mask=held, other=0).to(NUMBER)
-        of_edge = tl.load(of_score + at, mask=held, other=0)
-        added = share[:, :, None] * head_rows(grad, i, valid, h, c, HEADS, SIZE, NUMBER)
-        if JOINT:
-            under = mine[:, None, :] + head_rows(of_dst, i, valid, h, c, HEADS, SIZE, NUMBER)
-            steep = tl.where(under > 0, tl.full((1, 1, 1), 1, NUMBER), slope)
-            added += of_edge[:, :, None] * steep * towards[:, None, :]
-        else:
-            total += tl.sum(of_edge, axis=1)
-        result += tl.sum(added, axis=1)
+        inside = p < stop
+        i = tl.load(indices + p, mask=inside, other=0)
+        e = tl.load(edges + p, mask=inside, other=0)
+        valid = inside & (i != source) if LOOPS else inside
+        of_edge, added = edge_gradients(
+            i, e, valid, weights, kept, mine, near, towards, of_dst, norms, grad, h, c,
+            SLOPE, HEADS, SIZE, JOINT, SCORE_STRIDE, NUMBER,
+        )  # fmt: skip
+        result += added
+        total += tl.sum(of_edge, axis=1)
+        held = (h < HEADS)[:, None] & inside[None, :]
+        tl.store(of_score + e[None, :].to(tl.int64) * HEADS + h[:, None], of_edge, mask=held)
         k += BLOCK_E
-    store_rows(out, source, result, h, c, HEADS, SIZE)
+    store_rows(out, source, result, X_STRIDE, h, c, HEADS, SIZE)
     if not JOINT:
-        tl.store(out_src + source.to(tl.int64) * HEADS + h, total.to(out_src.dtype.element_ty), mask=h < HEADS)
+        at = out_src + source.to(tl.int64) * SCORE_STRIDE
+        tl.store(at + h, total.to(out_src.dtype.element_ty), mask=h < HEADS)
+        for behind in tl.static_range(0, BEHIND):
+            tl.store(at + HEADS + behind, 0.0)
 
 
 @triton.jit
-def own_part(x, row, h, c, HEADS: tl.constexpr, SIZE: tl.constexpr, BY_COLUMN: tl.constexpr, NUMBER: tl.constexpr):
+def edge_gradients(
+    i, e, valid, weights, kept, mine, near, towards, of_dst, norms, grad, h, c,
+    SLOPE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, JOINT: tl.constexpr, SCORE_STRIDE: tl.constexpr,
+    NUMBER: tl.constexpr,
+):  # fmt: skip
+    """[heads, edges]: gradients of the scores of a source's edges e to rows i; [heads, columns]: the sum of what they
+    add to the gradient of its values.
+    """
+    given = head_rows(grad, i, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER)
+    if JOINT:
+        under = near[:, None, :] + head_rows(of_dst, i, SCORE_STRIDE, valid, h, c, HEADS, SIZE, NUMBER)
+        score = tl.sum(leaky(under, SLOPE, NUMBER) * towards[:, None, :], axis=2)
+    else:
+        under = near + row_scores(of_dst, i, SCORE_STRIDE, valid, h, HEADS, NUMBER)
+        score = leaky(under, SLOPE, NUMBER)
+    highest = row_scores(norms, i, 3 * HEADS, valid, h, HEADS, NUMBER)
+    share_of = row_scores(norms + HEADS, i, 3 * HEADS, valid, h, HEADS, NUMBER)
+    share = tl.where(valid[None, :], tl.exp(score - highest) * share_of, 0)
+    if weights is not None:
+        share *= tl.load(weights + e, mask=valid, other=0).to(NUMBER)[None, :]
+    dot = tl.sum(given * mine[:, None, :], axis=2)
+    passed = share
+    if kept is not None:
+        factor = row_scores(kept, e, HEADS, valid, h, HEADS, NUMBER)
+        dot *= factor
+        passed *= factor
+    of_edge = share * (dot - row_scores(norms + 2 * HEADS, i, 3 * HEADS, valid, h, HEADS, NUMBER))
+    added = passed[:, :, None] * given
+    if JOINT:
+        added += of_edge[:, :, None] * steepness(under, SLOPE, NUMBER) * towards[:, None, :]
+    else:
+        of_edge *= steepness(under, SLOPE, NUMBER)
+    return of_edge, tl.sum(added, axis=1)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def sum_scores(
+    indptr,
+    of_score,
+    of_loop,
+    out_dst,
+    rows,
+    HEADS: tl.constexpr,
+    SCORE_STRIDE: tl.constexpr,
+    NUMBER: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):
+    """GAT: out_dst[i] = the sum of the gradients of row i's edges, and of its own."""
+    i = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    h = tl.arange(0, BLOCK_H)
+    start = tl.load(indptr + i, mask=i < rows, other=0)
+    stop = tl.load(indptr + i + 1, mask=i < rows, other=0)
+    held = (i < rows)[:, None] & (h < HEADS)[None, :]
+    total = tl.zeros((BLOCK_R, BLOCK_H), NUMBER)
+    k = 0
+    longest = tl.max(stop - start, axis=0)
+    while k < longest:
+        e = start[:, None] + k + tl.arange(0, BLOCK_E)[None, :]
+        valid = (e < stop[:, None])[:, :, None] & (h < HEADS)[None, None, :]
+        total += tl.sum(
+            tl.load(of_score + (e.to(tl.int64) * HEADS)[:, :, None] + h[None, None, :], mask=valid, other=0), axis=1
+        )
+        k += BLOCK_E
+    if of_loop is not None:
+        total += tl.load(of_loop + (i.to(tl.int64) * HEADS)[:, None] + h[None, :], mask=held, other=0)
+    at = out_dst + (i.to(tl.int64) * SCORE_STRIDE)[:, None] + h[None, :]
+    tl.store(at, total.to(out_dst.dtype.element_ty), mask=held)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def return_to_destinations(
+    indptr,
+    indices,
+    values,
+    of_dst,
+    direction,
+    of_score,
+    of_loop,
+    out_dst,
+    parts,
+    rows,
+    SLOPE: tl.constexpr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    X_STRIDE: tl.constexpr,
+    NUMBER: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """GATv2: out_dst[i] = the gradient of a row's own part of its edges' scores; parts[p] = that of `direction`, summed
+    over the BLOCK_R rows of program p.
+    """
+    h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
+    towards = own_part(direction, 0, 0, h, c, HEADS, SIZE, True, NUMBER)
+    total_direction = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+    i = tl.program_id(0) * BLOCK_R
+    last = tl.minimum(i + BLOCK_R, rows)
+    while i < last:
+        start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
+        mine = own_part(of_dst, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
+        total_own = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
+        if of_loop is not None:
+            own_sum = own_part(values, i, X_STRIDE, h, c, HEADS, SIZE, True, NUMBER) + mine
+            of_own = own_part(of_loop, i, HEADS, h, c, HEADS, SIZE, False, NUMBER)
+            own_leaked = of_own * steepness(own_sum, SLOPE, NUMBER)
+            total_own += own_leaked * towards
+            total_direction += own_leaked * own_sum
+        k = start
+        while k < stop:
+            e = k + tl.arange(0, BLOCK_E)
+            valid = e < stop
+            j = tl.load(indices + e, mask=valid, other=0)
+            under = head_rows(values, j, X_STRIDE, valid, h, c, HEADS, SIZE, NUMBER) + mine[:, None, :]
+            of_edge = row_scores(of_score, e, HEADS, valid, h, HEADS, NUMBER)
+            leaked = of_edge[:, :, None] * steepness(under, SLOPE, NUMBER)
+            total_own += tl.sum(leaked, axis=1) * towards
+            total_direction += tl.sum(leaked * under, axis=1)
+            k += BLOCK_E
+        store_rows(out_dst, i, total_own, HEADS * SIZE, h, c, HEADS, SIZE)
+        i += 1
+    store_rows(parts, tl.program_id(0), total_direction, HEADS * SIZE, h, c, HEADS, SIZE)
+
+
+@triton.jit
+def leaky(x, SLOPE: tl.constexpr, NUMBER: tl.constexpr):
+    """The leaky ReLU."""
+    return tl.where(x > 0, x, x * tl.full((1,), SLOPE, NUMBER))
+
+
+@triton.jit
+def steepness(x, SLOPE: tl.constexpr, NUMBER: tl.constexpr):
+    """The derivative of the leaky ReLU."""
+    return tl.where(x > 0, tl.full((1,), 1, NUMBER), tl.full((1,), SLOPE, NUMBER))
+
+
+@triton.jit
+def own_part(
+    x, row, STRIDE: tl.constexpr, h, c,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, BY_COLUMN: tl.constexpr, NUMBER: tl.constexpr,
+):  # fmt: skip
     """[heads, columns] of a row; without BY_COLUMN, where a row has one value per head, [heads, 1]."""
     if BY_COLUMN:
-        at = x + tl.cast(row, tl.int64) * (HEADS * SIZE)
+        at = x + tl.cast(row, tl.int64) * STRIDE
         inside = (h < HEADS)[:, None] & (c < SIZE)[None, :]
         result = tl.load(at + h[:, None] * SIZE + c[None, :], mask=inside, other=0).to(NUMBER)
     elif x is None:
         result = tl.zeros_like(h)[:, None].to(NUMBER)
     else:
-        at = x + tl.cast(row, tl.int64) * HEADS + h[:, None]
+        at = x + tl.cast(row, tl.int64) * STRIDE + h[:, None]
         result = tl.load(at, mask=(h < HEADS)[:, None], other=0).to(NUMBER)
     return result
 
 
 @triton.jit
-def head_rows(x, j, valid, h, c, HEADS: tl.constexpr, SIZE: tl.constexpr, NUMBER: tl.constexpr):
+def head_rows(
+    x, j, STRIDE: tl.constexpr, valid, h, c, HEADS: tl.constexpr, SIZE: tl.constexpr, NUMBER: tl.constexpr
+):  # fmt: skip
     """[heads, edges, columns] of rows j."""
-    at = (x + j.to(tl.int64) * (HEADS * SIZE))[None, :, None] + (h * SIZE)[:, None, None] + c[None, None, :]
+    at = (x + j.to(tl.int64) * STRIDE)[None, :, None] + (h * SIZE)[:, None, None] + c[None, None, :]
     inside = (h < HEADS)[:, None, None] & valid[None, :, None] & (c < SIZE)[None, None, :]
     return tl.load(at, mask=inside, other=0).to(NUMBER)
-
-
-@triton.jit
-def edge_scores(
-    rows, of_src, mine, towards, j, valid, h,
-    SLOPE: tl.constexpr, HEADS: tl.constexpr, JOINT: tl.constexpr, NUMBER: tl.constexpr,
-):  # fmt: skip
-    """[heads, edges]: the scores."""
-    if JOINT:
-        under = rows + mine[:, None, :]
-        leaked = tl.where(under > 0, under, under * tl.full((1, 1, 1), SLOPE, NUMBER))
-        result = tl.sum(leaked * towards[:, None, :], axis=2)
-    else:
-        held = (h < HEADS)[:, None] & valid[None, :]
-        under = tl.load(of_src + j[None, :].to(tl.int64) * HEADS + h[:, None], mask=held, other=0).to(NUMBER) + mine
-        result = tl.where(under > 0, under, under * tl.full((1, 1), SLOPE, NUMBER))
-    return result
-
-
-@triton.jit
-def share_and_dot(rows, given, shares, kept, e, valid, h, HEADS: tl.constexpr, NUMBER: tl.constexpr):
-    """[heads, edges]: the coefficients, and the gradient of each: kept * (the row's gradient . the edge's values)."""
-    at, held = edge_places(e, valid, h, HEADS)
-    dot = tl.sum(rows * given[:, None, :], axis=2)
-    if kept is not None:
-        dot *= tl.load(kept + at, mask=held, other=0).to(NUMBER)
-    return tl.load(shares + at, mask=held, other=0), dot
 
 
 @triton.jit
@@ -265,7 +358,14 @@ def edge_places(e, valid, h, HEADS: tl.constexpr):
 
 
 @triton.jit
-def store_rows(out, row, result, h, c, HEADS: tl.constexpr, SIZE: tl.constexpr):
+def row_scores(x, j, STRIDE: tl.constexpr, valid, h, HEADS: tl.constexpr, NUMBER: tl.constexpr):
+    """[heads, edges]: one value per head of rows j."""
+    at = x + j[None, :].to(tl.int64) * STRIDE + h[:, None]
+    return tl.load(at, mask=(h < HEADS)[:, None] & valid[None, :], other=0).to(NUMBER)
+
+
+@triton.jit
+def store_rows(out, row, result, STRIDE: tl.constexpr, h, c, HEADS: tl.constexpr, SIZE: tl.constexpr):
     """out[row] = result [heads, columns]."""
-    at = out + row.to(tl.int64) * (HEADS * SIZE) + h[:, None] * SIZE + c[None, :]
+    at = out + tl.cast(row, tl.int64) * STRIDE + h[:, None] * SIZE + c[None, :]
     tl.store(at, result.to(out.dtype.element_ty), mask=(h < HEADS)[:, None] & (c < SIZE)[None, :])

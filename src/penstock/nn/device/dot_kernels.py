@@ -34,7 +34,7 @@ def attend_dots(
     i = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
-    mine = own_part(queries, i, h, c, HEADS, SIZE, True, NUMBER)
+    mine = own_part(queries, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
     highest = tl.full((BLOCK_H,), LOWEST, NUMBER)
     total = tl.zeros((BLOCK_H,), NUMBER)
     result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
@@ -43,7 +43,7 @@ def attend_dots(
         e = k + tl.arange(0, BLOCK_E)
         valid = e < stop
         j = tl.load(indices + e, mask=valid, other=0)
-        score = tl.sum(head_rows(keys, j, valid, h, c, HEADS, SIZE, NUMBER) * mine[:, None, :], axis=2)
+        score = tl.sum(head_rows(keys, j, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER) * mine[:, None, :], axis=2)
         score = tl.where(valid[None, :], score, LOWEST)
         top = tl.maximum(highest, tl.max(score, axis=1))
         part = tl.where(valid[None, :], tl.exp(score - top[:, None]), 0)
@@ -52,13 +52,13 @@ def attend_dots(
         if kept is not None:
             at, held = edge_places(e, valid, h, HEADS)
             part *= tl.load(kept + at, mask=held, other=0).to(NUMBER)
-        rows = head_rows(values, j, valid, h, c, HEADS, SIZE, NUMBER)
+        rows = head_rows(values, j, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER)
         result = result * before[:, None] + tl.sum(part[:, :, None] * rows, axis=1)
         highest = top
         k += BLOCK_E
     filled = total > 0
     safe = tl.where(filled, total, 1)
-    store_rows(out, i, result / safe[:, None], h, c, HEADS, SIZE)
+    store_rows(out, i, result / safe[:, None], HEADS * SIZE, h, c, HEADS, SIZE)
     log = tl.where(filled, highest + tl.log(safe), LOWEST)
     tl.store(logs + i.to(tl.int64) * HEADS + h, log, mask=h < HEADS)
 
@@ -86,26 +86,26 @@ def return_dots_to_destinations(
     i = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     start, stop = tl.load(indptr + i), tl.load(indptr + i + 1)
-    mine = own_part(queries, i, h, c, HEADS, SIZE, True, NUMBER)
-    given = own_part(grad, i, h, c, HEADS, SIZE, True, NUMBER)
-    log = own_part(logs, i, h, c, HEADS, SIZE, False, NUMBER)
-    mean = own_part(means, i, h, c, HEADS, SIZE, False, NUMBER)
+    mine = own_part(queries, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
+    given = own_part(grad, i, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
+    log = own_part(logs, i, HEADS, h, c, HEADS, SIZE, False, NUMBER)
+    mean = own_part(means, i, HEADS, h, c, HEADS, SIZE, False, NUMBER)
     result = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
     k = start
     while k < stop:
         e = k + tl.arange(0, BLOCK_E)
         valid = e < stop
         j = tl.load(indices + e, mask=valid, other=0)
-        near = head_rows(keys, j, valid, h, c, HEADS, SIZE, NUMBER)
+        near = head_rows(keys, j, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER)
         share = tl.exp(tl.sum(near * mine[:, None, :], axis=2) - log)
-        dot = tl.sum(head_rows(values, j, valid, h, c, HEADS, SIZE, NUMBER) * given[:, None, :], axis=2)
+        dot = tl.sum(head_rows(values, j, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER) * given[:, None, :], axis=2)
         if kept is not None:
             at, held = edge_places(e, valid, h, HEADS)
             dot *= tl.load(kept + at, mask=held, other=0).to(NUMBER)
         of_score = tl.where(valid[None, :], share * (dot - mean), 0)
         result += tl.sum(of_score[:, :, None] * near, axis=1)
         k += BLOCK_E
-    store_rows(out, i, result, h, c, HEADS, SIZE)
+    store_rows(out, i, result, HEADS * SIZE, h, c, HEADS, SIZE)
 
 
 @triton.jit
@@ -133,8 +133,8 @@ def return_dots_to_sources(
     source = tl.program_id(0)
     h, c = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_C)
     start, stop = tl.load(indptr + source), tl.load(indptr + source + 1)
-    key = own_part(keys, source, h, c, HEADS, SIZE, True, NUMBER)
-    value = own_part(values, source, h, c, HEADS, SIZE, True, NUMBER)
+    key = own_part(keys, source, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
+    value = own_part(values, source, HEADS * SIZE, h, c, HEADS, SIZE, True, NUMBER)
     of_key = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
     of_value = tl.zeros((BLOCK_H, BLOCK_C), NUMBER)
     k = start
@@ -143,8 +143,8 @@ def return_dots_to_sources(
         valid = p < stop
         i = tl.load(indices + p, mask=valid, other=0)
         at, held = edge_places(i, valid, h, HEADS)
-        asked = head_rows(queries, i, valid, h, c, HEADS, SIZE, NUMBER)
-        given = head_rows(grad, i, valid, h, c, HEADS, SIZE, NUMBER)
+        asked = head_rows(queries, i, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER)
+        given = head_rows(grad, i, HEADS * SIZE, valid, h, c, HEADS, SIZE, NUMBER)
         share = tl.exp(tl.sum(asked * key[:, None, :], axis=2) - tl.load(logs + at, mask=held, other=0))
         share = tl.where(held, share, 0)
         dot = tl.sum(given * value[:, None, :], axis=2)
@@ -158,5 +158,5 @@ def return_dots_to_sources(
         of_score = share * (dot - tl.load(means + at, mask=held, other=0))
         of_key += tl.sum(of_score[:, :, None] * asked, axis=1)
         k += BLOCK_E
-    store_rows(out_keys, source, of_key, h, c, HEADS, SIZE)
-    store_rows(out_values, source, of_value, h, c, HEADS, SIZE)
+    store_rows(out_keys, source, of_key, HEADS * SIZE, h, c, HEADS, SIZE)
+    store_rows(out_values, source, of_value, HEADS * SIZE, h, c, HEADS, SIZE)

@@ -52,7 +52,7 @@ def gather_rows(
     """out[i] = own_scale[i] * own[i] + write factor of i * sum over its edges of the edge's factor * x[j].
 
     With MEAN the write factor includes 1 / the list's length; `edge_rows` gives an edge's factor. With BESIDE the row
-    x[i] is written after out[i], and then BEHIND more values, a one and zeros; rows are OUT_STRIDE apart. Where
+    x[i] is written after out[i]. BEHIND more values, a one and zeros, end a row; rows are OUT_STRIDE apart. Where
     `positive` is not positive, out is zero, elsewhere it is multiplied by KEPT_SCALE. DIRECT: the lists' entries are
     rows of x, and `ids` only give the rows' own.
     """
@@ -109,7 +109,7 @@ def gather_rows(
         tl.store(to + WIDTH, copied.to(out.dtype.element_ty), mask=written)
     if BEHIND:  # noqa: SIM102 - the outer condition is the compiler's
         if tl.program_id(1) == 0:
-            write_behind(out, i, live, 2 * WIDTH, OUT_STRIDE, BEHIND, BLOCK_R)
+            write_behind(out, i, live, (1 + BESIDE) * WIDTH, OUT_STRIDE, BEHIND, BLOCK_R)
 
 
 @triton.jit

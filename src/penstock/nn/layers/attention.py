@@ -11,11 +11,15 @@ from torch.nn import functional
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.nn.aggregation import aggregate, edge_features, gather, of_destinations, of_sources
-from penstock.nn.attention import attend, attend_by_scores, attend_jointly
+from penstock.nn.attention import attend, attend_by_scores, attend_inputs, attend_jointly
 from penstock.nn.derived import edge_lists, looped_edges, with_self_loops
+from penstock.nn.device.attention import ALIGNED, attend_joined
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
+from penstock.nn.order import Costs, attends_inputs, transformed_heads
+from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block
+from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import tensor_of
 
 # An encoding of how long before its seed's time an edge was (Xu et al., ICLR 2020, TGAT).
@@ -58,7 +62,8 @@ class GATLayer(nn.Module):
     With `self_loop` a vertex is one more neighbour of itself. `two_sided` gives destinations a transformation of their
     own, which v2 always has; `layer(block, x, x_dst)` then takes them from another matrix. `dropout` drops attention
     coefficients. With `edge_width`, v2 adds transformed edge features to both ends before the leaky ReLU; a self loop
-    has the mean of its vertex's other edges, as in PyG.
+    has the mean of its vertex's other edges, as in PyG. Without v2, the host may weigh inputs that need no gradient
+    before it transforms them (`order`).
     """
 
     def __init__(
@@ -75,8 +80,11 @@ class GATLayer(nn.Module):
         two_sided: bool = False,
         edge_width: int = 0,
         time_width: int = 0,
+        order: Order = "auto",
+        costs: Costs | None = None,
     ) -> None:
         super().__init__()
+        self.order, self.costs = order, costs
         if (edge_width or time_width) and not v2:
             raise PenstockError("GAT reads no edge features: use v2 (gatv2).", code="unsupported-combination")
         self.heads, self.size, self.concat, self.v2 = heads, out_per_head, concat, v2
@@ -108,27 +116,87 @@ class GATLayer(nn.Module):
                 "Attention between two matrices needs GATLayer(two_sided=True, self_loop=False).",
                 code="unsupported-combination",
             )
-        lists, carried = (block, None) if self.edge is None else self._edges(block, x.dtype)
-        if self.self_loop and carried is None:
-            lists = with_self_loops(block)
-        values = self.source(x)
+        how = self.heads, self.order, self.costs
+        if self.score_target is not None and attends_inputs(block, x, self.source.weight, *how):
+            return self._of_inputs(block, x, x_dst, kind)
         own = x[: block.num_dst] if x_dst is None else x_dst
+        drops = self.training and self.dropout > 0
+        if block.on_device and self.score_target is None and self.self_loop and self.edge is None and not drops:
+            return self._without_source_bias(block, x, own)
+        return self._biased(self._attended(block, x, own, kind))
+
+    def _attended(self, block: Block, x: Tensor, own: Tensor, kind: EdgeType | None) -> Tensor:
+        """[num_dst, heads * size]: the weighted means of transformed rows."""
+        lists, carried = (block, None) if self.edge is None else self._edges(block, x.dtype)
+        loops = self.self_loop and carried is None
+        lists, loops, kept = self._kept(lists, loops, x.device, kind)
+        if self.score_target is not None and self.target is None and block.on_device:
+            return self._joined(cast(DeviceBlock, lists), x, kept, loops)
+        values = self.source(x)
         targets = values[: block.num_dst] if self.target is None else self.target(own)
-        kept = None
-        if self.training and self.dropout > 0:
-            kept = drop_edges(lists, torch.ones(lists.num_edges, self.heads, device=x.device), self.dropout, kind)
         if carried is not None:
             sums = of_sources(lists, values) + of_destinations(lists, targets) + carried
             leaked = functional.leaky_relu(sums, self.slope)
-            result = attend_by_scores(lists, self._scores(leaked, self.score_source), values, kept)
-        elif self.score_target is None:
-            result = attend_jointly(lists, values, targets, self.score_source, self.slope, kept)
-        else:
-            of_src, of_dst = self._scores(values, self.score_source), self._scores(targets, self.score_target)
-            result = attend(lists, of_src, of_dst, values, self.slope, kept)
+            return attend_by_scores(lists, self._scores(leaked, self.score_source), values, kept)
+        if self.score_target is None:
+            return attend_jointly(lists, values, targets, self.score_source, self.slope, kept, loops)
+        of_src, of_dst = self._scores(values, self.score_source), self._scores(targets, self.score_target)
+        return attend(lists, of_src, of_dst, values, self.slope, kept, loops)
+
+    def _kept(
+        self, lists: Block, loops: bool, device: torch.device, kind: EdgeType | None
+    ) -> tuple[Block, bool, Tensor | None]:
+        """The lists, whether self loops must be added to them, and what dropout leaves of each edge's coefficients."""
+        if not self.training or self.dropout == 0:
+            return lists, loops, None
+        lists = with_self_loops(lists) if loops else lists
+        ones = torch.ones(lists.num_edges, self.heads, device=device)
+        return lists, False, drop_edges(lists, ones, self.dropout, kind)
+
+    def _joined(self, lists: DeviceBlock, x: Tensor, kept: Tensor | None, loops: bool) -> Tensor:
+        """Values and scores by one product: a . (W x) = (a W) . x; their gradients are then one matrix too."""
+        weight = self.source.weight
+        parts = [weight, *self._directions()]
+        rows = weight.new_zeros(-sum(len(part) for part in parts) % ALIGNED, weight.shape[1])
+        joined = functional.linear(x, torch.cat([*parts, rows]))
+        return attend_joined(lists, joined, self.heads, self.size, self.slope, kept, loops)
+
+    def _without_source_bias(self, lists: Block, x: Tensor, own: Tensor) -> Tensor:
+        """GATv2 where every list has an entry: coefficients add up to one, so that the bias of the sources is added to
+        the sums inside the leaky ReLU and to the result. Its gradient is then not a sum over all sources.
+        """
+        assert self.target is not None
+        bias, others = self.source.bias, self.target.bias
+        values = functional.linear(x, self.source.weight)
+        targets = functional.linear(own, self.target.weight, None if others is None else others + bias)
+        return self._biased(attend_jointly(lists, values, targets, self.score_source, self.slope, None, True), bias)
+
+    def _of_inputs(self, block: Block, x: Tensor, x_dst: Tensor | None, kind: EdgeType | None) -> Tensor:
+        """The layer where inputs are weighed before they are transformed."""
+        lists, loops, kept = self._kept(block, self.self_loop, x.device, kind)
+        rows = attend_inputs(lists, x, *self._directions(), x_dst, self.slope, kept, loops)
+        return self._biased(transformed_heads(rows, self.source.weight.view(self.heads, self.size, -1)))
+
+    def _directions(self) -> tuple[Tensor, Tensor]:
+        """[heads, in] each: the scores' directions in the inputs, of sources and of destinations."""
+        assert self.score_target is not None
+        weight = self.source.weight.view(self.heads, self.size, -1)
+        if self.target is None:
+            both = torch.bmm(torch.stack([self.score_source, self.score_target], dim=1), weight)
+            return both[:, 0], both[:, 1]
+        others = self.target.weight.view(weight.shape)
+        return (self.score_source[:, None] @ weight)[:, 0], (self.score_target[:, None] @ others)[:, 0]
+
+    def _biased(self, result: Tensor, more: Tensor | None = None) -> Tensor:
+        """The heads side by side or averaged, plus the bias, and `more` of it [heads * size]."""
         if not self.concat:
             result = result.view(-1, self.heads, self.size).mean(dim=1)
-        return result if self.bias is None else result + self.bias
+            more = None if more is None else more.view(self.heads, self.size).mean(dim=0)
+        if self.bias is None or more is None:
+            more = self.bias if more is None else more
+        else:
+            more = self.bias + more
+        return result if more is None else result + more
 
     def _edges(self, block: Block, dtype: torch.dtype) -> tuple[Block, Tensor]:
         """The lists that are attended to, and each edge's term in the sum of both ends."""
@@ -164,6 +232,8 @@ class TypedGATLayer(nn.Module):
         concat: bool = True,
         v2: bool = False,
         dropout: float = 0.0,
+        order: Order = "auto",
+        costs: Costs | None = None,
     ) -> None:
         super().__init__()
         self.node_types = list(node_types)
@@ -181,6 +251,8 @@ class TypedGATLayer(nn.Module):
                 dropout=dropout,
                 bias=False,
                 two_sided=True,
+                order=order,
+                costs=costs,
             )
             for _ in edge_types
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from penstock.nn.aggregation import (
     aggregate_beside,
     aggregate_joined,
     edge_features,
+    normalised_joined,
     normalised_sum,
     of_sources,
     sum_of_edges,
@@ -49,29 +50,25 @@ class SAGELayer(nn.Module):
     def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
         """[num_dst, out] of x [num_src, in]; a device's block reads rows of a table in place."""
         weight, bias = self.neighbours.weight, self.neighbours.bias
-        in_table = isinstance(x, TableRows) and x.direct
-        first = self.reduce == "max" or in_table or aggregates_first(block, x, weight, self.order, self.costs)
+        first = self.reduce == "max" or _reads_first(block, x, weight, self.order, self.costs)
         if block.on_device and first and self.reduce != "max" and not isinstance(x, HostRows):
             # One product rather than two, of which the second would read and write all results again. The bias is a
             # weight of a column of ones: computing its gradient separately would be one more pass over all results.
             joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
-            return functional.linear(joined, self._joined_weights(joined.shape[1]))
-        if isinstance(x, TableRows):
-            x = x.materialise(compute_dtype(weight))
-        if isinstance(x, Rectified):
-            x = x.settled()
-        if first and not isinstance(x, HostRows):
-            neighbours, own = aggregate_beside(block, x, self.reduce)
+            return functional.linear(joined, _side_by_side(joined.shape[1], weight, self.own.weight, bias))
+        given = _as_matrix(x, weight)
+        if first and not isinstance(given, HostRows):
+            neighbours, own = aggregate_beside(block, given, self.reduce)
             result = functional.linear(neighbours, weight, bias)
         else:
-            assert not isinstance(x, AggregatedRows)
-            result = aggregate(block, transformed(x, weight), self.reduce)
+            assert not isinstance(given, AggregatedRows)
+            result = aggregate(block, transformed(given, weight), self.reduce)
             result = result if bias is None else result + bias
-            if isinstance(x, HostRows):
-                return result + transformed(x[: block.num_dst], self.own.weight)
-            if is_constant(x):
-                return result + transformed(x, self.own.weight)[: block.num_dst]
-            own = x[: block.num_dst]
+            if isinstance(given, HostRows):
+                return result + transformed(given[: block.num_dst], self.own.weight)
+            if is_constant(given):
+                return result + transformed(given, self.own.weight)[: block.num_dst]
+            own = given[: block.num_dst]
         if result.dtype == own.dtype == weight.dtype:
             return result.addmm_(own, self.own.weight.t())
         return result + functional.linear(own, self.own.weight)
@@ -80,11 +77,29 @@ class SAGELayer(nn.Module):
         """Whether features of a batch are aggregated before they are transformed."""
         return self.reduce != "max" and inputs_aggregated_first(block, self.neighbours.weight, self.order, self.costs)
 
-    def _joined_weights(self, width: int) -> Tensor:
-        weight, bias = self.neighbours.weight, self.neighbours.bias
-        parts = [weight, self.own.weight, *([] if bias is None else [bias[:, None]])]
-        empty = width - sum(part.shape[1] for part in parts)
-        return torch.cat([*parts, weight.new_zeros(len(weight), empty)], dim=1)
+
+def _side_by_side(width: int, *parts: Tensor | None) -> Tensor:
+    """[out, width]: weights side by side, the last of which may be a bias, or None, and zeros."""
+    found = [part[:, None] if part.dim() == 1 else part for part in parts if part is not None]
+    empty = width - sum(part.shape[1] for part in found)
+    return torch.cat([*found, found[0].new_zeros(len(found[0]), empty)], dim=1)
+
+
+def _reads_first(block: Block, x: Any, weight: Tensor, order: Order, costs: Costs | None) -> bool:
+    """Whether rows are aggregated before they are transformed, as those of neighbours without rows must be."""
+    return (isinstance(x, TableRows) and x.direct) or aggregates_first(block, x, weight, order, costs)
+
+
+def _joins(x: Any, block: Block) -> TypeGuard[Tensor | TableRows | Rectified]:
+    """Whether a device writes the aggregate and a column of ones, whose weight is the bias, in one pass."""
+    return block.on_device and not isinstance(x, AggregatedRows | HostRows)
+
+
+def _as_matrix(x: Any, weight: Tensor) -> Any:
+    """Rows in a table or whose ReLU is not complete as a matrix; others unchanged."""
+    if isinstance(x, TableRows):
+        return x.materialise(compute_dtype(weight))
+    return x.settled() if isinstance(x, Rectified) else x
 
 
 # GCN: neighbours and the vertex itself, each divided by the root of both ends' degrees.
@@ -102,11 +117,14 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width_out)) if bias else None
         nn.init.xavier_uniform_(self.linear.weight)
 
-    def forward(self, block: Block, x: Tensor | AggregatedRows | HostRows) -> Tensor:
+    def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
         """[num_dst, out] of x [num_src, in]; the block needs the totals of its source rows."""
         weight = self.linear.weight
-        combine = partial(normalised_sum, block)
-        result = transform_neighbours(block, x, weight, combine, self.order, self.costs)
+        if _joins(x, block) and _reads_first(block, x, weight, self.order, self.costs):
+            joined = normalised_joined(block, x, compute_dtype(weight))
+            return functional.linear(joined, _side_by_side(joined.shape[1], weight, self.bias))
+        given, combine = _as_matrix(x, weight), partial(normalised_sum, block)
+        result = transform_neighbours(block, given, weight, combine, self.order, self.costs)
         return result if self.bias is None else result + self.bias
 
     def aggregates_inputs(self, block: Block) -> bool:
@@ -115,6 +133,9 @@ class GCNLayer(nn.Module):
 
 
 # GIN: an MLP on the vertex plus the sum of its neighbours.
+
+_ONES = 8
+"""Columns behind the hidden ones, the first of them ones, on a device: as many as keep rows of any type aligned."""
 
 
 class GINLayer(nn.Module):
@@ -144,19 +165,18 @@ class GINLayer(nn.Module):
         else:
             self.register_buffer("eps", start)
 
-    def forward(self, block: Block, x: Tensor | AggregatedRows | HostRows) -> Tensor:
+    def forward(self, block: Block, x: Tensor | TableRows | Rectified | AggregatedRows | HostRows) -> Tensor:
         """[num_dst, out] of x [num_src, in]; sums use the block's totals where it has them."""
         first = self._first_linear()
-        if first is not None and not aggregates_first(block, x, first.weight, self.order, self.costs):
+        if first is not None and not _reads_first(block, x, first.weight, self.order, self.costs):
             assert not isinstance(x, AggregatedRows)
-            rows = transformed(x, first.weight)
+            rows = transformed(_as_matrix(x, first.weight), first.weight)
             result = aggregate(block, rows, "sum") + (1 + self.eps) * rows[: block.num_dst]
-            result = result if first.bias is None else result + first.bias
-            for module in list(cast(nn.Sequential, self.mlp))[1:]:
-                result = module(result)
-            return result
+            return self._rest(result if first.bias is None else result + first.bias)
+        if first is not None and _joins(x, block):
+            return self._joined(block, x, first)
         assert not isinstance(x, HostRows), "they are given where the mlp begins with a linear layer"
-        neighbours, own = aggregate_beside(block, x, "sum")
+        neighbours, own = aggregate_beside(block, _as_matrix(x, self.eps), "sum")
         made: Tensor = self.mlp(neighbours + (1 + self.eps) * own)
         return made
 
@@ -164,6 +184,27 @@ class GINLayer(nn.Module):
         """Whether features of a batch are aggregated before they are transformed."""
         first = self._first_linear()
         return first is None or inputs_aggregated_first(block, first.weight, self.order, self.costs)
+
+    def _joined(self, block: Block, x: Tensor | TableRows | Rectified, first: nn.Linear) -> Tensor:
+        """The layer by one product of sums, own rows and ones: the gradients of eps and of the bias are then parts of
+        that of the weights. The ones pass through it and the ReLU, for the bias behind.
+        """
+        weight, modules = first.weight, cast(Sequence[Any], list(cast(nn.Sequential, self.mlp)))
+        joined = aggregate_joined(block, x, "sum", compute_dtype(weight))
+        width = joined.shape[1]
+        weights = _side_by_side(width, weight, (1 + self.eps) * weight, first.bias)
+        if [type(module) for module in modules] != [nn.Linear, nn.ReLU, nn.Linear] or modules[2].bias is None:
+            return self._rest(functional.linear(joined, weights))
+        ones = weight.new_zeros(_ONES, width)
+        ones[0, 2 * weight.shape[1]] = 1
+        hidden = torch.relu_(functional.linear(joined, torch.cat([weights, ones])))
+        return functional.linear(hidden, _side_by_side(hidden.shape[1], modules[2].weight, modules[2].bias))
+
+    def _rest(self, rows: Tensor) -> Tensor:
+        """What the mlp makes of the rows behind its first module."""
+        for module in list(cast(nn.Sequential, self.mlp))[1:]:
+            rows = module(rows)
+        return rows
 
     def _first_linear(self) -> nn.Linear | None:
         """The first module of the mlp, if it is a linear layer that may be called separately."""

@@ -226,7 +226,7 @@ def _attention(v2: bool) -> LayerEntry:
         widths: dict[str, Any] = {}
         if v2:
             widths = {"edge_width": options.edge_width, "time_width": options.time_width}
-        return GATLayer(width_in, each, options.heads, not last, v2, dropout=dropout, **widths)
+        return GATLayer(width_in, each, options.heads, not last, v2, dropout=dropout, **widths, **_order(options))
 
     def build_typed(
         options: LayerOptions,
@@ -237,7 +237,8 @@ def _attention(v2: bool) -> LayerEntry:
         last: bool,
     ) -> nn.Module:
         each, dropout = size(options, width_out, last), options.attention_dropout
-        return TypedGATLayer(width_in, each, types, kinds, options.heads, not last, v2, dropout)
+        how = options.heads, not last, v2, dropout
+        return TypedGATLayer(width_in, each, types, kinds, *how, **_order(options))
 
     return LayerEntry(
         "gatv2" if v2 else "gat",
@@ -291,6 +292,7 @@ GCN = LayerEntry(
     "gcn",
     lambda options, width_in, width_out, last: GCNLayer(width_in, width_out, **_order(options)),
     needs_totals=lambda options: True,
+    reads_in_place=lambda options: True,
     aggregates=lambda options: "normalised",
     transforms_first=lambda options: True,
     source_scale=lambda options: _by_root,
@@ -301,6 +303,7 @@ GIN = LayerEntry(
     "gin",
     lambda options, width_in, width_out, last: GINLayer(width_in, width_out, train_eps=True, **_order(options)),
     needs_totals=lambda options: True,
+    reads_in_place=lambda options: True,
     aggregates=lambda options: "sum",
     transforms_first=lambda options: True,
     source_scale=lambda options: _alike,

@@ -31,6 +31,7 @@ class Topology:
 
     def __init__(self, indptr: Tensor, indices: Tensor) -> None:
         self.indptr, self.indices = indptr, indices
+        self._totals: Tensor | None = None
 
     @property
     def count(self) -> int:
@@ -45,6 +46,12 @@ class Topology:
     def entries(self) -> int:
         """The number of edges."""
         return len(self.indices)
+
+    def totals_on(self, device: torch.device) -> Tensor:
+        """The lengths of all lists on a device, float32; computed once."""
+        if self._totals is None:
+            self._totals = self.indptr.diff().to(device, torch.float32)
+        return self._totals
 
 
 Tables = dict[str, Tensor]

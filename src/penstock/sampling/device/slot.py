@@ -30,11 +30,14 @@ class Slot:
         numbers_last: bool = True,
         turns: bool = False,
         turns_last: bool = False,
+        vertex_totals: Tensor | None = None,
     ) -> None:
         """`tables` may be shared by slots that are filled one after the other on one stream. `numbers_last`, `turns`
-        and `turns_last` as for `BatchMemory`.
+        and `turns_last` as for `BatchMemory`. `vertex_totals`: those of all vertices, for a layer that needs them of
+        neighbours without rows.
         """
         self.program, self.room, self.numbers_last = program, room, numbers_last
+        self._vertex_totals = vertex_totals
         self.tables = program.tables(topology, device) if tables is None else tables
         how = edges, numbers_last, turns, turns_last
         memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, *how)
@@ -84,7 +87,10 @@ class Slot:
         rows = list(self.room.rows)
         if not self.numbers_last:
             rows[-1] = rows[-2]
-        return self.program.blocks(self._hops, rows, self.room.edges, self.totals, False)
+        made = self.program.blocks(self._hops, rows, self.room.edges, self.totals, False)
+        if self._vertex_totals is not None:
+            made[0].derived["vertex_totals"] = self._vertex_totals
+        return made
 
     def by_type(self, node_type: str) -> dict[str, DrawnRows]:
         """The batch's vertices, of a graph whose only type has this name."""

@@ -270,5 +270,7 @@ def new_slot(topology: Any, program: DeviceProgram, *how: Any, **options: Any) -
     if not isinstance(program, TypedProgram):
         return Slot(topology, program, *how, **options)
     # Several types are projected first, so that gradients always flow to the last hop's rows.
-    options = {name: value for name, value in options.items() if name not in ("numbers_last", "turns_last")}
+    options = {
+        name: value for name, value in options.items() if name not in ("numbers_last", "turns_last", "vertex_totals")
+    }
     return TypedSlot(topology, program, *how, **options)

@@ -93,6 +93,8 @@ _ANSWER_S = 180.0
 class TaskProcess:
     """A process that waits for its task, and then does it."""
 
+    ended_with_others = False
+
     def __init__(self, name: ProcessName, entry: int, reports: int) -> None:
         self.name = name
         self._entry: int | None = entry
@@ -116,13 +118,7 @@ class TaskProcess:
             while data:
                 data = data[os.write(self._entry, data) :]
 
-    @property
-    def ended_with_others(self) -> bool:
-        """False: no other job is in it."""
-        return False
-
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
-        """Its reports since the last call, and whether it has ended."""
         ended = False
         while self._reports is not None:
             try:
@@ -317,7 +313,7 @@ class SharedPool:
         )
         for other, process in list(self._processes.items()):
             # An idle process would keep its memory from this job; one of the same kind is reused, as it is warm.
-            if not process.is_alive or (other != kind and not process.jobs):
+            if not process.process.name.is_alive or (other != kind and not process.jobs):
                 self._processes.pop(other).close()
         if kind not in self._processes:
             self._processes[kind] = SharedProcess(self._pool.fork(self._folder, environment, "shared"))
@@ -334,28 +330,19 @@ class SharedProcess:
     """A process with the jobs that are in it."""
 
     def __init__(self, process: TaskProcess) -> None:
-        self._process, self.jobs = process, dict[int, SharedTask]()
+        self.process, self.jobs = process, dict[int, SharedTask]()
         self._numbers, self._killed = 0, False
-
-    @property
-    def process(self) -> TaskProcess:
-        """The process itself."""
-        return self._process
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.name.is_alive
 
     def add(self, task: "SharedTask", fields: dict[str, Any], log: Path) -> int:
         """Begin a job; returns its number in this process."""
         self._numbers += 1
         self.jobs[self._numbers] = task
-        self._process.tell({"job": self._numbers, "task": fields, "log": str(log)})
+        self.process.tell({"job": self._numbers, "task": fields, "log": str(log)})
         return self._numbers
 
     def listen(self) -> bool:
         """Pass the process's reports on to the jobs concerned; returns whether it has ended."""
-        messages, ended = self._process.heard()
+        messages, ended = self.process.heard()
         for message in messages:
             job = self.jobs.get(message.pop("job"))
             if job is not None:
@@ -368,17 +355,17 @@ class SharedProcess:
 
     def stop(self, number: int) -> None:
         """Let a job finish its step."""
-        self._process.tell({"job": number})
+        self.process.tell({"job": number})
 
     def kill(self) -> None:
         """End the process with all its jobs because of one of them: the others are not at fault."""
         self._killed = True
-        self._process.name.signal(signal.SIGKILL)
+        self.process.name.signal(signal.SIGKILL)
 
     def close(self) -> None:
         """End the process."""
-        self._process.name.kill()
-        self._process.close()
+        self.process.name.kill()
+        self.process.close()
 
 
 class SharedName:
@@ -391,7 +378,6 @@ class SharedName:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the job still runs."""
         return not self._task.has_ended and self._name.is_alive
 
     def signal(self, number: int) -> None:
@@ -429,7 +415,6 @@ class SharedTask:
         self._heard: int | None = os.dup(process.process.fileno())
 
     def fileno(self) -> int:
-        """The descriptor that is readable when its process has reported something, or is gone."""
         assert self._heard is not None
         return self._heard
 
@@ -454,7 +439,6 @@ class SharedTask:
         self.has_ended, self.ended_with_others = True, with_others
 
     def heard(self) -> tuple[list[dict[str, Any]], bool]:
-        """The job's reports since the last call, and whether it has ended."""
         if not self.has_ended:
             self._process.listen()
         messages, self._messages = self._messages, []

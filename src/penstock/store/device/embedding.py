@@ -19,6 +19,7 @@ from penstock.store.embedding import (
     moves_every_row,
     stored_arrays,
 )
+from penstock.traced import launches
 
 
 class DeviceEmbeddingTable:
@@ -95,9 +96,10 @@ class DeviceEmbeddingTable:
             alone = len(rows)
             every = torch.arange(alone, dtype=torch.int32, device=ids.device)
             ids, order = torch.sort(torch.cat([torch.where(idle, alone, every), ids]), stable=True)
-        from penstock.store.device.kernels import launch_row_steps
+        if launches(ids, order, gradients, rows=len(ids), of=rows):
+            from penstock.store.device.kernels import launch_row_steps
 
-        launch_row_steps(self._table, ids, order, None, gradients, rate, alone)
+            launch_row_steps(self._table, ids, order, None, gradients, rate, alone)
 
     @property
     def on_device(self) -> list[Tensor]:

@@ -1,17 +1,9 @@
 """Events on a device's streams that others wait for or measure from. On the host every event has passed."""
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-
-
-class HasStream(Protocol):
-    """Anything that launches go to."""
-
-    @property
-    def stream(self) -> Any:
-        """The stream; None on the host."""
 
 
 class Moment:
@@ -23,8 +15,8 @@ class Moment:
             self.event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
         self._at = 0.0
 
-    def mark(self, lane: HasStream) -> None:
-        """Record the moment after everything launched on a lane so far."""
+    def mark(self, lane: Any) -> None:
+        """Record the moment after everything launched on a lane (anything that has a `stream`) so far."""
         self.mark_on(lane.stream)
 
     def mark_on(self, stream: Any) -> None:

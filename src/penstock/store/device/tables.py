@@ -140,7 +140,6 @@ class ResidentTable(DeviceSource):
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of the table."""
         return self.table.nbytes
 
 

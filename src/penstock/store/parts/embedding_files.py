@@ -62,7 +62,6 @@ class Journal(ClosedOnExit):
         self._file, self.size = file, size
 
     def close(self) -> None:
-        """Close the file; may be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -90,7 +90,6 @@ class StoredEncoding:
         self.row_bytes, self.columns_alike = math.prod(self._shape) * dtype.itemsize, True
 
     def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
-        """Gather rows into the buffer."""
         out = buffer[: len(rows) * self.row_bytes].view(self._dtype).reshape(len(rows), *self._shape)
         return (gather_rows(table, rows, out, self._span),)
 

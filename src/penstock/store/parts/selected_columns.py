@@ -52,7 +52,6 @@ class SelectedEncoding:
         self.columns_alike = encoding_for(wire_type, dtype, (len(columns),), (0, len(columns))).columns_alike
 
     def pack(self, table: Array, rows: Array, buffer: Array, names: PartRows) -> tuple[Array, ...]:
-        """Gather columns of rows into the buffer."""
         picked = np.empty((len(rows), len(self._columns)), self._dtype)
         _pick(_bits(table), rows, self._columns, _bits(picked))
         return self._inner.pack(picked, np.arange(len(rows)), buffer, names)

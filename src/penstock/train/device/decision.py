@@ -206,6 +206,7 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     if in_place and room is not None and device_program(session).finds_seeds:
         # All layers read the same lists, which name rows of the batch.
         in_place = False
+    in_place = in_place and _knows_totals(session)
     fills = isinstance(schedule, Schedule) and not by_type and not _unreadable(session, way_of(job, "host"))
     relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()
     return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured, relations), uncaptured
@@ -401,6 +402,14 @@ def _in_place(job: Job) -> bool:
     """Whether the first layer may read features directly in their table: unscaled, and in the device's own memory."""
     as_stored = job.input_dropout == 0 and job.scale_features == "none" and not job.residual
     return as_stored and read_place(job) in ("auto", "device")
+
+
+def _knows_totals(session: Placeable) -> bool:
+    """Whether the totals of neighbours are those of the graph, where the first layer needs them: not for tasks on
+    edges, whose batches exclude some of the edges.
+    """
+    needed = LAYERS[session.job.model].aggregates(session.job) == "normalised"
+    return not needed or session.task.facts.about == "vertices"
 
 
 def _why_steps(on_host: list[str], uncaptured: list[str]) -> list[str]:

@@ -139,6 +139,8 @@ class Placed:
     """Whether batches hold the positions of their edges even if these carry nothing."""
     learns_inputs: bool = False
     """Whether gradients flow to input rows, which are learned embeddings."""
+    scales_neighbours: bool = False
+    """Whether the first layer, which reads features in place, needs the totals of its neighbours."""
     divided: dict[str, DividedTable] = field(default_factory=dict)
     """Tables of which the host can gather some rows, whether it currently does or the device reads all of them."""
     fills: dict[tuple[str, bool], SlotFill | None] = field(default_factory=dict)
@@ -154,6 +156,7 @@ class Placed:
         return cls(
             session.inputs.device, decision, program, graph.num_nodes, graph.num_edges, job.needs_totals,
             decision.room, [*decision.why], wish=job.placement, asks_for_edges=job.names_edges,
+            scales_neighbours=decision.in_place and LAYERS[job.model].aggregates(job) == "normalised",
         )  # fmt: skip
 
     def largest_room(self, batch_size: int) -> Room:
@@ -212,6 +215,7 @@ class Placed:
             self.topology, self.program, room, self.device, keys, self.totals,
             tables=tables, numbers_last=not self.decision.in_place and (self.fill is None or self.fill.numbers_rows),
             turns=True, turns_last=self.learns_inputs,
+            vertex_totals=self.topology.totals_on(self.device) if self.scales_neighbours else None,
         )  # fmt: skip
 
     def slot_fill(self, learned: Mapping[str, Any], node_type: str) -> SlotFill:

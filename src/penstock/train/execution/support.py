@@ -108,7 +108,9 @@ CAPTURED = replace(
     stale_gradients=False,
 )
 """The support of steps that are captured once and replayed."""
-CAPTURED_SHARED = replace(CAPTURED, several_types=False, norms=SHARED_DEVICE_SAMPLING.norms)
+CAPTURED_SHARED = replace(
+    CAPTURED, several_types=False, tasks=SHARED_DEVICE_SAMPLING.tasks, norms=SHARED_DEVICE_SAMPLING.norms
+)
 """The same among workers."""
 
 

@@ -161,13 +161,11 @@ class HostLevel:
         self._device = device
 
     def write(self, chunk: Chunk, out: torch.Tensor) -> None:
-        """Store the outputs of a chunk."""
         if chunk.node_type not in self.values:
             self.values[chunk.node_type] = self._room((len(self.rows[chunk.node_type]), out.shape[1]))
         self.values[chunk.node_type][chunk.start : chunk.start + len(out)] = out.detach().float().cpu().numpy()
 
     def fetch(self, node_type: str, ids: Array) -> torch.Tensor:
-        """The outputs of some vertices."""
         rows = self.rows[node_type]
         places = ids if len(rows) and rows[-1] == len(rows) - 1 else np.searchsorted(rows, ids)
         found: torch.Tensor = ArraySource(self.values[node_type]).read(places, self._device)

@@ -25,7 +25,8 @@ from penstock.sampling.device.block import host_block
 from penstock.train.compute_device import device_memory_of
 from penstock.train.loading.given_graph import GivenGraph, Place
 from penstock.train.loading.options import EdgeList, LoaderJob, bidirectional_edges, induced_edges
-from penstock.train.loading.seed_source import GivenVertices, SeedSource
+from penstock.train.loading.seed_source import GivenVertices
+from penstock.train.tasks.task import SeedSource
 
 Make = Callable[[], Any]
 _NUMBERS = "e_id"

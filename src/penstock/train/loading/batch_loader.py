@@ -25,7 +25,8 @@ from penstock.train.loading.batch_fields import BatchFields
 from penstock.train.loading.given_graph import GivenGraph
 from penstock.train.loading.graph_batch import GraphBatch
 from penstock.train.loading.options import LoaderJob
-from penstock.train.loading.seed_source import AUTO, Seeds, SeedSource, is_shuffled, seed_source
+from penstock.train.loading.seed_source import AUTO, Seeds, is_shuffled, seed_source
+from penstock.train.tasks.task import SeedSource
 
 # The share of every batch for each of several processes, in a loop that the user distributes.
 

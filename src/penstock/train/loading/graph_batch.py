@@ -255,7 +255,8 @@ class GraphBatch:
         if self._fields is None:
             return {}
         if place not in self._known:
-            handed_on = {name: partial(_same, value) for name, value in self._fields.attributes.get(place, {}).items()}
+            attributes = self._fields.attributes.get(place, {})
+            handed_on = {name: partial(attributes.get, name) for name in attributes}
             self._known[place] = {**handed_on, **self._fields.makers(self._batch, self._planned, place)}
         return self._known[place]
 
@@ -419,7 +420,3 @@ class _Deleted(Enum):
 
 
 _DELETED = _Deleted.DELETED
-
-
-def _same(value: Any) -> Any:
-    return value

@@ -1,7 +1,7 @@
 """What an epoch of a loader iterates over: the items of a split, or vertices or edges that the user chose."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,37 +21,12 @@ from penstock.train.loading.options import LoaderJob
 from penstock.train.tasks import ALL, make_task
 from penstock.train.tasks.ends import sample_ends
 from penstock.train.tasks.links import make_negatives
+from penstock.train.tasks.task import SeedSource
 
 Seeds = str | Array | Mapping[str, Array] | tuple[str, Any] | EdgeExamples | None
 """A split's name or `auto`, numbers or a mask of vertices, the same with their node type, or None for all vertices."""
 AUTO = "auto"
 """The graph's training split; everything, if it has none."""
-
-
-class SeedSource(Protocol):
-    """Makes batches of an epoch's items; training's tasks implement it as well."""
-
-    @property
-    def name(self) -> str:
-        """The kind of task; `vertices` where there is none."""
-
-    @property
-    def facts(self) -> TaskFacts:
-        """What others need to know of the kind of task."""
-
-    @property
-    def items(self) -> Array:
-        """The items of an epoch: vertices, edges or subgraphs."""
-
-    @property
-    def batch_size(self) -> int:
-        """The number of items in a batch."""
-
-    def sample(self, planned: Planned) -> Batch:
-        """The batch of some items, without features."""
-
-    def label(self, batch: Batch) -> None:
-        """Add the labels to a batch, where they are known."""
 
 
 def seed_source(

@@ -53,7 +53,6 @@ class EventLog:
             self._write({"name": stage, "ph": "X", "pid": 1, "tid": lane, **fields})
 
     def memory(self, resident_mb: float) -> None:
-        """Record a point of the memory curve."""
         with self._lock:
             args = {"rss_mb": round(resident_mb, 1)}
             self._write({"name": "memory", "ph": "C", "pid": 1, "ts": self._micros(time.perf_counter()), "args": args})
@@ -61,7 +60,6 @@ class EventLog:
                 self._file.flush()
 
     def close(self) -> None:
-        """Write what is buffered and close the file."""
         with self._lock, writing(self._path):
             self._file.close()
 
@@ -87,9 +85,22 @@ class EventLog:
                 self._file.write(json.dumps(event) + ",\n")
 
 
-class KeptEvents:
+class NoEvents:
+    """Events that are not recorded."""
+
+    def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
+        """Do nothing."""
+
+    def memory(self, resident_mb: float) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class KeptEvents(NoEvents):
     """Keeps the spans of the first batches on a worker that writes no run folder, until the first
-    worker asks for them.
+    worker asks for them. The memory curve is that of the first worker.
     """
 
     def __init__(self, recorded: int, began: float) -> None:
@@ -109,12 +120,6 @@ class KeptEvents:
             self._seen.add((epoch, batch))
             times = round((start - self._began) * 1e6), round((end - start) * 1e6)
             self.spans.append([STAGES.index(stage), thread, *times, epoch, batch])
-
-    def memory(self, resident_mb: float) -> None:
-        """Do nothing: only the first worker records the memory curve."""
-
-    def close(self) -> None:
-        """Do nothing: the spans stay until they are read."""
 
 
 def add_workers(path: Path, spans: Mapping[int, Sequence[Sequence[int]]]) -> None:

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from penstock.train.job import Job
 from penstock.train.run_files.checkpoints import Checkpoints
-from penstock.train.run_files.events import EventLog
+from penstock.train.run_files.events import EventLog, NoEvents
 from penstock.train.run_files.run_folder import EVENTS, RunFolder
 
 
@@ -70,8 +70,7 @@ class NoRecords:
         """This worker writes no metrics."""
 
     def events(self, batches: int, began: float) -> Events:
-        """Events that are not recorded."""
-        return _NoEvents()
+        return NoEvents()
 
     def due(self, step: int) -> bool:
         """False: this worker writes no checkpoints."""
@@ -82,14 +81,3 @@ class NoRecords:
 
     def save_best(self, epoch: int, weights: dict[str, Any]) -> None:
         """This worker writes no models."""
-
-
-class _NoEvents:
-    def record(self, stage: str, thread: int, start: float, end: float, item: Any) -> None:
-        """Nothing is recorded."""
-
-    def memory(self, resident_mb: float) -> None:
-        """Nothing is recorded."""
-
-    def close(self) -> None:
-        """Nothing is open."""

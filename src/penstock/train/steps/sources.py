@@ -25,7 +25,8 @@ from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
 from penstock.sampling.device.typed import TypedSlot
-from penstock.traced import BATCHES, is_traced, launches, memory_for
+from penstock.store.device.embedding import DeviceEmbeddingTable
+from penstock.traced import BATCHES, launches, memory_for
 from penstock.train.session import Session
 from penstock.train.steps.parts import Source, StepGradients
 from penstock.train.steps.runner import LaunchStream
@@ -376,10 +377,13 @@ class DrawnLearnedRows(NamedTuple):
         """Launch the step of the rows that are the batch's own, unless the step is skipped."""
         for name, (made, rate) in self.steps.items():
             table, (vertices, known), gradients = self.tables[name], self.drawn[name], self.x[name].grad
+            if gradients is None:
+                # The loss does not depend on rows of this type.
+                continue
             places = torch.arange(len(vertices), dtype=torch.int32, device=vertices.device)
             ids = torch.where((places < known) & (self.skip == 0), vertices, NEVER)
             idle = (known == 0) | (self.skip != 0)
-            if not is_traced():
+            if isinstance(table, DeviceEmbeddingTable):
                 table.step(ids, gradients, rate, idle)
             made.add_(~idle)
 

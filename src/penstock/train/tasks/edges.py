@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
@@ -15,7 +15,6 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn.scorers import EdgeClassifier
 from penstock.pipeline.loader import Batch
-from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import BatchKey
 from penstock.sampling.links import EdgeBatcher, find_reverse, split_positions
@@ -29,29 +28,27 @@ from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
 from penstock.train.metrics import default_metric, metric_values
 from penstock.train.tasks.ends import (
+    EdgeExamples,
     EndRows,
     FixedPairs,
     Rows,
     Share,
     block_bytes,
-    divided_examples,
     end_rows,
     end_rows_of,
-    examples_of,
     mean_of_batch,
     own_losses,
     pair_blocks,
     pair_bytes,
-    sample_ends,
 )
 from penstock.train.tasks.task import (
-    Owners,
     Scores,
     Task,
     chosen_metric,
     edge_batches,
     few_batches,
     items_in,
+    known_split,
     of_learned,
     reported_metrics,
 )
@@ -170,7 +167,7 @@ def _count_classes(labels: Array, field: str, kind: EdgeType) -> int:
 _REPORTED = {"classes": ("accuracy", "macro-f1", "micro-f1"), "numbers": ("mae", "rmse")}
 
 
-class EdgeTask:
+class EdgeTask(EdgeExamples):
     """Learns a field of one relation's edges. In training an edge is left out of the neighbourhood it is predicted
     from.
     """
@@ -208,18 +205,6 @@ class EdgeTask:
             graph, self._kind, reverse=data.reverse, times=own_times, disjoint=job.has_disjoint_seeds
         )
         self.losses: dict[str, float] = {}
-
-    def sample(self, planned: Planned) -> Batch:
-        return sample_ends(self.batcher, self._batches, planned, self._share, self.times)
-
-    def examples(self, planned: Planned) -> Batch:
-        batch = examples_of(self.batcher, planned, self._share)
-        self.label(batch)
-        return batch
-
-    def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
-        """Each worker has the edges that lead to its own vertices."""
-        return divided_examples(self.batcher, planned, owners, world)
 
     def readable(self, items: Array) -> dict[str, Array]:
         """The ends of the edges."""
@@ -278,10 +263,7 @@ class EdgeTask:
 
     def items_of(self, split: str) -> Array:
         """The edges of a split, as positions in the lists."""
-        splits = self._data.splits
-        if split not in splits:
-            raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}", code="split-missing")
-        return splits[split]
+        return known_split(self._data.splits, split)
 
     def outputs(
         self, inference: Inference, positions: Array, progress: Progress = SILENT

@@ -30,6 +30,37 @@ Share = Callable[[EdgeBatch], Array]
 """Which positive edges of a batch belong to this worker: their positions, ascending."""
 
 
+class EdgeExamples:
+    """What tasks on one relation's edges have in common: how they draw batches of them, alone or among workers."""
+
+    batcher: EdgeBatcher
+    _batches: BatchSource
+    _share: Share | None
+    """Where several workers train: this one's edges of a batch."""
+    times: EdgeTimes | None = None
+    """Where edges are sampled by time: theirs."""
+
+    def sample(self, planned: Planned) -> Batch:
+        return sample_ends(self.batcher, self._batches, planned, self._share, self.times)
+
+    def examples(self, planned: Planned) -> Batch:
+        batch = examples_of(self.batcher, planned, self._share)
+        self.label(batch)
+        return batch
+
+    def label(self, batch: Batch) -> None:
+        raise NotImplementedError
+
+    def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
+        """Each worker has the edges that lead to its own vertices, with their negatives."""
+        links = self.batcher.batch(planned.seeds, planned.key)
+        ranks, found = owners(links.edge_type[2], links.destination), list[Batch]()
+        for rank in range(world):
+            share = share_of(links, np.flatnonzero(ranks == rank))
+            found.append(MiniBatch(share.nodes, share.nodes, [], links=share))
+        return found
+
+
 def sample_ends(
     batcher: EdgeBatcher,
     batches: BatchSource,
@@ -58,16 +89,6 @@ def examples_of(batcher: EdgeBatcher, planned: Planned, share: Share | None = No
     if share is not None:
         links = share_of(links, share(links))
     return MiniBatch(links.nodes, links.nodes, [], links=links)
-
-
-def divided_examples(batcher: EdgeBatcher, planned: Planned, owners: Owners, world: int) -> list[Batch]:
-    """By rank, the edges of a batch that lead to a worker's vertices, with their negatives."""
-    links = batcher.batch(planned.seeds, planned.key)
-    ranks, found = owners(links.edge_type[2], links.destination), list[Batch]()
-    for rank in range(world):
-        share = share_of(links, np.flatnonzero(ranks == rank))
-        found.append(MiniBatch(share.nodes, share.nodes, [], links=share))
-    return found
 
 
 def end_rows(out: Rows, kind: EdgeType, width: int, near: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

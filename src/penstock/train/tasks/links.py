@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import index_dtype
 from penstock.graph.data import SPLITS
@@ -17,7 +17,6 @@ from penstock.graph.tasks import TASK_FACTS, TaskName
 from penstock.nn.scorer_table import chosen_scorer
 from penstock.nn.scorers import ScorerSettings, build_scorer
 from penstock.pipeline.loader import Batch
-from penstock.pipeline.schedule import Planned
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import BatchKey
 from penstock.sampling.links import (
@@ -43,29 +42,27 @@ from penstock.train.job_options import LinkOptions
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import (
+    EdgeExamples,
     FixedPairs,
     Rows,
     RowsAtTimes,
     Share,
     all_rows,
     block_bytes,
-    divided_examples,
     end_rows,
-    examples_of,
     mean_of_batch,
     own_losses,
     pair_blocks,
     pair_bytes,
-    sample_ends,
 )
 from penstock.train.tasks.task import (
     ALL,
-    Owners,
     Scores,
     Task,
     chosen_metric,
     edge_batches,
     items_in,
+    known_split,
     of_learned,
     reported_metrics,
 )
@@ -92,7 +89,7 @@ class ScoredPairs(NamedTuple):
     times: Array | None = None
 
 
-class LinkTask:
+class LinkTask(EdgeExamples):
     """Learns one relation's edges; `graph` lacks those held out for validation and test."""
 
     name, facts = "link-prediction", TASK_FACTS["link-prediction"]
@@ -137,19 +134,6 @@ class LinkTask:
         if pairs is not None:
             known = self._known, self.batcher.reverse
             self.batcher = PairBatcher(graph, pairs, kind, make_negatives(job), *known, apart)
-
-    def sample(self, planned: Planned) -> Batch:
-        return sample_ends(self.batcher, self._batches, planned, self._share)
-
-    def examples(self, planned: Planned) -> Batch:
-        """Edges with the negatives of their epoch."""
-        batch = examples_of(self.batcher, planned, self._share)
-        self.label(batch)
-        return batch
-
-    def divided(self, planned: Planned, owners: Owners, world: int) -> list[Batch]:
-        """Each worker has the edges that lead to its own vertices."""
-        return divided_examples(self.batcher, planned, owners, world)
 
     def readable(self, items: Array) -> dict[str, Array]:
         """Every vertex of both ends' types: negatives are drawn among them."""
@@ -222,12 +206,7 @@ class LinkTask:
 
     def items_of(self, split: str) -> Array:
         """The held-out pairs [m, 2] of a split."""
-        held_out = self._graph.edges[self._kind].held_out
-        if split not in held_out:
-            raise PenstockError(
-                f"There is no split {split!r} of held-out edges{nearest(split, held_out)}", code="split-missing"
-            )
-        return np.asarray(held_out[split])
+        return np.asarray(known_split(self._graph.edges[self._kind].held_out, split, " of held-out edges"))
 
     def score_pairs(
         self, inference: Inference, pairs: Array, times: Array | None = None, progress: Progress = SILENT
@@ -327,10 +306,6 @@ class TimedLinkTask(LinkTask):
         self.times, self._splits = times, time_splits(job, times)
         self.batcher = self._drawing(make_negatives(job))
 
-    def sample(self, planned: Planned) -> Batch:
-        """Edges with their negatives, and the neighbourhoods of all their ends before each edge's time."""
-        return sample_ends(self.batcher, self._batches, planned, self._share, self.times)
-
     def evaluate(self, inference: Inference, splits: list[str], progress: Progress = SILENT) -> Scores:
         """Metrics of the ranks of each split's edges among vertices that were not true partners by then."""
         rows = RowsAtTimes(self._kind, inference, self.times)
@@ -338,9 +313,7 @@ class TimedLinkTask(LinkTask):
 
     def items_of(self, split: str) -> Array:
         """The edges of a split, as positions in the lists."""
-        if split not in self._splits:
-            raise PenstockError(f"There is no split {split!r}{nearest(split, self._splits)}", code="split-missing")
-        return self._splits[split]
+        return known_split(self._splits, split)
 
     def score_pairs(
         self, inference: Inference, pairs: Array, times: Array | None = None, progress: Progress = SILENT

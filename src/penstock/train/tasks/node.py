@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
 from penstock.graph.tasks import TASK_FACTS, TaskName
@@ -21,7 +21,16 @@ from penstock.train.job import Job
 from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, LossWeights, loss_weights, number_loss
 from penstock.train.metrics import Metric, default_metric, metric_values
-from penstock.train.tasks.task import Owners, Scores, Task, chosen_metric, few_batches, items_in, reported_metrics
+from penstock.train.tasks.task import (
+    Owners,
+    Scores,
+    Task,
+    chosen_metric,
+    few_batches,
+    items_in,
+    known_split,
+    reported_metrics,
+)
 from penstock.train.user_functions import NO_FUNCTIONS, UserFunctions
 
 _REPORTED = {
@@ -143,10 +152,7 @@ class NodeTask:
         return found
 
     def items_of(self, split: str) -> Array:
-        """The vertices of a split."""
-        if split not in self._data.splits:
-            raise PenstockError(f"There is no split {split!r}{nearest(split, self._data.splits)}", code="split-missing")
-        return self._data.splits[split]
+        return known_split(self._data.splits, split)
 
     def _scores(self, out: Array, labels: Array) -> dict[str, float]:
         if self.facts.learns == "numbers":

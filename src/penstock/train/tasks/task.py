@@ -30,12 +30,12 @@ Owners = Callable[[str, Array], Array]
 """(node type, vertices) -> the ranks of the workers that compute these vertices' rows."""
 
 
-class Task(Protocol):
-    """A kind of learning problem on one graph."""
+class SeedSource(Protocol):
+    """Makes batches of an epoch's items."""
 
     @property
-    def name(self) -> TaskName:
-        """The kind of task."""
+    def name(self) -> str:
+        """The kind of task; `vertices` where there is none."""
 
     @property
     def facts(self) -> TaskFacts:
@@ -48,6 +48,19 @@ class Task(Protocol):
     @property
     def batch_size(self) -> int:
         """The number of items in a batch."""
+
+    def sample(self, planned: Planned) -> Batch:
+        """The batch of some items, without features."""
+
+    def label(self, batch: Batch) -> None:
+        """Add the labels to a batch, where they are known."""
+
+
+class Task(SeedSource, Protocol):
+    """A kind of learning problem on one graph."""
+
+    @property
+    def name(self) -> TaskName: ...
 
     @property
     def out(self) -> int:
@@ -86,9 +99,6 @@ class Task(Protocol):
     def items_of(self, split: str) -> Array:
         """The vertices, held-out pairs [m, 2] or edge positions of a split; an error where the split does not exist."""
 
-    def sample(self, planned: Planned) -> Batch:
-        """The batch of some items, without features."""
-
     def examples(self, planned: Planned) -> Batch:
         """The batch of some items without neighbourhoods: seeds and labels."""
 
@@ -103,9 +113,6 @@ class Task(Protocol):
 
     def evaluation_bytes(self, splits: Sequence[str]) -> int:
         """Approximate bytes of host memory that an evaluation of some splits takes, beyond the model's outputs."""
-
-    def label(self, batch: Batch) -> None:
-        """Add the labels to a batch."""
 
     def loss(self, out: Any, batch: Batch) -> torch.Tensor:
         """The mean loss of the batch; `out` are the model's outputs for the batch's seeds."""
@@ -139,10 +146,15 @@ def items_in(splits: Mapping[str, Array], split: str) -> Array:
     """The items of a split; an error where the split does not exist or is empty."""
     if split == ALL:
         return np.sort(np.concatenate(list(splits.values())))
-    if split not in splits:
-        raise PenstockError(f"There is no split {split!r}{nearest(split, splits)}", code="split-missing")
-    if len(splits[split]) == 0:
+    if len(known_split(splits, split)) == 0:
         raise PenstockError(f"Split {split!r} is empty: choose another.", code="missing-data")
+    return splits[split]
+
+
+def known_split(splits: Mapping[str, Array], split: str, what: str = "") -> Array:
+    """The items of a split, which may be empty; an error where the split does not exist. `what` follows its name."""
+    if split not in splits:
+        raise PenstockError(f"There is no split {split!r}{what}{nearest(split, splits)}", code="split-missing")
     return splits[split]
 
 

@@ -88,7 +88,6 @@ class PulledGradients(LevelGradients):
         return found if read is None else found.mul_(read[rows, None])
 
     def clear(self) -> None:
-        """Drop all gradients."""
         self._neighbours = self._own = None
 
     def _put(self, room: Tensor | None, rows: slice, gradients: Tensor) -> Tensor:

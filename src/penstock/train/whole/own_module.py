@@ -50,14 +50,12 @@ class OwnModulePasses:
         self._x = session.inputs.complete(kept.batch)
 
     def forward(self) -> Tensor:
-        """The loss of the step's examples."""
         session = self._session
         with dropping(self._key, self._batch.row_names), session.precision():
             out = session.encode(self._batch, self._x)
             return session.task.loss(_rows_at(out, self._examples.places), self._examples.batch)
 
     def backward(self, loss: Tensor) -> None:
-        """Compute gradients of the loss with respect to the parameters and learnable rows."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def learned_rows(self) -> list[Tensor]:

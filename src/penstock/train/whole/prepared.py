@@ -14,7 +14,7 @@ from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.device.block import block_on
 from penstock.traced import FEATURES, TOPOLOGY, memory_for, placed
 from penstock.train.session import Session
-from penstock.train.whole.levels import KeptLevel, LevelGradients, RowsInPlace, kept_level
+from penstock.train.whole.levels import KeptLevel, LevelGradients, RowsInPlace, Where, kept_level
 from penstock.train.whole.memory import Decision
 from penstock.train.whole.norms import Sum
 from penstock.train.whole.plan import Bin, WholePlan
@@ -103,12 +103,9 @@ class PreparedStep:
         self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else self._computed
 
     def level(self, number: int) -> KeptLevel:
-        """Storage for a level's rows. The last level is read by the loss at once."""
-        session, last = self._session, number == self.plan.layers
-        where = "device" if last else self.decision.keep
-        dtype = self._computed if last else self._dtype
-        folder, device = session.temporary_folder, session.inputs.device
-        return kept_level(self.plan.counts[number], where, dtype, device, folder, self._computed)
+        """Storage for a level's rows."""
+        last = number == self.plan.layers
+        return stored_level(self._session, self.plan.counts[number], self.decision.keep, last)
 
     def gradients(self, number: int) -> LevelGradients:
         """Storage for the gradients of a level's rows."""
@@ -161,6 +158,14 @@ def prepared_bin(work: Bin, device: torch.device, edges: EdgeRows = NO_EDGE_ROWS
     block: Any = None if work.block is None else block_on(edges.attached([work.block])[0], device)
     row_names = {name: placed(ids, device, torch.int64) for name, ids in work.names.items()}
     return PreparedBin(work.rows, block, work.inputs, work.names, places, row_names)
+
+
+def stored_level(session: Session, counts: dict[str, int], keep: Where, last: bool) -> KeptLevel:
+    """Storage for a level's rows. The last level is read by the loss at once."""
+    computed = next(session.learned.parameters()).dtype
+    stored = torch.bfloat16 if session.job.keep_type == "bfloat16" and not last else computed
+    where: Where = "device" if last else keep
+    return kept_level(counts, where, stored, session.inputs.device, session.temporary_folder, computed)
 
 
 def normalised_layers(session: Session, layers: int) -> list[bool]:

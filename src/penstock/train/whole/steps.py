@@ -72,7 +72,6 @@ class RepeatedWork:
         """Do nothing: there is no thread."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """A context for what is not part of a step."""
         return nullcontext()
 
     def times(self) -> dict[str, StageTime]:
@@ -270,7 +269,6 @@ class StepPasses:
         self._answers: list[dict[str, Tensor]] = []
 
     def forward(self) -> Tensor:
-        """The loss of the step's examples."""
         for number in range(self._plan.layers):
             self._levels[number + 1] = self._forward_layer(number, self._step.decision.retain)
             if self._step.decision.recompute_levels and not self._session.model.needs_all_outputs and number:
@@ -278,7 +276,6 @@ class StepPasses:
         return self._loss()
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of the loss with respect to the parameters and the learned embeddings."""
         loss.backward()  # type: ignore[no-untyped-call]
         above = self._step.gradients(self._plan.layers)
         self._add_answers(self._plan.layers, above)

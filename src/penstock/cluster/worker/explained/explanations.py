@@ -247,7 +247,6 @@ class WorkerExplanations:
         return self._schedule.at(key.epoch * self._batches + key.batch)
 
     def start(self, step: int) -> None:
-        """Start training from a step."""
         self._queue = queue.SimpleQueue()
         self._client.open()
         self._thread = threading.Thread(target=self._work, args=(self._queue,), name="explanations", daemon=True)
@@ -272,7 +271,6 @@ class WorkerExplanations:
         return self._schedule.state()
 
     def restore(self, state: Any) -> None:
-        """Load what a checkpoint has kept."""
         self._schedule.restore(state)
 
     @property

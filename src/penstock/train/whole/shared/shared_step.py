@@ -16,7 +16,7 @@ from penstock.sampling.device.block import block_on
 from penstock.train.session import Session
 from penstock.train.whole.levels import KeptLevel, read_in_place
 from penstock.train.whole.memory import Decision
-from penstock.train.whole.prepared import PreparedBin, moved, normalised_layers, prepared_bin
+from penstock.train.whole.prepared import PreparedBin, moved, normalised_layers, prepared_bin, stored_level
 from penstock.train.whole.shared.cut_plan import CutBin, CutLevel, CutPlan
 from penstock.train.whole.shared.interfaces import CutLists, Rows
 from penstock.train.whole.shared.partial_sums import RowLists, SentSums
@@ -184,20 +184,8 @@ class SharedStep:
         for number, tasks in enumerate(self.tasks[1:], 1):
             last = number == plan.layers - 1 and session.job.jump == "none"
             read_in_place(session, tasks, session.task.out if last else session.job.hidden)
-        self.sent_rows = [
-            [
-                {kind: torch.from_numpy(rows).to(self.device) for kind, rows in group.rows.items()}
-                for group in level.sent
-            ]
-            for level in plan.levels
-        ]
-        self.returned_rows = [
-            [
-                {kind: torch.from_numpy(rows).to(self.device) for kind, rows in group.rows.items()}
-                for group in level.returned
-            ]
-            for level in plan.levels
-        ]
+        self.sent_rows = [[self._moved(group.rows) for group in level.sent] for level in plan.levels]
+        self.returned_rows = [[self._moved(group.rows) for group in level.returned] for level in plan.levels]
         self.sent_sums = [
             [{kind: _prepared_sums(sums, self.device) for kind, sums in group.sums.items()} for group in level.sent]
             for level in plan.levels
@@ -214,16 +202,14 @@ class SharedStep:
         self._returned_names: dict[tuple[int, int, str], Array] = {}
         self._kept_inputs: dict[BinTask, dict[str, Tensor]] = {}
         self._all_inputs: dict[str, Tensor] = {}
-        self._computed = next(session.learned.parameters()).dtype
-        self._dtype = torch.bfloat16 if session.job.keep_type == "bfloat16" else self._computed
+
+    def _moved(self, rows: Rows) -> Places:
+        return {kind: torch.from_numpy(some).to(self.device) for kind, some in rows.items()}
 
     def level(self, number: int) -> KeptLevel:
-        """Storage for a level's rows. The last level is read by the loss at once."""
-        last = number == self.plan.layers
-        where = "device" if last else self.decision.keep
-        dtype = self._computed if last else self._dtype
-        counts, folder = self.plan.levels[number].counts, self._session.temporary_folder
-        return KeptLevel(counts, where, dtype, self.device, folder, self._computed)
+        """Storage for a level's rows."""
+        counts, last = self.plan.levels[number].counts, number == self.plan.layers
+        return stored_level(self._session, counts, self.decision.keep, last)
 
     def stored_inputs(self, task: BinTask) -> dict[str, Tensor]:
         """The features that a bin of the first layer reads: fetched once and kept.
