@@ -136,5 +136,4 @@ CLUSTER = SamplerEntry(
     joint=True,
     items_per_batch=lambda options: options.batch_size,
     uses_clusters=True,
-    device=lambda options, sampler: sampler.on_device(),
 )

@@ -115,14 +115,14 @@ def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
     return Labor.over(source.lists(settings.options, shared=True).readable, fanouts, settings.edges)
 
 
-def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
+def labor_program(options: DrawOptions) -> "DeviceProgram":
     from penstock.sampling.device.program import DeviceProgram, Filtered
 
     rules = rule("keep_shared"), rule("weigh_shared")
     return DeviceProgram(tuple(Filtered(fanout, *rules) for fanout in plain_fanouts(options)), totals=True)
 
 
-LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True, device=_on_device)
+LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True)
 
 
 @njit(nogil=True, cache=True, writes=())

@@ -130,7 +130,7 @@ class FastGCN(LayerwiseSampler):
         return self._distribution
 
 
-def _fastgcn_on_device(options: DrawOptions, sampler: FastGCN) -> "DeviceProgram":
+def fastgcn_program(options: DrawOptions, sampler: FastGCN) -> "DeviceProgram":
     from penstock.sampling.device.layer_hops import TableDrawHop
     from penstock.sampling.device.program import DeviceProgram, Together
 
@@ -154,7 +154,6 @@ FASTGCN = SamplerEntry(
     facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
-    device=_fastgcn_on_device,
     is_redefined=lambda options: True,
 )
 
@@ -184,7 +183,7 @@ class Ladies(LayerwiseSampler):
         return vertices
 
 
-def _ladies_on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
+def ladies_program(options: DrawOptions) -> "DeviceProgram":
     from penstock.sampling.device.layer_hops import ImportanceHop
     from penstock.sampling.device.program import DeviceProgram, Together
 
@@ -211,7 +210,6 @@ LADIES = SamplerEntry(
     facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
-    device=_ladies_on_device,
     is_redefined=lambda options: True,
 )
 
