@@ -5,6 +5,7 @@ getting Numba ready take. The process is started on first use and ends with the 
 threads when it forks.
 """
 
+import functools
 import gc
 import importlib
 import json
@@ -230,10 +231,7 @@ _loaded: dict[str, int] = {}
 
 def _load_kernels() -> None:
     """Load what Numba has compiled since the last time of the kernels that were imported: each fork would load it."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("penstock.")]
-    for kernel in {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}:
-        if not isinstance(kernel._cache, FunctionCache):
-            continue
+    for kernel in _kernels():
         file = kernel._cache._cache_file
         with suppress(FileNotFoundError):
             changed = Path(file._index_path).stat().st_mtime_ns
@@ -241,6 +239,13 @@ def _load_kernels() -> None:
                 _loaded[file._index_path] = changed
                 for types, *_ in file._load_index():
                     kernel.compile(types)
+
+
+@functools.cache
+def _kernels() -> list[Dispatcher]:
+    modules = [module for name, module in sys.modules.items() if name.startswith("penstock.")]
+    found = {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
+    return [kernel for kernel in found if isinstance(kernel._cache, FunctionCache)]
 
 
 def _serve(requests: socket.socket, sessions: bool) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from penstock.cost.machine import MeasuredMachine
 from penstock.cost.operators import OPERATORS
 from penstock.cost.profile import FittedOperator, Profile
-from penstock.nn.operator_work import Processor
+from penstock.nn.operator_costs import Processor
 
 HERE = MeasuredMachine(
     processor="a made processor", cores=2, processors={"cpu": (1e6, 1e8, 2)}, libraries={"torch": "1"}

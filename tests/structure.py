@@ -19,9 +19,6 @@ SMALL = 40
 """Lines below which a file with one importer belongs into that importer."""
 WRITTEN_OUT = "penstock.export.plain."
 """Modules that `penstock export` writes out plainly repeat the names of what they stand for."""
-NOT_YET: dict[str, int] = {"circles": 4}
-"""What is not reached yet, with its present number: lower it with every step, never raise it."""
-
 LATER = re.compile(r"(penstock(?:\.\w+)+)(?::\w+)?")
 REFERENCE = re.compile(r"See `[^`]+`(?: [^.]{0,20})?\.?")
 
@@ -60,17 +57,15 @@ def is_package(path: Path) -> bool:
 
 def circles(imports: dict[str, set[str]]) -> Iterator[str]:
     """Modules that import themselves by a detour; each circle is cut before the next one is looked for."""
-    left, found = {name: set(others) for name, others in imports.items()}, []
+    left = {name: set(others) for name, others in imports.items()}
     while True:
         try:
             TopologicalSorter(left).prepare()
-            break
+            return
         except CycleError as error:
             circle = error.args[1]
-            found.append(f"An import circle: {' <- '.join(circle)}; move what both need below them.")
+            yield f"An import circle: {' <- '.join(circle)}; move what both need below them."
             left[circle[1]] -= {circle[0]}
-    if len(found) > NOT_YET.get("circles", 0):
-        yield from found
 
 
 def repeated(trees: dict[str, ast.Module]) -> Iterator[str]:
@@ -89,7 +84,7 @@ def sizes(named: dict[str, Path], imports: dict[str, set[str]]) -> Iterator[str]
     """Folders and files that are too large, and files that are too small to be files."""
     folders = Counter(path.parent.relative_to(SOURCES.parent).as_posix() for path in named.values())
     for folder, count in folders.items():
-        if count > NOT_YET.get(f"files in {folder}", MOST_FILES):
+        if count > MOST_FILES:
             yield f"{folder} has {count} files: at most {MOST_FILES}, divide it by subject."
     importers = Counter(each for name, found in imports.items() if not is_package(named[name]) for each in found)
     for name, path in named.items():
@@ -102,15 +97,12 @@ def sizes(named: dict[str, Path], imports: dict[str, set[str]]) -> Iterator[str]
 
 def references(trees: dict[str, ast.Module]) -> Iterator[str]:
     """Docstrings that only say where another docstring is."""
-    found = [
-        f"{name}:{node.lineno} {node.name} only says {text!r}: say what it does."
-        for name, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and REFERENCE.fullmatch(text := ast.get_docstring(node) or "")
-    ]
-    if len(found) > NOT_YET.get("docstrings that only refer", 0):
-        yield from found
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                text = ast.get_docstring(node) or ""
+                if REFERENCE.fullmatch(text):
+                    yield f"{name}:{node.lineno} {node.name} only says {text!r}: say what it does."
 
 
 if __name__ == "__main__":

@@ -123,6 +123,11 @@ def is_traced() -> bool:
     return _trace.get() is not None
 
 
+def number_of(loss: Tensor) -> float:
+    """The loss as a number; for a traced loss, which has no value, a finite number."""
+    return 0.0 if is_traced() else float(loss.detach())
+
+
 def launches(*moved: Tensor | None, rows: int = 0, of: Tensor | None = None) -> bool:
     """Whether to launch a kernel that reads or writes `moved` whole, and `rows` rows of the matrix `of`.
 

@@ -27,8 +27,7 @@ from penstock.cost.profile import FittedOperator, Profile, read_profile, write_p
 from penstock.cost.step_prediction import BlockSizes, StepShape, predicted_layers, step_calls, step_seconds, step_work
 from penstock.nn import build_model
 from penstock.nn.layer_table import model_options
-from penstock.nn.operator_work import CHUNK, Processor, aggregate_work, in_chunks, seconds_of
-from penstock.nn.order_costs import order_costs_of
+from penstock.nn.operator_costs import CHUNK, Processor, aggregate_work, in_chunks, order_costs_of, seconds_of
 from penstock.sampling import Block
 from refusals import refused
 

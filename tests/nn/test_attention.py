@@ -8,8 +8,8 @@ from torch.nn.functional import leaky_relu
 
 from penstock.nn import GATLayer, attend, attend_jointly
 from penstock.nn.drop import dropping
+from penstock.nn.operator_costs import LayerSizes, shipped_order_costs
 from penstock.nn.order import attends_inputs
-from penstock.nn.order_costs import LayerSizes, shipped_order_costs
 from penstock.sampling import Block
 from refusals import refused
 

@@ -5,8 +5,8 @@ import torch
 from random_blocks import random_block, rows, typed_block
 
 from penstock.nn import GCN, GCNLayer, GINLayer, RGCNLayer, SAGELayer
+from penstock.nn.operator_costs import LayerSizes, OrderCosts, order_costs_of, shipped_order_costs
 from penstock.nn.order import aggregates_first
-from penstock.nn.order_costs import LayerSizes, OrderCosts, order_costs_of, shipped_order_costs
 from penstock.sampling import Block
 from refusals import refused
 

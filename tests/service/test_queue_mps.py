@@ -7,7 +7,8 @@ import pytest
 from penstock.service import SHARING
 from penstock.service.policies import DeviceRoom
 from penstock.service.rooms import JobDevice
-from penstock.service.sharing import shared_devices, started_mps
+from penstock.service.service import shared_devices
+from penstock.service.sharing import started_mps
 from refusals import refused
 
 CONTROL = """#!/bin/sh

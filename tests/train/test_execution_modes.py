@@ -85,7 +85,7 @@ def test_reasons_come_from_the_declaration():
         name, facts = "node-classification", TASK_FACTS["node-classification"]
 
     job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "RMSprop"})
-    demands = Demands(job, community_graph(), Task(), library_model=False, learned_rows=True)
+    demands = Demands(job, community_graph(), Task(), library_model=False, learned_rows=True, rows_on_host=True)
     assert len(reasons_against(CAPTURED, demands)) == 5
     assert "loss is a function" in ", ".join(reasons_against(CAPTURED, demands._replace(user_loss=True)))
     assert reasons_against(Support(), demands) == []

@@ -6,7 +6,7 @@ from operator_profiles import operator_profile
 from penstock.cost.model import machine_order_costs
 from penstock.cost.profile import write_profile
 from penstock.nn import GCN
-from penstock.nn.order_costs import shipped_order_costs
+from penstock.nn.operator_costs import shipped_order_costs
 from penstock.train.auto_values import with_order_costs
 from penstock.train.job import make_job
 from penstock.train.run import resume_run

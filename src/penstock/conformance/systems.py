@@ -224,7 +224,7 @@ def check_shop_scheduler(scheduler: "Scheduler", **options: Any) -> None:
 def check_operator(operator: "Operator") -> None:
     """Check that sizes and work are finite and not negative, some work is done, and a larger rung has no less."""
     from penstock.cost.operators.entry import made_graph, rung_of
-    from penstock.nn.operator_work import Processor
+    from penstock.nn.operator_costs import Processor
 
     processor = Processor(1e6, 32e6)
     rungs = [rung_of(made_graph(nodes, 4), seeds, (3, 2), 0, 8, 6) for nodes, seeds in ((60, 8), (600, 128))]

@@ -16,8 +16,7 @@ from penstock.cost.step_prediction import STEP, StepShape, counted_block, predic
 from penstock.nn import ModelOptions, build_model
 from penstock.nn.eager import eager
 from penstock.nn.layer_table import model_options
-from penstock.nn.operator_work import Amounts, seconds_of
-from penstock.nn.order_costs import order_costs_of
+from penstock.nn.operator_costs import Amounts, order_costs_of, seconds_of
 from penstock.nn.zoo.model import layer_widths
 from penstock.sampling import Block
 from penstock.sampling.device.block import block_on

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument
-from penstock.nn.operator_work import Processor
+from penstock.nn.operator_costs import Processor
 from penstock.version import __version__
 
 _LIBRARIES = ("torch", "numpy", "numba", "triton")

@@ -15,8 +15,16 @@ from penstock.cost.operators import OPERATORS
 from penstock.cost.profile import FittedOperator, Profile, read_profile
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument, read_yaml
-from penstock.nn.operator_work import SHIPPED_MACHINES, USUAL_GPU, USUAL_HOST, Amounts, seconds_of
-from penstock.nn.order_costs import OrderCosts, order_costs_of, shipped_order_costs
+from penstock.nn.operator_costs import (
+    SHIPPED_MACHINES,
+    USUAL_GPU,
+    USUAL_HOST,
+    Amounts,
+    OrderCosts,
+    order_costs_of,
+    seconds_of,
+    shipped_order_costs,
+)
 
 # The cost model: predicted seconds of an operator of given sizes on a device, from a machine's fitted rates.
 

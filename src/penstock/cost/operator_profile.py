@@ -18,7 +18,7 @@ from penstock.cost.profile import CostSpread, FittedOperator, OperatorCost, Prof
 from penstock.errors import PenstockError
 from penstock.graph.graph import Graph
 from penstock.memory import freed_memory_kept
-from penstock.nn.operator_work import Amounts, seconds_of
+from penstock.nn.operator_costs import Amounts, seconds_of
 from penstock.progress import SILENT, Progress
 
 # How much of the cores other programs used during a measurement, which then took longer.

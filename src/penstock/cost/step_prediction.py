@@ -13,8 +13,7 @@ from penstock.cost.operators.entry import block_sizes
 from penstock.errors import PenstockError
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.layers.entry import RELU, CalledLayer
-from penstock.nn.operator_work import Amounts, Call
-from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, order_costs_of
+from penstock.nn.operator_costs import Amounts, Call, LayerSizes, Order, OrderCosts, order_costs_of
 from penstock.sampling import Block
 
 STEP = "step"

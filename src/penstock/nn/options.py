@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
-from penstock.nn.order_costs import CostsByDevice, Order
+from penstock.nn.operator_costs import CostsByDevice, Order
 
 
 def _listed(value: object) -> object:

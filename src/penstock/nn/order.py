@@ -12,7 +12,7 @@ from penstock.nn.aggregation import gather
 from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows
 from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant, kept_of_rows
-from penstock.nn.order_costs import LayerSizes, Order, OrderCosts, shipped_order_costs
+from penstock.nn.operator_costs import LayerSizes, Order, OrderCosts, shipped_order_costs
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, on_device
 from penstock.traced import Trace, current_trace, room

@@ -14,7 +14,7 @@ import torch
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import ranges
 from penstock.nn.kernels import cut_evenly
-from penstock.nn.operator_work import CHUNK
+from penstock.nn.operator_costs import CHUNK
 from penstock.traced import is_traced
 
 

@@ -17,7 +17,7 @@ from penstock.graph.hashing import key_of
 from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
 from penstock.paths.route_table import NETWORK, RouteArrays
 from penstock.paths.rules import BEHIND, HALF_LIFE, new_state
-from penstock.paths.selectors import selector_named
+from penstock.paths.selector_table import selector_named
 
 _SELECTOR = "leo-smooth"
 _IN_PROGRESS = 1 << 16

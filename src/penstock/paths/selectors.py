@@ -10,7 +10,6 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.paths import SELECTORS
 from penstock.paths.optimum import optimal_choices
 from penstock.paths.request_sequence import Sequence
 from penstock.paths.route_table import RouteTable
@@ -110,13 +109,3 @@ STATIC = Selector(
     "always the path with the least base time",
     lambda case: Prepared(weights=quickest_shares(case.table)),
 )
-
-
-def selector_named(name: str) -> tuple[Selector, str]:
-    """The selector of that name and what follows a colon in it, as in `node:responder.cpu`."""
-    word, _, argument = name.partition(":")
-    selector = SELECTORS[word]
-    if bool(argument) != bool(selector.argument):
-        hint = f"write {word}:{selector.argument}" if selector.argument else f"write {word} alone"
-        raise PenstockError(f"The path selector {name!r} cannot be read: {hint}.", code="invalid-value")
-    return selector, argument

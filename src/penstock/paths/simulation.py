@@ -15,7 +15,8 @@ from penstock.paths.documents import MetricsDocument, PathMetrics
 from penstock.paths.request_sequence import Sequence
 from penstock.paths.route_table import COMMON, NETWORK, RouteArrays, RouteTable, borrowed_routes
 from penstock.paths.rules import SelectorState, borrowed_state, new_state
-from penstock.paths.selectors import SelectorInput, selector_named
+from penstock.paths.selector_table import selector_named
+from penstock.paths.selectors import SelectorInput
 from penstock.progress import SILENT, Progress
 
 # A binary heap of events by time. Ties go to the smaller request number, so that nothing depends on history.

@@ -250,7 +250,12 @@ class ReusedBatches:
 
 def kept_bytes(batch: Batch) -> int:
     """Bytes of a kept batch, with what layers derive from its blocks."""
-    return _DERIVED * sum(array.nbytes for array in _arrays(batch))
+    return _DERIVED * batch_bytes(batch)
+
+
+def batch_bytes(batch: Batch) -> int:
+    """Bytes of a batch on the host that was drawn and not gathered."""
+    return sum(array.nbytes for array in _arrays(batch))
 
 
 def _arrays(batch: Batch) -> Iterator[Array]:

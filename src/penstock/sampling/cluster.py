@@ -63,10 +63,10 @@ class ClusterSampler:
 
     def on_device(self) -> "DeviceProgram":
         """How a device makes the same batches."""
-        from penstock.sampling.device.subgraphs import Induced, Members, SubgraphProgram
+        from penstock.sampling.device.subgraphs import InducedRule, Members, SubgraphProgram
 
         largest = tuple(sorted(np.diff(self._starts).tolist(), reverse=True))
-        hop = Induced(-1, rule("keep_inside"), None, ("place",))
+        hop = InducedRule(-1, rule("keep_inside"), None, ("place",))
         given = (hop,), Members(largest), self.layers, self._places
         return SubgraphProgram(*given, totals=True, make_tables=self._tables)
 

@@ -116,10 +116,10 @@ def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
 
 
 def labor_program(options: DrawOptions) -> "DeviceProgram":
-    from penstock.sampling.device.program import DeviceProgram, Filtered
+    from penstock.sampling.device.program import DeviceProgram, FilterRule
 
     rules = rule("keep_shared"), rule("weigh_shared")
-    return DeviceProgram(tuple(Filtered(fanout, *rules) for fanout in plain_fanouts(options)), totals=True)
+    return DeviceProgram(tuple(FilterRule(fanout, *rules) for fanout in plain_fanouts(options)), totals=True)
 
 
 LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True)

@@ -132,7 +132,7 @@ class FastGCN(LayerwiseSampler):
 
 def fastgcn_program(options: DrawOptions, sampler: FastGCN) -> "DeviceProgram":
     from penstock.sampling.device.layer_hops import TableDrawHop
-    from penstock.sampling.device.program import DeviceProgram, Together
+    from penstock.sampling.device.program import DeviceProgram, TogetherRule
 
     def tables(topology: "Topology") -> "Tables":
         import torch
@@ -142,7 +142,7 @@ def fastgcn_program(options: DrawOptions, sampler: FastGCN) -> "DeviceProgram":
         return {"times": times, "running": torch.from_numpy(running), "total": torch.from_numpy(total)}
 
     rules = rule("keep_drawn"), rule("weigh_drawn")
-    hops = tuple(Together(TableDrawHop, size, *rules) for size in plain_fanouts(options))
+    hops = tuple(TogetherRule(TableDrawHop, size, *rules) for size in plain_fanouts(options))
     return DeviceProgram(hops, totals=True, make_tables=tables)
 
 
@@ -185,7 +185,7 @@ class Ladies(LayerwiseSampler):
 
 def ladies_program(options: DrawOptions) -> "DeviceProgram":
     from penstock.sampling.device.layer_hops import ImportanceHop
-    from penstock.sampling.device.program import DeviceProgram, Together
+    from penstock.sampling.device.program import DeviceProgram, TogetherRule
 
     def tables(topology: "Topology") -> "Tables":
         import torch
@@ -198,7 +198,7 @@ def ladies_program(options: DrawOptions) -> "DeviceProgram":
         return {name: torch.zeros(size, dtype=dtype) for name, (size, dtype) in kinds.items()}
 
     rules = rule("keep_important"), rule("weigh_important")
-    hops = tuple(Together(ImportanceHop, size, *rules) for size in plain_fanouts(options))
+    hops = tuple(TogetherRule(ImportanceHop, size, *rules) for size in plain_fanouts(options))
     return DeviceProgram(hops, totals=True, make_tables=tables)
 
 

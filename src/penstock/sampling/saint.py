@@ -19,8 +19,7 @@ from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.entry import SUBGRAPH_SIZE, GraphSource, SamplerEntry, SamplerSettings, rule
 from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, homogeneous, importance
-from penstock.sampling.induced import Induced as InducedLists
-from penstock.sampling.induced import Inducer, blocks_on
+from penstock.sampling.induced import Induced, Inducer, blocks_on
 
 if TYPE_CHECKING:
     from penstock.sampling.device.hops import Tables
@@ -37,7 +36,7 @@ def inclusion(mass: Array, size: int) -> Array:
     return _inclusion(mass, size)
 
 
-def edge_weights(inside: InducedLists, mass: Array, joint: Array, size: int) -> Array:
+def edge_weights(inside: Induced, mass: Array, joint: Array, size: int) -> Array:
     """1 / P(source in | destination in) of every edge (float32): weighted sums are unbiased where v is in.
 
     `mass` is of the rows, `joint` of the edges, both for one draw.
@@ -45,7 +44,7 @@ def edge_weights(inside: InducedLists, mass: Array, joint: Array, size: int) -> 
     return _weights(inside.indptr, inside.indices, mass, joint, size)
 
 
-def count_copies(inside: InducedLists) -> tuple[Array, Array]:
+def count_copies(inside: Induced) -> tuple[Array, Array]:
     """For every edge u -> v of a subgraph: how many there are from u to v, and how many from v to u."""
     out_indptr, out_indices = transpose_lists(inside.indptr, inside.indices, len(inside.vertices))
     there = _tally(inside.indptr, inside.indices, inside.indptr, inside.indices)
@@ -119,7 +118,7 @@ class EdgeDraws:
         sources = _draw_sources(self._graph.indptr, *lists, destinations, key.purpose("edges"))
         return np.stack([sources, destinations], 1).ravel()
 
-    def joint(self, inside: InducedLists) -> Array:
+    def joint(self, inside: Induced) -> Array:
         """The mass of all edges between two vertices, in both directions."""
         there, back = count_copies(inside)
         degrees = np.maximum(1, self._graph.degrees(inside.vertices))
@@ -214,7 +213,7 @@ class WalkDraws:
             _step(*reader.read(paths[:, t - 1].copy()), stream, t, paths)
         return paths.ravel()
 
-    def joint(self, inside: InducedLists) -> Array:
+    def joint(self, inside: Induced) -> Array:
         """Pairs of the root and the first step by closed form, later ones as counted."""
         there, back = count_copies(inside)
         degrees = self._graph.degrees(inside.vertices)
@@ -352,7 +351,7 @@ class VertexDraws:
         """The vertices drawn, in order, with repeats."""
         return self.distribution.draw(key.purpose("vertices"), amount)[0]
 
-    def joint(self, inside: InducedLists) -> Array:
+    def joint(self, inside: Induced) -> Array:
         """Zero: no draw visits two vertices."""
         return np.zeros(len(inside.indices))
 
@@ -367,7 +366,7 @@ class Draws(Protocol):
         """The vertices visited by `amount` draws, in order, with repeats."""
         ...
 
-    def joint(self, inside: InducedLists) -> Array:
+    def joint(self, inside: Induced) -> Array:
         """The probability (float64) that one draw visits both ends, for every edge of a subgraph;
         loops do not matter.
         """
@@ -442,7 +441,7 @@ class Saint:
         """How a device draws the same subgraphs: weights of edges and seeds are the same in all of them, so that they
         are tables.
         """
-        from penstock.sampling.device.subgraphs import Drawn, Induced, SubgraphProgram, by_edges, by_sums, by_walks
+        from penstock.sampling.device.subgraphs import Drawn, InducedRule, SubgraphProgram, by_edges, by_sums, by_walks
 
         if isinstance(self._draws, WalkDraws):
             length = self._draws.length
@@ -453,7 +452,7 @@ class Saint:
             visits = Drawn(self.size, 1, ("vertices",), by_sums)
         with np.errstate(divide="ignore"):
             seed_weights = (1 / (self._trained * self._inclusion)).astype(np.float32)
-        hop = Induced(-1, rule("keep_inside"), rule("weigh_inside"), ("place", "weights"))
+        hop = InducedRule(-1, rule("keep_inside"), rule("weigh_inside"), ("place", "weights"))
         given = (hop,), visits, self.layers
         return SubgraphProgram(*given, totals=True, seed_weights=seed_weights, make_tables=self._tables)
 
@@ -470,7 +469,7 @@ class Saint:
     def _all_weights(self) -> Array:
         """The weight of every edge of the graph."""
         graph = self._graph.whole()
-        inside = InducedLists(np.arange(graph.count), graph.indptr, graph.indices, np.arange(len(graph.indices)))
+        inside = Induced(np.arange(graph.count), graph.indptr, graph.indices, np.arange(len(graph.indices)))
         return edge_weights(inside, self._draws.mass, self._draws.joint(inside), self.size)
 
     def _seeds_first(self, visited: Array) -> Array:

@@ -12,17 +12,18 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.files import PRIVATE_UMASK
-from penstock.service import POLICIES
+from penstock.service import POLICIES, SHARING
 from penstock.service.database import Database
 from penstock.service.folder import Address, ServiceFolder
 from penstock.service.operations import Operations, SubmissionRules
 from penstock.service.policies import AGE_S, QueuePolicy
-from penstock.service.rooms import rooms_here
+from penstock.service.rooms import JobDevice, rooms_here
 from penstock.service.scheduler import JobScheduler
 from penstock.service.served import Feed, Served
-from penstock.service.sharing import AUTO, Sharing, shared_devices
+from penstock.service.sharing import Sharing
 from penstock.service.workers.pool import WarmPool
 
+AUTO = "auto"
 _CLOSING_S = 2
 
 
@@ -143,3 +144,18 @@ def answering(served: Served, listening: socket.socket, token: str, host: str = 
         served.closing = True
         server.should_exit = True
         thread.join()
+
+
+def shared_devices(name: str, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
+    """The devices as jobs share them in the way of that name; what was started for it ends with `stack`."""
+    if name == AUTO:
+        way = next(way for way in SHARING.values() if way.lacks(folder, rooms) is None)
+    elif name in SHARING:
+        way = SHARING[name]
+    else:
+        raise SHARING.unknown(name, AUTO)
+    lacks = way.lacks(folder, rooms)
+    if lacks is not None:
+        others = " or ".join(each for each in SHARING if each != name)
+        raise PenstockError(f"--sharing {name} cannot be used: {lacks}. Use {others}.", code="not-installed")
+    return way.opened(stack, folder, rooms, pool)

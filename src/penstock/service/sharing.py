@@ -13,7 +13,6 @@ from typing import Protocol
 
 from penstock.errors import PenstockError
 from penstock.graph.files import make_private_folder
-from penstock.service import SHARING
 from penstock.service.rooms import JobDevice
 from penstock.service.workers.pool import SharedPool, Starter, WarmPool
 
@@ -175,19 +174,3 @@ class TimeSlices:
 
 
 MPS, TIME_SLICES, STREAMS = Mps(), TimeSlices(), Streams()
-AUTO = "auto"
-
-
-def shared_devices(name: str, stack: ExitStack, folder: Path, rooms: list[JobDevice], pool: WarmPool) -> Sharing:
-    """The devices as jobs share them in the way of that name; what was started for it ends with `stack`."""
-    if name == AUTO:
-        way = next(way for way in SHARING.values() if way.lacks(folder, rooms) is None)
-    elif name in SHARING:
-        way = SHARING[name]
-    else:
-        raise SHARING.unknown(name, AUTO)
-    lacks = way.lacks(folder, rooms)
-    if lacks is not None:
-        others = " or ".join(each for each in SHARING if each != name)
-        raise PenstockError(f"--sharing {name} cannot be used: {lacks}. Use {others}.", code="not-installed")
-    return way.opened(stack, folder, rooms, pool)

@@ -5,7 +5,7 @@ import numpy as np
 from penstock.cost.model import CostModel, machine_order_costs, measured_model
 from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
-from penstock.nn.order_costs import shipped_order_costs
+from penstock.nn.operator_costs import shipped_order_costs
 from penstock.pipeline.grouped_batches import group_size
 from penstock.plan.execution import ExecutionChoice, PipelineDepths, predict
 from penstock.plan.execution.first_layer import rows_gathered
@@ -97,12 +97,19 @@ def decide_sample_threads(session: Session) -> None:
     job = session.job
     if job.sample_threads or not needs_placement(job.sampler) or not layers_of(job):
         return
-    if job.sample_on == "host" or reasons_against(DEVICE_SAMPLING, demands_of(session)):
+    if job.sample_on == "host" or must_be_drawn_by_host(session):
         # One core is left for launching steps.
         threads = min(_MOST, max(1, (job.threads or default_threads()) - 1))
         session.job = job.model_copy(update={"sample_threads": threads})
         session.decided["sample_threads"] = threads
         session.decided_by["sample_threads"] = RULE
+
+
+def must_be_drawn_by_host(session: Session) -> bool:
+    """Whether a GPU cannot draw the batches that it computes."""
+    job = session.job
+    drawn = needs_placement(job.sampler) and bool(layers_of(job))
+    return drawn and bool(reasons_against(DEVICE_SAMPLING, demands_of(session)))
 
 
 # The costs by which a run's layers choose their order of products: found when it starts, and kept in its job.

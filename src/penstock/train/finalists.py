@@ -12,10 +12,12 @@ from penstock.cost.model import CostModel, machine_model
 from penstock.errors import PenstockError
 from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
+from penstock.memory import available_mb
 from penstock.nn.layer_table import LAYERS
-from penstock.nn.order_costs import Order
+from penstock.nn.operator_costs import Order
 from penstock.pipeline.batch_rows import PlainReading
-from penstock.pipeline.grouped_batches import group_size
+from penstock.pipeline.grouped_batches import batch_bytes, group_size
+from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.pipeline.stages import StageError
 from penstock.plan.execution import BatchKind, ExecutionChoice, PipelineDepths, predict
@@ -23,8 +25,10 @@ from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import WayWork, rows_aggregated, rows_gathered, rows_of_place
 from penstock.plan.execution.search import cheapest_orders
 from penstock.progress import SILENT, Progress
+from penstock.train.auto_values import must_be_drawn_by_host
 from penstock.train.execution_modes import choose_execution, reads_rows_again
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay, first_layer_reader, reasons_against
+from penstock.train.job import Job
 from penstock.train.job_batches import kind_of_batches, unknown_of
 from penstock.train.session import RULE, TIMED, Session, state_kept
 
@@ -273,11 +277,16 @@ def _seconds_of_auto(session: Session, steps: PredictedSteps) -> float | None:
 
 def _aggregates(session: Session) -> bool:
     """Whether `auto` does anything but read rows, judged by the first batch."""
-    task, job, inputs = session.task, session.job, session.inputs
-    batch = task.sample(next(Schedule(task.items, task.batch_size, job.draw_seed).from_position()))
+    inputs, batch = session.inputs, first_batch(session)
     return not any(
         isinstance(inputs.reader.reading(batch, name, source), PlainReading) for name, source in inputs.sources.items()
     )
+
+
+def first_batch(session: Session) -> Batch:
+    """The first batch of a run, as the host draws it."""
+    task = session.task
+    return task.sample(next(Schedule(task.items, task.batch_size, session.job.draw_seed).from_position()))
 
 
 def _take_first_layer(session: Session, value: Any) -> None:
@@ -298,24 +307,55 @@ def _take_first_layer(session: Session, value: Any) -> None:
 FIRST_LAYER = OpenField("first_layer", _first_layer_is_open, _first_layer_finalists, _take_first_layer)
 
 
-# `groups: auto`: batches drawn while others are trained, or a group of them drawn by all threads at once.
+# `groups`: batches drawn while others are trained, or a group of them drawn by all threads at once. It is open on the
+# host where it is `auto`, and always where a GPU computes what the host draws: a GPU that waits for its batches gains
+# from threads that do nothing but draw, and one that keeps the host waiting loses the overlap, so that a rule by the
+# sampler's name would slow large models down.
 
 _GROUPS = 3
 """The least number of groups that a trial draws; the first is not counted."""
+_GROUP_SHARE = 8
+"""A group may take one part in so many of the free memory."""
 
 
 def _groups_are_open(session: Session) -> bool:
+    if session.placed is not None:
+        return session.job.groups == 1 and must_be_drawn_by_host(session)
     # A job that leaves it open has been decided already, by a profile or by the rule.
     return "groups" in session.decided_by and session.inputs.device.type == "cpu"
+
+
+def group_bytes(session: Session) -> int:
+    """Bytes that a group takes on the host where a GPU computes: 0 where batches are drawn one by one, and also where
+    the run is too short to find out whether groups are faster.
+    """
+    job = session.job
+    if job.groups == 1:
+        trials = "groups" in job.timed_choices and _batches(session) // _SHARE >= 2 * _trial_of_groups(job)
+        if not (trials and must_be_drawn_by_host(session) and _can_be_tried(session)):
+            return 0
+    size = group_size(0 if job.groups == 1 else job.groups, job.threads or default_threads())
+    return min(_batches(session), size) * batch_bytes(first_batch(session))
+
+
+def _trial_of_groups(job: Job) -> int:
+    return _GROUPS * group_size(0, job.threads or default_threads()) + 1
+
+
+def _batches(session: Session) -> int:
+    task, job = session.task, session.job
+    return Schedule(task.items, task.batch_size, job.draw_seed).batches * job.epochs
 
 
 def _group_finalists(session: Session, model: CostModel) -> list[Finalist]:
     threads = session.job.threads or default_threads()
     steps, whole = PredictedSteps(session, model), group_size(0, threads)
+    trial = _trial_of_groups(session.job)
+    if session.placed is not None:
+        fits = group_bytes(session) <= (available_mb() << 20) // _GROUP_SHARE
+        return [Finalist(size, None, trial) for size in ((1, whole) if fits else (1,))]
     first = session.job.groups or whole
-    found = [
-        Finalist(size, steps.seconds(rows_gathered, "gather", groups=size), _GROUPS * whole + 1) for size in (1, whole)
-    ]
+    found = [Finalist(size, steps.seconds(rows_gathered, "gather", groups=size), trial) for size in (1, whole)]
     return sorted(found, key=lambda each: each.value != first)
 
 
@@ -434,8 +474,8 @@ def settle(session: Session, progress: Progress = SILENT) -> None:
     Batches trained under each finalist are discarded: weights, optimiser and generators are restored. The chosen values
     are written to the session's job, so that a resumed run does not decide again.
     """
-    task, job = session.task, session.job
-    left = Schedule(task.items, task.batch_size, job.draw_seed).batches * job.epochs // _SHARE
+    job = session.job
+    left = _batches(session) // _SHARE
     for name in job.timed_choices:
         entry = OPEN_FIELDS[name]
         if not _can_be_tried(session) or not entry.is_open(session):

@@ -50,7 +50,8 @@ class Internals(ModelInternals, PipelineInternals, ExplainInternals):
     groups: AutoCount = Field(
         1,
         description="batches that all processors draw together before they are trained on; 1: each beside the training"
-        " of others; auto: eight for each processor, or as predicted where this machine was measured",
+        " of others, unless a trial finds groups to be faster; auto: eight for each processor, or as predicted where"
+        " this machine was measured",
     )
     timed_choices: Annotated[
         list[Literal["feature_paths", "first_layer", "groups", "order"]], BeforeValidator(_listed)
@@ -120,7 +121,7 @@ REMOVED: dict[str, str] = {
     "host_share": "leave it out, host and device end together by what batches take; `first_layer: aggregate` leaves all"
     " of it to the host",
     "feature_paths": f"leave it out, {_BY_RUN}; `placement` says where features lie",
-    "groups": "leave it out, batches are drawn beside the training of others",
+    "groups": f"leave it out, {_BY_RUN}, where a GPU waits for batches that the host draws",
     "timed_choices": "leave it out, long runs time what is open; set `first_layer` to the way that you want",
     **dict.fromkeys(("seeds_depth", "sample_depth", "gather_depth", "transfer_depth"), _QUEUES),
     "gather_threads": f"leave it out, {_BY_RUN}",

@@ -22,8 +22,8 @@ from penstock.nn import (
     TypedGATLayer,
 )
 from penstock.nn.drop import dropping
+from penstock.nn.operator_costs import OrderCosts
 from penstock.nn.order import aggregates_first
-from penstock.nn.order_costs import OrderCosts
 from penstock.sampling import Block
 from penstock.sampling.device.block import device_block, on_device
 

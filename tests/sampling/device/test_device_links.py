@@ -53,13 +53,13 @@ class DrawnEdges:
     def __init__(self, graph, batcher, items, device, fanouts=(4, 3), replace=False):
         from penstock.sampling.device.epoch import DeviceEpoch
         from penstock.sampling.device.hops import Topology
-        from penstock.sampling.device.links import EdgeDraws, EdgeProgram
+        from penstock.sampling.device.links import DrawnLinks, EdgeProgram
         from penstock.sampling.device.program import uniform_rules
 
         (edges,) = graph.edges.values()
         self.schedule, self.batcher, self.items, self.device = Schedule(items, SIZE, SEED, 3), batcher, items, device
         self.topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
-        self.program = EdgeProgram(uniform_rules(fanouts, replace), EdgeDraws(batcher, items, SIZE))
+        self.program = EdgeProgram(uniform_rules(fanouts, replace), DrawnLinks(batcher, items, SIZE))
         self.largest = self.program.largest_room(SIZE, graph.num_nodes, edges.count)
         self.sampler = NeighbourSampler(graph, list(fanouts), replace, totals=True)
         self.purposes = [*self.program.purposes, "dropout"]

@@ -158,11 +158,11 @@ def even_rule():
 def test_a_rule_of_ones_own(device):
     pytest.importorskip("triton")
     from penstock.sampling.device.hops import Topology
-    from penstock.sampling.device.program import DeviceProgram, Filtered
+    from penstock.sampling.device.program import DeviceProgram, FilterRule
     from penstock.sampling.device.sampler import DeviceSampler
 
     graph, (keep, weigh), seeds = graph_with_hubs(), even_rule(), np.array([5, 61, 200, 31])
-    program = DeviceProgram((Filtered(3, lambda: keep, lambda: weigh),))
+    program = DeviceProgram((FilterRule(3, lambda: keep, lambda: weigh),))
     topology = Topology(torch.from_numpy(graph.indptr).to(device), torch.from_numpy(graph.indices).to(device))
     (block,) = DeviceSampler(topology, program, device, edges=True).sample(seeds, BatchKey(0, 0, 0)).blocks
     if device.type == "cuda":

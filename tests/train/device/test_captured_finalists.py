@@ -14,7 +14,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution.first_layer import rows_aggregated, rows_read_by_device
 from penstock.train import finalists as settlement
 from penstock.train import finalists as trial
-from penstock.train.finalists import PredictedSteps, seconds_of_batches, settle
+from penstock.train.finalists import PredictedSteps, group_bytes, seconds_of_batches, settle
 from penstock.train.session import TIMED, state_kept
 from training_graphs import community_graph, stored_as
 
@@ -169,3 +169,40 @@ def test_a_way_that_has_no_room_on_the_device_is_no_finalist(monkeypatch):
     tried = timed_by(monkeypatch, {"auto": 1.0})
     settle(session)
     assert not tried and session.job.first_layer == "auto"
+
+
+@pytest.mark.parametrize("faster, size", [(1, 1), (16, 16)])
+def test_batches_that_only_the_host_can_draw_are_timed_in_groups(monkeypatch, faster, size):
+    saint = {"sampler": "saint-walk", "layers": 2, "batch_size": 20, "epochs": 40, "timed_choices": ["groups"]}
+    session = session_of(stored_as(np.float16, 100), **saint)
+    tried = []
+
+    def timed(session, batches):
+        tried.append((session.job.groups, batches))
+        return 1.0 if session.job.groups == faster else 2.0
+
+    monkeypatch.setattr(settlement, "seconds_of_batches", timed)
+    settle(session)
+    # Two threads, eight batches each, and three groups of a trial.
+    assert {each for each, _ in tried} == {1, 16} and min(batches for _, batches in tried) >= 3 * 16 + 1
+    assert session.decided["groups"] == session.job.groups == size and session.decided_by["groups"] == "timed"
+    assert group_bytes(session) > 0
+
+
+def test_groups_are_not_timed_where_a_device_draws_or_memory_is_short(monkeypatch):
+    plain = session_of(stored_as(np.float16, 100), timed_choices=["groups"], capture=False)
+    settle(plain)
+    assert plain.job.groups == 1 and "groups" not in plain.settled and group_bytes(plain) == 0
+    monkeypatch.setattr(settlement, "available_mb", lambda: 0)
+    saint = {"sampler": "saint-walk", "layers": 2, "batch_size": 20, "epochs": 40, "timed_choices": ["groups"]}
+    short = session_of(stored_as(np.float16, 100), **saint)
+    settle(short)
+    assert short.job.groups == 1 and "one finalist" in short.settled["groups"]["reason"]
+
+
+def test_groups_change_no_bit_of_what_a_device_learns():
+    saint = {"sampler": "saint-walk", "layers": 2, "batch_size": 20, "epochs": 3}
+    one, grouped = (session_of(stored_as(np.float16, 100), **saint, groups=size) for size in (1, 4))
+    (alone, weights), (together, others) = learned(one), learned(grouped)
+    assert [step.loss for step in alone] == [step.loss for step in together]
+    assert all(torch.equal(weights[name], others[name]) for name in weights)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.nn.order_costs import shipped_order_costs
+from penstock.nn.operator_costs import shipped_order_costs
 from penstock.train.whole.memory import LayerSize
 from penstock.train.whole.shared.execution import RATES, best_number, bins_by_cost
 from training_graphs import community_graph

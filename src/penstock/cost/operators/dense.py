@@ -8,7 +8,7 @@ from torch.nn import functional
 from penstock.cost.operators.entry import Operator, Run, Rung, rows, work_of
 from penstock.nn.drop import relu_drop
 from penstock.nn.eager import eager
-from penstock.nn.operator_work import CHUNK, Amounts, Processor, Sizes, dense_gradient_work, dense_work, held_in_caches
+from penstock.nn.operator_costs import CHUNK, Amounts, Processor, Sizes, dense_gradient_work, dense_work, held_in_caches
 
 # Dense products of a layer: rows times weights, and the gradients of both.
 

@@ -8,7 +8,7 @@ from penstock.cost.operators.entry import Operator, Run, Rung, block_sizes, rows
 from penstock.nn.aggregation import aggregate
 from penstock.nn.attention import attend
 from penstock.nn.derived import transposed, with_self_loops
-from penstock.nn.operator_work import (
+from penstock.nn.operator_costs import (
     Amounts,
     Processor,
     Sizes,

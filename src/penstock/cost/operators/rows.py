@@ -8,7 +8,7 @@ import torch
 from penstock.cost.operators.entry import Operator, Run, Rung, rows, work_of
 from penstock.graph.blocks import default_threads
 from penstock.memory import available_mb
-from penstock.nn.operator_work import Amounts, Processor, Sizes, held_in_caches, rows_in_no_order
+from penstock.nn.operator_costs import Amounts, Processor, Sizes, held_in_caches, rows_in_no_order
 from penstock.nn.table_aggregation import TableLists, readable, shared_aggregation
 from penstock.store.device.copies import page_locked
 from penstock.store.device.host_paths import HostThreads

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from penstock.cost.operators.entry import Operator, Run, Rung
-from penstock.nn.operator_work import Amounts, Processor, Sizes
+from penstock.nn.operator_costs import Amounts, Processor, Sizes
 from penstock.sampling import BatchKey, NeighbourSampler
 from penstock.sampling.neighbours import ALL
 

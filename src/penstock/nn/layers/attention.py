@@ -16,8 +16,8 @@ from penstock.nn.derived import edge_lists, looped_edges, with_self_loops
 from penstock.nn.device.attention import ALIGNED, attend_joined
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
+from penstock.nn.operator_costs import Order
 from penstock.nn.order import Costs, attends_inputs, transformed_heads
-from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import tensor_of

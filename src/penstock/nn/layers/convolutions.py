@@ -23,8 +23,8 @@ from penstock.nn.device.drop import Rectified
 from penstock.nn.device.gather import TableRows, compute_dtype
 from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant
 from penstock.nn.layers.rgcn import own_terms
+from penstock.nn.operator_costs import Order
 from penstock.nn.order import Costs, aggregates_first, inputs_aggregated_first, transform_neighbours, transformed
-from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block
 
 # GraphSAGE: the transformed aggregate of the neighbours plus the transformed vertex.

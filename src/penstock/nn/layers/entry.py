@@ -15,9 +15,8 @@ from penstock.nn.layers.attention import GATLayer, TransformerLayer, TypedGATLay
 from penstock.nn.layers.convolutions import DenseLayer, GCNLayer, GINELayer, GINLayer, SAGELayer, TypedDenseLayer
 from penstock.nn.layers.hgt import HGTLayer
 from penstock.nn.layers.rgcn import RGCNLayer
-from penstock.nn.operator_work import Call
+from penstock.nn.operator_costs import Call, LayerSizes
 from penstock.nn.options import LayerOptions
-from penstock.nn.order_costs import LayerSizes
 
 # What a kind of layer declares: how it is built for graphs of one type and of several, and what it needs.
 

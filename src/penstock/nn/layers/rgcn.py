@@ -12,8 +12,8 @@ from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.nn.aggregation import Reduce, aggregate
 from penstock.nn.derived import without_empty_rows
+from penstock.nn.operator_costs import Order
 from penstock.nn.order import Costs, aggregates_first, transform_neighbours, transformed
-from penstock.nn.order_costs import Order
 from penstock.sampling.block import Block
 
 # Shared by layers on typed blocks: the vertices' own terms, and which relations there are to read.

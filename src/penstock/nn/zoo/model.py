@@ -144,6 +144,7 @@ class GraphModel(LayeredModel):
 
     def __init__(self, options: ModelOptions, width: int, out: int) -> None:
         super().__init__(options)
+        self._reads_in_place = bool(LAYERS[options.model].reads_in_place(options))
         bare = options.jump == "none"
         pairs = list(enumerate(layer_widths(options, width, out), 1))
         self.convolutions = nn.ModuleList(
@@ -198,10 +199,6 @@ class GraphModel(LayeredModel):
         """(type, rows) of every batch normalisation of a batch, in order; the type is empty here."""
         ends = cast(Sequence[LayerEnd], self.ends)
         return [("", block.num_dst) for block, end in zip(blocks, ends, strict=True) if end.batch_norm is not None]
-
-    @property
-    def _reads_in_place(self) -> bool:
-        return bool(LAYERS[self.options.model].reads_in_place(self.options))
 
     @property
     def _leaves_rectifying(self) -> bool:

@@ -18,7 +18,8 @@ from penstock.graph.hashing import key_of
 from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
 from penstock.paths.route_table import COMMON, DEPENDENCIES, NETWORK, RouteTable
 from penstock.paths.rules import new_state
-from penstock.paths.selectors import SelectorInput, selector_named
+from penstock.paths.selector_table import selector_named
+from penstock.paths.selectors import SelectorInput
 from penstock.paths.service.responder import ASK, READ, WRITE, Functions, Request, pack_request, unpack_answer
 
 # Requests that depend on each other are carried out one after the other, in the order in which they were sent. A path

@@ -10,7 +10,7 @@ from penstock.cost.model import CostModel
 from penstock.cost.operators import OPERATORS
 from penstock.cost.step_prediction import STEP, calls_by_layer
 from penstock.hardware.machines import Network
-from penstock.nn.operator_work import Call, Sizes
+from penstock.nn.operator_costs import Call, Sizes
 from penstock.plan.execution.choice import BatchKind, ExecutionChoice
 from penstock.plan.execution.first_layer import FirstLayerWork, WayWork, balanced_share, predicted_rates, row_calls
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from penstock.cost.step_prediction import BlockSizes, StepShape
-from penstock.nn.order_costs import Order
+from penstock.nn.operator_costs import Order
 
 # What can be chosen of one machine's execution.
 

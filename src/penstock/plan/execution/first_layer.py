@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from penstock.cost.model import CostModel
 from penstock.cost.step_prediction import BlockSizes
-from penstock.nn.operator_work import Call
-from penstock.nn.order_costs import Order
+from penstock.nn.operator_costs import Call, Order
 from penstock.plan.execution.choice import BatchKind
 
 # The share of a batch's edges that the host aggregates, so that host and device end together (`first_layer: divided`).

@@ -6,7 +6,7 @@ from itertools import product
 
 from penstock.cost.model import BATCH, CostModel, Extrapolation
 from penstock.errors import PenstockError
-from penstock.nn.order_costs import LayerSizes, Order, order_costs_of
+from penstock.nn.operator_costs import LayerSizes, Order, order_costs_of
 from penstock.plan.execution.batch_operators import batch_operators
 from penstock.plan.execution.choice import USUAL_DEPTHS, BatchKind, Device, ExecutionChoice, Features, PipelineDepths
 from penstock.plan.execution.first_layer import WayWork, rows_of_place

@@ -61,3 +61,15 @@ class BudgetClock:
         """The step at which the next stretch ends: after `wanted` steps, or earlier."""
         most = self.most if wanted is None else min(self.most, self.steps + wanted)
         return most if self._deadline is None else min(most, self.steps + _CHUNK)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedUnits:
+    """A placement that respects every limit, and the effort of finding it."""
+
+    policy: str
+    machine_of: Array  # int32 [T]
+    makespan: float  # simulated seconds of the evaluator's iterations
+    steps: int
+    simulated: int  # placements that were simulated for it
+    seconds: float

@@ -1,5 +1,7 @@
 """Policies that construct one placement: `ifs`, `distdgl`, `spread` and `greedy`."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from penstock.errors import PenstockError
@@ -7,6 +9,8 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.kernels import njit
 from penstock.plan.placement.annealing import score
+from penstock.plan.placement.budget import Budget, Found
+from penstock.plan.placement.evaluator import Evaluator
 from penstock.plan.placement.packing import RemainingCapacity, classes_of, pack
 from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, move, tables_of, walk_from
 
@@ -140,3 +144,19 @@ def even_placement(problem: PlacementProblem, seed: int = 0) -> Array:
                 count[machine] += 1
                 break
     return left.units.astype(np.int32)
+
+
+# The same as policies.
+
+PlacementPolicy = Callable[[PlacementProblem, Evaluator, Budget, int], Found]
+
+
+def _constructed(construct: Callable[[PlacementProblem, int], Array]) -> PlacementPolicy:
+    """A policy that makes one placement at once, from the problem and the seed."""
+    return lambda problem, evaluator, budget, seed: Found(construct(problem, seed), 0)
+
+
+initial = _constructed(initial_placement)
+colocated = _constructed(colocated_placement)
+even = _constructed(even_placement)
+least_busy = _constructed(least_busy_placement)

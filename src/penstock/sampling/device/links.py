@@ -31,7 +31,7 @@ _ENDS: tuple[End, ...] = ("destination", "source")
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeDraws:
+class DrawnLinks:
     """The edges of an epoch, by their positions `items`, and how a device draws their negatives."""
 
     batcher: EdgeBatcher
@@ -121,7 +121,7 @@ class EdgeDraws:
 class EdgeProgram(DeviceProgram):
     """How a device draws batches of edges: from the ends of its edges and negatives, hop by hop."""
 
-    edges: EdgeDraws
+    edges: DrawnLinks
     stages = 1
 
     @property
@@ -153,7 +153,7 @@ class EdgeSeeds(Beginning):
     the numbers of edges and of pairs that count, and `items` the positions of the edges among the epoch's items.
     """
 
-    def __init__(self, memory: BatchMemory, edges: EdgeDraws) -> None:
+    def __init__(self, memory: BatchMemory, edges: DrawnLinks) -> None:
         size, width = edges.batch_size, 1 + edges.k * len(edges.ends)
         if edges.drawn and memory.topology.count < 2:
             raise PenstockError(
@@ -243,7 +243,7 @@ class DeviceExclusion:
         self._bounds, self._starts, self._behind = memory.empty(rows + 1), empty(entries), empty(entries + 1)
         self.excluded = Excluded(self._bounds, self._starts, self._behind, memory.known[1:])
 
-    def fill(self, sizes: Tensor, ends: Tensor, edges: EdgeDraws) -> None:
+    def fill(self, sizes: Tensor, ends: Tensor, edges: DrawnLinks) -> None:
         """Exclude `sizes[0]` edges whose sources and then destinations are `ends`, and their reverses.
 
         Destinations of excluded edges are seeds, whose rows are known.

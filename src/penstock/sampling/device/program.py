@@ -52,7 +52,7 @@ class HopRule(Protocol):
 
 
 @dataclass(frozen=True)
-class Uniform(HopRule):
+class UniformRule(HopRule):
     """Each row draws `fanout` neighbours, all equally likely."""
 
     can_exclude: ClassVar[bool] = True
@@ -69,7 +69,7 @@ class Uniform(HopRule):
 
 
 @dataclass(frozen=True)
-class Listed(HopRule):
+class ListedRule(HopRule):
     """Each row takes its whole list (`fanout` -1), or draws many neighbours, all equally likely."""
 
     fanout: int
@@ -84,7 +84,7 @@ class Listed(HopRule):
 
 
 @dataclass(frozen=True)
-class Together(HopRule):
+class TogetherRule(HopRule):
     """All rows together draw `size` vertices, by a table or by importance, and keep the edges from them; `hop` is
     `TableDrawHop` or `ImportanceHop`.
     """
@@ -103,7 +103,7 @@ class Together(HopRule):
 
 
 @dataclass(frozen=True)
-class Filtered(HopRule):
+class FilterRule(HopRule):
     """Each row keeps some entries of its list, by a rule; see `FilterHop`."""
 
     fanout: int
@@ -122,7 +122,7 @@ class Filtered(HopRule):
 def uniform_rules(fanouts: Sequence[int], replace: bool = False) -> tuple[HopRule, ...]:
     """The rules of uniform draws; -1 is the whole list."""
     check_fanouts(fanouts)
-    return tuple((Uniform if 0 < fanout <= SCANNED else Listed)(fanout, replace) for fanout in fanouts)
+    return tuple((UniformRule if 0 < fanout <= SCANNED else ListedRule)(fanout, replace) for fanout in fanouts)
 
 
 class Beginning(Protocol):

@@ -16,7 +16,7 @@ from penstock.sampling.block import MiniBatch
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import EDGES, BatchMemory, FilterHop, Hop, blocks, list_kernels, power
-from penstock.sampling.device.program import Beginning, DeviceProgram, Filtered
+from penstock.sampling.device.program import Beginning, DeviceProgram, FilterRule
 
 
 class Visits(Protocol):
@@ -73,7 +73,7 @@ class InducedHop(FilterHop):
 
     reads_behind = True
 
-    def __init__(self, memory: BatchMemory, number: int, rule: Filtered) -> None:
+    def __init__(self, memory: BatchMemory, number: int, rule: FilterRule) -> None:
         super().__init__(memory, number, rule.fanout, rule.keep, rule.weigh, list(rule.tables))
         self.seed_indptr = memory.empty(memory.room.rows[1] + 1)
 
@@ -103,7 +103,7 @@ class InducedHop(FilterHop):
 
 
 @dataclass(frozen=True)
-class Induced(Filtered):
+class InducedRule(FilterRule):
     """Rows keep the entries of their lists that are in the batch."""
 
     def make(self, memory: BatchMemory, number: int) -> Hop:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         bottlenecks,
         makespan_bound,
         mean_cct_bound,
-        simulate_trace,
     )
     from penstock.simulate.traces.trace import MEGABYTE, CoflowTrace, made_trace, read_trace, write_trace
 
@@ -59,6 +58,19 @@ TRACE_POLICIES: "Registry[TracePolicy]" = Registry(
     },
     "penstock.simulate.traces.policies:TracePolicy",
 )
+
+
+def simulate_trace(
+    trace: "CoflowTrace | TraceCoflows", policy: str, rate_bytes_s: "float | PortRates", changes: bool = False
+) -> "TraceOutcome":
+    """Simulate all coflows of a trace on a switch that only its ports limit.
+
+    A rate holds for both sides of every port. With `changes` the outcome also tells every flow's rate over time.
+    """
+    from penstock.simulate.traces.simulation import simulate_under
+
+    return simulate_under(trace, policy, TRACE_POLICIES[policy], rate_bytes_s, changes)
+
 
 # Imported on first use: help lists the policies without loading kernels.
 __getattr__, __dir__ = lazy_names(__name__)

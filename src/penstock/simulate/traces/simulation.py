@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.simulate.traces import TRACE_POLICIES
 from penstock.simulate.traces.bssi import bssi
 from penstock.simulate.traces.coflows import PortRates, TraceCoflows, line_bytes, lines_of, rates_of
+from penstock.simulate.traces.policies import TracePolicy
 from penstock.simulate.traces.progress import CHANGES
 from penstock.simulate.traces.trace import CoflowTrace
 
@@ -83,16 +83,17 @@ class TraceOutcome:
         }
 
 
-def simulate_trace(
-    trace: CoflowTrace | TraceCoflows, policy: str, rate_bytes_s: float | PortRates, changes: bool = False
+def simulate_under(
+    trace: CoflowTrace | TraceCoflows,
+    policy: str,
+    chosen: TracePolicy,
+    rate_bytes_s: float | PortRates,
+    changes: bool = False,
 ) -> TraceOutcome:
-    """Simulate all coflows of a trace on a switch that only its ports limit.
-
-    A rate holds for both sides of every port. With `changes` the outcome also tells every flow's rate over time.
-    """
+    """`simulate_trace` under a policy that is called `policy`."""
     began = perf_counter()
     coflows = trace.coflows if isinstance(trace, CoflowTrace) else trace
-    chosen, rates = TRACE_POLICIES[policy], rates_of(rate_bytes_s, coflows.ports)
+    rates = rates_of(rate_bytes_s, coflows.ports)
     room = 8 * coflows.flows + 1 if changes else 0
     while True:
         completions, numbers, found = chosen.run(coflows, rates, room)

@@ -14,7 +14,7 @@ from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import FeaturePlace, cheapest_orders, fastest_place, knows_transfers
 from penstock.sampling.device.block import Room, room_for
-from penstock.sampling.device.links import EdgeDraws, EdgeProgram
+from penstock.sampling.device.links import DrawnLinks, EdgeProgram
 from penstock.sampling.device.program import DeviceProgram
 from penstock.sampling.device.typed import drawn_relations, typed_program
 from penstock.sampling.sampler_table import SAMPLERS
@@ -441,4 +441,4 @@ def device_program(session: Placeable) -> DeviceProgram:
     program = make(job, getattr(task, "sampler", None))
     if task.facts.about != "edges":
         return program
-    return EdgeProgram(program.rules, EdgeDraws(task.batcher, task.items, task.batch_size))
+    return EdgeProgram(program.rules, DrawnLinks(task.batcher, task.items, task.batch_size))

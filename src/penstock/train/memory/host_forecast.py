@@ -21,6 +21,7 @@ from penstock.trace.libraries import LOADED_ON_HOST
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
 from penstock.train.batch_source import layers_of
 from penstock.train.execution_modes import needs_placement
+from penstock.train.finalists import group_bytes
 from penstock.train.layerwise.host import Reach
 from penstock.train.memory.device_forecast import DeviceForecast, tried_on_host
 from penstock.train.memory.process_memory import process_bytes
@@ -202,7 +203,7 @@ def forecast_host(session: Session, device: DeviceForecast | None) -> HostForeca
     fixed = {PROCESS: process_bytes(device is not None), **_graph_bytes(session)}
     if device is not None:
         reused = session.job.reuse_mb << 20 if session.job.reuse_batches else 0
-        parts = fixed | {BATCHES: device.pinned + _PINNED_STAGING + reused}
+        parts = fixed | {BATCHES: device.pinned + _PINNED_STAGING + reused + group_bytes(session)}
         return HostForecast(sum(parts.values()), parts, device.peak.moment, device.method, device.reason)
     peak, method, reason = _steps(session)
     parts = fixed | {LIBRARIES: LOADED_ON_HOST}

@@ -12,10 +12,10 @@ from torch import Tensor
 from penstock.errors import PenstockError
 from penstock.nn.drop import dropping
 from penstock.pipeline.loader import Batch, Loaded
+from penstock.traced import number_of
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.session import Session, Step
 from penstock.train.steps.group import WorkerGroup
-from penstock.train.steps.runner import number_of
 from penstock.train.steps.update import make_step
 from penstock.wire.coflows import batch_order, within_batch
 

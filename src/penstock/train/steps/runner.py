@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
 
 from penstock.pipeline.schedule import Position
 from penstock.pipeline.stages import Recorder, StageTime
@@ -140,11 +139,6 @@ def runner_for(device: torch.device) -> Runner:
     if is_traced():
         return Traced(device)
     return Recorded(device) if device.type == "cuda" else Eager()
-
-
-def number_of(loss: Tensor) -> float:
-    """The loss as a number; for a traced loss, which has no value, a finite number."""
-    return 0.0 if is_traced() else float(loss.detach())
 
 
 # Times of drawing and computing, read from the device's own clock when it is idle.

@@ -28,7 +28,7 @@ from penstock.train.layerwise.inference import Inference
 from penstock.train.losses import NO_WEIGHTS, loss_weights, number_loss
 from penstock.train.metrics import default_metric, metric_values
 from penstock.train.tasks.ends import (
-    EdgeExamples,
+    DrawnEdges,
     EndRows,
     FixedPairs,
     Rows,
@@ -167,7 +167,7 @@ def _count_classes(labels: Array, field: str, kind: EdgeType) -> int:
 _REPORTED = {"classes": ("accuracy", "macro-f1", "micro-f1"), "numbers": ("mae", "rmse")}
 
 
-class EdgeTask(EdgeExamples):
+class EdgeTask(DrawnEdges):
     """Learns a field of one relation's edges. In training an edge is left out of the neighbourhood it is predicted
     from.
     """

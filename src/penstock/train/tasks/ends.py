@@ -30,7 +30,7 @@ Share = Callable[[EdgeBatch], Array]
 """Which positive edges of a batch belong to this worker: their positions, ascending."""
 
 
-class EdgeExamples:
+class DrawnEdges:
     """What tasks on one relation's edges have in common: how they draw batches of them, alone or among workers."""
 
     batcher: EdgeBatcher

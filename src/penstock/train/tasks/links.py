@@ -42,7 +42,7 @@ from penstock.train.job_options import LinkOptions
 from penstock.train.layerwise.inference import Inference
 from penstock.train.metrics import default_metric
 from penstock.train.tasks.ends import (
-    EdgeExamples,
+    DrawnEdges,
     FixedPairs,
     Rows,
     RowsAtTimes,
@@ -89,7 +89,7 @@ class ScoredPairs(NamedTuple):
     times: Array | None = None
 
 
-class LinkTask(EdgeExamples):
+class LinkTask(DrawnEdges):
     """Learns one relation's edges; `graph` lacks those held out for validation and test."""
 
     name, facts = "link-prediction", TASK_FACTS["link-prediction"]
@@ -283,6 +283,8 @@ _EVALUATED = BatchKey(0, 0, 0)
 
 class TimedLinkTask(LinkTask):
     """Learns one relation's edges, each from edges before it; negatives have their positive's time."""
+
+    times: EdgeTimes
 
     def __init__(
         self,

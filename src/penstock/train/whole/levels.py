@@ -12,7 +12,7 @@ from penstock.graph.arrays import Array
 from penstock.nn.aggregation import add_to_rows, gather_rows, known_totals, mean_scale, sum_scale
 from penstock.nn.input_rows import AggregatedRows, Aggregation
 from penstock.nn.layer_table import LAYERS
-from penstock.nn.order_costs import LayerSizes, shipped_order_costs
+from penstock.nn.operator_costs import LayerSizes, shipped_order_costs
 from penstock.sampling.block import Block
 from penstock.traced import is_gpu, is_traced
 from penstock.train.layerwise.plan import rows_in_file

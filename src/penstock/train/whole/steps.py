@@ -17,12 +17,11 @@ from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder, StageClock, StageTime, times_in_turn
 from penstock.progress import Progress
 from penstock.sampling.block import BatchKey
-from penstock.traced import is_traced
+from penstock.traced import is_traced, number_of
 from penstock.train.execution.support import Support, demands_of, reasons_against
 from penstock.train.job import Job
 from penstock.train.session import Session, Step
 from penstock.train.steps.parts import LearnedRows
-from penstock.train.steps.runner import number_of
 from penstock.train.steps.update import make_step
 from penstock.train.whole.levels import KeptLevel, LevelGradients
 from penstock.train.whole.memory import Decision

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.nn.order_costs import LayerSizes, OrderCosts
+from penstock.nn.operator_costs import LayerSizes, OrderCosts
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import PASSES, Recorder
 from penstock.train.batch_source import layers_of
