@@ -255,8 +255,8 @@ def _draw_entries(indptr: Array, indices: Array, rows: Array, key: np.uint64, si
     drawn = np.empty(size, np.int64)
     for j in range(size):
         point = np.int64(share_of(draw(key, np.uint64(j)), np.uint64(total)))
-        i = np.searchsorted(running, point, side="right")
-        row = rows[i]
+        at = np.searchsorted(running, point, side="right")
+        row = rows[at]
         share = _share(indptr[row + 1] - indptr[row], rows.shape[0])
-        drawn[j] = indices[indptr[row] + (point - (running[i - 1] if i > 0 else 0)) // share]
+        drawn[j] = indices[indptr[row] + (point - (running[at - 1] if at > 0 else 0)) // share]
     return drawn, total

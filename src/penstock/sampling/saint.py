@@ -168,7 +168,8 @@ def _draw_sources(
 @njit(nogil=True, cache=True)
 def _single_units(offsets: Array, u: int, v: int) -> int:
     """`_single` in units of 2^-40: whole numbers, so that sums do not depend on their order."""
-    return (1 << 40) // max(1, offsets[u + 1] - offsets[u]) + (1 << 40) // max(1, offsets[v + 1] - offsets[v])
+    whole: int = (1 << 40) // max(1, offsets[u + 1] - offsets[u]) + (1 << 40) // max(1, offsets[v + 1] - offsets[v])
+    return whole
 
 
 @njit(nogil=True, cache=True)
