@@ -14,6 +14,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+_S32, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _TO_UNIT = 1.0 / (1 << 53)
 
 
@@ -37,19 +38,30 @@ def unit(bits: np.uint64) -> float:
     return float(bits >> _S11) * _TO_UNIT
 
 
+@njit(nogil=True, cache=True)
+def share_of(bits: np.uint64, total: np.uint64) -> np.uint64:
+    """64 random bits as a whole number below `total`: the upper half of their product."""
+    low = (bits & _LOW) * (total & _LOW)
+    middle = (bits >> _S32) * (total & _LOW) + (low >> _S32)
+    other = (bits & _LOW) * (total >> _S32) + (middle & _LOW)
+    return (bits >> _S32) * (total >> _S32) + (middle >> _S32) + (other >> _S32)
+
+
 @njit(nogil=True, cache=True, inline="always")
 def below(bits: np.uint64, bound: int) -> int:
     """64 random bits as an integer in [0, bound); the bias is below bound / 2^53."""
     return int(unit(bits) * bound)
 
 
-DRAWS: Final = 2
-"""The version of draws of new runs; run folders and checkpoints record theirs (`draws` of a job)."""
+DRAWS: Final = 3
+"""The version of draws of new runs; run folders and checkpoints record theirs (`draws` of a job). Versions 2 and 3 have
+the same keys; samplers say which of their draws version 3 has defined anew (`SamplerEntry.is_redefined`).
+"""
 
 
 def seed_of(seed: int, draws: int) -> int:
     """A user's seed as `key_of` takes it: itself, and for draws of version 1 its complement, which is negative."""
-    return seed if draws == DRAWS else ~seed
+    return ~seed if draws == 1 else seed
 
 
 def key_of(seed: int, purpose: str, *fields: str | int) -> np.uint64:

@@ -6,6 +6,8 @@ batch, drawn anew every epoch, the bias shrinks. `totals` are the degrees in the
 that a row's mean is that of the neighbours inside.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from penstock.errors import PenstockError
@@ -14,9 +16,13 @@ from penstock.graph.csr import index_dtype
 from penstock.graph.graph import Graph
 from penstock.partition import Cut, Partition, assign
 from penstock.sampling.block import BatchKey, MiniBatch
-from penstock.sampling.entry import CLUSTERS_PER_BATCH, GraphSource, SamplerEntry, SamplerSettings
+from penstock.sampling.entry import CLUSTERS_PER_BATCH, GraphSource, SamplerEntry, SamplerSettings, rule
 from penstock.sampling.homogeneous import Homogeneous, homogeneous, whole_graph
 from penstock.sampling.induced import Inducer, blocks_on
+
+if TYPE_CHECKING:
+    from penstock.sampling.device.hops import Tables
+    from penstock.sampling.device.program import DeviceProgram
 
 
 class ClusterSampler:
@@ -55,6 +61,22 @@ class ClusterSampler:
         name = self._graph.node_type
         return MiniBatch({name: vertices[:seeds]}, {name: vertices}, blocks, key=key)
 
+    def on_device(self) -> "DeviceProgram":
+        """How a device makes the same batches."""
+        from penstock.sampling.device.subgraphs import InducedRule, Members, SubgraphProgram
+
+        largest = tuple(sorted(np.diff(self._starts).tolist(), reverse=True))
+        hop = InducedRule(-1, rule("keep_inside"), None, ("place",))
+        given = (hop,), Members(largest), self.layers, self._places
+        return SubgraphProgram(*given, totals=True, make_tables=self._tables)
+
+    def _tables(self, topology: object) -> "Tables":
+        import torch
+
+        members = np.ascontiguousarray(self._members, np.int32), np.ascontiguousarray(self._starts, np.int64)
+        tables = {"members": members[0], "member_starts": members[1], "is_train": self._is_train.astype(np.int8)}
+        return {name: torch.from_numpy(table) for name, table in tables.items()}
+
     def _by_cluster(self, clusters: Array) -> Array:
         """Vertices ordered by cluster, and by name within it."""
         order = self._graph.natural_order()
@@ -63,13 +85,18 @@ class ClusterSampler:
         members: Array = order[np.argsort(clusters[order], kind="stable")]
         return members
 
-    def _union(self, items: Array) -> Array:
+    def _places(self, items: Array) -> Array:
+        """The places of some clusters among all."""
         places = np.minimum(np.searchsorted(self.items, items), len(self.items) - 1)
         unknown = np.flatnonzero(self.items[places] != items)
         if len(unknown):
             raise PenstockError(
                 f"There is no cluster {items[unknown[0]]}: take numbers from `items`.", code="id-out-of-range"
             )
+        return places
+
+    def _union(self, items: Array) -> Array:
+        places = self._places(items)
         if len(np.unique(items)) != len(items):
             raise PenstockError("A cluster occurs twice in a batch's items: give each once.", code="duplicate")
         return np.concatenate(

@@ -25,6 +25,8 @@ _GROUP = 128
 """Rows whose lists' bounds are read ahead: they stay in the first-level cache."""
 SCANNED = 32
 """Up to this fan-out a repeated draw is found by looking through those already made."""
+PERMUTED = 4
+"""Lists longer than this many fan-outs are not passed through: positions are those of a permutation."""
 
 
 @njit(nogil=True, cache=True, writes=("out_indptr", "positions"))
@@ -105,6 +107,9 @@ def choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, 
                     break
             positions[used + j] = position
         return fanout
+    if degree > PERMUTED * fanout:
+        _choose_permuted(key, start, degree, positions[used : used + fanout])
+        return fanout
     # Selection sampling: pass through all positions and take each with the probability that is still needed.
     taken = 0
     for k in range(degree):
@@ -113,6 +118,53 @@ def choose(key: np.uint64, start: int, degree: int, fanout: int, replace: bool, 
             positions[used + taken] = start + k
             taken += 1
     return fanout
+
+
+# Many different positions of a list, each found by itself: the first ones of a permutation of the list that a key names
+# (a Feistel network). A position is two parts, `low` bits and the rest, whose number `rest` is just large enough for
+# the list; in turn each part is changed by a hash of the other. A result behind the list's end is permuted again.
+
+_ROUND_1 = np.uint64(0xBF58476D1CE4E5B9)
+_ROUND_2 = np.uint64(0x94D049BB133111EB)
+_ONE = np.uint64(1)
+
+
+@njit(nogil=True, cache=True)
+def _choose_permuted(key: np.uint64, start: int, degree: int, positions: Array) -> None:
+    """Write different positions out of [start, start + degree)."""
+    count, low = np.uint64(degree), np.uint64(0)
+    while count >> (low + low + _ONE) > 0:
+        low += _ONE
+    mask = (_ONE << low) - _ONE
+    rest = (count + mask) >> low
+    key_0, key_1 = mix(key + _STEP), mix(key + np.uint64(2) * _STEP)
+    key_2, key_3 = mix(key + np.uint64(3) * _STEP), mix(key + np.uint64(4) * _STEP)
+    for j in range(len(positions)):
+        now = np.uint64(j)
+        while True:
+            left, right = now & mask, now >> low
+            left ^= _scramble(right, key_0) & mask
+            right = _turned(right, _scramble(left, key_1), rest)
+            left ^= _scramble(right, key_2) & mask
+            right = _turned(right, _scramble(left, key_3), rest)
+            now = (right << low) | left
+            if now < count:
+                break
+        positions[j] = start + np.int64(now)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _scramble(value: np.uint64, key: np.uint64) -> np.uint64:
+    """32 bits of a hash of a value and a round's key."""
+    bits = (value + key) * _ROUND_1
+    return ((bits ^ (bits >> _S32)) * _ROUND_2) >> _S32
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _turned(value: np.uint64, bits: np.uint64, count: np.uint64) -> np.uint64:
+    """A number below `count`, moved on by a random amount."""
+    moved = value + ((bits * count) >> _S32)
+    return moved - count if moved >= count else moved
 
 
 # Draws in proportion to edge weights, from the candidates of one list.

@@ -166,10 +166,23 @@ class SamplerEntry:
     """Whether sampler `explained` has a form that draws as this one does, except for what explanations change."""
     device: 'Callable[["DrawOptions", Any], DeviceProgram] | None' = None
     """`device(options, sampler)`: what a GPU does to draw the batches of the host's sampler. None: it cannot."""
+    is_redefined: "Callable[[DrawOptions], bool]" = lambda options: False
+    """Whether its draws are other ones since version 3 of draws: jobs of versions before are refused."""
     device_types: bool = False
     """Whether a GPU draws batches of several types as well, by uniform draws along each relation."""
     uses_clusters: bool = False
     """Whether it needs `GraphSource.clusters`, which the first worker of a cluster computes for all."""
+
+
+def rule(name: str) -> Callable[[], Any]:
+    """A rule of `triton_rules` for a program: it is imported when it is launched, as Triton may not be installed."""
+
+    def load() -> Any:
+        from penstock.sampling import triton_rules
+
+        return getattr(triton_rules, name)
+
+    return load
 
 
 def check_supported(entry: SamplerEntry, wanted: Mapping[str, str]) -> None:

@@ -166,6 +166,11 @@ class Distribution:
         # Rounding may carry a draw to the total itself; it then belongs to the last vertex that has any mass.
         self._last = int(np.searchsorted(self._running, self.total, "left"))
 
+    def sums(self) -> tuple[Array, Array]:
+        """The running sums by vertex; and their total with the last vertex that may be drawn."""
+        assert not len(self._order)
+        return self._running, np.array([self.total, self._last], np.float64)
+
     def draw(self, key: np.uint64, amount: int) -> tuple[Array, Array]:
         """`amount` vertices, and the probability of each in a single draw. None if there is no mass at all."""
         points = unit_draws(key, amount if self.total > 0 else 0)

@@ -12,7 +12,7 @@ list's sum and, divided by `totals`, for its mean. (The plain mean of what was d
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -23,11 +23,14 @@ from penstock.graph.graph import Graph
 from penstock.graph.hashing import draw, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
-from penstock.sampling.entry import GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
+from penstock.sampling.entry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts, rule
 from penstock.sampling.homogeneous import WholeGraph, whole_graph
 from penstock.sampling.lists import DrawnNeighbours, Readable, Readers, check_seeds, numbered
 from penstock.sampling.neighbours import ALL, check_fanouts
 from penstock.sampling.relabel import PerThread, Rows, rows_for
+
+if TYPE_CHECKING:
+    from penstock.sampling.device.program import DeviceProgram
 
 
 class Labor:
@@ -110,6 +113,13 @@ class SharedLists:
 def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
     fanouts = plain_fanouts(settings.options)
     return Labor.over(source.lists(settings.options, shared=True).readable, fanouts, settings.edges)
+
+
+def labor_program(options: DrawOptions) -> "DeviceProgram":
+    from penstock.sampling.device.program import DeviceProgram, FilterRule
+
+    rules = rule("keep_shared"), rule("weigh_shared")
+    return DeviceProgram(tuple(FilterRule(fanout, *rules) for fanout in plain_fanouts(options)), totals=True)
 
 
 LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True)

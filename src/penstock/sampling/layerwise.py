@@ -10,18 +10,23 @@ are exact; one whose neighbours were not drawn gets an empty row.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.graph import Graph
-from penstock.graph.hashing import draw, unit
+from penstock.graph.hashing import draw, share_of
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, Block, MiniBatch
-from penstock.sampling.entry import LAYER_SIZES, SamplerEntry, plain_fanouts
+from penstock.sampling.entry import LAYER_SIZES, DrawOptions, SamplerEntry, plain_fanouts, rule
 from penstock.sampling.homogeneous import Distribution, Homogeneous, NeighbourLists, Reader, homogeneous, importance
 from penstock.sampling.relabel import PerThread, Rows, rows_for
+
+if TYPE_CHECKING:
+    from penstock.sampling.device.hops import Tables, Topology
+    from penstock.sampling.device.program import DeviceProgram
 
 
 class LayerwiseSampler(ABC):
@@ -115,8 +120,30 @@ class FastGCN(LayerwiseSampler):
 
     def _draw(self, lists: NeighbourLists, size: int, key: np.uint64, scale: Array) -> Array:
         drawn, chances = self._distribution.draw(key, size)
-        np.add.at(scale, drawn, 1 / (size * chances))
-        return drawn
+        vertices, places, times = np.unique(drawn, return_index=True, return_counts=True)
+        scale[vertices] = times / (size * chances[places])
+        return vertices
+
+    @property
+    def distribution(self) -> Distribution:
+        """What vertices are drawn by."""
+        return self._distribution
+
+
+def fastgcn_program(options: DrawOptions, sampler: FastGCN) -> "DeviceProgram":
+    from penstock.sampling.device.layer_hops import TableDrawHop
+    from penstock.sampling.device.program import DeviceProgram, TogetherRule
+
+    def tables(topology: "Topology") -> "Tables":
+        import torch
+
+        running, total = sampler.distribution.sums()
+        times = torch.zeros(topology.count, dtype=torch.int32)
+        return {"times": times, "running": torch.from_numpy(running), "total": torch.from_numpy(total)}
+
+    rules = rule("keep_drawn"), rule("weigh_drawn")
+    hops = tuple(TogetherRule(TableDrawHop, size, *rules) for size in plain_fanouts(options))
+    return DeviceProgram(hops, totals=True, make_tables=tables)
 
 
 FASTGCN = SamplerEntry(
@@ -127,6 +154,7 @@ FASTGCN = SamplerEntry(
     facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
+    is_redefined=lambda options: True,
 )
 
 
@@ -134,16 +162,44 @@ FASTGCN = SamplerEntry(
 #
 # q_u is in proportion to the sum of (1 / d_v)^2 over the edges from u to this hop's destinations v: the squared norm of
 # u's column in their rows of the row-normalised adjacency. Where there are no more neighbours than asked for, all are
-# taken with weight 1, and the layer is exact.
+# taken with weight 1, and the layer is exact. Masses are whole numbers, so that sums do not depend on their order; an
+# entry of a list is drawn in proportion to its list's share, and so a vertex to its mass.
 
 
 class Ladies(LayerwiseSampler):
     """Layer-wise sampling by importance for the current destinations."""
 
     def _draw(self, lists: NeighbourLists, size: int, key: np.uint64, scale: Array) -> Array:
-        candidates = _weigh(*lists, scale)
-        _scale_drawn(candidates, key, size, scale)
-        return candidates
+        mass = scale.view(np.int64)
+        candidates = _weigh(*lists, mass)
+        if len(candidates) <= size:
+            scale[candidates] = 1.0
+            return candidates
+        drawn, total = _draw_entries(*lists, key, size)
+        vertices, times = np.unique(drawn, return_counts=True)
+        expected = size * mass[vertices].astype(np.float64) / float(total)
+        mass[candidates] = 0
+        scale[vertices] = times / expected
+        return vertices
+
+
+def ladies_program(options: DrawOptions) -> "DeviceProgram":
+    from penstock.sampling.device.layer_hops import ImportanceHop
+    from penstock.sampling.device.program import DeviceProgram, TogetherRule
+
+    def tables(topology: "Topology") -> "Tables":
+        import torch
+
+        kinds = {
+            "times": (topology.count, torch.int32),
+            "mass": (topology.count, torch.int64),
+            "layer": (2, torch.int64),
+        }
+        return {name: torch.zeros(size, dtype=dtype) for name, (size, dtype) in kinds.items()}
+
+    rules = rule("keep_important"), rule("weigh_important")
+    hops = tuple(TogetherRule(ImportanceHop, size, *rules) for size in plain_fanouts(options))
+    return DeviceProgram(hops, totals=True, make_tables=tables)
 
 
 LADIES = SamplerEntry(
@@ -154,7 +210,19 @@ LADIES = SamplerEntry(
     facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
+    is_redefined=lambda options: True,
 )
+
+
+@njit(nogil=True, cache=True)
+def _share(length: int, rows: int) -> int:
+    """One over the squared length of a list, in units such that the masses of so many rows add up to below 2^63."""
+    bits = 0
+    while rows > 0:
+        bits += 1
+        rows >>= 1
+    length = max(1, length)
+    return max((1 << (62 - bits)) // (length * length), 1)
 
 
 @njit(nogil=True, cache=True)
@@ -166,7 +234,7 @@ def _weigh(indptr: Array, indices: Array, rows: Array, mass: Array) -> Array:
     candidates = np.empty(min(most, mass.shape[0]), np.int64)
     found = 0
     for row in rows:
-        share = (1.0 / max(1, indptr[row + 1] - indptr[row])) ** 2
+        share = _share(indptr[row + 1] - indptr[row], rows.shape[0])
         for k in range(indptr[row], indptr[row + 1]):
             u = indices[k]
             if mass[u] == 0:
@@ -177,16 +245,18 @@ def _weigh(indptr: Array, indices: Array, rows: Array, mass: Array) -> Array:
 
 
 @njit(nogil=True, cache=True)
-def _scale_drawn(candidates: Array, key: np.uint64, size: int, scale: Array) -> None:
-    """Draw `size` candidates by their mass in `scale`, and replace it by times drawn / times expected."""
-    if candidates.shape[0] <= size:
-        scale[candidates] = 1.0
-        return
-    running = np.cumsum(scale[candidates])
-    times = np.zeros(candidates.shape[0], np.int64)
+def _draw_entries(indptr: Array, indices: Array, rows: Array, key: np.uint64, size: int) -> tuple[Array, int]:
+    """The sources of `size` entries of the lists, drawn in proportion to their lists' shares; and the sum of these."""
+    running, total = np.empty(rows.shape[0], np.int64), 0
+    for i in range(rows.shape[0]):
+        length = indptr[rows[i] + 1] - indptr[rows[i]]
+        total += length * _share(length, rows.shape[0])
+        running[i] = total
+    drawn = np.empty(size, np.int64)
     for j in range(size):
-        point = unit(draw(key, np.uint64(j))) * running[-1]
-        times[min(np.searchsorted(running, point, side="right"), candidates.shape[0] - 1)] += 1
-    for i in range(candidates.shape[0]):
-        expected = size * scale[candidates[i]] / running[-1]
-        scale[candidates[i]] = times[i] / expected
+        point = np.int64(share_of(draw(key, np.uint64(j)), np.uint64(total)))
+        at = np.searchsorted(running, point, side="right")
+        row = rows[at]
+        share = _share(indptr[row + 1] - indptr[row], rows.shape[0])
+        drawn[j] = indices[indptr[row] + (point - (running[at - 1] if at > 0 else 0)) // share]
+    return drawn, total

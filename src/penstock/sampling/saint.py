@@ -4,8 +4,9 @@
 have the estimator's weights.
 """
 
+from functools import cached_property
 from math import expm1, log1p
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,12 +14,16 @@ from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.csr import transpose_lists
 from penstock.graph.graph import Graph
-from penstock.graph.hashing import draw, key_of, unit
+from penstock.graph.hashing import draw, key_of, share_of, unit
 from penstock.kernels import njit
 from penstock.sampling.block import BatchKey, MiniBatch
-from penstock.sampling.entry import SUBGRAPH_SIZE, GraphSource, SamplerEntry, SamplerSettings
+from penstock.sampling.entry import SUBGRAPH_SIZE, GraphSource, SamplerEntry, SamplerSettings, rule
 from penstock.sampling.homogeneous import Distribution, Homogeneous, Reader, homogeneous, importance
 from penstock.sampling.induced import Induced, Inducer, blocks_on
+
+if TYPE_CHECKING:
+    from penstock.sampling.device.hops import Tables
+    from penstock.sampling.device.program import DeviceProgram
 
 # Probabilities that vertices and pairs are in a subgraph, and the weights of its edges that follow. All kinds of
 # GraphSAINT make `size` independent draws, each of which visits a vertex, an edge's ends, or a walk's vertices. If one
@@ -103,12 +108,12 @@ class EdgeDraws:
         lists, mass = np.zeros(graph.count), np.zeros(graph.count)
         for vertices, some in graph.in_order():
             _add_masses(graph.indptr, vertices, *some, lists, mass)
-        self._distribution = Distribution(lists, graph.natural_order())
-        self.mass = mass / self._distribution.total if self._distribution.total > 0 else mass
+        self.distribution = Distribution(lists, graph.natural_order())
+        self.mass = mass / self.distribution.total if self.distribution.total > 0 else mass
 
     def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
         """Both ends of every edge drawn, in order, with repeats."""
-        destinations, _ = self._distribution.draw(key.purpose("lists"), amount)
+        destinations, _ = self.distribution.draw(key.purpose("lists"), amount)
         lists = reader.read(destinations)
         sources = _draw_sources(self._graph.indptr, *lists, destinations, key.purpose("edges"))
         return np.stack([sources, destinations], 1).ravel()
@@ -119,7 +124,7 @@ class EdgeDraws:
         degrees = np.maximum(1, self._graph.degrees(inside.vertices))
         rows = np.repeat(np.arange(len(inside.vertices)), np.diff(inside.indptr))
         single = 1 / degrees[inside.indices] + 1 / degrees[rows]
-        mass: Array = (there + back) * single / self._distribution.total
+        mass: Array = (there + back) * single / self.distribution.total
         return mass
 
 
@@ -148,16 +153,23 @@ def _draw_sources(
     sources = np.empty(destinations.shape[0], np.int64)
     for j in range(destinations.shape[0]):
         v, row = destinations[j], rows[j]
-        total = 0.0
+        total = 0
         for k in range(indptr[row], indptr[row + 1]):
-            total += _single(offsets, indices[k], v)
-        left = unit(draw(key, np.uint64(j))) * total
+            total += _single_units(offsets, indices[k], v)
+        left = np.int64(share_of(draw(key, np.uint64(j)), np.uint64(total)))
         for k in range(indptr[row], indptr[row + 1]):
             sources[j] = indices[k]
-            left -= _single(offsets, indices[k], v)
+            left -= _single_units(offsets, indices[k], v)
             if left < 0:
                 break
     return sources
+
+
+@njit(nogil=True, cache=True)
+def _single_units(offsets: Array, u: int, v: int) -> int:
+    """`_single` in units of 2^-40: whole numbers, so that sums do not depend on their order."""
+    whole: int = (1 << 40) // max(1, offsets[u + 1] - offsets[u]) + (1 << 40) // max(1, offsets[v + 1] - offsets[v])
+    return whole
 
 
 @njit(nogil=True, cache=True)
@@ -176,7 +188,7 @@ class WalkDraws:
     """A draw visits the vertices of one walk."""
 
     def __init__(self, graph: Homogeneous, length: int, counted: int, key: np.uint64) -> None:
-        self._graph, self._order, self._length = graph, graph.natural_order(), length
+        self._graph, self._order, self.length = graph, graph.natural_order(), length
         self.mass = np.zeros(graph.count)
         for vertices, lists in graph.in_order():
             unsorted = _add_first_visits(vertices, *lists, graph.names, self.mass)
@@ -196,9 +208,9 @@ class WalkDraws:
 
     def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
         """The vertices of all walks, in order, with repeats."""
-        stream, paths = key.purpose("walks"), np.empty((amount, self._length + 1), np.int64)
+        stream, paths = key.purpose("walks"), np.empty((amount, self.length + 1), np.int64)
         _start(stream, self._order, self._graph.count, paths)
-        for t in range(1, self._length + 1):
+        for t in range(1, self.length + 1):
             _step(*reader.read(paths[:, t - 1].copy()), stream, t, paths)
         return paths.ravel()
 
@@ -333,12 +345,12 @@ class VertexDraws:
 
     def __init__(self, graph: Homogeneous) -> None:
         mass = importance(graph, self_loops=True)
-        self._distribution = Distribution(mass, graph.natural_order())
-        self.mass = mass / self._distribution.total
+        self.distribution = Distribution(mass, graph.natural_order())
+        self.mass = mass / self.distribution.total
 
     def visit(self, amount: int, key: BatchKey, reader: Reader) -> Array:
         """The vertices drawn, in order, with repeats."""
-        return self._distribution.draw(key.purpose("vertices"), amount)[0]
+        return self.distribution.draw(key.purpose("vertices"), amount)[0]
 
     def joint(self, inside: Induced) -> Array:
         """Zero: no draw visits two vertices."""
@@ -426,6 +438,41 @@ class Saint:
         name = self._graph.node_type
         return MiniBatch({name: seeds}, {name: inside.vertices}, blocks, seed_weights=seed_weights, key=key)
 
+    def on_device(self) -> "DeviceProgram":
+        """How a device draws the same subgraphs: weights of edges and seeds are the same in all of them, so that they
+        are tables.
+        """
+        from penstock.sampling.device.subgraphs import Drawn, InducedRule, SubgraphProgram, by_edges, by_sums, by_walks
+
+        if isinstance(self._draws, WalkDraws):
+            length = self._draws.length
+            visits = Drawn(self.size, length + 1, ("walks",), by_walks(length))
+        elif isinstance(self._draws, EdgeDraws):
+            visits = Drawn(self.size, 2, ("lists", "edges"), by_edges)
+        else:
+            visits = Drawn(self.size, 1, ("vertices",), by_sums)
+        with np.errstate(divide="ignore"):
+            seed_weights = (1 / (self._trained * self._inclusion)).astype(np.float32)
+        hop = InducedRule(-1, rule("keep_inside"), rule("weigh_inside"), ("place", "weights"))
+        given = (hop,), visits, self.layers
+        return SubgraphProgram(*given, totals=True, seed_weights=seed_weights, make_tables=self._tables)
+
+    def _tables(self, topology: object) -> "Tables":
+        import torch
+
+        draws = self._draws
+        tables = {"is_train": self._is_train.astype(np.int8), "weights": self._all_weights}
+        if isinstance(draws, VertexDraws | EdgeDraws):
+            tables["running"], tables["total"] = draws.distribution.sums()
+        return {name: torch.from_numpy(np.ascontiguousarray(table)) for name, table in tables.items()}
+
+    @cached_property
+    def _all_weights(self) -> Array:
+        """The weight of every edge of the graph."""
+        graph = self._graph.whole()
+        inside = Induced(np.arange(graph.count), graph.indptr, graph.indices, np.arange(len(graph.indices)))
+        return edge_weights(inside, self._draws.mass, self._draws.joint(inside), self.size)
+
     def _seeds_first(self, visited: Array) -> Array:
         """Every visited vertex once, in order of appearance, training vertices before others."""
         _, first = np.unique(visited, return_index=True)
@@ -480,7 +527,15 @@ def _entry(kind: str) -> SamplerEntry:
             layers=settings.layers,
         )
 
-    return SamplerEntry(name, build, facts=SUBGRAPH_SIZE, joint=True, items_per_batch=lambda options: 1, shuffles=False)
+    return SamplerEntry(
+        name,
+        build,
+        facts=SUBGRAPH_SIZE,
+        joint=True,
+        items_per_batch=lambda options: 1,
+        shuffles=False,
+        is_redefined=lambda options: kind == "edge",
+    )
 
 
 SAINT_VERTEX = _entry("vertex")

@@ -12,6 +12,7 @@ from penstock.graph.graph import Graph
 from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.draws import SCANNED
 from penstock.sampling.entry import DrawOptions, GraphSource, SamplerEntry, SamplerSettings, plain_fanouts
 from penstock.sampling.exclusion import NOTHING, Exclusion, exclusion_of
 from penstock.sampling.lists import (
@@ -301,6 +302,10 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
     return TypedNeighbourSampler.over(lists.readable, by_relation, *kept)
 
 
+def _numbers(hop: int | dict[str, int]) -> list[int]:
+    return [hop] if isinstance(hop, int) else list(hop.values())
+
+
 def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
     from penstock.sampling.device.program import DeviceProgram, uniform_rules
 
@@ -317,5 +322,6 @@ NEIGHBOUR = SamplerEntry(
     scales=True,
     has_explained_form=True,
     device=_on_device,
+    is_redefined=lambda options: any(most > SCANNED for hop in options.fanouts for most in _numbers(hop)),
     device_types=True,
 )

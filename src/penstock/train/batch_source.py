@@ -11,6 +11,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.data import SPLITS, NodeSet
 from penstock.graph.documents import StrictDocument
 from penstock.graph.graph import Graph
+from penstock.graph.hashing import DRAWS
 from penstock.graph.integrity import require_times
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.pipeline.loader import Batch
@@ -198,6 +199,12 @@ def check_sampler_supports(job: Job, typed: bool, excluding: bool = False) -> No
         SAMPLERS[job.sampler], {feature: remedy for feature, remedy in wanted.items() if remedy is not None}
     )
     _check_own_options(job)
+    if job.draws < DRAWS and SAMPLERS[job.sampler].is_redefined(job):
+        raise PenstockError(
+            f"Sampler {job.sampler} as it is set draws otherwise since version {DRAWS} of draws, and the job's are of"
+            f" version {job.draws}: leave out `draws`, and start the run again.",
+            code="unsupported-version",
+        )
     if not SAMPLERS[job.sampler].shuffles and SHUFFLINGS[job.shuffle].first is None:
         raise PenstockError(
             f"Sampler {job.sampler} does not make its batches by shuffling seeds, so shuffle {job.shuffle} has no"

@@ -109,10 +109,10 @@ class TrainOptions(StrictDocument):
     )
     seed: int = Field(0, ge=0, lt=1 << 63, description="the same seed gives the same weights")
     draws: int = Field(
-        2,
+        3,
         ge=1,
-        le=2,
-        description="version of the random draws; 1: of earlier releases, where small seeds share batches",
+        le=3,
+        description="version of the random draws; 1, 2: of earlier releases; with 1 small seeds share batches",
     )
     threads: int = Field(
         0, ge=0, le=1 << 16, description="threads that compute; 0: all cores; another number rounds sums differently"
@@ -165,9 +165,9 @@ class Job(JobFields, Internals, ModelOptions, PipelineOptions):
     @property
     def weight_seed(self) -> int:
         """What torch's generators are seeded with for the initial weights."""
-        from penstock.graph.hashing import DRAWS, seed_for
+        from penstock.graph.hashing import seed_for
 
-        return seed_for(self.seed, "weights") if self.draws == DRAWS else self.seed
+        return self.seed if self.draws == 1 else seed_for(self.seed, "weights")
 
     @property
     def has_own_module(self) -> bool:

@@ -33,7 +33,7 @@ def session_of(graph, room=None, in_place=True, **fields):
     session = made_session(graph, **fields)
     job = session.job
     (edges,) = graph.edges.values()
-    schedule = Schedule(session.task.items, job.batch_size, job.seed)
+    schedule = Schedule(session.task.items, session.task.batch_size, job.seed)
     room = room or presampled_room(session, schedule)
     residence = Residence("device", "device", 0, 0, 0, [])
     decision = PlacementDecision(residence, Working(0, torch.float32, {}), room, True, in_place, [])

@@ -5,6 +5,7 @@ chosen. Hops differ in how they choose.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,10 @@ _FEWEST = 32
 _CELLS = 1024
 _ORDERED = 256
 """Rows and draws that a program handles, and lists that it orders."""
+
+
+LoadRule = Callable[[], Any]
+"""Gives a function of `triton.jit`; called when it is launched, as Triton may not be installed."""
 
 
 class Topology:
@@ -123,17 +128,23 @@ class Hop(ABC):
 
     longest: int | None = None
     """A bound on the length of its lists; None: there is none."""
+    reads_behind = False
+    """Whether its rows are those after it: all vertices of the batch have rows before it begins."""
+    turns = False
+    """Whether it makes transposed lists, where they are asked for; else the step sorts edges by source. Slots among a
+    source's readers are ordered by comparing all of them, which suits lists of few readers.
+    """
 
     def __init__(self, memory: BatchMemory, number: int, weighted: bool = False) -> None:
         room = memory.room
         self.memory, self.number, self.edges_room = memory, number, room.edges[number]
-        self.rows_room, self.rows_behind = room.rows[number], room.rows[number + 1]
+        self.rows_room, self.rows_behind = room.rows[number + self.reads_behind], room.rows[number + 1]
         self.is_last = number == len(room.edges) - 1
-        self.is_numbered = memory.numbers_last or not self.is_last
+        self.is_numbered = (memory.numbers_last or not self.is_last) and not self.reads_behind
         self.indptr, self.indices = memory.empty(self.rows_room + 1), memory.empty(self.edges_room)
         self.positions = memory.empty(self.edges_room if memory.keeps_positions else 1, torch.int64)
         self.weights = memory.empty(self.edges_room, torch.float32) if weighted else None
-        turns = memory.turns and (memory.turns_last or not self.is_last)
+        turns = memory.turns and self.turns and (memory.turns_last or not self.is_last)
         self.turned = Turned(self.rows_behind, self.edges_room, memory.device) if turns else None
 
     @abstractmethod
@@ -146,7 +157,7 @@ class Hop(ABC):
     @property
     def known(self) -> Tensor:
         """The number of rows that draw in this hop."""
-        return self.memory.known_at(self.number)
+        return self.memory.known_at(self.number + self.reads_behind)
 
     @property
     def edges(self) -> Tensor:
@@ -211,6 +222,8 @@ class Hop(ABC):
 class UniformHop(Hop):
     """Draws up to `fanout` neighbours of each row, all equally likely, by as many columns of a program."""
 
+    turns = True
+
     def __init__(self, memory: BatchMemory, number: int, fanout: int, replace: bool) -> None:
         super().__init__(memory, number)
         self.longest, self.fanout, self.replace = fanout, fanout, replace
@@ -247,6 +260,102 @@ def count_and_look_up(waiting: Hop | None, hop: UniformHop | None, fanout: int, 
         REPLACE=replace, EXCLUDES=memory.excluded.seeds is not None, COUNTS=hop is not None,
         LOOKS_UP=waiting is not None, TURNS=turned is not None, ROWS=rows, B=EDGES,
     )  # fmt: skip
+
+
+_PROGRAMS = 2048
+"""Programs that share the entries of a hop's lists."""
+
+
+class ListHop(Hop):
+    """A hop whose edges, or entries of lists, are shared out evenly among programs, however long lists are."""
+
+    def __init__(
+        self, memory: BatchMemory, number: int, fanout: int, replace: bool = False, weighted: bool = False
+    ) -> None:
+        super().__init__(memory, number, weighted)
+        self.fanout, self.replace = fanout, replace
+        self.longest = None if fanout < 0 or weighted else fanout
+        self.lengths = memory.empty(self.rows_room, torch.int64)
+        self.starts = memory.empty(self.rows_room + 1, torch.int64)
+        self.depth = (self.rows_room + 1).bit_length()
+
+    def measure(self, fanout: int) -> None:
+        """Launch what finds where the rows' parts begin, if each takes up to `fanout` entries; negative: all."""
+        memory = self.memory
+        list_kernels().measure_lists[(blocks(self.rows_room, EDGES),)](
+            memory.topology.indptr, memory.vertices, self.known, self.lengths, self.rows_room,
+            FANOUT=fanout, REPLACE=self.replace, B=EDGES,
+        )  # fmt: skip
+        torch.cumsum(self.lengths[: self.rows_room], 0, out=self.starts[1 : self.rows_room + 1])
+
+    @property
+    def key(self) -> Tensor:
+        """The key of the hop's draws."""
+        return self.memory.keys[self.number :]
+
+
+class ListedHop(ListHop):
+    """Takes whole lists, or draws `fanout` neighbours by a permutation of each list: a position for every edge."""
+
+    def choose(self, waiting: Hop | None) -> None:
+        if waiting is not None:
+            waiting.look_up()
+        memory, kernels, topology = self.memory, list_kernels(), self.memory.topology
+        self.measure(self.fanout)
+        kernels.bound_lists[(blocks(self.rows_room + 1, EDGES),)](
+            self.starts, self.indptr, self.edges, self.needed, self.rows_room, self.edges_room, B=EDGES
+        )
+        kernels.fetch_listed[(min(_PROGRAMS, blocks(self.edges_room, EDGES)),)](
+            topology.indptr, topology.indices, memory.vertices, self.starts, self.key, self.chosen, self.positions,
+            self.targets, memory.place, self.rows_room, self.edges_room, FANOUT=self.fanout, REPLACE=self.replace,
+            KEEPS_POSITIONS=memory.keeps_positions, KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered,
+            DEPTH=self.depth, B=EDGES,
+        )  # fmt: skip
+
+
+class FilterHop(ListHop):
+    """Keeps some entries of its rows' lists, by a rule: counted piece by piece, and then written one behind the other.
+
+    `keep` and `weigh` give functions of `triton.jit` (see `sampling.triton_rules`), which read some tables.
+    """
+
+    def __init__(
+        self, memory: BatchMemory, number: int, fanout: int, keep: LoadRule, weigh: LoadRule | None, tables: list[str]
+    ) -> None:
+        super().__init__(memory, number, fanout, weighted=weigh is not None)
+        self._keep, self._weigh = keep, weigh
+        given = [memory.tables[name] for name in tables]
+        self.read = *given, *[None] * (3 - len(given))
+        # No vertex is in a batch twice, so that the graph's lists are a bound on all entries.
+        pieces = blocks(memory.topology.entries, EDGES)
+        self.programs = (min(_PROGRAMS, pieces),)
+        self._sums, self._behind = (memory.empty(pieces, torch.int64) for _ in range(2))
+        self._firsts = memory.empty(self.rows_room + 1, torch.int64)
+
+    def choose(self, waiting: Hop | None) -> None:
+        if waiting is not None:
+            waiting.look_up()
+        self.measure(-1)
+        self.filter()
+
+    def filter(self) -> None:
+        """Launch the counting and writing of what is kept."""
+        memory, kernels, topology = self.memory, list_kernels(), self.memory.topology
+        lists = topology.indptr, topology.indices, memory.vertices, self.starts, self.key, self._sums
+        keep, weigh = self._keep(), None if self._weigh is None else self._weigh()
+        sizes = {"FANOUT": self.fanout, "DEPTH": self.depth, "B": EDGES}
+        kernels.count_kept[self.programs](*lists, *self.read, self.rows_room, KEEP=keep, **sizes)
+        torch.cumsum(self._sums, 0, out=self._behind)
+        kernels.write_kept[self.programs](
+            *lists, self._behind, self._firsts, self.chosen, self.positions, self.targets, self.weights, memory.place,
+            *self.read, self.rows_room, self.edges_room, KEEP=keep, WEIGH=weigh,
+            WEIGHTED=weigh is not None, KEEPS_POSITIONS=memory.keeps_positions,
+            KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered, **sizes,
+        )  # fmt: skip
+        kernels.bound_kept[(blocks(self.rows_room + 1, EDGES),)](
+            self.starts, self._firsts, self._behind, self.indptr, self.edges, self.needed, self.rows_room,
+            self.edges_room, DEPTH=self.depth, PIECE=EDGES, B=EDGES,
+        )  # fmt: skip
 
 
 class Turned:
@@ -296,6 +405,13 @@ def blocks(size: int, block: int) -> int:
 
 def power(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
+
+
+def list_kernels() -> Any:
+    """As `hop_kernels`, for hops that share out work by edge."""
+    from penstock.sampling.device import list_kernels as kernels
+
+    return kernels
 
 
 def hop_kernels() -> Any:

@@ -3,19 +3,23 @@
 A sampler's entry makes its program (`SamplerEntry.device`); nothing here knows of samplers.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Protocol
 
 import torch
+from torch import Tensor
 
-from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
 from penstock.sampling.block import MiniBatch
-from penstock.sampling.device.block import Room
+from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import (
     BatchMemory,
+    FilterHop,
     Hop,
+    ListedHop,
+    LoadRule,
     Tables,
     Topology,
     UniformHop,
@@ -24,7 +28,9 @@ from penstock.sampling.device.hops import (
     hop_kernels,
     power,
 )
+from penstock.sampling.device.layer_hops import ImportanceHop, TableDrawHop
 from penstock.sampling.draws import SCANNED
+from penstock.sampling.neighbours import check_fanouts
 
 
 class HopRule(Protocol):
@@ -62,14 +68,61 @@ class UniformRule(HopRule):
         return UniformHop(memory, number, self.fanout, self.replace)
 
 
+@dataclass(frozen=True)
+class ListedRule(HopRule):
+    """Each row takes its whole list (`fanout` -1), or draws many neighbours, all equally likely."""
+
+    fanout: int
+    replace: bool = False
+
+    @property
+    def longest(self) -> int | None:
+        return None if self.fanout < 0 else self.fanout
+
+    def make(self, memory: BatchMemory, number: int) -> Hop:
+        return ListedHop(memory, number, self.fanout, self.replace)
+
+
+@dataclass(frozen=True)
+class TogetherRule(HopRule):
+    """All rows together draw `size` vertices, by a table or by importance, and keep the edges from them; `hop` is
+    `TableDrawHop` or `ImportanceHop`.
+    """
+
+    hop: type[TableDrawHop] | type[ImportanceHop]
+    size: int
+    keep: LoadRule
+    weigh: LoadRule
+
+    @property
+    def longest(self) -> None:
+        return None
+
+    def make(self, memory: BatchMemory, number: int) -> Hop:
+        return self.hop(memory, number, self.size, self.keep, self.weigh)
+
+
+@dataclass(frozen=True)
+class FilterRule(HopRule):
+    """Each row keeps some entries of its list, by a rule; see `FilterHop`."""
+
+    fanout: int
+    keep: LoadRule
+    weigh: LoadRule | None = None
+    tables: tuple[str, ...] = ()
+
+    @property
+    def longest(self) -> None:
+        return None
+
+    def make(self, memory: BatchMemory, number: int) -> Hop:
+        return FilterHop(memory, number, self.fanout, self.keep, self.weigh, list(self.tables))
+
+
 def uniform_rules(fanouts: Sequence[int], replace: bool = False) -> tuple[HopRule, ...]:
-    """The rules of uniform draws; refuses fan-outs that only the host draws."""
-    if not fanouts or any(not 0 < fanout <= SCANNED for fanout in fanouts):
-        raise PenstockError(
-            f"A device can sample fan-outs of 1 to {SCANNED}, not {list(fanouts)}: sample on the host.",
-            code="value-out-of-range",
-        )
-    return tuple(UniformRule(fanout, replace) for fanout in fanouts)
+    """The rules of uniform draws; -1 is the whole list."""
+    check_fanouts(fanouts)
+    return tuple((UniformRule if 0 < fanout <= SCANNED else ListedRule)(fanout, replace) for fanout in fanouts)
 
 
 class Beginning(Protocol):
@@ -98,6 +151,18 @@ class DeviceProgram:
     """How a device draws batches: from given vertices, hop by hop."""
 
     rules: tuple[HopRule, ...]
+    _: KW_ONLY
+    totals: bool = False
+    """Whether blocks have the lengths of the rows' whole lists even where the model does not ask for them: estimators
+    that weigh edges need them.
+    """
+    seed_weights: Array | None = None
+    """The weight of every vertex, as a seed, in the loss; None: seeds count the same."""
+    make_tables: Callable[[Topology], Tables] | None = None
+    """Makes the tables that its hops read, anywhere; they are moved to the device."""
+
+    finds_seeds: ClassVar[bool] = False
+    """Whether a batch finds its seeds, rather than beginning with the epoch's items."""
     stages: ClassVar[int] = 0
     """Stages before the first hop whose vertices are drawn and numbered as those of a hop are."""
 
@@ -105,6 +170,19 @@ class DeviceProgram:
     def hops(self) -> int:
         """The number of hops."""
         return len(self.rules)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a batch begins with given vertices and its blocks have lists alone."""
+        return not self.totals
+
+    def items(self, items: Array) -> Array:
+        """Some items as the beginning of a batch reads them."""
+        return items
+
+    def seeds_room(self, room: Room) -> int:
+        """The room for the seeds of a batch."""
+        return room.rows[self.stages]
 
     @property
     def purposes(self) -> list[str]:
@@ -125,7 +203,17 @@ class DeviceProgram:
 
     def tables(self, topology: Topology, device: torch.device) -> Tables:
         """Tables that slots share."""
-        return {"place": fresh_place(topology.count, device)}
+        made = {} if self.make_tables is None else self.make_tables(topology)
+        own = {name: table.to(device) for name, table in made.items()}
+        return {"place": fresh_place(topology.count, device), **own}
+
+    def blocks(
+        self, hops: Sequence[Hop], rows: Sequence[int], edges: Sequence[int], totals: Tensor | None, copy: bool
+    ) -> list[DeviceBlock]:
+        """The blocks of a batch of some sizes, outermost first, in the hops' memory or in copies."""
+        return [
+            hop.block(rows[hop.number], rows[hop.number + 1], edges[hop.number], totals, copy) for hop in reversed(hops)
+        ]
 
     def begin(self, memory: BatchMemory) -> Beginning:
         """The stage that begins a batch."""

@@ -52,7 +52,11 @@ class DeviceSampler:
 
     def sample(self, seeds: Array, key: BatchKey) -> MiniBatch:
         """The batch of some different seeds, equal to the CPU's; waits for the device once."""
-        seeds = check_seeds(seeds, self._topology.count_of(self.node_type), self.node_type, np.dtype(np.int32))
+        program = self._program
+        if program.finds_seeds:
+            seeds = program.items(np.atleast_1d(seeds))
+        else:
+            seeds = check_seeds(seeds, self._topology.count_of(self.node_type), self.node_type, np.dtype(np.int32))
         state = self._thread_states.get()
         with on_stream(state.stream):
             epoch = self._epoch(seeds, key)
@@ -70,7 +74,11 @@ class DeviceSampler:
             blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
             # Tensors, where batches of the host have arrays.
             vertices: dict[str, Any] = slot.copied_vertices(self.node_type, len(seeds), sizes)
+        if program.finds_seeds:
+            seeds = vertices[self.node_type][: sizes[1]].cpu().numpy()
         batch = MiniBatch({self.node_type: seeds}, vertices, blocks, key=key)
+        if program.seed_weights is not None:
+            batch.seed_weights = program.seed_weights[seeds]
         if state.stream is not None:
             batch.ready = state.stream.record_event()
         return batch

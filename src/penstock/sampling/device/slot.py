@@ -36,7 +36,8 @@ class Slot:
         and `turns_last` as for `BatchMemory`. `vertex_totals`: those of all vertices, for a layer that needs them of
         neighbours without rows.
         """
-        self.room, self.numbers_last, self._vertex_totals = room, numbers_last, vertex_totals
+        self.program, self.room, self.numbers_last = program, room, numbers_last
+        self._vertex_totals = vertex_totals
         self.tables = program.tables(topology, device) if tables is None else tables
         how = edges, numbers_last, turns, turns_last
         memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, *how)
@@ -45,7 +46,7 @@ class Slot:
         self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
         self.beginning = program.begin(memory)
         self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules, program.stages)]
-        self.totals = memory.empty(room.rows[-1], torch.float32) if totals else None
+        self.totals = memory.empty(room.rows[-1], torch.float32) if totals or program.totals else None
 
     def draw(self, epoch: DeviceEpoch) -> None:
         """Draw the epoch's next batch into this slot."""
@@ -86,7 +87,10 @@ class Slot:
         rows = list(self.room.rows)
         if not self.numbers_last:
             rows[-1] = rows[-2]
-        return self._blocks(rows, self.room.edges, False)
+        made = self.program.blocks(self._hops, rows, self.room.edges, self.totals, False)
+        if self._vertex_totals is not None:
+            made[0].derived["vertex_totals"] = self._vertex_totals
+        return made
 
     def by_type(self, node_type: str) -> dict[str, DrawnRows]:
         """The batch's vertices, of a graph whose only type has this name."""
@@ -102,16 +106,7 @@ class Slot:
 
     def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[DeviceBlock]:
         """Copies of the batch's blocks, cut to their sizes. `sizes` are the device's counts (`needed`)."""
-        return self._blocks([seeds, *sizes[1::2]], sizes[::2], True)
-
-    def _blocks(self, rows: Sequence[int], edges: Sequence[int], copy: bool) -> list[DeviceBlock]:
-        made = [
-            hop.block(rows[hop.number], rows[hop.number + 1], edges[hop.number], self.totals, copy)
-            for hop in reversed(self._hops)
-        ]
-        if self._vertex_totals is not None:
-            made[0].derived["vertex_totals"] = self._vertex_totals
-        return made
+        return self.program.blocks(self._hops, [seeds, *sizes[1::2]], sizes[::2], self.totals, True)
 
     def merge(self, merged: Tensor, counts: Tensor) -> None:
         """Write the edges of all hops as pairs, each vertex's list once (`nn.adapter.merged_edges`), into `merged`,

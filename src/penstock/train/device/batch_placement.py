@@ -124,18 +124,19 @@ class _AheadSlot:
     """Memory for one batch, and its recorded draw."""
 
     def __init__(self, placed: Placed, room: Room, batch_size: int, tables: Tables, lane: LaunchStream) -> None:
-        device, hops = placed.device, placed.program.hops
-        given = placed.topology, placed.program, room, device, hops, placed.totals, placed.names_edges
+        device, hops, self._purposes = placed.device, placed.program.hops, placed.program.purposes
+        keys = len(self._purposes)
+        given = placed.topology, placed.program, room, device, keys, placed.totals, placed.names_edges
         self._slot = Slot(*given, tables=tables)
         pinned = device.type == "cuda"
         # Keys, the number of seeds, and the seeds, which are half as wide: one copy brings all.
-        words = hops + 1 + (batch_size + 1) // 2
+        words = keys + 1 + (batch_size + 1) // 2
         self._given = torch.zeros(words, dtype=torch.int64, device=device)
         self._given_here = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
-        self._epoch = DeviceEpoch(batch_size, batch_size, hops, device)
-        self._epoch.keys = self._given[:hops].view(1, hops)
-        self._epoch.counts = self._given[hops : hops + 1].view(torch.int32)
-        self._epoch.order = self._given[hops + 1 :].view(torch.int32)
+        self._epoch = DeviceEpoch(batch_size, batch_size, keys, device)
+        self._epoch.keys = self._given[:keys].view(1, keys)
+        self._epoch.counts = self._given[keys : keys + 1].view(torch.int32)
+        self._epoch.order = self._given[keys + 1 :].view(torch.int32)
         self._merged = torch.zeros((2, sum(room.edges)), dtype=torch.int64, device=device)
         self._pairs = torch.zeros(hops + 1, dtype=torch.int32, device=device)
         self._counted = torch.zeros(3 * hops - 1, dtype=torch.int32, device=device)
@@ -147,10 +148,10 @@ class _AheadSlot:
 
     def draw(self, seeds: Array, planned: Planned) -> None:
         """Launch the draw of a batch on the current lane (its stream)."""
-        here, hops = self._given_here.numpy(), self._hops
-        here[:hops] = np.array([planned.key.hop(hop) for hop in range(hops)], np.uint64).view(np.int64)
-        here[hops] = len(seeds)
-        here[hops + 1 :].view(np.int32)[: len(seeds)] = seeds
+        here, keys = self._given_here.numpy(), len(self._purposes)
+        here[:keys] = np.array([planned.key.purpose(what) for what in self._purposes], np.uint64).view(np.int64)
+        here[keys] = len(seeds)
+        here[keys + 1 :].view(np.int32)[: len(seeds)] = seeds
         self._given.copy_(self._given_here, non_blocking=True)
         self._recorded.replay()
         self._counted_here.copy_(self._counted, non_blocking=True)
@@ -265,7 +266,7 @@ def place_batches(parts: BatchParts, plan: BatchPlan, reserve: float, progress: 
     assert isinstance(carrier, DeviceCarrier)
     if decision.residence.topology == "host":
         return PlacedBatches(parts.task.sample, carrier, None)
-    if job.sample_on == "hybrid" or job.reuse_batches or carrier.reads_on_host:
+    if job.sample_on == "hybrid" or job.reuse_batches or carrier.reads_on_host or placed.program.finds_seeds:
         draw, _ = drawing_on_device(placed, job, parts.task, plan)
         return PlacedBatches(draw, carrier, None)
     make_sampler = partial(DrawnAhead, placed, plan.batch_size, getattr(parts.task, "node_type", "node"))

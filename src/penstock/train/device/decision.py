@@ -203,6 +203,9 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     room = presampled_room(session, schedule) if can_draw else None
     in_place = not uncaptured and not by_type and LAYERS[job.model].reads_in_place(job) and _in_place(job)
+    if in_place and room is not None and device_program(session).finds_seeds:
+        # All layers read the same lists, which name rows of the batch.
+        in_place = False
     in_place = in_place and _knows_totals(session)
     fills = isinstance(schedule, Schedule) and not by_type and not _unreadable(session, way_of(job, "host"))
     relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()

@@ -45,6 +45,8 @@ class Support:
     tasks: str | None = None
     """What of `TaskFacts` a task must declare, such as `drawn_by_devices`; None: any task will do."""
     largest_fanout: int | None = None
+    joint_samplers: bool = True
+    """Whether the sampler may draw a batch as a whole for all workers."""
     most_vertices: int | None = None
     user_modules: bool = True
     user_losses: bool = True
@@ -88,6 +90,7 @@ DEVICE_SAMPLING = Support(
 SHARED_DEVICE_SAMPLING = replace(
     DEVICE_SAMPLING,
     several_types=False,
+    joint_samplers=False,
     edge_rows=False,
     layers_on_edges=False,
     norms=frozenset({"none", "layer"}),
@@ -178,6 +181,8 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
     most = support.largest_fanout if graph.is_homogeneous else None
     if most is not None and any(not isinstance(fanout, int) or not 0 < fanout <= most for fanout in job.fanouts):
         reasons.append(f"fan-outs beyond {most} are drawn on the host only")
+    if not support.joint_samplers and SAMPLERS[job.sampler].joint:
+        reasons.append(f"sampler {job.sampler} draws a batch as a whole, of which each worker keeps its share")
     if support.most_vertices is not None and graph.num_nodes > support.most_vertices:
         reasons.append("the graph has 2^31 vertices or more")
     if support.most_vertices is not None and len(getattr(task, "items", ())) > support.most_vertices:

@@ -256,7 +256,7 @@ class DividedFilling(AggregatedFilling):
             edges,
             None,
             None if totals is None else totals[:first],
-            derived={"longest": block.derived["longest"]},
+            derived={name: block.derived[name] for name in ("longest",) if name in block.derived},
         )
         self._neighbours[:first].copy_(aggregate(lists, rows[:edges], fill.what))
         self._own[:first].copy_(rows[edges:])

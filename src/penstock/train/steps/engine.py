@@ -158,7 +158,9 @@ class Engine:
     def _step(self, epoch: int, batch: int, loss: float) -> Step:
         last = batch == self._schedule.batches - 1
         size = self._schedule.batch_size
-        examples = len(self._schedule.items) - batch * size if last else size
+        examples = self.source.examples(batch)
+        if examples is None:
+            examples = len(self._schedule.items) - batch * size if last else size
         return Step(Position(epoch, batch), examples, loss, last)
 
     def _turn(self, number: int) -> _Turn:

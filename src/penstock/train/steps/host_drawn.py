@@ -93,7 +93,7 @@ class HostSlot(Slot):
         self, program: DeviceProgram, room: Room, device: torch.device, keys: int, totals: bool, first_layer: bool
     ) -> None:
         """`first_layer`: whether the device needs the lists of the last hop."""
-        self._rules, self.room, self._first_layer = program.rules, room, first_layer
+        self.program, self._rules, self.room, self._first_layer = program, program.rules, room, first_layer
         self.numbers_last = True
 
         def empty(size: int, dtype: torch.dtype = torch.int32) -> Tensor:

@@ -61,6 +61,10 @@ class Source(Protocol):
         any.
         """
 
+    def examples(self, batch: int) -> int | None:
+        """How many examples a batch had, of those that were last looked at; None: its items."""
+        return None
+
     def lacks_room(self, batch: int) -> bool:
         """Whether this source's batch lacked room, rather than another worker's share."""
         return False

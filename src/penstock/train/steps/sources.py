@@ -140,10 +140,19 @@ class VertexSource(Source):
 
     def _bring_items(self, session: Session, device: torch.device) -> None:
         """Copy the items of an epoch and their labels to the device."""
-        items, order = self._schedule.items, self._order
-        self._items = torch.from_numpy(np.ascontiguousarray(items, np.int32)).to(device)
-        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(items)).to(device)
-        self._labels = torch.zeros((order.items, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
+        program, items = self.placed.program, self._schedule.items
+        self._items = torch.from_numpy(np.ascontiguousarray(program.items(items), np.int32)).to(device)
+        labelled, places = items, self._order.items
+        if program.finds_seeds:
+            labelled, places = np.arange(session.graph.num_nodes), 0
+        self._of_items = torch.from_numpy(cast(Any, session.task).labels_of(labelled)).to(device)
+        """The labels of all items; of all vertices where a batch finds its seeds."""
+        self._labels = torch.zeros((places, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
+        weights = program.seed_weights
+        self._seed_weights = None if weights is None else torch.from_numpy(weights).to(device)
+        self._found = torch.zeros(self._schedule.batches, dtype=torch.int32, device=device)
+        """The seeds that each batch has found."""
+        self._seen_found: dict[int, int] = {}
 
     @memory_for(BATCHES)
     def fill(self, position: Position) -> None:
@@ -163,7 +172,8 @@ class VertexSource(Source):
         # Under a trace, index_select would import sympy, which takes a second.
         if launches(self.epoch.order, self._labels):
             torch.index_select(self._items, 0, places, out=self.epoch.order)
-            torch.index_select(self._of_items, 0, places, out=self._labels)
+            if not self.placed.program.finds_seeds:
+                torch.index_select(self._of_items, 0, places, out=self._labels)
 
     @memory_for(BATCHES)
     def slot(self, number: int) -> VertexSlot:
@@ -181,7 +191,7 @@ class VertexSource(Source):
 
     def _add_labels(self, batch: MiniBatch, slot: Slot) -> None:
         """Add memory for what the loss reads to a batch at fixed addresses."""
-        size, labels, device = slot.room.rows[0], self._labels, slot.keys.device
+        size, labels, device = self.placed.program.seeds_room(slot.room), self._labels, slot.keys.device
         batch.labels = torch.zeros((size, *labels.shape[1:]), dtype=labels.dtype, device=device)
         share: Any = torch.zeros(size, dtype=torch.float32, device=device)
         batch.seed_weights = share
@@ -204,11 +214,20 @@ class VertexSource(Source):
     def draw(self, slot: VertexSlot) -> None:
         """Launch the draw of the batch, its labels, and its seeds' weights."""
         slot.slot.draw(self.epoch)
-        size, batch = slot.slot.room.rows[0], slot.batch
+        size, batch = self.placed.program.seeds_room(slot.slot.room), slot.batch
         width = batch.labels.shape[1] if batch.labels.dim() > 1 else 1
         columns = 1 << (width - 1).bit_length()
         rows = max(1, min(1024, 4096 // columns))
-        if launches(batch.labels, batch.labels):
+        if not launches(batch.labels, batch.labels):
+            return
+        if self.placed.program.finds_seeds:
+            from penstock.sampling.device.subgraph_kernels import take_found_labels
+
+            take_found_labels[(-(-size // rows),)](
+                self._of_items, slot.slot.vertices, slot.slot.needed[1:], self._seed_weights, size, batch.labels,
+                batch.seed_weights, WEIGHTED=self._seed_weights is not None, WIDTH=width, COLUMNS=columns, B=rows,
+            )  # fmt: skip
+        else:
             from penstock.store.device.kernels import take_labels
 
             take_labels[(-(-size // rows),)](
@@ -218,6 +237,8 @@ class VertexSource(Source):
 
     def keep(self, slot: VertexSlot, loss: Tensor) -> None:
         self._losses.scatter_(0, slot.slot.number.long(), loss)
+        if self.placed.program.finds_seeds:
+            self._found.scatter_(0, slot.slot.number.long(), slot.slot.needed[1:2])
 
     def restart(self, batch: int) -> None:
         """Draw from this batch on, and clear the vertices that a batch without room has left in the table."""
@@ -239,8 +260,13 @@ class VertexSource(Source):
         LaunchStream.computing(self.placed.device).settle()
         self._learned.count()
         failed = int(self._seen_failure)
+        if self.placed.program.finds_seeds:
+            self._seen_found = dict(zip(range(first, last), self._found[first:last].tolist(), strict=True))
         losses: list[float] = self._seen_losses[first : min(last, failed)].tolist()
         return losses, failed if failed < last else None
+
+    def examples(self, batch: int) -> int | None:
+        return self._seen_found.get(batch)
 
     def lacks_room(self, batch: int) -> bool:
         return int(self.epoch.failed_at) == batch
@@ -368,6 +394,9 @@ def _real_rows(slot: Slot) -> PaddedBatch | None:
     """
     if isinstance(slot, TypedSlot):
         return None
+    if slot.program.finds_seeds:
+        rows = [slot.known[2:3]] * (len(slot.blocks()) - 1) + [slot.known[1:2]]
+        return PaddedBatch(rows, slot.skip)
     return PaddedBatch([slot.known[hop : hop + 1] for hop in reversed(range(len(slot.known) - 1))], slot.skip)
 
 

@@ -1,0 +1,175 @@
+"""Batches that a device draws by a program are those of the host's sampler, array by array."""
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.graph.data import EdgeSet, NodeSet
+from penstock.graph.graph import Graph
+from penstock.sampling import BatchKey
+from penstock.sampling.entry import SamplerSettings
+from penstock.sampling.local_source import LocalSource
+from penstock.sampling.sampler_table import SAMPLERS, SamplerOptions
+
+pytestmark = pytest.mark.gpu
+VERTICES = 300
+
+
+def graph_with_hubs(vertices=VERTICES, seed=0):
+    """Lists of all lengths: isolated vertices, empty lists, hubs, repeated neighbours and self loops."""
+    random = np.random.default_rng(seed)
+    degrees = random.integers(0, 12, vertices)
+    degrees[[5, 17]] = 2 * vertices // 3
+    degrees[30:60] = 45
+    degrees[60:70] = 0
+    lists = [np.sort(random.integers(0, vertices - 5, degree)) for degree in degrees]
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    edges = EdgeSet(indptr, np.concatenate(lists).astype(np.int32))
+    return Graph({"node": NodeSet(vertices)}, {("node", "to", "node"): edges}, "hubs")
+
+
+def program_of(options, host):
+    """The program of a sampler's batches, whether its entry names it or not."""
+    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.labor import labor_program
+    from penstock.sampling.layerwise import fastgcn_program, ladies_program
+
+    if options.sampler == "neighbour":
+        return DeviceProgram(uniform_rules(options.fanouts, options.replace))
+    made = {"labor": lambda: labor_program(options), "ladies": lambda: ladies_program(options)}
+    made["fastgcn"] = lambda: fastgcn_program(options, host)
+    return made.get(options.sampler, host.on_device if hasattr(host, "on_device") else None)()
+
+
+def both(graph, device, sampler, edges=True, totals=True, layers=2, train=None, room=None, **fields):
+    """The host's sampler and the device's of one entry."""
+    from penstock.sampling.device.hops import Topology
+    from penstock.sampling.device.sampler import DeviceSampler
+
+    entry, options = SAMPLERS[sampler], SamplerOptions(sampler=sampler, **fields)
+    train = np.arange(0, graph.num_nodes, 3) if train is None else train
+    settings = SamplerSettings(options, layers, 0, totals, edges)
+    host = entry.build(LocalSource(graph, train), settings)
+    (lists,) = graph.edges.values()
+    topology = Topology(torch.from_numpy(lists.indptr).to(device), torch.from_numpy(lists.indices).to(device))
+    program = program_of(options, host)
+    return host, DeviceSampler(topology, program, device, "node", totals, edges, room)
+
+
+def assert_same(host, drawn, parts=("indptr", "indices", "weights", "totals", "edges")):
+    if drawn.ready is not None:
+        drawn.ready.synchronize()
+    np.testing.assert_array_equal(host.vertices["node"], drawn.vertices["node"].cpu().numpy())
+    np.testing.assert_array_equal(host.seeds["node"], np.asarray(drawn.seeds["node"]))
+    for expected, block in zip(host.blocks, drawn.blocks, strict=True):
+        assert (expected.num_src, expected.num_dst) == (block.num_src, block.num_dst)
+        for name in parts:
+            mine, theirs = getattr(expected, name), getattr(block, name)
+            assert (mine is None) == (theirs is None), name
+            if mine is not None:
+                np.testing.assert_array_equal(mine[: len(theirs)], theirs.cpu().numpy(), err_msg=name)
+
+
+LABOR = {"sampler": "labor", "fanouts": [6, 4]}
+CASES = [
+    {"sampler": "neighbour", "fanouts": [-1]},
+    {"sampler": "neighbour", "fanouts": [-1, -1]},
+    {"sampler": "neighbour", "fanouts": [3, -1]},
+    {"sampler": "neighbour", "fanouts": [40, 33]},
+    {"sampler": "neighbour", "fanouts": [40, 2], "replace": True},
+    LABOR,
+    {"sampler": "labor", "fanouts": [-1, 3]},
+    {"sampler": "fastgcn", "fanouts": [40, 60]},
+    {"sampler": "ladies", "fanouts": [40, 70]},
+    {"sampler": "ladies", "fanouts": [1000, 30]},
+]
+
+
+@pytest.mark.parametrize("fields", CASES, ids=lambda fields: "-".join(map(str, fields.values())))
+def test_batches_are_the_hosts(fields, device):
+    host, drawn = both(graph_with_hubs(), device, **fields)
+    random = np.random.default_rng(3)
+    for batch in range(2):
+        seeds = np.concatenate([[5, 65], random.permutation(np.arange(100, VERTICES))[: 30 + batch]])
+        key = BatchKey(7, batch, batch)
+        assert_same(host.sample(seeds, key), drawn.sample(seeds, key))
+
+
+SUBGRAPHS = [
+    {"sampler": "saint-vertex", "batch_size": 60},
+    {"sampler": "saint-edge", "batch_size": 40},
+    {"sampler": "saint-walk", "batch_size": 30, "walk_length": 1},
+    {"sampler": "saint-walk", "batch_size": 30, "walk_length": 3},
+]
+
+
+@pytest.mark.parametrize("fields", SUBGRAPHS, ids=lambda fields: "-".join(map(str, fields.values())))
+def test_subgraphs_are_the_hosts(fields, device):
+    host, drawn = both(graph_with_hubs(), device, layers=3, **fields)
+    for batch in range(2):
+        key = BatchKey(7, 1, batch)
+        right, found = host.sample(host.items[:1], key), drawn.sample(host.items[:1], key)
+        assert_same(right, found)
+        np.testing.assert_array_equal(right.seed_weights, found.seed_weights)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_clusters_are_the_hosts(layers, device, monkeypatch):
+    clusters = np.random.default_rng(1).integers(0, 9, VERTICES)
+    monkeypatch.setattr(LocalSource, "clusters", lambda self, options: 2 * clusters)
+    host, drawn = both(graph_with_hubs(), device, "cluster", layers=layers, batch_size=3)
+    for items in ([4, 0, 10], [16]):
+        assert_same(host.sample(np.array(items), BatchKey(0, 0, 0)), drawn.sample(np.array(items), BatchKey(0, 0, 0)))
+
+
+@pytest.mark.parametrize("fields", [CASES[1], CASES[3], LABOR, CASES[-2]], ids=["all", "many", "labor", "ladies"])
+def test_a_batch_that_lacks_room_is_drawn_again(fields, device, monkeypatch):
+    from penstock.sampling.device import sampler
+
+    monkeypatch.setattr(sampler, "_FIRST_ROOM", 64)
+    host, drawn = both(graph_with_hubs(), device, **fields)
+    for batch in range(2):
+        key, seeds = BatchKey(1, 0, batch), np.arange(batch, 60, 7)
+        assert_same(host.sample(seeds, key), drawn.sample(seeds, key))
+
+
+def test_a_graph_without_edges_in_reach(device):
+    host, drawn = both(graph_with_hubs(), device, **LABOR)
+    seeds = np.arange(60, 70)
+    assert_same(host.sample(seeds, BatchKey(0, 0, 0)), drawn.sample(seeds, BatchKey(0, 0, 0)))
+
+
+def even_rule():
+    """A rule of a user's own: sources with an even number, and a weight by the length of their list."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def keep_even(key, source, length, held, table_a, table_b, table_c, FANOUT: tl.constexpr):
+        return source % 2 == 0
+
+    @triton.jit
+    def weigh_length(source, length, position, held, table_a, table_b, table_c, FANOUT: tl.constexpr):
+        return length.to(tl.float32) + FANOUT
+
+    return keep_even, weigh_length
+
+
+def test_a_rule_of_ones_own(device):
+    pytest.importorskip("triton")
+    from penstock.sampling.device.hops import Topology
+    from penstock.sampling.device.program import DeviceProgram, FilterRule
+    from penstock.sampling.device.sampler import DeviceSampler
+
+    graph, (keep, weigh), seeds = graph_with_hubs(), even_rule(), np.array([5, 61, 200, 31])
+    program = DeviceProgram((FilterRule(3, lambda: keep, lambda: weigh),))
+    topology = Topology(torch.from_numpy(graph.indptr).to(device), torch.from_numpy(graph.indices).to(device))
+    (block,) = DeviceSampler(topology, program, device, edges=True).sample(seeds, BatchKey(0, 0, 0)).blocks
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    lists = [np.arange(graph.indptr[v], graph.indptr[v + 1]) for v in seeds]
+    kept = [positions[graph.indices[positions] % 2 == 0] for positions in lists]
+    np.testing.assert_array_equal(block.indptr.cpu().numpy(), np.cumsum([0, *map(len, kept)]))
+    np.testing.assert_array_equal(block.edges.cpu().numpy(), np.concatenate(kept))
+    weights = np.repeat([len(positions) + 3 for positions in lists], list(map(len, kept)))
+    np.testing.assert_array_equal(block.weights.cpu().numpy(), weights.astype(np.float32))
