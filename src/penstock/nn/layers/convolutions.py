@@ -196,7 +196,8 @@ class GINLayer(nn.Module):
         if [type(module) for module in modules] != [nn.Linear, nn.ReLU, nn.Linear] or modules[2].bias is None:
             return self._rest(functional.linear(joined, weights))
         ones = weight.new_zeros(_ONES, width)
-        ones[0, 2 * weight.shape[1]] = 1
+        # Assigning a number would copy it from the host, which a captured step cannot do.
+        ones[0, 2 * weight.shape[1]].fill_(1)
         hidden = torch.relu_(functional.linear(joined, torch.cat([weights, ones])))
         return functional.linear(hidden, _side_by_side(hidden.shape[1], modules[2].weight, modules[2].bias))
 
