@@ -136,4 +136,5 @@ CLUSTER = SamplerEntry(
     joint=True,
     items_per_batch=lambda options: options.batch_size,
     uses_clusters=True,
+    device=lambda options, sampler: sampler.on_device(),
 )

@@ -115,14 +115,14 @@ def _build(source: GraphSource, settings: SamplerSettings) -> Labor:
     return Labor.over(source.lists(settings.options, shared=True).readable, fanouts, settings.edges)
 
 
-def labor_program(options: DrawOptions) -> "DeviceProgram":
+def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
     from penstock.sampling.device.program import DeviceProgram, FilterRule
 
     rules = rule("keep_shared"), rule("weigh_shared")
     return DeviceProgram(tuple(FilterRule(fanout, *rules) for fanout in plain_fanouts(options)), totals=True)
 
 
-LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True)
+LABOR = SamplerEntry("labor", _build, per_layer="fanouts", scales=True, device=_on_device)
 
 
 @njit(nogil=True, cache=True, writes=())

@@ -130,7 +130,7 @@ class FastGCN(LayerwiseSampler):
         return self._distribution
 
 
-def fastgcn_program(options: DrawOptions, sampler: FastGCN) -> "DeviceProgram":
+def _fastgcn_on_device(options: DrawOptions, sampler: FastGCN) -> "DeviceProgram":
     from penstock.sampling.device.layer_hops import TableDrawHop
     from penstock.sampling.device.program import DeviceProgram, TogetherRule
 
@@ -154,6 +154,7 @@ FASTGCN = SamplerEntry(
     facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
+    device=_fastgcn_on_device,
     is_redefined=lambda options: True,
 )
 
@@ -183,7 +184,7 @@ class Ladies(LayerwiseSampler):
         return vertices
 
 
-def ladies_program(options: DrawOptions) -> "DeviceProgram":
+def _ladies_on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
     from penstock.sampling.device.layer_hops import ImportanceHop
     from penstock.sampling.device.program import DeviceProgram, TogetherRule
 
@@ -210,6 +211,7 @@ LADIES = SamplerEntry(
     facts=LAYER_SIZES,
     per_layer="fanouts",
     joint=True,
+    device=_ladies_on_device,
     is_redefined=lambda options: True,
 )
 

@@ -534,6 +534,7 @@ def _entry(kind: str) -> SamplerEntry:
         joint=True,
         items_per_batch=lambda options: 1,
         shuffles=False,
+        device=lambda options, sampler: sampler.on_device(),
         is_redefined=lambda options: kind == "edge",
     )
 

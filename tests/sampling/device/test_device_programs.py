@@ -28,19 +28,6 @@ def graph_with_hubs(vertices=VERTICES, seed=0):
     return Graph({"node": NodeSet(vertices)}, {("node", "to", "node"): edges}, "hubs")
 
 
-def program_of(options, host):
-    """The program of a sampler's batches, whether its entry names it or not."""
-    from penstock.sampling.device.program import DeviceProgram, uniform_rules
-    from penstock.sampling.labor import labor_program
-    from penstock.sampling.layerwise import fastgcn_program, ladies_program
-
-    if options.sampler == "neighbour":
-        return DeviceProgram(uniform_rules(options.fanouts, options.replace))
-    made = {"labor": lambda: labor_program(options), "ladies": lambda: ladies_program(options)}
-    made["fastgcn"] = lambda: fastgcn_program(options, host)
-    return made.get(options.sampler, host.on_device if hasattr(host, "on_device") else None)()
-
-
 def both(graph, device, sampler, edges=True, totals=True, layers=2, train=None, room=None, **fields):
     """The host's sampler and the device's of one entry."""
     from penstock.sampling.device.hops import Topology
@@ -52,7 +39,7 @@ def both(graph, device, sampler, edges=True, totals=True, layers=2, train=None, 
     host = entry.build(LocalSource(graph, train), settings)
     (lists,) = graph.edges.values()
     topology = Topology(torch.from_numpy(lists.indptr).to(device), torch.from_numpy(lists.indices).to(device))
-    program = program_of(options, host)
+    program = entry.device(options, host)
     return host, DeviceSampler(topology, program, device, "node", totals, edges, room)
 
 

@@ -115,6 +115,26 @@ def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
     assert_same(learned(session_of(graph, None, in_place, optimiser=optimiser, **fields)), right, rtol=1e-3, atol=1e-4)
 
 
+DRAWN = [
+    {"fanouts": [-1, 2]},
+    {"fanouts": [3, 40]},
+    {"sampler": "labor"},
+    {"sampler": "ladies", "fanouts": [30, 30]},
+    {"sampler": "fastgcn", "fanouts": [30, 60]},
+    {"sampler": "saint-walk", "batch_size": 20, "layers": 2},
+    {"sampler": "saint-edge", "batch_size": 20, "layers": 2},
+    {"sampler": "cluster", "batch_size": 2, "clusters": 8, "layers": 2},
+]
+
+
+@pytest.mark.parametrize("fields", DRAWN, ids=lambda fields: "-".join(map(str, fields.values())))
+@pytest.mark.parametrize("model, in_place", [("sage", True), ("gcn", False)])
+def test_whatever_draws_they_learn_what_the_pipeline_learns(graph, fields, model, in_place):
+    right = loaded(made_session(graph, model=model, **fields))
+    in_place = in_place and fields.get("sampler", "neighbour") in ("neighbour", "labor", "ladies", "fastgcn")
+    assert_same(learned(session_of(graph, None, in_place, model=model, **fields)), right, rtol=1e-3, atol=1e-4)
+
+
 def test_a_batch_that_lacks_room_is_drawn_again_and_nothing_is_learned_twice(graph, usual):
     from penstock.sampling.device.block import Room
 

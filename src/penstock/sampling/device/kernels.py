@@ -325,45 +325,6 @@ def forget(vertices, known, place, B: tl.constexpr):
 
 
 @triton.jit
-def merge_lists(
-    indptr,
-    indices,
-    known_before,
-    known,
-    before,
-    behind,
-    merged,
-    room,
-    FIRST: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """Append to the pairs a hop's lists of rows for which the hop before has not drawn.
-
-    Pairs are sources in the first `room` entries of `merged` and destinations in the next; `before` is the number of
-    pairs so far, and `behind` receives the number afterwards.
-    """
-    program = tl.program_id(0)
-    row = program * ROWS + tl.arange(0, ROWS)
-    first_row = 0
-    if not FIRST:
-        first_row = tl.load(known_before)
-    last_row = tl.load(known)
-    held = (row >= first_row) & (row < last_row)
-    start, there = tl.load(indptr + first_row), tl.load(before)
-    edge = tl.load(indptr + row, mask=held, other=0)[:, None] + tl.arange(0, COLUMNS)[None, :]
-    stop = tl.load(indptr + row + 1, mask=held, other=0)
-    out = there + edge - start
-    real = (edge < stop[:, None]) & (out < room)
-    source = tl.load(indices + edge, mask=real, other=0)
-    tl.store(merged + out, source.to(tl.int64), mask=real)
-    target = tl.broadcast_to(row[:, None], (ROWS, COLUMNS)).to(tl.int64)
-    tl.store(merged + room + out, target, mask=real)
-    if program == 0:
-        tl.store(behind, there + tl.load(indptr + last_row) - start)
-
-
-@triton.jit
 def count_readers(readers, sums, rows, B: tl.constexpr):
     """Sum the readers of a program's rows."""
     i = tl.program_id(0) * B + tl.arange(0, B)

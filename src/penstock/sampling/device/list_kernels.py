@@ -24,6 +24,30 @@ def draw_bits(key, counter):
 
 
 @triton.jit
+def merge_listed(
+    indptr, indices, known_before, known, before, behind, merged, room, rows_room, edges_room,
+    FIRST: tl.constexpr, DEPTH: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """Append to the pairs a hop's lists of rows for which the hop before has not drawn.
+
+    Pairs are sources in the first `room` entries of `merged` and destinations in the next; `before` is the number of
+    pairs so far, and `behind` receives the number afterwards.
+    """
+    first_row = 0
+    if not FIRST:
+        first_row = tl.load(known_before)
+    start, stop, there = tl.load(indptr + first_row), tl.load(indptr + tl.load(known)), tl.load(before)
+    e = tl.program_id(0) * B + tl.arange(0, B)
+    out = there + e - start
+    real = (e >= start) & (e < stop) & (out < room) & (e < edges_room)
+    row = row_of(indptr, e, rows_room, DEPTH)
+    tl.store(merged + out, tl.load(indices + e, mask=real, other=0).to(tl.int64), mask=real)
+    tl.store(merged + room + out, row.to(tl.int64), mask=real)
+    if tl.program_id(0) == 0:
+        tl.store(behind, there + stop - start)
+
+
+@triton.jit
 def row_of(starts, e, rows, DEPTH: tl.constexpr):
     """The last row whose part begins at or before each entry: that which holds it, where some row does."""
     low = tl.zeros_like(e)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from penstock.sampling.device.block import DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
-from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, power, rows_of
+from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, list_kernels
 from penstock.sampling.device.program import DeviceProgram
 from penstock.traced import is_traced, launches
 
@@ -116,11 +116,10 @@ class Slot:
         if is_traced():
             return
         for number, hop in enumerate(self._hops):
-            assert hop.longest is not None
-            rows = rows_of(hop.longest)
-            hop_kernels().merge_lists[(blocks(hop.rows_room, rows),)](
+            list_kernels().merge_listed[(blocks(hop.edges_room, EDGES),)](
                 hop.indptr, hop.indices, self.known[max(0, number - 1) :], hop.known, counts[number:],
-                counts[number + 1 :], merged, merged.shape[1], FIRST=number == 0, COLUMNS=power(hop.longest), ROWS=rows,
+                counts[number + 1 :], merged, merged.shape[1], hop.rows_room, hop.edges_room, FIRST=number == 0,
+                DEPTH=(hop.rows_room + 1).bit_length(), B=EDGES,
             )  # fmt: skip
 
     def new_list_starts(self) -> list[Tensor]:

@@ -343,6 +343,9 @@ def _unfilled(session: Placeable, schedule: BatchPlan) -> list[str]:
         return ["the host gathers rows for workers' shares of batches (feature_paths)"] if asked and shares else []
     if way.filler is None:
         return [f"the host computes in every step (first_layer {job.first_layer})"]
+    entry = SAMPLERS[job.sampler]
+    if entry.device is not None and not device_program(session).is_plain:
+        return [f"the host fills slots only with lists that have no weights (sampler {job.sampler})"]
     if shares:
         return [f"the host reads features for workers' shares of batches (first_layer {job.first_layer})"]
     return _unreadable(session, way)

@@ -44,7 +44,6 @@ class Support:
     device_samplers_only: bool = False
     tasks: str | None = None
     """What of `TaskFacts` a task must declare, such as `drawn_by_devices`; None: any task will do."""
-    largest_fanout: int | None = None
     joint_samplers: bool = True
     """Whether the sampler may draw a batch as a whole for all workers."""
     most_vertices: int | None = None
@@ -82,7 +81,6 @@ DEVICE_SAMPLING = Support(
     weights_and_times=False,
     device_samplers_only=True,
     tasks="drawn_by_devices",
-    largest_fanout=SCANNED,
     most_vertices=(1 << 31) - 1,
     reused_batches=False,
 )
@@ -178,9 +176,6 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         only = support.tasks == "drawn_by_devices" and task.facts.drawn_in_captured_steps
         drawn = f"a device draws batches of {task.facts.about} for captured steps only"
         reasons.append(drawn if only else f"task {task.name} is not supported there")
-    most = support.largest_fanout if graph.is_homogeneous else None
-    if most is not None and any(not isinstance(fanout, int) or not 0 < fanout <= most for fanout in job.fanouts):
-        reasons.append(f"fan-outs beyond {most} are drawn on the host only")
     if not support.joint_samplers and SAMPLERS[job.sampler].joint:
         reasons.append(f"sampler {job.sampler} draws a batch as a whole, of which each worker keeps its share")
     if support.most_vertices is not None and graph.num_nodes > support.most_vertices:
