@@ -129,14 +129,42 @@ def test_graphs_of_several_types(model, tmp_path):
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
 
 
-@pytest.mark.parametrize(
-    ("sampler", "sizes"), [("labor", {}), ("ladies", {"fanouts": [64, 64]}), ("saint-walk", {"batch_size": 40})]
-)
-def test_samplers_of_the_host(sampler, sizes, tmp_path):
-    job = {**FEW, "sampler": sampler, **sizes}
+SAMPLERS = {
+    "all": {"fanouts": [5, -1]},
+    "many": {"fanouts": [40, 3]},
+    "labor": {"sampler": "labor"},
+    "ladies": {"sampler": "ladies", "fanouts": [64, 64]},
+    "fastgcn": {"sampler": "fastgcn", "fanouts": [64, 128]},
+    **{kind: {"sampler": kind, "batch_size": 40, "layers": 2} for kind in ("saint-vertex", "saint-edge", "saint-walk")},
+    "cluster": {"sampler": "cluster", "batch_size": 2, "clusters": 8, "layers": 2},
+}
+
+
+def fields_of(sampler):
+    own = SAMPLERS[sampler]
+    return {name: value for name, value in {**FEW, **own}.items() if name != "fanouts" or "layers" not in own}
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_samplers(sampler, model, tmp_path):
+    job = {**fields_of(sampler), "model": model}
     trained(community_graph(400), tmp_path / "cpu", **job, device="cpu")
-    trained(community_graph(400), tmp_path / "gpu", **job, device="cuda")
+    run = trained(community_graph(400), tmp_path / "gpu", **job, device="cuda")
+    assert "Steps are captured once and replayed." in run.result["placement"]["why"]
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
+
+
+@pytest.mark.parametrize("sampler", ["labor", "ladies", "saint-walk", "cluster"])
+def test_a_resumed_run_of_a_sampler_ends_with_the_same_weights(sampler, tmp_path, monkeypatch):
+    graph, job = community_graph(400), {**fields_of(sampler), "checkpoint_steps": 1}
+    trained(graph, tmp_path / "whole", **job, device="cuda")
+    monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(2))
+    trained(graph, tmp_path / "cut", **job, device="cuda")
+    monkeypatch.undo()
+    run_module.resume_run(tmp_path / "cut", graph)
+    whole, cut = newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
+    assert_same_state(whole["learned"], cut["learned"])
 
 
 class Foreign(torch.nn.Module):
