@@ -254,4 +254,4 @@ def test_reasons_are_given():
         name, facts = "node-classification", TASK_FACTS["node-classification"]
 
     reasons = reasons_against(CAPTURED, Demands(job, community_graph(), Task(), False, True, rows_on_host=True))
-    assert len(reasons) == 5
+    assert len(reasons) == 4

@@ -129,9 +129,8 @@ def _lists(graph):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"fanouts": [40, 2]}, "beyond 32"),
         ({"capture": False}, "capture is off"),
-        ({"sampler": "labor"}, "sampler labor"),
+        ({"sampler": "labor", "sample_on": "host", "first_layer": "aggregate"}, "lists that have no weights"),
         ({"sample_on": "host"}, "sample_on is host"),
         ({"optimiser_options": {"fused": False}}, "leave out a step"),
     ],

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.pipeline.schedule import Schedule
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.build import make_session
 from penstock.train.job import make_job
@@ -51,7 +52,7 @@ def test_batches_are_those_of_training():
         fields = {"sampler": sampler, "clusters": 6, **FEW, **({"batch_size": 4} if sampler == "cluster" else {})}
         session = make_session(make_job({**fields, "layers": 2, "seed": 3}), graph)
         batches = ps.loader(graph, seed=3, layers=2, **fields)
-        schedule = ps.pipeline.Schedule(session.task.items, session.task.batch_size, 3, epochs=2)
+        schedule = Schedule(session.task.items, session.task.batch_size, 3, epochs=2)
         assert len(batches) == schedule.batches
         drawn = [batch for _ in range(2) for batch in batches]
         for planned, batch in zip(schedule.from_position(), drawn, strict=True):
