@@ -137,6 +137,9 @@ class VertexSource(Source):
         pinned = device.type == "cuda"
         self._seen_losses = torch.zeros(schedule.batches, dtype=torch.float32, pin_memory=pinned)
         self._seen_failure = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+        self._found = torch.zeros(schedule.batches, dtype=torch.int32, device=device)
+        """The seeds of each batch that finds its own."""
+        self._seen_found: dict[int, int] = {}
 
     def _bring_items(self, session: Session, device: torch.device) -> None:
         """Copy the items of an epoch and their labels to the device."""
@@ -150,9 +153,6 @@ class VertexSource(Source):
         self._labels = torch.zeros((places, *self._of_items.shape[1:]), dtype=self._of_items.dtype, device=device)
         weights = program.seed_weights
         self._seed_weights = None if weights is None else torch.from_numpy(weights).to(device)
-        self._found = torch.zeros(self._schedule.batches, dtype=torch.int32, device=device)
-        """The seeds that each batch has found."""
-        self._seen_found: dict[int, int] = {}
 
     @memory_for(BATCHES)
     def fill(self, position: Position) -> None:
