@@ -71,7 +71,7 @@ def written(graph, folder, change):
         ({"optimiser": "SparseAdam"}, ["SparseAdam"]),
         ({"schedule": "StepLRR"}, ["schedule 'StepLRR'", "did you mean 'StepLR'?"]),
         ({"schedule": "StepLR"}, ["StepLR", "step_size"]),
-        ({"metric": "acuracy"}, ["metric 'acuracy'", "did you mean 'accuracy'?"]),
+        ({"metric": "acuracy"}, ["No metric", "'acuracy'", "did you mean 'accuracy'?"]),
         ({"metric": "mrr"}, ["mrr", "node-classification"]),
         ({"task": "node-regresion"}, ["task", "'node-regression'"]),
         ({"label": "z"}, ["field 'z'", "set `label`"]),
