@@ -86,6 +86,6 @@ def test_reasons_come_from_the_declaration():
 
     job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "RMSprop"})
     demands = Demands(job, community_graph(), Task(), library_model=False, learned_rows=True, rows_on_host=True)
-    assert len(reasons_against(CAPTURED, demands)) == 4
+    assert len(reasons_against(CAPTURED, demands)) == 5
     assert "loss is a function" in ", ".join(reasons_against(CAPTURED, demands._replace(user_loss=True)))
     assert reasons_against(Support(), demands) == []

@@ -29,13 +29,13 @@ class PipelineInternals(StrictDocument):
         return self.gather_threads or 1
 
     seeds_depth: int = Field(4, ge=1, description="batches of seeds chosen ahead")
-    sample_depth: int = Field(4, ge=1, description="batches sampled ahead")
+    sample_depth: int = Field(2, ge=1, description="batches sampled ahead")
     gather_threads: AutoCount = Field(
         0,
         description="threads that gather features, each one batch at a time; auto: one, and eight for features that are"
         " larger than the memory that is free",
     )
-    gather_depth: int = Field(4, ge=1, description="batches whose features are gathered ahead")
+    gather_depth: int = Field(2, ge=1, description="batches whose features are gathered ahead")
     transfer_threads: int = Field(
         1, ge=1, description="threads that copy batches to the device, each one batch at a time"
     )

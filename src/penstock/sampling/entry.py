@@ -166,6 +166,10 @@ class SamplerEntry:
     """Whether sampler `explained` has a form that draws as this one does, except for what explanations change."""
     device: 'Callable[["DrawOptions", Any], DeviceProgram] | None' = None
     """`device(options, sampler)`: what a GPU does to draw the batches of the host's sampler. None: it cannot."""
+    on_request: Callable[["DrawOptions"], bool] = lambda options: False
+    """Whether a device draws its batches only where the job sets `sample_on: device`, because no measured run has shown
+    that to be faster.
+    """
     is_redefined: "Callable[[DrawOptions], bool]" = lambda options: False
     """Whether its draws are other ones since version 3 of draws: jobs of versions before are refused."""
     device_types: bool = False

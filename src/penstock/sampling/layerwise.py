@@ -155,6 +155,7 @@ FASTGCN = SamplerEntry(
     per_layer="fanouts",
     joint=True,
     device=_fastgcn_on_device,
+    on_request=lambda options: True,
     is_redefined=lambda options: True,
 )
 
@@ -212,6 +213,7 @@ LADIES = SamplerEntry(
     per_layer="fanouts",
     joint=True,
     device=_ladies_on_device,
+    on_request=lambda options: True,
     is_redefined=lambda options: True,
 )
 

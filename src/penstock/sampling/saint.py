@@ -535,6 +535,7 @@ def _entry(kind: str) -> SamplerEntry:
         items_per_batch=lambda options: 1,
         shuffles=False,
         device=lambda options, sampler: sampler.on_device(),
+        on_request=lambda options: kind != "walk",
         is_redefined=lambda options: kind == "edge",
     )
 

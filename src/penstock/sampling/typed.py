@@ -322,6 +322,7 @@ NEIGHBOUR = SamplerEntry(
     scales=True,
     has_explained_form=True,
     device=_on_device,
+    on_request=lambda options: any(not 0 < most <= SCANNED for hop in options.fanouts for most in _numbers(hop)),
     is_redefined=lambda options: any(most > SCANNED for hop in options.fanouts for most in _numbers(hop)),
     device_types=True,
 )

@@ -150,14 +150,14 @@ def fields_of(sampler):
 def test_samplers(sampler, model, tmp_path):
     job = {**fields_of(sampler), "model": model}
     trained(community_graph(400), tmp_path / "cpu", **job, device="cpu")
-    run = trained(community_graph(400), tmp_path / "gpu", **job, device="cuda")
+    run = trained(community_graph(400), tmp_path / "gpu", **job, device="cuda", sample_on="device")
     assert "Steps are captured once and replayed." in run.result["placement"]["why"]
     assert_close(tmp_path / "gpu", tmp_path / "cpu", 1e-2)
 
 
 @pytest.mark.parametrize("sampler", ["labor", "ladies", "saint-walk", "cluster"])
 def test_a_resumed_run_of_a_sampler_ends_with_the_same_weights(sampler, tmp_path, monkeypatch):
-    graph, job = community_graph(400), {**fields_of(sampler), "checkpoint_steps": 1}
+    graph, job = community_graph(400), {**fields_of(sampler), "checkpoint_steps": 1, "sample_on": "device"}
     trained(graph, tmp_path / "whole", **job, device="cuda")
     monkeypatch.setattr(run_module, "polite_interrupt", lambda: InterruptAfter(2))
     trained(graph, tmp_path / "cut", **job, device="cuda")
@@ -254,4 +254,4 @@ def test_reasons_are_given():
         name, facts = "node-classification", TASK_FACTS["node-classification"]
 
     reasons = reasons_against(CAPTURED, Demands(job, community_graph(), Task(), False, True, rows_on_host=True))
-    assert len(reasons) == 4
+    assert len(reasons) == 5

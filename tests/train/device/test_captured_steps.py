@@ -131,6 +131,7 @@ DRAWN = [
 @pytest.mark.parametrize("model, in_place", [("sage", True), ("gcn", False)])
 def test_whatever_draws_they_learn_what_the_pipeline_learns(graph, fields, model, in_place):
     right = loaded(made_session(graph, model=model, **fields))
+    fields = {**fields, "sample_on": "device"}
     in_place = in_place and fields.get("sampler", "neighbour") in ("neighbour", "labor", "ladies", "fastgcn")
     assert_same(learned(session_of(graph, None, in_place, model=model, **fields)), right, rtol=1e-3, atol=1e-4)
 

@@ -129,6 +129,7 @@ def _lists(graph):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
+        ({"fanouts": [40, 2]}, "only if it is asked to"),
         ({"capture": False}, "capture is off"),
         ({"sampler": "labor", "sample_on": "host", "first_layer": "aggregate"}, "lists that have no weights"),
         ({"sample_on": "host"}, "sample_on is host"),
