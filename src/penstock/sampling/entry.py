@@ -167,8 +167,8 @@ class SamplerEntry:
     device: 'Callable[["DrawOptions", Any], DeviceProgram] | None' = None
     """`device(options, sampler)`: what a GPU does to draw the batches of the host's sampler. None: it cannot."""
     on_request: Callable[["DrawOptions"], bool] = lambda options: False
-    """Whether a device draws its batches only where the job sets `sample_on: device`, because no measured run has shown
-    that to be faster.
+    """Whether a device draws its batches only where the job sets `sample_on: device`: that has not been shown to be
+    faster, or needs much more memory.
     """
     is_redefined: "Callable[[DrawOptions], bool]" = lambda options: False
     """Whether its draws are other ones since version 3 of draws: jobs of versions before are refused."""
