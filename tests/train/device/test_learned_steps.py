@@ -158,7 +158,6 @@ TYPED = {
     "sum": {"model": "sage", "aggregate": "sum", "replace": True, "clip": 0.2},
     "gat": {"model": "gat", "heads": 2, "attention_dropout": 0.2, "norm": "layer", "residual": True},
     "hgt": {"model": "hgt", "heads": 2, "attention_dropout": 0.2, "dropout": 0.2, "input_dropout": 0.1},
-    "gatv2": {"model": "gatv2", "heads": 2, "jump": "cat"},
 }
 
 
