@@ -54,6 +54,8 @@ class Support:
     rows_on_host: bool = True
     """Whether learned embeddings may be in the host's memory, with any optimiser."""
     norms: frozenset[str] | None = None
+    typed_batch_norm: bool = True
+    """Whether batches of several types may be normalised, for which the number of each type's rows must be known."""
     optimisers: frozenset[str] | None = None
     """Optimisers that can skip a step by a flag on the device; None for all."""
     moving_momentum: bool = True
@@ -102,6 +104,7 @@ CAPTURED = replace(
     user_modules=False,
     user_losses=False,
     rows_on_host=False,
+    typed_batch_norm=False,
     optimisers=frozenset({"Adam", "AdamW", "SGD"}),
     moving_momentum=False,
     grouped_batches=False,
@@ -198,16 +201,16 @@ def _against_types(support: Support, demands: Demands) -> list[str]:
         return [SEVERAL_TYPES]
     if not support.device_samplers_only or SAMPLERS[job.sampler].device is None:
         return []
-    reasons = [] if SAMPLERS[job.sampler].device_types else [SEVERAL_TYPES]
     seeds = getattr(task, "node_type", None)
-    if seeds is None or reasons:
+    if seeds is None or not SAMPLERS[job.sampler].device_types:
         return [SEVERAL_TYPES]
+    reasons = []
     draws = relation_draws(list(graph.edges), job.fanouts, seeds)
     if {draw.hop for draw in draws} != set(range(len(job.fanouts))):
         reasons.append(f"a hop has no relation that leads to vertices which {seeds} have reached")
     if any(not 0 < draw.fanout <= SCANNED for draw in draws):
         reasons.append(f"fan-outs beyond {SCANNED} are drawn on the host only")
-    if not support.user_modules and job.norm == "batch":
+    if not support.typed_batch_norm and job.norm == "batch":
         reasons.append("batch normalisation of several types needs their numbers of rows on the host")
     return reasons
 
