@@ -126,30 +126,15 @@ def test_a_graph_without_edges_in_reach(device):
     assert_same(host.sample(seeds, BatchKey(0, 0, 0)), drawn.sample(seeds, BatchKey(0, 0, 0)))
 
 
-def even_rule():
-    """A rule of a user's own: sources with an even number, and a weight by the length of their list."""
-    import triton
-    import triton.language as tl
-
-    @triton.jit
-    def keep_even(key, source, length, held, table_a, table_b, table_c, FANOUT: tl.constexpr):
-        return source % 2 == 0
-
-    @triton.jit
-    def weigh_length(source, length, position, held, table_a, table_b, table_c, FANOUT: tl.constexpr):
-        return length.to(tl.float32) + FANOUT
-
-    return keep_even, weigh_length
-
-
 def test_a_rule_of_ones_own(device):
     pytest.importorskip("triton")
+    from even_rule import keep_even, weigh_length
     from penstock.sampling.device.hops import Topology
     from penstock.sampling.device.program import DeviceProgram, FilterRule
     from penstock.sampling.device.sampler import DeviceSampler
 
-    graph, (keep, weigh), seeds = graph_with_hubs(), even_rule(), np.array([5, 61, 200, 31])
-    program = DeviceProgram((FilterRule(3, lambda: keep, lambda: weigh),))
+    graph, seeds = graph_with_hubs(), np.array([5, 61, 200, 31])
+    program = DeviceProgram((FilterRule(3, lambda: keep_even, lambda: weigh_length),))
     topology = Topology(torch.from_numpy(graph.indptr).to(device), torch.from_numpy(graph.indices).to(device))
     (block,) = DeviceSampler(topology, program, device, edges=True).sample(seeds, BatchKey(0, 0, 0)).blocks
     if device.type == "cuda":

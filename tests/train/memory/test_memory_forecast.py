@@ -13,7 +13,9 @@ from knowledge_graph import TRIPLES, family_graph
 from penstock.formatting import parsed_bytes
 from penstock.pipeline.schedule import START, Schedule
 from penstock.sampling.sampler_table import SAMPLERS
+from penstock.trace.allocations import UntraceableError
 from penstock.train.build import make_session
+from penstock.train.device.traced import TracedMemory
 from penstock.train.job import make_job
 from penstock.train.memory import process_memory
 from penstock.train.memory.forecast import bar_of, fitting_forecast, forecast, forecast_fields, size_text
@@ -109,6 +111,13 @@ def test_what_edges_carry_is_traced(fields, device):
 def test_graphs_of_several_types_and_learned_rows_are_traced(model, sampler, device):
     found = forecast_of(typed_graph(), device, model=model, sampler=sampler, layers=2)
     assert found.method == "traced", found.reason
+
+
+def test_launched_steps_on_batches_of_the_device_with_learned_rows_are_traced():
+    found = forecast_of(typed_graph(), model="rgcn", layers=2, sample_on="device", capture=False)
+    assert found.method == "traced" and "launched" in " ".join(found.why), found.reason
+    # Forward and backward pass compute in two threads, and a matrix library keeps memory for each.
+    assert found.categories["library workspace"] == 64 * MB
 
 
 def test_tasks_on_edges_are_traced():
@@ -368,11 +377,16 @@ def test_sizes_that_cannot_be_counted_are_refused(device, fields):
             forecast_of(community_graph(60), device, **{**fields, "fanouts": [5, 3, 2], "hidden": hidden})
 
 
-def test_a_model_that_cannot_be_traced_gets_its_weights_for_a_trial():
-    found = forecast_of(community_graph(60, features=False), "cpu", embedding=8)
-    assert found.method in ("traced", "trial") and found.host > 400 * MB
+def test_a_model_that_cannot_be_traced_gets_its_weights_for_a_trial(monkeypatch):
+    def asks_for_numbers(*_):
+        raise UntraceableError("a number is asked for")
+
+    monkeypatch.setattr(TracedMemory, "traced", asks_for_numbers)
+    found = forecast_of(community_graph(60), capture=False)
+    assert found.method == "trial" and "a number is asked for" in found.reason
+    assert found.categories["libraries"] == 64 * MB
     with refused("out-of-memory hidden"):
-        forecast_of(community_graph(60, features=False), embedding=8, embedding_decay=0.01, hidden=1 << 26)
+        forecast_of(community_graph(60), hidden=1 << 26)
 
 
 def test_an_absurd_model_is_one_sentence_of_the_command(tmp_path, monkeypatch, capsys):

@@ -53,11 +53,9 @@ class DeviceEmbeddingTable:
         """Bytes of rows and moments."""
         return sum(4 * each.numel() for each in self._table)
 
-    def rows_on(self, ids: Array, device: torch.device) -> Tensor:
-        """Some rows, a view that the next step may change; meta tensors where only memory is traced."""
+    def rows_on(self, ids: Array | Tensor) -> Tensor:
+        """Some rows, a view that the next step may change."""
         rows = self._table[0]
-        if device.type == "meta":
-            return torch.empty((len(ids), rows.shape[1]), device=device)
         return rows.detach() if self._is_all(ids) else rows[self._places(ids)]
 
     def push(self, ids: Array, gradients: Array) -> None:
@@ -68,7 +66,7 @@ class DeviceEmbeddingTable:
         """A copy of some rows, on the host."""
         return np.asarray(self._table[0][self._places(ids)].cpu().numpy())
 
-    def learn(self, ids: Array, gradients: Tensor) -> None:
+    def learn(self, ids: Array | Tensor, gradients: Tensor) -> None:
         """One optimiser step on the rows `ids`, all different."""
         self.steps += 1
         gradients = gradients.float()
@@ -136,9 +134,11 @@ class DeviceEmbeddingTable:
         second.mul_(BETA_2).addcmul_(gradients, gradients, value=1 - BETA_2)
         rows.addcdiv_(first, second.sqrt().add_(EPSILON), value=-self.rate * correction(self.steps))
 
-    def _is_all(self, ids: Array) -> bool:
+    def _is_all(self, ids: Array | Tensor) -> bool:
         """Whether these are all rows in order, so that nothing has to be gathered."""
         return len(ids) == len(self._table[0]) and bool((ids[1:] > ids[:-1]).all())
 
-    def _places(self, ids: Array) -> Tensor:
+    def _places(self, ids: Array | Tensor) -> Tensor:
+        if isinstance(ids, Tensor):
+            return ids.to(self._table[0].device, torch.int64)
         return torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(self._table[0].device)

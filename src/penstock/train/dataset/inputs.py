@@ -265,15 +265,17 @@ class Inputs:
         x = dict(batch.features)
         for name, ids in batch.vertices.items():
             if name in self.tables:
-                x[name] = self._learnable(name, _on_host(ids)).requires_grad_()
+                x[name] = self._learnable(name, ids).requires_grad_()
         return x
 
-    def _learnable(self, name: str, ids: Array) -> torch.Tensor:
+    def _learnable(self, name: str, ids: Array | torch.Tensor) -> torch.Tensor:
         """Current learnable rows; those on the device are a view that the next step may change."""
         table = self.tables[name]
+        if is_traced():
+            return torch.empty(len(ids), self.widths[name], device=self.device)
         if isinstance(table, DeviceEmbeddingTable):
-            return table.rows_on(ids, self.device)
-        return torch.from_numpy(table.pull(ids)).to(self.device)
+            return table.rows_on(ids)
+        return torch.from_numpy(table.pull(_on_host(ids))).to(self.device)
 
     def room_for_tables(self, free: int) -> int:
         """Bytes of learnable rows and their moments on a device with `free` bytes; 0: they stay on the host.
@@ -323,11 +325,10 @@ class Inputs:
         for name, table in self.tables.items():
             gradients = x[name].grad if name in x else None
             if gradients is not None and not is_traced():
-                ids = _on_host(batch.vertices[name])
                 if isinstance(table, DeviceEmbeddingTable) and not self._repeats:
-                    table.learn(ids, gradients)
+                    table.learn(batch.vertices[name], gradients)
                     continue
-                pushed = ids, gradients.float().cpu().numpy()
+                pushed = _on_host(batch.vertices[name]), gradients.float().cpu().numpy()
                 table.push(*(_summed(*pushed) if self._repeats else pushed))
 
     def state(self) -> dict[str, Any]:

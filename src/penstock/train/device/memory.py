@@ -139,6 +139,8 @@ _STREAMS = 6
 """Workspaces of matrix libraries: one for each stream (trial, two warm-ups, capture), some with two libraries. This
 many were missing in the predicted memory of captured steps on an H200, whatever the graph.
 """
+_THREADS = 2
+"""Threads of launched steps that multiply matrices: the caller's, and autograd's for the backward pass."""
 _ITEM_BYTES = 60
 """Bytes for each item of an epoch: its name, number and label, before and after the shuffle, and the sort's workspace.
 """
@@ -241,7 +243,7 @@ def loaded_working(
         "batches": (1 + ahead) * (load.inputs * row_type.itemsize + _EDGE_BYTES * (load.edges + load.rows)),
         "weights": 4 * 3 * parameters,
         "step": step.of(load),
-        "libraries": library_memory().product_workspace,
+        "libraries": _THREADS * library_memory().product_workspace + library_memory().bias_workspace,
     }
     if room is not None:
         slot = _slot_bytes(room) + (8 * positions + 16 * merges) * sum(room.edges)
