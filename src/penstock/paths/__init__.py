@@ -3,7 +3,7 @@
 `documents` are the three files, of an application, its hardware and its metrics, and those that come with Penstock.
 `route_table` turns them into arrays, `request_sequence` draws requests, and `simulation` sends them over paths in
 time and profiles paths that way. `selectors` has the ways to choose, by name in `selector_table`, and `rules`
-their kernels; `optimum` and `fluid_limit` say how well one could choose. `chunk_selector` chooses for chunks of one
+their kernels; `optimum` says how well one could choose. `chunk_selector` chooses for chunks of one
 transfer, as training runs do, and says what they report. What moves rows in a training run is not here.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         shipped_hardware,
         write_metrics,
     )
-    from penstock.paths.fluid_limit import FluidBound, fluid_bound, highest_rate
+    from penstock.paths.optimum import FluidBound, fluid_bound, highest_rate
     from penstock.paths.request_sequence import Sequence, draw_sequence, with_noise, workload_shares
     from penstock.paths.route_table import RouteArrays, RouteTable, build_routes
     from penstock.paths.simulation import Disturbance, SimulatedRequests, profile_paths, simulate_paths, with_metrics

@@ -18,8 +18,8 @@ from penstock.simulate.llm import (
     Servers,
     build_step,
 )
-from penstock.simulate.rates.coflow_policies import model_ranks, slack_orders
 from penstock.simulate.rates.compression import compressed
+from penstock.simulate.rates.policies import model_ranks, slack_orders
 from penstock.simulate.scenario import Scenario
 from penstock.simulate.simulation import Simulator, with_queues
 from penstock.simulate.timeline import exposed_seconds, step_seconds

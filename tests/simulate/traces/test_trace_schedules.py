@@ -20,8 +20,8 @@ from penstock.simulate.traces import (
     mean_cct_bound,
     simulate_trace,
 )
-from penstock.simulate.traces.bssi import bssi
 from penstock.simulate.traces.coflows import line_bytes, lines_of, rates_of
+from penstock.simulate.traces.ordered import bssi
 
 ALL = pytest.mark.parametrize("policy", TRACE_POLICIES)
 

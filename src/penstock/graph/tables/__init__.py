@@ -1,7 +1,7 @@
 """Graphs from users' tables, and back.
 
 `importer` goes through all steps: read the spec (`spec`), stream the files in any of their formats (`reader`), number
-the vertices (`nodes`, `index`, `hash_index`), turn columns into fields (`columns`, `features`, `fields`, `labels`),
+the vertices (`nodes`, `index`, `hash_index`), turn columns into fields (`columns`, `fields`, `labels`),
 resolve and sort the edges (`edges`). `export` goes the other way. No table is ever held in memory.
 """
 

@@ -17,8 +17,8 @@ from penstock.graph.files import new_folder
 from penstock.graph.folder import edges_folder, nodes_folder, write_document
 from penstock.graph.graph import Graph
 from penstock.graph.schema import EdgeType, edge_key, file_name
+from penstock.graph.tables.columns import standardised
 from penstock.graph.tables.edges import EdgeTable, Spool, write_lists, write_relations
-from penstock.graph.tables.features import standardised
 from penstock.graph.tables.nodes import NodeTable
 from penstock.graph.tables.spec import Spec, read_spec
 from penstock.progress import SILENT, Progress

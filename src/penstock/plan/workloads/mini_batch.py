@@ -15,8 +15,15 @@ from penstock.graph.graph import Graph
 from penstock.hardware.cluster import ClusterDocument, Replica
 from penstock.hardware.machines import Machines, machines_of
 from penstock.partition.assignment import parts_of
-from penstock.plan.workloads.entry import ExecutionWorkload, HeldMemory, PlannedRun, WorkloadEntry
-from penstock.plan.workloads.gradient_sums import Summed, sum_around_ring, sum_on_servers
+from penstock.plan.workloads.entry import (
+    ExecutionWorkload,
+    HeldMemory,
+    PlannedRun,
+    Summed,
+    WorkloadEntry,
+    sum_around_ring,
+    sum_on_servers,
+)
 from penstock.sampling.sampler_table import DEFAULT_SAMPLER, SAMPLERS
 from penstock.simulate.amounts import Quantiles, Spread
 from penstock.simulate.workload import Workload

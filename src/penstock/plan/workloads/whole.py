@@ -11,8 +11,15 @@ from penstock.graph.arrays import Array
 from penstock.hardware.cluster import ClusterDocument
 from penstock.hardware.machines import Machines, machines_of
 from penstock.partition.bins import LayerBins
-from penstock.plan.workloads.entry import ExecutionWorkload, HeldMemory, PlannedRun, WorkloadEntry
-from penstock.plan.workloads.gradient_sums import Summed, sum_around_ring, sum_on_servers
+from penstock.plan.workloads.entry import (
+    ExecutionWorkload,
+    HeldMemory,
+    PlannedRun,
+    Summed,
+    WorkloadEntry,
+    sum_around_ring,
+    sum_on_servers,
+)
 from penstock.plan.workloads.whole_section import (
     FORWARD,
     MESSAGE,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.simulate.shop.schedule import ScheduledOperation, ShopSchedule, check_schedule, timeline_of
+    from penstock.simulate.shop.schedule import ScheduledOperation, Scheduler, ShopSchedule, check_schedule, timeline_of
     from penstock.simulate.shop.schedulers import SCHEDULERS, make_schedule
-    from penstock.simulate.shop.schedulers.scheduler import Scheduler
     from penstock.simulate.shop.shop import Choice, Job, Operation, Route, Shop, fjs_text, read_fjs, shop_bound
 
 __all__ = [

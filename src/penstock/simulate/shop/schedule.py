@@ -1,17 +1,19 @@
-"""Schedules of a job shop: made from an order of operations, checked, and drawn as simulations."""
+"""Schedules of a job shop: made from an order of operations, checked, drawn as simulations; and first in, first out."""
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.documents import StrictDocument
 from penstock.hardware.machines import star
-from penstock.simulate.shop.shop import Shop
+from penstock.simulate.shop.shop import Shop, best_route
 from penstock.simulate.simulation import simulate
 from penstock.simulate.timeline import Timeline
 from penstock.simulate.workload_builder import Item, WorkloadBuilder
@@ -171,3 +173,42 @@ def timeline_of(shop: Shop, schedule: ShopSchedule) -> tuple[Timeline, Array]:
     rates = np.ones(len(shop.machines))
     found = np.array(placement, np.int32)
     return simulate(builder.build(), star(rates, rates, shop.machines), found, segments=True), found
+
+
+# The interface of schedulers of job shops.
+
+
+class NoOptions(StrictDocument):
+    """The options of a scheduler without any."""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """One way to schedule: `schedule(shop, options)`."""
+
+    name: str
+    schedule: Callable[[Shop, Any], ShopSchedule]
+    options: type[StrictDocument] = NoOptions
+
+
+# First in, first out: the operation that is ready first is begun first, on the machine where it ends first.
+
+
+def in_order_of_arrival(shop: Shop, options: NoOptions) -> ShopSchedule:
+    """Jobs by number, each by the route that is shortest alone; ties go to the first job."""
+    routes = tuple(best_route(job) for job in shop.jobs)
+    free, picks = [0.0] * len(shop.machines), []
+    arrived = [(0.0, job, 0) for job in range(len(shop.jobs))]
+    heapify(arrived)
+    while arrived:
+        ready, job, done = heappop(arrived)
+        route = shop.jobs[job][routes[job]]
+        end, machine = min((max(ready, free[machine]) + time, machine) for machine, time in route[done])
+        free[machine] = end
+        picks.append(Pick(job, machine))
+        if done + 1 < len(route):
+            heappush(arrived, (end, job, done + 1))
+    return placed(shop, routes, picks)
+
+
+FIFO = Scheduler("fifo", in_order_of_arrival)

@@ -5,9 +5,8 @@ engine's ranks cannot express, and at the public trace's size `fair` is five tim
 (docs/measurements/simulation.md has the figures).
 
 `trace` reads, draws and writes shuffles in the public benchmark's form; `coflows` is the input of a simulation, and
-`simulation` runs it and computes its figures and their lower bounds. `policies` are `fair` and `coflowsim-fair`, and
-in an order `fifo`, `coflowsim-fifo`, `sebf` and `sincronia` (by `bssi`). `ordered` holds the events of these four;
-`progress` is what kernels share.
+`simulation` has the policies, runs it and computes its figures and their lower bounds. `fair` has `fair` and
+`coflowsim-fair`; `ordered` has the four policies that serve coflows in an order. `progress` is what kernels share.
 """
 
 from typing import TYPE_CHECKING
@@ -17,9 +16,9 @@ from penstock.registry import Registry
 
 if TYPE_CHECKING:
     from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
-    from penstock.simulate.traces.policies import TracePolicy
     from penstock.simulate.traces.simulation import (
         TraceOutcome,
+        TracePolicy,
         bottlenecks,
         makespan_bound,
         mean_cct_bound,
@@ -49,14 +48,14 @@ TRACE_POLICIES: "Registry[TracePolicy]" = Registry(
     "policy for traces",
     "penstock.trace_policies",
     {
-        "fair": "penstock.simulate.traces.policies:FAIR",
-        "fifo": "penstock.simulate.traces.policies:FIFO",
-        "sebf": "penstock.simulate.traces.policies:SEBF",
-        "sincronia": "penstock.simulate.traces.policies:SINCRONIA",
-        "coflowsim-fair": "penstock.simulate.traces.policies:COFLOWSIM_FAIR",
-        "coflowsim-fifo": "penstock.simulate.traces.policies:COFLOWSIM_FIFO",
+        "fair": "penstock.simulate.traces.simulation:FAIR",
+        "fifo": "penstock.simulate.traces.simulation:FIFO",
+        "sebf": "penstock.simulate.traces.simulation:SEBF",
+        "sincronia": "penstock.simulate.traces.simulation:SINCRONIA",
+        "coflowsim-fair": "penstock.simulate.traces.simulation:COFLOWSIM_FAIR",
+        "coflowsim-fifo": "penstock.simulate.traces.simulation:COFLOWSIM_FIFO",
     },
-    "penstock.simulate.traces.policies:TracePolicy",
+    "penstock.simulate.traces.simulation:TracePolicy",
 )
 
 

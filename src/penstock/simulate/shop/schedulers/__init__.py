@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
-    from penstock.simulate.shop.schedule import ShopSchedule
-    from penstock.simulate.shop.schedulers.scheduler import Scheduler
+    from penstock.simulate.shop.schedule import Scheduler, ShopSchedule
     from penstock.simulate.shop.shop import Shop
 
 SCHEDULERS: "Registry[Scheduler]" = Registry(
     "schedule",
     "penstock.shop_schedulers",
     {
-        "fifo": "penstock.simulate.shop.schedulers.scheduler:FIFO",
+        "fifo": "penstock.simulate.shop.schedule:FIFO",
         "bilevel": "penstock.simulate.shop.schedulers.bilevel:BILEVEL",
         "enumeration": "penstock.simulate.shop.schedulers.enumeration:ENUMERATION",
         "cp-sat": "penstock.simulate.shop.schedulers.cp_sat:CP_SAT",
     },
-    "penstock.simulate.shop.schedulers.scheduler:Scheduler",
+    "penstock.simulate.shop.schedule:Scheduler",
 )
 
 

@@ -23,9 +23,8 @@ from pydantic import Field
 from penstock.errors import PenstockError
 from penstock.graph.documents import StrictDocument
 from penstock.graph.hashing import key_of
-from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
+from penstock.simulate.shop.schedule import NoOptions, Pick, Scheduler, ShopSchedule, in_order_of_arrival, placed
 from penstock.simulate.shop.schedulers.enumeration import Search, best_order
-from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler, in_order_of_arrival
 from penstock.simulate.shop.shop import Shop, alone, best_route, quickest
 
 Group = tuple[int, ...]

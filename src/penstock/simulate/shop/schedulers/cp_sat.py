@@ -7,8 +7,7 @@ from pydantic import Field
 from penstock.errors import PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument
-from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
-from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler, in_order_of_arrival
+from penstock.simulate.shop.schedule import NoOptions, Pick, Scheduler, ShopSchedule, in_order_of_arrival, placed
 from penstock.simulate.shop.shop import Shop
 
 _TICKS = 1_000_000

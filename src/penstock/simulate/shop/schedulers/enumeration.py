@@ -7,8 +7,7 @@ from itertools import islice, permutations
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed
-from penstock.simulate.shop.schedulers.scheduler import NoOptions, Scheduler
+from penstock.simulate.shop.schedule import NoOptions, Pick, Scheduler, ShopSchedule, placed
 from penstock.simulate.shop.shop import Choice, Route, Shop, best_route, quickest
 
 # Schedules that place one job after the other, from which a search begins.
