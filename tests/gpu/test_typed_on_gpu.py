@@ -26,6 +26,19 @@ CASES = [
     ("typed", {"model": "gat", "heads": 2, "attention_dropout": 0.2}),
     ("typed", {"model": "hgt", "heads": 2, "attention_dropout": 0.2}),
     ("typed", {"model": "rgcn", "placement": {"topology": "pinned", "features": "pinned"}}),
+    ("typed", {"model": "rgcn", "task": "link-prediction", "edge_type": "author__writes__paper", "corrupt": "both"}),
+    (
+        "typed",
+        {
+            "model": "hgt",
+            "task": "link-prediction",
+            "edge_type": "paper__cites__paper",
+            "negatives": "joint",
+            "heads": 2,
+            "link_loss": "softmax",
+            "filtered": True,
+        },
+    ),
     ("learned", {"model": "sage"}),
     ("learned", {"model": "gcn", "embedding_optimiser": "adagrad", "clip": 0.5}),
 ]
@@ -49,15 +62,17 @@ def test_learns_what_the_cpu_learns(graph, fields, capture, tmp_path):
     trained(GRAPHS[graph](), tmp_path / "cpu", **on_cpu, device="cpu")
     gc.collect()
     before = torch.cuda.memory_allocated() / (1 << 20)
-    run = trained(GRAPHS[graph](), tmp_path / "gpu", **job, device="cuda", capture=capture, sample_on="device")
+    drawn = "device" if capture or "task" not in fields else "auto"
+    run = trained(GRAPHS[graph](), tmp_path / "gpu", **job, device="cuda", capture=capture, sample_on=drawn)
     said = " ".join(run.result["placement"]["why"])
-    assert run.result["placement"]["topology"] == fields.get("placement", {}).get("topology", "device")
+    placed = fields.get("placement", {}).get("topology", "device" if drawn == "device" else "host")
+    assert run.result["placement"]["topology"] == placed
     assert ("Steps are captured" in said) == capture, said
     assert_close(tmp_path / "gpu", tmp_path / "cpu")
     assert run.result["device_peak_mb"] - before <= 1.01 * run.result["device_predicted_mb"] + 1
 
 
-@pytest.mark.parametrize("graph, fields", [CASES[0], CASES[3], CASES[5]])
+@pytest.mark.parametrize("graph, fields", [CASES[0], CASES[3], CASES[5], CASES[7]])
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(graph, fields, tmp_path, monkeypatch):
     job = {**FEW, **fields, "checkpoint_steps": 2, "device": "cuda"}
     trained(GRAPHS[graph](), tmp_path / "whole", **job)

@@ -9,7 +9,7 @@ from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.pipeline.schedule import Position, Schedule
-from penstock.sampling import NeighbourSampler
+from penstock.sampling import NeighbourSampler, TypedNeighbourSampler
 from penstock.sampling.links import EdgeBatcher, InBatch, Joint, PairBatcher, Uniform, known_edges
 from refusals import refused
 
@@ -52,24 +52,32 @@ class DrawnEdges:
 
     def __init__(self, graph, batcher, items, device, fanouts=(4, 3), replace=False):
         from penstock.sampling.device.epoch import DeviceEpoch
-        from penstock.sampling.device.hops import Topology
-        from penstock.sampling.device.links import DrawnLinks, EdgeProgram
-        from penstock.sampling.device.program import uniform_rules
+        from penstock.sampling.device.links import DrawnLinks
 
-        (edges,) = graph.edges.values()
         self.schedule, self.batcher, self.items, self.device = Schedule(items, SIZE, SEED, 3), batcher, items, device
-        self.topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
-        self.program = EdgeProgram(uniform_rules(fanouts, replace), DrawnLinks(batcher, items, SIZE))
-        self.largest = self.program.largest_room(SIZE, graph.num_nodes, edges.count)
-        self.sampler = NeighbourSampler(graph, list(fanouts), replace, totals=True)
+        self._prepare(graph, DrawnLinks(batcher, items, SIZE), fanouts, replace)
+        self.largest = self.program.largest_room(SIZE, graph.num_nodes, graph.num_edges)
         self.purposes = [*self.program.purposes, "dropout"]
         self.epoch = DeviceEpoch(len(items), SIZE, len(self.purposes), device)
 
+    def _prepare(self, graph, seeds, fanouts, replace):
+        from penstock.sampling.device.program import DeviceProgram, uniform_rules
+
+        (edges,) = graph.edges.values()
+        self.topology = self._lists(edges)
+        self.program = DeviceProgram(uniform_rules(fanouts, replace), seeds=seeds)
+        self.sampler = NeighbourSampler(graph, list(fanouts), replace, totals=True)
+
+    def _lists(self, edges):
+        from penstock.sampling.device.hops import Topology
+
+        return Topology(*(torch.from_numpy(each).to(self.device) for each in (edges.indptr, edges.indices)))
+
     def slot(self, room=None):
-        from penstock.sampling.device.slot import Slot
+        from penstock.sampling.device.typed import new_slot
 
         keys = len(self.purposes)
-        return Slot(self.topology, self.program, room or self.largest, self.device, keys, totals=True, turns=True)
+        return new_slot(self.topology, self.program, room or self.largest, self.device, keys, totals=True, turns=True)
 
     def begin(self, number):
         """Prepare an epoch; returns its planned batches."""
@@ -86,7 +94,6 @@ class DrawnEdges:
         """The slot's batch is the host's: edges, negatives, pairs, neighbourhoods, and sizes."""
         links = self.batcher.batch(planned.seeds, planned.key)
         host = self.sampler.sample(links.nodes["node"], planned.key, exclude=links.exclude)
-        seeds, size = slot.beginning, len(links)
         np.testing.assert_array_equal(host.vertices["node"], slot.vertices[: slot.known[-1]].cpu().numpy())
         np.testing.assert_array_equal(links.nodes["node"], slot.vertices[: slot.known[1]].cpu().numpy())
         for expected, block in zip(host.blocks, slot.blocks(), strict=True):
@@ -94,8 +101,15 @@ class DrawnEdges:
             np.testing.assert_array_equal(expected.indptr, block.indptr[:rows].cpu().numpy())
             np.testing.assert_array_equal(expected.indices, block.indices[:edges].cpu().numpy())
             np.testing.assert_array_equal(expected.totals[:sources], block.totals[:sources].cpu().numpy())
-        host.links = links
-        assert slot.needed.tolist() == self.program.sizes(host)
+        self.assert_same_edges(slot, planned, host, links)
+
+    def assert_same_edges(self, slot, planned, host, links):
+        """The same edges, pairs and sizes."""
+        host.links, seeds, size = links, slot.beginning, len(links)
+        needed, sizes = slot.needed.tolist(), self.program.sizes(host)
+        assert needed[::2] == sizes[::2]
+        # Of several types, the rows after a hop stand for those after each of its draws.
+        assert needed == sizes or (slot.room.types and all(a <= b for a, b in zip(needed, sizes, strict=True)))
         assert_same_pairs(links, seeds)
         np.testing.assert_array_equal(self.items[seeds.items[:size].cpu().numpy()], planned.seeds)
         assert seeds.sizes.tolist() == [size, links.num_pairs]
@@ -183,3 +197,121 @@ def test_negatives_need_two_vertices(device):
     drawn = DrawnEdges(graph, EdgeBatcher(graph, negatives=Joint(1)), np.arange(1), device)
     with refused("missing-data"):
         drawn.slot()
+
+
+# Edges in graphs of several types.
+
+WRITES, BY, CITES, EDITS = (
+    ("author", "writes", "paper"),
+    ("paper", "by", "author"),
+    ("paper", "cites", "paper"),
+    ("author", "edits", "paper"),
+)
+COUNTS = {"paper": 50, "author": 30, "venue": 4}
+
+
+def typed_lists(counts=COUNTS):
+    """Relations between two types and their reverse, one that is its own reverse, and one that leads to a third."""
+    random = np.random.default_rng(1)
+    authors, papers = random.integers(0, counts["author"], 90), random.integers(0, counts["paper"] - 2, 90)
+    some, others = (random.integers(0, counts["paper"], 40) for _ in range(2))
+    pairs = {
+        WRITES: (authors, papers),
+        BY: (papers, authors),
+        CITES: (np.concatenate([some, others]), np.concatenate([others, some])),
+        EDITS: (authors[::3], papers[1::3]),
+        ("venue", "prints", "paper"): (
+            random.integers(0, counts["venue"], 40),
+            random.integers(0, counts["paper"], 40),
+        ),
+    }
+    edges = {}
+    for kind, (source, target) in pairs.items():
+        indptr, indices, _ = build_lists(source, target, counts[kind[0]], counts[kind[2]])
+        edges[kind] = EdgeSet(indptr, indices)
+    return Graph({name: NodeSet(count) for name, count in counts.items()}, edges, "typed lists")
+
+
+class TypedEdges(DrawnEdges):
+    """The same in a graph of several types."""
+
+    def _prepare(self, graph, seeds, fanouts, replace):
+        from penstock.sampling.device.typed import TypedTopology, drawn_relations, typed_program
+
+        counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+        self.program = typed_program(list(graph.edges), fanouts, seeds, counts, replace)
+        lists = {kind: self._lists(graph.edges[kind]) for kind in drawn_relations(self.program, graph)}
+        self.topology = TypedTopology(lists, counts)
+        self.sampler = TypedNeighbourSampler(graph, list(fanouts), replace, totals=True)
+
+    def assert_same(self, slot, planned):
+        links = self.batcher.batch(planned.seeds, planned.key)
+        host = self.sampler.sample(links.nodes, planned.key, exclude=links.exclude)
+        for name, rows in slot.by_type("").items():
+            np.testing.assert_array_equal(host.vertices[name], rows.vertices[: rows.known].cpu().numpy())
+        for name, seeds in slot.seeds("").items():
+            np.testing.assert_array_equal(links.nodes[name], seeds[: len(links.nodes[name])].cpu().numpy())
+        for expected, block in zip(host.blocks, slot.blocks(), strict=True):
+            for kind, part in block.relations.items():
+                right = expected.relations.get(kind)
+                if right is None:
+                    assert not part.indptr.any()
+                    continue
+                rows, edges = right.num_dst + 1, right.num_edges
+                np.testing.assert_array_equal(right.indptr, part.indptr[:rows].cpu().numpy())
+                np.testing.assert_array_equal(right.indices, part.indices[:edges].cpu().numpy())
+                np.testing.assert_array_equal(right.totals, part.totals[: len(right.totals)].cpu().numpy())
+        self.assert_same_edges(slot, planned, host, links)
+
+
+OF_TYPES = [
+    *((name, WRITES, BY) for name in POLICIES),
+    *((name, BY, WRITES) for name in ("own-of-both-ends", "joint-in-groups")),
+    *((name, CITES, "same") for name in ("own-of-both-ends", "in-batch-of-both-ends")),
+    ("joint", EDITS, "none"),
+]
+
+
+@pytest.mark.parametrize("name, kind, reverse", OF_TYPES)
+def test_batches_of_several_types_are_the_hosts(device, name, kind, reverse):
+    graph = typed_lists()
+    batcher = EdgeBatcher(graph, kind, POLICIES[name])
+    assert batcher.reverse == reverse
+    drawn = TypedEdges(graph, batcher, np.arange(graph.edges[kind].count), device, (3, 2))
+    slot = drawn.slot()
+    for planned in drawn.begin(0):
+        slot.draw(drawn.epoch)
+        drawn.assert_same(slot, planned)
+        assert not slot.skip.any()
+
+
+def test_relations_that_are_predicted_and_not_drawn(device):
+    graph, fanouts = typed_lists(), [{CITES: 3, BY: 2}, {CITES: 2, EDITS: 2}]
+    for policy in (Uniform(2, "both", True), Uniform(1)):
+        batcher = EdgeBatcher(graph, WRITES, policy)
+        drawn = TypedEdges(graph, batcher, np.arange(graph.edges[WRITES].count), device, fanouts)
+        assert (drawn.topology.along(WRITES) is None) == (not policy.filtered)
+        slot = drawn.slot()
+        for planned in drawn.begin(1):
+            slot.draw(drawn.epoch)
+            drawn.assert_same(slot, planned)
+
+
+def test_a_batch_of_several_types_that_lacks_room_says_how_much_it_needs(device):
+    from penstock.sampling.device.block import Room
+    from penstock.sampling.device.epoch import NEVER
+
+    graph = typed_lists()
+    drawn = TypedEdges(graph, EdgeBatcher(graph, WRITES, Uniform(2, "both")), np.arange(90), device)
+    planned, most = drawn.begin(0), drawn.largest
+    # The destinations of edges lack room, and everything behind them.
+    small = drawn.slot(Room((*most.rows[:2], 20, *most.rows[3:]), most.edges, most.types))
+    small.draw(drawn.epoch)
+    links = drawn.batcher.batch(planned[0].seeds, planned[0].key)
+    assert small.skip.all() and drawn.epoch.failed_at.item() == 0
+    assert small.needed[3].item() == len(links.nodes["paper"]) > 20
+    drawn.epoch.failed_at.fill_(NEVER)
+    drawn.epoch.cursor.zero_()
+    slot = drawn.slot()
+    slot.draw(drawn.epoch)
+    drawn.assert_same(slot, planned[0])

@@ -39,6 +39,7 @@ def typed_lists(seed=0, most=12, counts=COUNTS):
 
 def device_sampler(graph, fanouts, device, node_type="paper", replace=False, **options):
     from penstock.sampling.device.hops import Topology
+    from penstock.sampling.device.program import VertexSeeds
     from penstock.sampling.device.sampler import DeviceSampler
     from penstock.sampling.device.typed import TypedTopology, typed_program
 
@@ -47,7 +48,7 @@ def device_sampler(graph, fanouts, device, node_type="paper", replace=False, **o
         for kind, edges in graph.edges.items()
     }
     counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-    program = typed_program(list(graph.edges), fanouts, node_type, counts, replace)
+    program = typed_program(list(graph.edges), fanouts, VertexSeeds(node_type), counts, replace)
     return DeviceSampler(TypedTopology(lists, counts), program, device, node_type, **options)
 
 
@@ -122,10 +123,11 @@ def test_a_batch_that_lacks_room_is_drawn_again(device, monkeypatch):
 
 def test_rooms_of_several_types(device):
     from penstock.sampling.device.block import room_for
+    from penstock.sampling.device.program import VertexSeeds
     from penstock.sampling.device.typed import typed_program
 
     graph, fanouts = typed_lists(5), [6, 4]
-    program = typed_program(list(graph.edges), fanouts, "paper", COUNTS)
+    program = typed_program(list(graph.edges), fanouts, VertexSeeds("paper"), COUNTS)
     draws = program.draws
     assert {draw.kind for draw in draws if draw.hop == 0} == {kind for kind in KINDS if kind[2] == "paper"}
     assert ("paper", "about", "venue") in {draw.kind for draw in draws if draw.hop == 1}

@@ -144,9 +144,13 @@ def typed():
         ("venue", "prints", "paper"): lists_of(np.arange(0), np.arange(0), 5, 90),
         ("paper", "about", "field"): lists_of(rng.integers(0, 90, 20), rng.integers(0, 4, 20), 90, 4),
     }
+    written = plain.edges["author", "writes", "paper"]
+    written.fields["alike"] = (np.arange(written.count) % 3 == 0).astype(np.int64)
+    plain.edges["paper", "by", "author"].fields["apart"] = rng.random(written.count).astype(np.float32)
     return Graph(nodes, {**plain.edges, **more}, "papers")
 
 
+LINKS = {"task": "link-prediction", "edge_type": "author__writes__paper", "held_out": [0.1, 0.1], "epochs": 1}
 TYPED = {
     "rgcn": {"model": "rgcn", "dropout": 0.3},
     "bases, by relation": {
@@ -158,6 +162,11 @@ TYPED = {
     "sum": {"model": "sage", "aggregate": "sum", "replace": True, "clip": 0.2},
     "gat": {"model": "gat", "heads": 2, "attention_dropout": 0.2, "norm": "layer", "residual": True},
     "hgt": {"model": "hgt", "heads": 2, "attention_dropout": 0.2, "dropout": 0.2, "input_dropout": 0.1},
+    "links": {**LINKS, "model": "rgcn", "corrupt": "both", "filtered": True, "batch_size": 60},
+    "links, joint": {**LINKS, "model": "hgt", "heads": 2, "negatives": "joint", "link_loss": "softmax"},
+    "links of one type": {**LINKS, "model": "sage", "edge_type": "paper__cites__paper", "batch_size": 60},
+    "classes of edges": {"task": "edge-classification", "model": "rgcn", "label": "alike", "epochs": 1},
+    "numbers of edges": {"task": "edge-regression", "model": "rgcn", "label": "apart", "epochs": 1, "batch_size": 50},
 }
 
 
@@ -185,8 +194,9 @@ def test_several_types_that_lack_room_are_drawn_again(typed):
     assert len(found.edges) == len(device_program(tight).draws)
 
 
-def test_several_types_resume_with_the_same_bits(typed):
-    fields = {"batch_size": 30, "model": "hgt", "heads": 2, "dropout": 0.2}
+@pytest.mark.parametrize("task", [{}, LINKS])
+def test_several_types_resume_with_the_same_bits(typed, task):
+    fields = {"batch_size": 40, "model": "hgt", "heads": 2, "dropout": 0.2, **task}
     whole, cut, again = (session_of(typed, **fields) for _ in range(3))
     expected = learned(whole)
     first, *_ = learned(cut, pause=1, steps=1)

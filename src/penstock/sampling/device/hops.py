@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from penstock.graph.schema import EdgeType
 from penstock.sampling.device.block import CHUNK, DeviceBlock, Room, SourceLists
 from penstock.sampling.device.epoch import NEVER
 
@@ -41,6 +42,10 @@ class Topology:
     def count_of(self, node_type: str) -> int:
         """The number of vertices of a type, which is the only one."""
         return self.count
+
+    def along(self, kind: EdgeType) -> "Topology | None":
+        """The lists of a relation, which is the only one; None where they were not placed."""
+        return self
 
     @property
     def entries(self) -> int:

@@ -1,9 +1,10 @@
 """Kernels of a batch of edges on a GPU: its ends, its negatives, the pairs to score, and what must not be drawn.
 
 The ends of a batch of n edges are one array: n sources, n destinations, the vertices that replace destinations [groups,
-k] and those that replace sources. An end's position there is its ordinal: an atomic minimum of ordinals in `place` lets
-`count_new` and `number_new` number the vertices in the order in which they appear, as `penstock.sampling.links` does.
-Draws are those of `penstock.sampling.links.negatives`, bit for bit.
+k] and those that replace sources. Where the ends are of two types there are two arrays, each of one end and of what
+replaces it. OWN is the number of an edge's ends in an array, 2 or 1. An end's position there is its ordinal: an atomic
+minimum of ordinals in `place` lets `count_new` and `number_new` number the vertices in the order in which they appear,
+as `penstock.sampling.links` does. Draws are those of `penstock.sampling.links.negatives`, bit for bit.
 """
 
 import triton
@@ -25,23 +26,29 @@ def take_edges(
     batch_size,
     sources,
     destinations,
-    ends,
+    source_ends,
+    destination_ends,
     chosen,
     sizes,
     known,
     needed,
-    place,
+    destination_needed,
+    source_place,
+    destination_place,
     keys,
     key_table,
     group,
     drawn,
+    destination_drawn,
+    OWN: tl.constexpr,
     KEYS: tl.constexpr,
     B: tl.constexpr,
 ):
     """Write the items of the epoch's batch number `cursor` and their ends, and copy its `KEYS` keys.
 
-    `drawn` is the number of vertices that are drawn for every group of positives; `sizes` receives the number of
-    positives, and 0 for the number of pairs that count; `needed` the number of ends. No row is `known` before them.
+    `drawn` is the number of vertices that are drawn for every group of positives into the sources' array; `sizes`
+    receives the number of positives, and 0 for the number of pairs that count; `needed` the number of ends. No row is
+    `known` before them.
     """
     program = tl.program_id(0)
     number = tl.load(cursor).to(tl.int64)
@@ -52,15 +59,18 @@ def take_edges(
     source = tl.load(sources + item, mask=held, other=0)
     destination = tl.load(destinations + item, mask=held, other=0)
     tl.store(chosen + i, item.to(tl.int64), mask=i < batch_size)
-    tl.store(ends + i, source, mask=held)
-    tl.store(ends + count + i, destination, mask=held)
-    tl.atomic_min(place + source, UNNUMBERED + i, mask=held, sem="relaxed")
-    tl.atomic_min(place + destination, UNNUMBERED + count + i, mask=held, sem="relaxed")
+    at = (OWN - 1) * count + i
+    tl.store(source_ends + i, source, mask=held)
+    tl.store(destination_ends + at, destination, mask=held)
+    tl.atomic_min(source_place + source, UNNUMBERED + i, mask=held, sem="relaxed")
+    tl.atomic_min(destination_place + destination, UNNUMBERED + at, mask=held, sem="relaxed")
     if program == 0:
         tl.store(known, 0)
         tl.store(sizes, count)
         tl.store(sizes + 1, 0)
-        tl.store(needed, 2 * count + _groups(count, group) * drawn)
+        tl.store(needed, OWN * count + _groups(count, group) * drawn)
+        if OWN == 1:
+            tl.store(destination_needed, count + _groups(count, group) * destination_drawn)
         for k in tl.static_range(KEYS):
             tl.store(keys + k, tl.load(key_table + number * KEYS + k))
 
@@ -83,6 +93,8 @@ def draw_own_negatives(
     sizes,
     chosen,
     copies,
+    source_ends,
+    destination_ends,
     ends,
     before,
     place,
@@ -90,8 +102,10 @@ def draw_own_negatives(
     list_entries,
     kept_out,
     kept_out_count,
+    num_sources,
     candidates,
     k,
+    OWN: tl.constexpr,
     AT_DESTINATION: tl.constexpr,
     FILTERED: tl.constexpr,
     TRIES: tl.constexpr,
@@ -101,14 +115,14 @@ def draw_own_negatives(
 ):
     """Draw `k` vertices for each positive, never its own end; with FILTERED, one that makes a true edge again.
 
-    `before` is the number of vertices drawn for each positive that precede these among the ends.
+    `before` is the number of vertices drawn for each positive that precede these among the `ends`.
     """
     cell = tl.program_id(0) * B + tl.arange(0, B)
     count = tl.load(sizes)
     i, j = cell // k, cell % k
     held = i < count
-    source = tl.load(ends + i, mask=held, other=0).to(tl.int64)
-    destination = tl.load(ends + count + i, mask=held, other=0).to(tl.int64)
+    source = tl.load(source_ends + i, mask=held, other=0).to(tl.int64)
+    destination = tl.load(destination_ends + (OWN - 1) * count + i, mask=held, other=0).to(tl.int64)
     copy = tl.load(copies + tl.load(chosen + i, mask=held, other=0), mask=held, other=0)
     stream = mix(mix(tl.load(key).to(tl.uint64) ^ source.to(tl.uint64)) ^ destination.to(tl.uint64))
     stream = mix(stream ^ copy.to(tl.uint64))
@@ -126,12 +140,12 @@ def draw_own_negatives(
         if FILTERED:
             left = source if AT_DESTINATION else found
             right = found if AT_DESTINATION else destination
-            true = _is_edge(left, right, held, indptr, list_entries, kept_out, kept_out_count, candidates, DEPTH, B)
+            true = _is_edge(left, right, held, indptr, list_entries, kept_out, kept_out_count, num_sources, DEPTH, B)
             clashes = tl.where(true, clashes, 0)
         else:
             clashes = tl.zeros((B,), tl.int32)
         attempt += 1
-    at = 2 * count + before * count + cell
+    at = OWN * count + before * count + cell
     tl.store(ends + at, found.to(tl.int32), mask=held)
     tl.atomic_min(place + found, UNNUMBERED + at, mask=held, sem="relaxed")
 
@@ -140,6 +154,8 @@ def draw_own_negatives(
 def draw_joint_negatives(
     key,
     sizes,
+    source_ends,
+    destination_ends,
     ends,
     before,
     place,
@@ -147,9 +163,11 @@ def draw_joint_negatives(
     list_entries,
     kept_out,
     kept_out_count,
+    num_sources,
     candidates,
     group,
     k,
+    OWN: tl.constexpr,
     AT_DESTINATION: tl.constexpr,
     FILTERED: tl.constexpr,
     TRIES: tl.constexpr,
@@ -173,19 +191,20 @@ def draw_joint_negatives(
         found = tl.where(useless > 0, _below(base, j * COUNTERS + attempt, candidates), found)
         i = start
         while (i < stop) & (tl.sum(useless, axis=0) > 0):
-            source, destination = tl.load(ends + i).to(tl.int64), tl.load(ends + count + i).to(tl.int64)
+            source = tl.load(source_ends + i).to(tl.int64)
+            destination = tl.load(destination_ends + (OWN - 1) * count + i).to(tl.int64)
             clashes = found == (destination if AT_DESTINATION else source)
             if FILTERED:
                 same = tl.zeros((B,), tl.int64)
                 left = same + source if AT_DESTINATION else found
                 right = found if AT_DESTINATION else same + destination
                 clashes = clashes | _is_edge(
-                    left, right, inside, indptr, list_entries, kept_out, kept_out_count, candidates, DEPTH, B
+                    left, right, inside, indptr, list_entries, kept_out, kept_out_count, num_sources, DEPTH, B
                 )
             useless = tl.where(clashes, useless, 0)
             i += 1
         attempt += 1
-    at = 2 * count + (before * _groups(count, group) + g * k) + j
+    at = OWN * count + (before * _groups(count, group) + g * k) + j
     tl.store(ends + at, found.to(tl.int32), mask=inside)
     tl.atomic_min(place + found, UNNUMBERED + at, mask=inside, sem="relaxed")
 
@@ -238,21 +257,25 @@ def _first_at_least(values, left, right, wanted, DEPTH: tl.constexpr):
 @triton.jit
 def pair_rows(
     sizes,
-    ends,
-    place,
+    source_ends,
+    destination_ends,
+    source_place,
+    destination_place,
     indptr,
     list_entries,
     kept_out,
     kept_out_count,
-    candidates,
+    num_sources,
     rows,
     columns,
     counts,
     weights,
     batch_size,
-    room,
+    source_room,
+    destination_room,
     group,
     k,
+    OWN: tl.constexpr,
     AT_DESTINATION: tl.constexpr,
     AT_SOURCE: tl.constexpr,
     IN_BATCH: tl.constexpr,
@@ -273,35 +296,39 @@ def pair_rows(
     i = cell // width
     c = cell % width
     held = i < count
-    source = tl.load(ends + i, mask=held, other=0).to(tl.int64)
-    destination = tl.load(ends + count + i, mask=held, other=0).to(tl.int64)
+    source = tl.load(source_ends + i, mask=held, other=0).to(tl.int64)
+    destination = tl.load(destination_ends + (OWN - 1) * count + i, mask=held, other=0).to(tl.int64)
     left, right, counted = source, destination, held
     if AT_DESTINATION or AT_SOURCE:
         is_source = c > wide
         j = tl.where(is_source, c - 1 - wide, c - 1)
         if IN_BATCH:
             known = j < count
-            at = tl.where(is_source, j, count + j)
+            at = tl.where(is_source, j, (OWN - 1) * count + j)
         else:
             known = j < k
-            shift = tl.where(is_source, wide, 0).to(tl.int64) * _groups(count, group)
-            at = 2 * count + shift + (i // _group(count, group)) * k + j
+            shift = tl.where(is_source, (OWN - 1) * wide, 0).to(tl.int64) * _groups(count, group)
+            at = OWN * count + shift + (i // _group(count, group)) * k + j
         drawn = held & known & (c > 0)
-        vertex = tl.load(ends + at, mask=drawn, other=0).to(tl.int64)
+        if OWN == 2:
+            vertex = tl.load(source_ends + at, mask=drawn, other=0).to(tl.int64)
+        else:
+            vertex = tl.load(source_ends + at, mask=drawn & is_source, other=0).to(tl.int64)
+            vertex += tl.load(destination_ends + at, mask=drawn & (is_source == 0), other=0).to(tl.int64)
         left = tl.where(drawn & is_source, vertex, left)
         right = tl.where(drawn & (is_source == 0), vertex, right)
         fair = drawn & (vertex != tl.where(is_source, source, destination))
         if FILTERED:
             fair = fair & (
-                _is_edge(left, right, fair, indptr, list_entries, kept_out, kept_out_count, candidates, DEPTH, B) == 0
+                _is_edge(left, right, fair, indptr, list_entries, kept_out, kept_out_count, num_sources, DEPTH, B) == 0
             )
         counted = tl.where(c > 0, fair, held)
     # A vertex for which there was no room has no row: its batch is drawn again, and must not read out of bounds.
-    row = tl.load(place + left, mask=held, other=0)
-    column = tl.load(place + right, mask=held, other=0)
+    row = tl.load(source_place + left, mask=held, other=0)
+    column = tl.load(destination_place + right, mask=held, other=0)
     inside = cell < batch_size * width
-    tl.store(rows + cell, tl.where(row < room, row, 0).to(tl.int64), mask=inside)
-    tl.store(columns + cell, tl.where(column < room, column, 0).to(tl.int64), mask=inside)
+    tl.store(rows + cell, tl.where(row < source_room, row, 0).to(tl.int64), mask=inside)
+    tl.store(columns + cell, tl.where(column < destination_room, column, 0).to(tl.int64), mask=inside)
     tl.store(counts + cell, (counted | (c == 0)).to(tl.int8), mask=inside)
     tl.store(weights + cell, counted.to(tl.float32), mask=inside)
     tl.atomic_add(sizes + 1, tl.sum(counted.to(tl.int32), axis=0), sem="relaxed")
@@ -312,15 +339,32 @@ def pair_rows(
 
 
 @triton.jit
-def excluded_keys(sizes, ends, place, keys, entries, room, REVERSED: tl.constexpr, B: tl.constexpr):
-    """row * 2^32 + source of each excluded pair, `UNUSED` for entries behind the batch's own."""
+def excluded_keys(
+    sizes,
+    source_ends,
+    target_ends,
+    place,
+    keys,
+    entries,
+    room,
+    SOURCE_AT: tl.constexpr,
+    TARGET_AT: tl.constexpr,
+    REVERSED: tl.constexpr,
+    B: tl.constexpr,
+):
+    """row * 2^32 + source of each excluded pair, `UNUSED` for entries behind the batch's own.
+
+    The sources of the pairs begin at SOURCE_AT times the number of edges in their array, and the targets likewise; with
+    REVERSED the pairs are followed by themselves turned around.
+    """
     e = tl.program_id(0) * B + tl.arange(0, B)
     count = tl.load(sizes)
     turned = e >= count
     i = tl.where(turned, e - count, e)
     held = e < (2 * count if REVERSED else count)
-    source = tl.load(ends + tl.where(turned, count + i, i), mask=held, other=0).to(tl.int64)
-    target = tl.load(ends + tl.where(turned, i, count + i), mask=held, other=0)
+    source_at, target_at = SOURCE_AT * count + i, TARGET_AT * count + i
+    source = tl.load(source_ends + tl.where(turned, target_at, source_at), mask=held, other=0).to(tl.int64)
+    target = tl.load(target_ends + tl.where(turned, source_at, target_at), mask=held, other=0)
     row = tl.load(place + target, mask=held, other=0).to(tl.int64)
     used = held & (row < room)
     tl.store(keys + e, tl.where(used, (row << 32) | source, UNUSED), mask=e < entries)

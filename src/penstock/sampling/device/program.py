@@ -3,7 +3,7 @@
 A sampler's entry makes its program (`SamplerEntry.device`); nothing here knows of samplers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Protocol
 
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from penstock.graph.arrays import Array
+from penstock.graph.schema import EdgeType
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import (
     BatchMemory,
+    Excluded,
     FilterHop,
     Hop,
     ListedHop,
@@ -128,6 +130,9 @@ def uniform_rules(fanouts: Sequence[int], replace: bool = False) -> tuple[HopRul
 class Beginning(Protocol):
     """The stage that begins a batch: it gives the first rows and copies the batch's keys."""
 
+    excluded: Mapping[EdgeType, Excluded] = {}
+    """By relation, the edges that the batch must not draw."""
+
     def launch(self, epoch: DeviceEpoch) -> None:
         """Launch the beginning of the epoch's next batch."""
 
@@ -146,12 +151,66 @@ class GivenSeeds(Beginning):
         )  # fmt: skip
 
 
+class Seeds(Protocol):
+    """What batches begin with."""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The node types of its rows: those of the epoch's items, which may be no vertices (""), and those that each of
+        its stages numbers.
+        """
+
+    @property
+    def stages(self) -> int:
+        """Stages before the first hop whose vertices are drawn and numbered as those of a hop are."""
+        return len(self.types) - 1
+
+    @property
+    def reads(self) -> tuple[EdgeType, ...]:
+        """The relations whose lists it reads, whether hops draw from them or not."""
+        return ()
+
+    def purposes(self, hops: list[str]) -> list[str]:
+        """What a batch has keys for: as many as there are stages come before those of the hops."""
+        return hops
+
+    def room(self, batch_size: int, counts: Mapping[str, int]) -> Room:
+        """The room that no batch can exceed in the stages, in a graph of so many vertices by type."""
+        return Room((batch_size,), (), self.types)
+
+    def sizes(self, batch: MiniBatch) -> list[int]:
+        """The sizes that a batch of the host's needs in the stages, in the order of `Room.sizes`."""
+        return []
+
+    def tables(self, device: torch.device) -> Tables:
+        """Tables that slots share."""
+        return {}
+
+    def begin(self, memories: Sequence[BatchMemory]) -> Beginning:
+        """The stage that begins a batch, with the memory of the rows of each of `types`."""
+
+
+@dataclass(frozen=True)
+class VertexSeeds(Seeds):
+    """Batches begin with vertices of the epoch's order, of one node type."""
+
+    node_type: str = ""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return (self.node_type,)
+
+    def begin(self, memories: Sequence[BatchMemory]) -> Beginning:
+        return GivenSeeds(memories[0])
+
+
 @dataclass(frozen=True)
 class DeviceProgram:
-    """How a device draws batches: from given vertices, hop by hop."""
+    """How a device draws batches: from the seeds on, hop by hop."""
 
     rules: tuple[HopRule, ...]
     _: KW_ONLY
+    seeds: Seeds = VertexSeeds()
     totals: bool = False
     """Whether blocks have the lengths of the rows' whole lists even where the model does not ask for them: estimators
     that weigh edges need them.
@@ -163,8 +222,11 @@ class DeviceProgram:
 
     finds_seeds: ClassVar[bool] = False
     """Whether a batch finds its seeds, rather than beginning with the epoch's items."""
-    stages: ClassVar[int] = 0
-    """Stages before the first hop whose vertices are drawn and numbered as those of a hop are."""
+
+    @property
+    def stages(self) -> int:
+        """Stages before the first hop."""
+        return self.seeds.stages
 
     @property
     def hops(self) -> int:
@@ -186,12 +248,13 @@ class DeviceProgram:
 
     @property
     def purposes(self) -> list[str]:
-        """What a batch has keys for, in the order in which hops read them."""
-        return [str(hop) for hop in range(self.hops)]
+        """What a batch has keys for, in the order in which stages and hops read them."""
+        return self.seeds.purposes([str(hop) for hop in range(self.hops)])
 
     def largest_room(self, batch_size: int, vertices: int, entries: int) -> Room:
         """The room that no batch can exceed, in a graph of so many vertices and edges."""
-        rows, edges = [batch_size], []
+        begun = self.seeds.room(batch_size, dict.fromkeys(self.seeds.types, vertices))
+        rows, edges = list(begun.rows), list(begun.edges)
         for rule in self.rules:
             edges.append(rule.most(rows[-1], entries))
             rows.append(min(vertices, rows[-1] + edges[-1]))
@@ -199,13 +262,14 @@ class DeviceProgram:
 
     def sizes(self, batch: MiniBatch) -> list[int]:
         """The sizes that a batch of the host's needs, in the order of `Room.sizes`."""
-        return [size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)]
+        drawn = [size for block in batch.blocks[::-1] for size in (block.num_edges, block.num_src)]
+        return [*self.seeds.sizes(batch), *drawn]
 
     def tables(self, topology: Topology, device: torch.device) -> Tables:
         """Tables that slots share."""
         made = {} if self.make_tables is None else self.make_tables(topology)
         own = {name: table.to(device) for name, table in made.items()}
-        return {"place": fresh_place(topology.count, device), **own}
+        return {"place": fresh_place(topology.count, device), **own, **self.seeds.tables(device)}
 
     def blocks(
         self, hops: Sequence[Hop], rows: Sequence[int], edges: Sequence[int], totals: Tensor | None, copy: bool
@@ -217,4 +281,4 @@ class DeviceProgram:
 
     def begin(self, memory: BatchMemory) -> Beginning:
         """The stage that begins a batch."""
-        return GivenSeeds(memory)
+        return self.seeds.begin([memory] * len(self.seeds.types))

@@ -1,6 +1,7 @@
 """Memory of one batch at fixed addresses, and the launches of its draw one after the other on a stream."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,12 +42,18 @@ class Slot:
         self.tables = program.tables(topology, device) if tables is None else tables
         how = edges, numbers_last, turns, turns_last
         memory = self._memory = BatchMemory(topology, room, device, keys, self.tables, *how)
-        self.vertices, self.known, self.keys, self.needed = memory.vertices, memory.known, memory.keys, memory.needed
+        self.keys, self.needed = memory.keys, memory.needed
         self.number, self.skip = memory.empty(1), memory.empty(1, torch.float32)
         self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
-        self.beginning = program.begin(memory)
+        self._make_hops(program, totals or program.totals)
+
+    def _make_hops(self, program: Any, totals: bool) -> None:
+        """Set the batch's vertices, their numbers, the stage that begins it, its hops and its lists' lengths."""
+        memory = self._memory
+        self.vertices, self.known, self.beginning = memory.vertices, memory.known, program.begin(memory)
+        memory.excluded = next(iter(self.beginning.excluded.values()), memory.excluded)
         self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules, program.stages)]
-        self.totals = memory.empty(room.rows[-1], torch.float32) if totals or program.totals else None
+        self.totals = memory.empty(self.room.rows[-1], torch.float32) if totals else None
 
     def draw(self, epoch: DeviceEpoch) -> None:
         """Draw the epoch's next batch into this slot."""
@@ -95,6 +102,10 @@ class Slot:
     def by_type(self, node_type: str) -> dict[str, DrawnRows]:
         """The batch's vertices, of a graph whose only type has this name."""
         return {node_type: DrawnRows(self.vertices, self.known[-1:])}
+
+    def seeds(self, node_type: str) -> dict[str, Tensor]:
+        """The room for the batch's seeds, of a graph whose only type has this name."""
+        return {node_type: self.vertices[: self.room.rows[self.program.stages]]}
 
     def copied_vertices(self, node_type: str, seeds: int, sizes: Sequence[int]) -> dict[str, Tensor]:
         """A copy of the batch's vertices, of a graph whose only type has this name."""

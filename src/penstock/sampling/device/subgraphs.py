@@ -119,7 +119,10 @@ class SubgraphProgram(DeviceProgram):
     positions: Callable[[Array], Array] = lambda items: items
     """Positions of some items in the tables of the visits."""
     finds_seeds: ClassVar[bool] = True
-    stages: ClassVar[int] = 1
+
+    @property
+    def stages(self) -> int:
+        return 1
 
     @property
     def is_plain(self) -> bool:

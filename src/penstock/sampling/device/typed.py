@@ -6,7 +6,6 @@ then.
 """
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
@@ -18,8 +17,8 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
-from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels
-from penstock.sampling.device.program import DeviceProgram, HopRule, uniform_rules
+from penstock.sampling.device.hops import EDGES, BatchMemory, Excluded, Topology, blocks, hop_kernels
+from penstock.sampling.device.program import DeviceProgram, HopRule, Seeds, uniform_rules
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.relations import Fanout, fanouts_by_relation
 
@@ -37,9 +36,11 @@ class RelationDraw(NamedTuple):
         return f"{self.hop}/{edge_key(self.kind)}"
 
 
-def relation_draws(edge_types: Sequence[EdgeType], fanouts: Sequence[Fanout], seed_type: str) -> list[RelationDraw]:
+def relation_draws(
+    edge_types: Sequence[EdgeType], fanouts: Sequence[Fanout], seed_types: Sequence[str]
+) -> list[RelationDraw]:
     """The draws of a batch in order, without relations whose destinations no hop can have reached."""
-    reached, found = {seed_type}, list[RelationDraw]()
+    reached, found = set(seed_types), list[RelationDraw]()
     for hop, followed in enumerate(fanouts_by_relation(edge_types, fanouts)):
         drawn = [
             RelationDraw(hop, kind, followed[kind]) for kind in edge_types if kind in followed and kind[2] in reached
@@ -64,6 +65,10 @@ class TypedTopology(Topology):
         """The number of vertices of a type."""
         return self.counts[node_type]
 
+    def along(self, kind: EdgeType) -> Topology | None:
+        """The lists of a relation; None where no batch reads them."""
+        return self.lists.get(kind)
+
     @property
     def entries(self) -> int:
         """The number of edges of all relations."""
@@ -72,50 +77,60 @@ class TypedTopology(Topology):
 
 @dataclass(frozen=True)
 class TypedProgram(DeviceProgram):
-    """How a device draws batches of several types, from seeds of one: by one draw after the other."""
+    """How a device draws batches of several types: by one draw after the other."""
 
     draws: tuple[RelationDraw, ...] = ()
-    seed_type: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of vertices of every type."""
 
     @property
     def purposes(self) -> list[str]:
-        return [draw.purpose for draw in self.draws]
+        return self.seeds.purposes([draw.purpose for draw in self.draws])
 
     def largest_room(self, batch_size: int, vertices: int, entries: int) -> Room:
-        known, before, hop = {self.seed_type: batch_size}, {self.seed_type: batch_size}, 0
-        rows, edges = [batch_size], list[int]()
-        for draw in self.draws:
+        begun = self.seeds.room(batch_size, self.counts)
+        known, hop = dict(zip(begun.types, begun.rows, strict=True)), -1
+        rows, edges = list(begun.rows), list(begun.edges)
+        for draw, rule in zip(self.draws, self.rules, strict=True):
             source, _, target = draw.kind
             if draw.hop != hop:
                 before, hop = dict(known), draw.hop
-            edges.append(before[target] * draw.fanout)
+            edges.append(rule.most(before[target], entries))
             known[source] = min(self.counts[source], known.get(source, 0) + edges[-1])
             rows.append(known[source])
-        return Room(tuple(rows), tuple(edges), (self.seed_type, *(draw.kind[0] for draw in self.draws)))
+        return Room(tuple(rows), tuple(edges), (*begun.types, *(draw.kind[0] for draw in self.draws)))
 
     def sizes(self, batch: MiniBatch) -> list[int]:
         """The rows after a hop stand for those after each of its draws."""
-        found = []
+        found = self.seeds.sizes(batch)
         for draw in self.draws:
             block = batch.blocks[len(batch.blocks) - 1 - draw.hop]
             part = block.relations.get(draw.kind)
             found += [0 if part is None else part.num_edges, block.src_counts[draw.kind[0]]]
         return found
 
+    def rows_by_hop(self, room: Room) -> list[dict[str, int]]:
+        """The rows of each type before each hop, and after the last, of a batch of these sizes."""
+        known, found = dict(zip(self.seeds.types, room.rows, strict=False)), list[dict[str, int]]()
+        known.pop("", None)
+        for number, draw in enumerate(self.draws):
+            if not number or draw.hop != self.draws[number - 1].hop:
+                found.append(dict(known))
+            known[draw.kind[0]] = room.rows[self.stages + number + 1]
+        return [*found, known]
+
 
 def typed_program(
     edge_types: Sequence[EdgeType],
     fanouts: Sequence[Fanout],
-    seed_type: str,
+    seeds: Seeds,
     counts: Mapping[str, int],
     with_replacement: bool = False,
 ) -> TypedProgram:
-    """The program of uniform draws from seeds of a type; refuses fan-outs that only the host draws."""
-    draws = tuple(relation_draws(edge_types, fanouts, seed_type))
+    """The program of uniform draws from some seeds."""
+    draws = tuple(relation_draws(edge_types, fanouts, seeds.types))
     rules: tuple[HopRule, ...] = uniform_rules([draw.fanout for draw in draws], with_replacement)
-    return TypedProgram(rules, draws, seed_type, counts)
+    return TypedProgram(rules, draws, counts, seeds=seeds)
 
 
 class RelationMemory(BatchMemory):
@@ -144,63 +159,56 @@ class TypedSlot(Slot):
     known: dict[str, Tensor]  # type: ignore[assignment]
     """The number of the batch's rows by type."""
 
-    def __init__(
-        self,
-        topology: TypedTopology,
-        program: "TypedProgram",
-        room: Room,
-        device: torch.device,
-        keys: int,
-        totals: bool = False,
-        edges: bool = False,
-        tables: Tables | None = None,
-        turns: bool = False,
-    ) -> None:
-        """`tables` may be shared by slots that are filled one after the other on one stream. With `turns` all blocks
-        come with their transposed lists, along which gradients flow.
-        """
-        self.room, self.numbers_last, self._topology, self._draws = room, True, topology, program.draws
-        self._seed_type = program.seed_type
-        self.tables = program.tables(topology, device) if tables is None else tables
-        memory = BatchMemory(topology, room, device, keys, self.tables, edges, True, turns, True)
-        # The numbers of rows: of the seeds, of each draw's source type after it, and a zero.
-        memory.known = memory.empty(len(self._draws) + 2)
-        places = torch.split(memory.place, list(topology.counts.values()))
-        self._places = dict(zip(topology.counts, places, strict=True))
-        self._rows = _rows_by_hop(self._draws, room)
-        self.vertices = {name: memory.empty(size) for name, size in self._rows[-1].items()}
-        self.keys, self.needed, self._memory = memory.keys, memory.needed, memory
-        self.number, self.skip = memory.empty(1), memory.empty(1, torch.float32)
-        self._rooms = torch.tensor(room.sizes, dtype=torch.int32, device=device)
-        seeds = copy(memory)
-        seeds.vertices, seeds.place = self.vertices[self._seed_type], self._places[self._seed_type]
-        self.beginning = program.begin(seeds)
-        self._hops, cells = self._made_hops(program)
-        self.known = {name: memory.known[cell : cell + 1] for name, cell in cells.items()}
-        last, kinds = self._rows[-1], dict.fromkeys(draw.kind for draw in self._draws)
-        self._totals = {kind: memory.empty(last[kind[2]], torch.float32) for kind in kinds} if totals else None
+    program: TypedProgram
 
-    def _made_hops(self, program: "TypedProgram") -> tuple[list[Hop], dict[str, int]]:
-        """The draws with their memory, and the cell of each type's number of rows at the end."""
-        cells, made, zero = {self._seed_type: 0}, list[Hop](), len(self._draws) + 1
+    def _make_hops(self, program: TypedProgram, totals: bool) -> None:
+        memory, self._draws, types = self._memory, program.draws, program.seeds.types
+        # The numbers of rows: of the items, of a type's after each stage and draw, and a zero.
+        zero = program.stages + len(self._draws) + 1
+        memory.known, self._topology = memory.empty(zero + 1), cast(TypedTopology, memory.topology)
+        places = torch.split(memory.place, list(self._topology.counts.values()))
+        self._places = dict(zip(self._topology.counts, places, strict=True))
+        self._rows = program.rows_by_hop(self.room)
+        self.vertices = {name: memory.empty(size) for name, size in self._rows[-1].items()}
+        begun = [
+            self._of_type(max(0, number - 1), name, (0, 0), (0, size)) if name else memory
+            for number, (name, size) in enumerate(zip(types, self.room.rows, strict=False))
+        ]
+        self.beginning = program.seeds.begin(begun)
+        cells = {name: cell for cell, name in enumerate(types) if name}
+        self._hops = []
         for number, (draw, rule) in enumerate(zip(self._draws, program.rules, strict=True)):
             if not number or draw.hop != self._draws[number - 1].hop:
                 at_start = dict(cells)
             source, _, target = draw.kind
             rows = self._rows[draw.hop][target], self._rows[draw.hop + 1][source]
-            memory = RelationMemory(self._memory, number, (at_start[target], cells.get(source, zero)), rows)
-            memory.topology, memory.place = self._topology.lists[draw.kind], self._places[source]
-            memory.vertices, memory.numbered = self.vertices[target], self.vertices[source]
-            made.append(rule.make(memory, number))
-            cells[source] = number + 1
-        return made, cells
+            stage = program.stages + number
+            drawn = self._of_type(stage, source, (at_start[target], cells.get(source, zero)), rows)
+            drawn.topology, drawn.vertices = self._topology.lists[draw.kind], self.vertices[target]
+            drawn.excluded = self._excluded(draw.kind)
+            self._hops.append(rule.make(drawn, stage))
+            cells[source] = stage + 1
+        self.known = {name: memory.known[cell : cell + 1] for name, cell in cells.items()}
+        last, kinds = self._rows[-1], dict.fromkeys(draw.kind for draw in self._draws)
+        self._totals = {kind: memory.empty(last[kind[2]], torch.float32) for kind in kinds} if totals else None
+
+    def _of_type(self, number: int, name: str, cells: tuple[int, int], rows: tuple[int, int]) -> RelationMemory:
+        """The memory with which a stage or draw numbers rows of a type."""
+        memory = RelationMemory(self._memory, number, cells, rows)
+        memory.place, memory.vertices = self._places[name], self.vertices[name]
+        memory.numbered = memory.vertices
+        return memory
+
+    def _excluded(self, kind: EdgeType) -> Excluded:
+        return self.beginning.excluded.get(kind, Excluded())
 
     def _finish(self, epoch: DeviceEpoch) -> None:
-        kernels, seeds = hop_kernels(), self._seed_type
+        kernels, seeds = hop_kernels(), next(iter(self.vertices))
         for kind, totals in (self._totals or {}).items():
+            excluded = self._excluded(kind)
             kernels.list_lengths[(blocks(len(totals), EDGES),)](
                 self._topology.lists[kind].indptr, self.vertices[kind[2]], self.known[kind[2]], totals, len(totals),
-                *self._memory.excluded, EXCLUDES=False, B=EDGES,
+                *excluded, EXCLUDES=excluded.seeds is not None, B=EDGES,
             )  # fmt: skip
         for name in self.vertices.keys() - {seeds}:
             vertices, place = self.vertices[name], self._places[name]
@@ -219,14 +227,17 @@ class TypedSlot(Slot):
         device's counts (`needed`).
         """
         drawn = replace(self.room, rows=(seeds, *sizes[1::2]), edges=tuple(sizes[::2]))
-        return self._by_hop(_rows_by_hop(self._draws, drawn), drawn.edges, True)
+        return self._by_hop(self.program.rows_by_hop(drawn), drawn.edges, True)
 
     def copied_vertices(self, node_type: str, seeds: int, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Copies of the batch's vertices by type, cut to their numbers; types that were not reached have none."""
-        known = {self._seed_type: seeds}
-        known |= {draw.kind[0]: sizes[2 * number + 1] for number, draw in enumerate(self._draws)}
-        none = self.vertices[self._seed_type][:0]
+        drawn = replace(self.room, rows=(seeds, *sizes[1::2]))
+        known, none = self.program.rows_by_hop(drawn)[-1], next(iter(self.vertices.values()))[:0]
         return {name: self.vertices.get(name, none)[: known.get(name, 0)].clone() for name in self._topology.counts}
+
+    def seeds(self, node_type: str) -> dict[str, Tensor]:
+        """The room for the batch's seeds by type."""
+        return {name: self.vertices[name][:size] for name, size in self._rows[0].items()}
 
     def by_type(self, node_type: str) -> dict[str, DrawnRows]:
         """The batch's vertices of every type that it can reach."""
@@ -238,30 +249,19 @@ class TypedSlot(Slot):
         for hop in reversed(range(len(rows) - 1)):
             before, after = ({name: at.get(name, 0) for name in self._topology.counts} for at in rows[hop : hop + 2])
             found: dict[EdgeType, Block] = {}
-            for number, (_, kind, _) in enumerate(self._draws):
-                if self._draws[number].hop == hop and (edges[number] or not copies):
+            for (at, kind, _), drawn, size in zip(self._draws, self._hops, edges[self.program.stages :], strict=True):
+                if at == hop and (size or not copies):
                     totals = None if self._totals is None else self._totals[kind][: after[kind[2]]]
-                    sizes = before[kind[2]], after[kind[0]], edges[number]
-                    found[kind] = block = self._hops[number].block(*sizes, None, copies)
+                    found[kind] = block = drawn.block(before[kind[2]], after[kind[0]], size, None, copies)
                     block.totals = cast(Any, totals.clone() if totals is not None and copies else totals)
             made.append(Block.of_relations(found, after, before))
         return made
 
 
-def _rows_by_hop(draws: Sequence[RelationDraw], room: Room) -> list[dict[str, int]]:
-    """The rows of each type before each hop, and after the last, of a batch of these sizes."""
-    known, found = {room.types[0]: room.rows[0]}, list[dict[str, int]]()
-    for number, draw in enumerate(draws):
-        if not number or draw.hop != draws[number - 1].hop:
-            found.append(dict(known))
-        known[draw.kind[0]] = room.rows[number + 1]
-    return [*found, known]
-
-
 def drawn_relations(program: DeviceProgram, graph: Graph) -> list[EdgeType]:
     """The relations whose lists a program reads."""
     if isinstance(program, TypedProgram):
-        return list(dict.fromkeys(draw.kind for draw in program.draws))
+        return list(dict.fromkeys([*(draw.kind for draw in program.draws), *program.seeds.reads]))
     return list(graph.edges)
 
 

@@ -164,6 +164,9 @@ class EdgeBatcher:
                 code="unsupported-combination",
             )
         self._edges, self._typed = graph.edges[self.edge_type], not graph.is_homogeneous
+        turned = (self.reverse,) if isinstance(self.reverse, tuple) else ()
+        self.left_out = {kind: graph.edges[kind] for kind in (self.edge_type, *turned)}
+        """The relations from which a batch leaves out its edges or their reverses."""
         if labels is not None and labels not in self._edges.fields:
             has = ", ".join(self._edges.fields) or "none"
             raise PenstockError(

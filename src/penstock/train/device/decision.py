@@ -14,8 +14,8 @@ from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import rows_of_place
 from penstock.plan.execution.search import FeaturePlace, cheapest_orders, fastest_place, knows_transfers
 from penstock.sampling.device.block import Room, room_for
-from penstock.sampling.device.links import DrawnLinks, EdgeProgram
-from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.device.links import DrawnLinks
+from penstock.sampling.device.program import DeviceProgram, Seeds, VertexSeeds
 from penstock.sampling.device.typed import drawn_relations, typed_program
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.device.memory import (
@@ -438,10 +438,11 @@ def device_program(session: Placeable) -> DeviceProgram:
     job, graph, task = session.job, session.graph, session.task
     make = SAMPLERS[job.sampler].device
     assert make is not None
+    seeds: Seeds = VertexSeeds(getattr(task, "node_type", ""))
+    if task.facts.about == "edges":
+        seeds = DrawnLinks(task.batcher, task.items, task.batch_size)
     if not graph.is_homogeneous:
         counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-        return typed_program(list(graph.edges), job.fanouts, task.node_type, counts, job.replace)
+        return typed_program(list(graph.edges), job.fanouts, seeds, counts, job.replace)
     program = make(job, getattr(task, "sampler", None))
-    if task.facts.about != "edges":
-        return program
-    return EdgeProgram(program.rules, DrawnLinks(task.batcher, task.items, task.batch_size))
+    return replace(program, seeds=seeds) if seeds.stages else program

@@ -6,7 +6,7 @@ from penstock.pipeline.grouped_batches import DrawingProcessor
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
-from penstock.sampling.device.links import EdgeProgram
+from penstock.sampling.device.links import DrawnLinks
 from penstock.train.device.placed import Placed, Shared
 from penstock.train.execution.loaded import LoadedExecution
 from penstock.train.execution.shared import SharedExecution
@@ -181,7 +181,7 @@ def _engine(session: Session, placed: Placed, course: Course, update: Update, or
     if placed.topology is None:
         needs_lists = placed.fill is None or placed.fill.numbers_rows
         drawing = HostDrawing(session, course.schedule, placed, needs_lists)
-    kind = EdgeSource if isinstance(placed.program, EdgeProgram) else VertexSource
+    kind = EdgeSource if isinstance(placed.program.seeds, DrawnLinks) else VertexSource
     source = kind(session, course.schedule, placed, drawing, order)
     fill = placed.slot_fill(session.inputs.tables, source.node_type)
     return Engine(session, source, fill, VertexCompute(session), update, course)

@@ -201,18 +201,26 @@ def _against_types(support: Support, demands: Demands) -> list[str]:
         return [SEVERAL_TYPES]
     if not support.device_samplers_only or SAMPLERS[job.sampler].device is None:
         return []
-    seeds = getattr(task, "node_type", None)
-    if seeds is None or not SAMPLERS[job.sampler].device_types:
+    seeds = seed_types(task)
+    if not seeds or not SAMPLERS[job.sampler].device_types:
         return [SEVERAL_TYPES]
     reasons = []
     draws = relation_draws(list(graph.edges), job.fanouts, seeds)
     if {draw.hop for draw in draws} != set(range(len(job.fanouts))):
-        reasons.append(f"a hop has no relation that leads to vertices which {seeds} have reached")
+        reasons.append(f"a hop has no relation that leads to vertices which {' and '.join(seeds)} have reached")
     if any(not 0 < draw.fanout <= SCANNED for draw in draws):
         reasons.append(f"fan-outs beyond {SCANNED} are drawn on the host only")
     if not support.typed_batch_norm and job.norm == "batch":
         reasons.append("batch normalisation of several types needs their numbers of rows on the host")
     return reasons
+
+
+def seed_types(task: Any) -> list[str]:
+    """The node types of the vertices that a task's batches begin with."""
+    if task.facts.about == "edges":
+        source, _, destination = task.edge_type
+        return list(dict.fromkeys((source, destination)))
+    return [task.node_type] if hasattr(task, "node_type") else []
 
 
 def _against_model(support: Support, demands: Demands) -> list[str]:

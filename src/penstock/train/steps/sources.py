@@ -115,8 +115,8 @@ class VertexSource(Source):
     ) -> None:
         self._schedule, self.placed, self._drawing, self._order = schedule, placed, drawing, order
         only = next(iter(session.graph.nodes))
-        self.node_type: str = only if session.graph.is_homogeneous else cast(Any, session.task).node_type
-        """The type of the seeds."""
+        self.node_type: str = only if session.graph.is_homogeneous else ""
+        """The only node type; empty where there are several."""
         self._learned = LearnedTables(session, schedule.batches, placed.device)
         self._tables: Tables | None = None
         """The tables that slots share."""
@@ -183,8 +183,8 @@ class VertexSource(Source):
         self._tables, blocks = slot.tables, list[Block](slot.blocks())
         drawn = slot.by_type(self.node_type)
         vertices: dict[str, Any] = {name: rows.vertices for name, rows in drawn.items()}
-        seeds = vertices[self.node_type][: room.rows[self.placed.program.stages]]
-        batch = MiniBatch({self.node_type: seeds}, vertices, blocks)
+        seeds: dict[str, Any] = slot.seeds(self.node_type)
+        batch = MiniBatch(seeds, vertices, blocks)
         self._add_labels(batch, slot)
         parts = [(cast(DeviceBlock, part), dict(part.derived)) for block in blocks for part in block.parts]
         return VertexSlot(slot, parts, batch, drawn, self._learned)
