@@ -65,11 +65,13 @@ def test_a_mode_is_one_entry(tmp_path, added):
 
 
 def test_what_a_mode_does_not_support_is_refused(added):
-    support = Support(norms=frozenset({"none"}), optimisers=frozenset({"SGD"}))
+    support = Support(norms=frozenset({"none"}), any_optimiser=False)
     mode = ExecutionMode("narrow", lambda *given: LoadedExecution(given[0]), support, samplers=_is_labor)
     added(EXECUTION_MODES, mode.name, mode)
     with pytest.raises(PenstockError) as caught:
-        make_session(make_job({**SMALL, "sampler": "labor", "norm": "layer"}), community_graph())
+        make_session(
+            make_job({**SMALL, "sampler": "labor", "norm": "layer", "optimiser": "Adagrad"}), community_graph()
+        )
     assert caught.value.code == "unsupported-combination"
     assert all(word in str(caught.value) for word in ("narrow", "layer", "optimiser"))
 
@@ -84,7 +86,7 @@ def test_reasons_come_from_the_declaration():
     class Task:
         name, facts = "node-classification", TASK_FACTS["node-classification"]
 
-    job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "RMSprop"})
+    job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "Adagrad"})
     demands = Demands(job, community_graph(), Task(), library_model=False, learned_rows=True, rows_on_host=True)
     assert len(reasons_against(CAPTURED, demands)) == 5
     assert "loss is a function" in ", ".join(reasons_against(CAPTURED, demands._replace(user_loss=True)))

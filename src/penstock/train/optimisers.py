@@ -1,5 +1,6 @@
 """Optimisers and schedules from torch, by name."""
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,11 +12,6 @@ from penstock.nn.eager import eager
 from penstock.traced import is_gpu
 from penstock.train.job import Job
 
-_ON_DEVICE: dict[str, dict[str, Any]] = {
-    "Adam": {"fused": True, "capturable": True},
-    "AdamW": {"fused": True, "capturable": True},
-    "SGD": {"fused": True},
-}
 _UNFIT = {
     "LBFGS": "computes a batch several times in a closure",
     "SparseAdam": "takes sparse gradients only (vertex embeddings have embedding_optimiser)",
@@ -30,8 +26,7 @@ def make_optimiser(
     On a GPU its step is one fused kernel where torch has one, and its rate lies on the device, where captured steps
     read it.
     """
-    known = _classes(torch.optim, torch.optim.Optimizer)
-    chosen = _named(known, job.optimiser, "optimiser")
+    chosen = _optimiser_class(job)
     if job.optimiser in _UNFIT:
         raise PenstockError(
             f"Optimiser {job.optimiser} {_UNFIT[job.optimiser]}: choose another, such as Adam.",
@@ -40,7 +35,7 @@ def make_optimiser(
     options = {
         "lr": job.lr,
         **({"weight_decay": job.weight_decay} if job.weight_decay else {}),
-        **(_ON_DEVICE.get(job.optimiser, {}) if device is not None and is_gpu(device) else {}),
+        **(_on_device(chosen) if device is not None and is_gpu(device) else {}),
         **job.optimiser_options,
     }
     learned = list(parameters)
@@ -57,16 +52,97 @@ def make_optimiser(
     return optimiser
 
 
+def reasons_against_capture(job: Job) -> list[str]:
+    """The reasons why steps of the job's optimiser cannot be recorded, and skipped by a flag on the device."""
+    kind, options = _optimiser_class(job), job.optimiser_options
+    reasons = []
+    if _counts_on_host(kind) or not options.get("capturable", True):
+        reasons.append(f"optimiser {job.optimiser} as it is set counts its steps on the host")
+    if options.get("dampening"):
+        reasons.append("the first step of a dampened momentum differs from the others")
+    return reasons
+
+
 def prepare_skipping(optimiser: torch.optim.Optimizer) -> None:
-    """Allocate the state that a first step would make: a captured step may skip the update, so SGD's momentum must
-    exist before.
+    """Make an optimiser's steps fit to be recorded and skipped: on a GPU, rates and counts lie there, and SGD's
+    momentum, which torch would take from the first gradients, exists before.
     """
-    if isinstance(optimiser, torch.optim.SGD):
-        for group in optimiser.param_groups:
-            for parameter in group["params"] if group["momentum"] else ():
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            if group.get("momentum") and isinstance(optimiser, torch.optim.SGD):
                 state = optimiser.state[parameter]
                 if state.get("momentum_buffer") is None:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
+            if "capturable" in group and is_gpu(parameter.device):
+                group["capturable"] = True
+                for name, value in optimiser.state.get(parameter, {}).items():
+                    if isinstance(value, torch.Tensor):
+                        optimiser.state[parameter][name] = value.to(parameter.device)
+        rates_on_device(optimiser, group["params"][0].device)
+
+
+def step_unless(optimiser: torch.optim.Optimizer, skip: torch.Tensor | None) -> None:
+    """Make a step; where `skip`, a number on the device, is not 0, weights and state stay as they were.
+
+    torch's fused steps skip by themselves. For others, everything is copied before the step and restored after it.
+    """
+    if skip is None or all(group.get("fused") for group in optimiser.param_groups):
+        fused: Any = optimiser
+        fused.found_inf = None if skip is None else skip[0]
+        optimiser.step()
+        fused.found_inf = None
+        return
+    _make_state(optimiser)
+    learned = [each for group in optimiser.param_groups for each in group["params"] if each.grad is not None]
+    live = [each.detach() for each in learned]
+    live += [value for each in learned for value in optimiser.state.get(each, {}).values() if _is_tensor(value)]
+    before = [value.clone() for value in live]
+    optimiser.step()
+    for value, kept in zip(live, before, strict=True):
+        value.copy_(torch.where(skip.view(()) != 0, kept, value))
+
+
+def constants_of(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The numbers that a recorded step holds fixed, such as a momentum: where they change, it must be recorded again.
+
+    Rates on the device are not among them.
+    """
+    return [
+        {name: value for name, value in group.items() if name != "params" and not _is_tensor(value)}
+        for group in optimiser.param_groups
+    ]
+
+
+def _make_state(optimiser: torch.optim.Optimizer) -> None:
+    """Make the state that parameters have before their first step, as torch would at the beginning of that step."""
+    make: Any = optimiser._init_group  # type: ignore[attr-defined]
+    for group in optimiser.param_groups:
+        if any(each.grad is not None and not optimiser.state.get(each) for each in group["params"]):
+            make(group, *([] for _ in range(len(inspect.signature(make).parameters) - 1)))
+    if isinstance(optimiser, torch.optim.SGD):
+        prepare_skipping(optimiser)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _optimiser_class(job: Job) -> Any:
+    return _named(_classes(torch.optim, torch.optim.Optimizer), job.optimiser, "optimiser")
+
+
+def _on_device(kind: Any) -> dict[str, bool]:
+    """The options by which a step is one kernel of a GPU, which the host need not count; empty where torch has none."""
+    named = inspect.signature(kind).parameters
+    if "fused" not in named or _counts_on_host(kind):
+        return {}
+    return {name: True for name in ("fused", "capturable") if name in named}
+
+
+def _counts_on_host(kind: Any) -> bool:
+    """Whether a class of torch keeps a count of steps which it cannot keep on a GPU, by what torch declares."""
+    counts = "state_steps" in inspect.signature(getattr(kind, "_init_group", lambda state_steps: None)).parameters
+    return counts and "capturable" not in inspect.signature(kind).parameters
 
 
 def keep_ways(optimiser: torch.optim.Optimizer, state: Any) -> None:
@@ -103,7 +179,7 @@ def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> N
     is loaded.
     """
     for group in optimiser.param_groups:
-        if is_gpu(device) and group.get("fused"):
+        if is_gpu(device) and (group.get("fused") or group.get("capturable")):
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
 
 

@@ -46,11 +46,11 @@ def session_of(graph, room=None, in_place=True, **fields):
 
 
 def made_session(graph, optimiser="Adam", **fields):
-    """With an optimiser that can be told to leave a step out."""
-    session = make_session(make_job({**FEW, **fields}), graph)
-    kinds = {"Adam": {}, "SGD": {"momentum": 0.9}}
-    made = getattr(torch.optim, optimiser)
-    session.optimiser = made(session.learned.parameters(), lr=0.01, fused=True, **kinds[optimiser])
+    """With an optimiser that leaves a step out by itself where torch has such a one, else one that is told to."""
+    session = make_session(make_job({**FEW, "optimiser": optimiser, **fields}), graph)
+    kinds = {"Adam": {"fused": True}, "SGD": {"fused": True, "momentum": 0.9}}
+    options = fields.get("optimiser_options", kinds.get(optimiser, {}))
+    session.optimiser = getattr(torch.optim, optimiser)(session.learned.parameters(), lr=0.01, **options)
     return session
 
 
@@ -106,6 +106,21 @@ def usual(graph):
         ("SGD", {"clip": 0.5, "model": "gin"}),
         ("Adam", {"class_weights": "balanced"}),
         ("SGD", {"norm": "batch"}),
+        ("RMSprop", {}),
+        ("NAdam", {"clip": 0.5}),
+        ("SGD", {"optimiser_options": {"momentum": 0.9, "nesterov": True}}),
+        *(
+            pytest.param(name, {"optimiser_options": options}, marks=pytest.mark.long)
+            for name, options in [
+                ("ASGD", {}),
+                ("Adadelta", {}),
+                ("Adamax", {}),
+                ("RAdam", {}),
+                ("Rprop", {}),
+                ("RMSprop", {"momentum": 0.9, "centered": True}),
+                ("Adam", {"amsgrad": True}),
+            ]
+        ),
         pytest.param("SGD", {"class_weights": "balanced"}, marks=pytest.mark.long),
     ],
 )
@@ -167,8 +182,57 @@ def test_they_go_on_from_anywhere(graph, usual):
     assert_same(([*first, *rest], last), usual, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("optimiser", ["RMSprop", "NAdam", "ASGD"])
+def test_batches_that_are_drawn_again_are_learned_once_by_any_optimiser(graph, optimiser):
+    from penstock.sampling.device.block import Room
+
+    tight = learned(session_of(graph, Room((16, 20, 40), (16, 30)), optimiser=optimiser))
+    assert_same(tight, learned(session_of(graph, optimiser=optimiser)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "schedule", "options"),
+    [
+        ("SGD", "OneCycleLR", {"max_lr": 0.1, "total_steps": 2}),
+        ("Adam", "CyclicLR", {"base_lr": 0.001, "max_lr": 0.1, "step_size_up": 2}),
+        ("RMSprop", "StepLR", {"step_size": 1}),
+    ],
+)
+def test_a_schedule_may_change_what_a_recorded_step_holds_fixed(graph, optimiser, schedule, options):
+    def scheduled(session):
+        made = getattr(torch.optim.lr_scheduler, schedule)(session.optimiser, **options)
+        whole, done = schedule_of(session), []
+        with session.execution.steps(whole, START, bursts(whole, 3), lambda *_: None) as steps:
+            for some in steps:
+                done += some
+                if some[-1].last:
+                    made.step()
+        return done, weights(session)
+
+    found = scheduled(session_of(graph, optimiser=optimiser))
+    assert_same(found, scheduled(made_session(graph, optimiser)), rtol=1e-3, atol=1e-4)
+
+
+def test_a_step_is_recorded_again_only_where_something_has_changed(graph, monkeypatch):
+    from penstock.train.steps.runner import Eager
+
+    session, recorded, record = session_of(graph), [], Eager.record
+    monkeypatch.setattr(Eager, "record", lambda *given, **named: recorded.append(given[1]) or record(*given, **named))
+    schedule = schedule_of(session)
+    with session.execution.steps(schedule, START, bursts(schedule, 3), lambda *_: None) as steps:
+        first = len(recorded)
+        for number, some in enumerate(steps):
+            if number == 1:
+                assert len(recorded) == first
+                session.optimiser.param_groups[0]["betas"] = (0.8, 0.99)
+            if some[-1].position.epoch:
+                break
+    # The steps of both slots, and no draw.
+    assert len(recorded) == first + 2
+
+
 def test_a_warm_up_leaves_no_trace(graph):
-    for optimiser in ("Adam", "SGD"):
+    for optimiser in ("Adam", "SGD", "RMSprop"):
         session = session_of(graph, optimiser=optimiser)
         before = weights(session)
         with session.execution.steps(schedule_of(session), START, lambda _: 1, lambda *_: None):

@@ -133,7 +133,8 @@ def _lists(graph):
         ({"capture": False}, "capture is off"),
         ({"sampler": "labor", "sample_on": "host", "first_layer": "aggregate"}, "lists that have no weights"),
         ({"sample_on": "host"}, "sample_on is host"),
-        ({"optimiser_options": {"fused": False}}, "leave out a step"),
+        ({"optimiser": "Adagrad"}, "counts its steps on the host"),
+        ({"optimiser": "SGD", "optimiser_options": {"momentum": 0.9, "dampening": 0.1}}, "dampened momentum"),
     ],
 )
 def test_what_is_not_captured_says_why_and_learns_the_same(device_memory, fields, said):

@@ -10,9 +10,9 @@ from penstock.sampling.draws import SCANNED
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import Job
+from penstock.train.optimisers import reasons_against_capture
 
 SEVERAL_TYPES = "the graph has several types"
-_MOMENTUM_SCHEDULES = ("OneCycleLR", "CyclicLR")
 
 
 class Demands(NamedTuple):
@@ -56,9 +56,8 @@ class Support:
     norms: frozenset[str] | None = None
     typed_batch_norm: bool = True
     """Whether batches of several types may be normalised, for which the number of each type's rows must be known."""
-    optimisers: frozenset[str] | None = None
-    """Optimisers that can skip a step by a flag on the device; None for all."""
-    moving_momentum: bool = True
+    any_optimiser: bool = True
+    """Whether the optimiser may do something on the host, or in its first step alone."""
     compute_types: frozenset[str] | None = None
     reused_batches: bool = True
     grouped_batches: bool = True
@@ -105,8 +104,7 @@ CAPTURED = replace(
     user_losses=False,
     rows_on_host=False,
     typed_batch_norm=False,
-    optimisers=frozenset({"Adam", "AdamW", "SGD"}),
-    moving_momentum=False,
+    any_optimiser=False,
     grouped_batches=False,
     stale_gradients=False,
 )
@@ -236,19 +234,12 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
         reasons.append("the gradients of vertex embeddings are not scaled for float16")
     if support.norms is not None and job.norm not in support.norms:
         reasons.append(f"{job.norm} normalisation is not supported there")
-    if support.optimisers is not None:
-        options = job.optimiser_options
-        if job.optimiser not in support.optimisers or not options.get("fused", True):
-            reasons.append(f"optimiser {job.optimiser} as it is set cannot leave out a step on the device")
-        if options.get("dampening"):
-            reasons.append("the first step of a dampened momentum differs from the others")
+    if not support.any_optimiser:
+        reasons += reasons_against_capture(job)
     if support.compute_types is not None and job.compute_type not in support.compute_types:
         reasons.append(f"compute_type {job.compute_type} is not supported there")
     if job.staleness and not support.stale_gradients:
         reasons.append(f"gradients are not computed on older weights there (staleness {job.staleness})")
     if job.staleness and demands.learned_rows:
         reasons.append(f"vertex embeddings have no older values (staleness {job.staleness})")
-    moves = job.schedule in _MOMENTUM_SCHEDULES and job.schedule_options.get("cycle_momentum", True)
-    if not support.moving_momentum and moves:
-        reasons.append(f"schedule {job.schedule} changes the momentum, which is a constant of a captured step")
     return reasons

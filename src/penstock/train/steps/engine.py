@@ -16,6 +16,7 @@ skipped until the host has noticed it, enlarged the room and recorded everything
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -26,6 +27,7 @@ from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
 from penstock.traced import BATCHES, memory_for
 from penstock.train.first_layer.slots import Filling, SlotFill
+from penstock.train.optimisers import constants_of
 from penstock.train.session import Pause, Session, Step
 from penstock.train.steps.parts import Source, StepCompute, Update
 from penstock.train.steps.runner import Launch, LaunchStream, Stopwatch, runner_for
@@ -70,6 +72,8 @@ class Engine:
         self._runner, self._apply = runner_for(device), Launch(update.apply)
         self._computing, self._drawing = LaunchStream.computing(device), LaunchStream.beside(device)
         self.turns: list[_Turn] = []
+        self._recorded_with: list[Any] = []
+        """What recorded steps hold fixed (`optimisers.constants_of`)."""
         self._drawn = self._begun = self._unfinished = 0
         """Numbers of batches in the epoch: the first that is not drawn, the first whose filling has not begun, and the
         first whose filling is not finished.
@@ -91,8 +95,6 @@ class Engine:
             self._update.prepare()
         self.fill(self._position)
         self._record()
-        if self._update.is_apart:
-            self._apply = self._runner.record(self._update.apply)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,6 +110,8 @@ class Engine:
         while epochs is None or self._position.epoch < epochs:
             # Requests to stop are read between two bursts.
             many = min(self._pause(self._position), self._update.most)
+            if self.source.can_skip and self._recorded_with != constants_of(self._session.optimiser):
+                self._record_steps()
             with self._update.burst(many):
                 done = self._burst(many)
             yield done
@@ -223,7 +227,6 @@ class Engine:
         """Allocate slots for the current room and record their launches. The warm-up does not change the model."""
         rest(self._device)
         self._drop_slots()
-        pool = None
         for number in range(self._fill.slots):
             with memory_for(BATCHES):
                 filling = self._fill.take()
@@ -232,32 +235,44 @@ class Engine:
                 with memory_for(BATCHES):
                     filling.attach(turn.slot.slot)
             self.turns.append(turn)
-            self._record_turn(turn, pool)
-            pool = turn.learn.pool
+            self._record_draw(turn)
+        self._record_steps()
         self.source.restart(self._position.batch)
         self._drawn = self._begun = self._unfinished = self._position.batch
 
-    def _record_turn(self, turn: _Turn, pool: Any) -> None:
-        def draw() -> None:
-            self._draw(turn)
-
-        def learn() -> None:
-            self._learn(turn)
+    def _record_draw(self, turn: _Turn) -> None:
+        """Warm a turn's work up, and record its draw."""
 
         def once() -> None:
             self.source.first()
-            draw()
-            learn()
+            self._draw(turn)
+            self._learn(turn)
             self._update.apply()
 
         if not self.source.can_skip:
-            turn.learn = LaunchedFirst(self._runner, learn, self._session.optimiser)
             return
         self.source.idle()
         self._runner.warm_up(once, _WARM_UPS)
         if self.source.is_drawn:
-            turn.draw = self._runner.record(draw, self._drawing)
-        turn.learn = self._runner.record(learn, pool=pool)
+            turn.draw = self._runner.record(partial(self._draw, turn), self._drawing)
+
+    def _record_steps(self) -> None:
+        """Record the steps of all turns, or record them again with numbers that have changed since."""
+        pool, optimiser = None, self._session.optimiser
+        # Frees the memory of an earlier recording, in which the gradients are.
+        optimiser.zero_grad(set_to_none=True)
+        for turn in self.turns:
+            turn.learn, turn.kept = Launch(partial(self._learn, turn)), None
+        for turn in self.turns:
+            learn = partial(self._learn, turn)
+            if not self.source.can_skip:
+                turn.learn = LaunchedFirst(self._runner, learn, optimiser)
+                continue
+            turn.learn = self._runner.record(learn, pool=pool)
+            pool = turn.learn.pool
+        if self._update.is_apart:
+            self._apply = self._runner.record(self._update.apply)
+        self._recorded_with = constants_of(optimiser)
 
     def _drop_slots(self) -> None:
         while self.turns:

@@ -15,7 +15,7 @@ from penstock.pipeline.schedule import Position
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
-from penstock.train.optimisers import prepare_skipping
+from penstock.train.optimisers import constants_of, prepare_skipping, step_unless
 from penstock.train.session import Session
 from penstock.train.steps.group import DeviceSums, WorkerGroup
 from penstock.train.steps.parts import LearnedRows, Source, StepGradients, Update
@@ -39,10 +39,7 @@ def make_step(
     elif session.job.clip:
         further = [] if rows is None else rows.learned_rows()
         torch.nn.utils.clip_grad_norm_([*session.learned.parameters(), *further], session.job.clip)
-    fused: Any = session.optimiser
-    fused.found_inf = None if skip is None else skip[0]
-    session.optimiser.step()
-    fused.found_inf = None
+    step_unless(session.optimiser, skip)
     if rows is not None:
         rows.learn()
 
@@ -84,8 +81,8 @@ class LocalUpdate(Update):
 class LaunchedFirst:
     """Steps that cannot be skipped: the first are launched one by one, and count; then one is recorded and replayed.
 
-    The optimiser's state on the host is kept consistent: its step counts are incremented, and where a learning rate,
-    which is a constant of the recording, has changed, the step is recorded again.
+    The optimiser's state on the host is kept consistent: its step counts are incremented, and where a number that is a
+    constant of the recording has changed, such as a learning rate, the step is recorded again.
     """
 
     pool = None
@@ -101,10 +98,10 @@ class LaunchedFirst:
             self._launched += 1
             return
         counts = [state["step"] for state in self._optimiser.state.values() if _on_host(state.get("step"))]
-        rates = [group["lr"] for group in self._optimiser.param_groups if not isinstance(group["lr"], Tensor)]
-        if self._launched == _LAUNCHED or self._recorded_with != rates:
+        constants = constants_of(self._optimiser)
+        if self._launched == _LAUNCHED or self._recorded_with != constants:
             before = [count.clone() for count in counts]
-            self._recorded, self._recorded_with = self._runner.record(self._work), rates
+            self._recorded, self._recorded_with = self._runner.record(self._work), constants
             self._launched += 1
             for count, value in zip(counts, before, strict=True):
                 count.copy_(value)

@@ -379,8 +379,7 @@ WHOLE_CAPTURED = replace(
     learned_rows=False,
     edge_rows=False,
     norms=frozenset({"none", "layer"}),
-    optimisers=frozenset({"Adam", "AdamW", "SGD"}),
-    moving_momentum=False,
+    any_optimiser=False,
 )
 """The support of whole-graph steps that are captured once and replayed."""
 WHOLE_SHARED = replace(WHOLE, user_modules=False)
