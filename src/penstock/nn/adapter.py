@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.sampling.block import Block, by_relation, merge_edge_rows, merge_edges, new_rows
-from penstock.sampling.device.block import HOST_LISTS, DeviceBlock, bounds_key
+from penstock.sampling.device.block import HOST_LISTS, MERGED, DeviceBlock, bounds_key
 from penstock.traced import is_traced
 
 # Edge masks in modules that know nothing of blocks: through PyG's own layers, or an argument `edge_weight`.
@@ -221,6 +221,9 @@ def merged_edges(blocks: Sequence[Block], known: Sequence[int] | None = None) ->
     """
     if not blocks[0].on_device:
         return torch.from_numpy(merge_edges(blocks, known))
+    known_pairs: Tensor | None = blocks[0].derived.get(MERGED)
+    if known_pairs is not None:
+        return known_pairs
     sources, targets = list[Tensor](), list[Tensor]()
     for block, (start, stop) in _with_bounds(blocks, known):
         indices: Any = block.indices

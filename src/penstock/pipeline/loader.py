@@ -1,8 +1,9 @@
 """The five stages of mini-batch training: seeds, sample, gather, transfer, compute."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import Protocol, Self
 from penstock.graph.arrays import Array
 from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Planned, Position
-from penstock.pipeline.stages import Recorder, Stage, StagePipeline, StageTime
+from penstock.pipeline.stages import Recorder, Stage, StageClock, StagePipeline, StageTime, times_in_turn
 from penstock.sampling.block import MiniBatch
 from penstock.wire.coflows import batch_order, within_batch
 
@@ -158,29 +159,56 @@ class AheadLoader:
         sampler: AheadSampler,
         carrier: Carrier,
         label: Callable[[Batch], None],
+        recorder: Recorder | None = None,
     ) -> None:
         self._planned, self._sampler, self._carrier, self._label = planned, sampler, carrier, label
+        self._begun, self._brought = deque[Planned](), deque[Loaded]()
+        self._clocks = {name: StageClock(name, 1, 1, recorder) for name in ("sample", "compute")}
+
+    def __enter__(self) -> Self:
+        return self
 
     def __iter__(self) -> Generator[Loaded, None, None]:
-        sampler, upcoming = self._sampler, iter(self._planned)
-        begun, brought = deque[Planned](), deque[Loaded]()
+        sampler, upcoming, begun, brought = self._sampler, iter(self._planned), self._begun, self._brought
         try:
             while True:
+                start = time.perf_counter()
                 for planned in islice(upcoming, sampler.slots - len(begun)):
                     sampler.begin(planned)
                     begun.append(planned)
                 if not begun:
                     break
-                brought.append(self._bring(begun.popleft()))
+                planned = begun.popleft()
+                brought.append(self._bring(planned))
+                self._clocks["sample"].worked(0, start, planned)
                 if len(brought) > 1:
-                    yield self._arrived(brought)
+                    yield from self._given()
             while brought:
-                yield self._arrived(brought)
+                yield from self._given()
         finally:
-            for left in brought:
-                # The memory of an abandoned batch must not be reused until it has been gathered.
-                self._carrier.arrive(left.batch)
-            sampler.abandon()
+            self.close()
+
+    def times(self) -> dict[str, StageTime]:
+        """Seconds that the one thread spent on launching draws and waiting for them, and on the caller's work."""
+        return times_in_turn(self._clocks)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context for work that is not part of computing a batch: validation, checkpoints."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._clocks["compute"].rest(time.perf_counter() - start)
+
+    def close(self) -> None:
+        """Discard the batches that were begun."""
+        for left in self._brought:
+            # The memory of an abandoned batch must not be reused until it has been gathered.
+            self._carrier.arrive(left.batch)
+        self._brought.clear()
+        self._begun.clear()
+        self._sampler.abandon()
 
     def _bring(self, planned: Planned) -> Loaded:
         batch = self._sampler.finish()
@@ -189,7 +217,11 @@ class AheadLoader:
         self._carrier.transfer(batch)
         return loaded
 
-    def _arrived(self, brought: deque[Loaded]) -> Loaded:
-        loaded = brought.popleft()
+    def _given(self) -> Generator[Loaded, None, None]:
+        start, loaded = time.perf_counter(), self._brought.popleft()
+        planned = loaded.planned
         self._carrier.arrive(loaded.batch)
-        return loaded
+        yield loaded
+        # The caller may have dropped the batch, to free its memory.
+        del loaded
+        self._clocks["compute"].worked(0, start, planned)

@@ -179,7 +179,8 @@ def rates_on_device(optimiser: torch.optim.Optimizer, device: torch.device) -> N
     is loaded.
     """
     for group in optimiser.param_groups:
-        if is_gpu(device) and (group.get("fused") or group.get("capturable")):
+        is_there = _is_tensor(group["lr"]) and group["lr"].device.type == device.type
+        if is_gpu(device) and not is_there and (group.get("fused") or group.get("capturable")):
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
 
 

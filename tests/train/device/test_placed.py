@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 import torch
 
+from device_steps import weights
 from interpreted_kernels import device_with_free_memory
 from penstock.pipeline.schedule import Position, Schedule
 from penstock.progress import Progress
@@ -12,7 +13,7 @@ from penstock.train.build import make_session
 from penstock.train.execution_modes import choose_execution
 from penstock.train.job import make_job
 from refusals import refused
-from training_graphs import community_graph, typed_graph
+from training_graphs import community_graph, stage_threads, typed_graph
 
 pytestmark = [
     pytest.mark.gpu,
@@ -101,6 +102,7 @@ def test_wherever_things_lie_the_same_is_learned(device_memory, placement, captu
             assert facts[name] == where
     assert (facts["topology"], facts["features"]) == ("device", "device") or placement != "auto"
     assert notes.said and notes.said == facts["why"]
+    assert facts["predicted_by"] == "traced"
     assert_close(trained(session), plain(graph))
     if facts["cache_rows"]:
         assert 0 < session.execution.placed.facts()["hit_rate"] <= 1
@@ -145,6 +147,12 @@ def test_what_is_not_captured_says_why_and_learns_the_same(device_memory, fields
     assert_close(trained(session), plain(graph, **fields))
 
 
+@pytest.mark.parametrize("fields", [{"optimiser": "RMSprop"}, {"optimiser_options": {"fused": False}}], ids=str)
+def test_memory_of_optimisers_without_fused_steps_is_traced(device_memory, fields):
+    facts = placed_session(community_graph(120), **fields).execution.placed.facts()
+    assert facts["predicted_by"] == "traced" and facts["why"][-1] == "Steps are captured once and replayed."
+
+
 def test_batch_normalisation_is_captured(device_memory):
     graph = community_graph(120)
     session = placed_session(graph, norm="batch")
@@ -153,6 +161,35 @@ def test_batch_normalisation_is_captured(device_memory):
     # A bias before it has no gradient but rounding, which Adam makes as large as any, and the running mean follows it.
     assert_close(*({name: each for name, each in of.items() if "running_var" in name} for of in (found, right)))
     assert all(torch.equal(each, right[name]) for name, each in found.items() if "num_batches" in name)
+
+
+@pytest.mark.parametrize("fields", [{}, {"sampler": "labor"}, {"placement": {"features": "pinned"}}], ids=str)
+def test_batches_of_launched_steps_are_drawn_by_the_thread_that_computes(device_memory, fields):
+    graph = community_graph(120)
+    session = placed_session(graph, capture=False, **fields)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)
+    with session.execution.steps(schedule, Position(0, 0), lambda _: 1, lambda *_: None) as steps:
+        done = []
+        for some in steps:
+            assert not stage_threads()
+            done += some
+            with steps.aside():
+                pass
+        assert {"sample", "compute"} == set(steps.times()) and min(each.busy for each in steps.times().values()) > 0
+    assert [step.position.batch for step in done] == list(range(schedule.batches))
+    assert_close(weights(session), plain(graph, **{**fields, "placement": "auto"}))
+
+
+def test_steps_that_end_early_leave_no_batch_behind(device_memory):
+    graph = community_graph(120)
+    session = placed_session(graph, capture=False)
+    schedule = Schedule(session.task.items, session.task.batch_size, session.job.seed, 1)
+    before = weights(session)
+    with session.execution.steps(schedule, Position(0, 0), lambda _: 1, lambda *_: None) as steps:
+        next(iter(steps))
+    session.learned.load_state_dict(before)
+    session.optimiser.state.clear()
+    assert_close(trained(session), plain(graph))
 
 
 def test_hybrid_drawing_is_measured_or_forced(device_memory):

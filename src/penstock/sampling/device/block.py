@@ -12,6 +12,8 @@ from penstock.traced import is_gpu, is_traced, placed
 
 HOST_LISTS = "host lists"
 """The key, among values derived from a traced block, of its `indptr` with values, on the host."""
+MERGED = "edges of all layers"
+"""The key, among values derived from a batch's outermost block, of the edges of all its blocks as one list of pairs."""
 CHUNK = 32
 """Edges of a chunk: lists longer than two chunks are summed chunk by chunk; for shorter ones that does not pay."""
 

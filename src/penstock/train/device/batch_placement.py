@@ -20,12 +20,13 @@ from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import DeviceBlock, Room, bounds_key
+from penstock.sampling.device.block import MERGED, DeviceBlock, Room, bounds_key
 from penstock.sampling.device.epoch import NEVER, DeviceEpoch
 from penstock.sampling.device.hops import Tables
 from penstock.sampling.device.sampler import check_count
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
+from penstock.sampling.device.typed import TypedTopology
 from penstock.sampling.lists import check_seeds
 from penstock.store.device.moments import Moment
 from penstock.train.compute_device import device_memory_of
@@ -35,6 +36,7 @@ from penstock.train.device.memory import NOTHING, Working, loaded_working, row_t
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.job import Job
+from penstock.train.session import Session
 from penstock.train.steps.runner import LaunchStream, runner_for
 
 # Batches drawn on a device while the host does something else: captured once as a CUDA graph, replayed for each batch.
@@ -50,10 +52,20 @@ class DrawnAhead:
 
     slots = 2
 
-    def __init__(self, placed: Placed, batch_size: int, node_type: str, merging: threading.Event) -> None:
-        """`merging` is set where batches also hold the edges of all hops as one list."""
+    def __init__(
+        self,
+        placed: Placed,
+        batch_size: int,
+        node_type: str,
+        merging: threading.Event,
+        expected: "DrawnSizes | None" = None,
+    ) -> None:
+        """`merging` is set where batches also hold the edges of all hops as one list. `expected`: the sizes of batches
+        that are only traced.
+        """
         check_count(placed.topology.count)
         assert placed.room is not None
+        self._expected = expected
         self._placed, self._batch_size, self._node_type, self._merging = placed, batch_size, node_type, merging
         self._lane, self._room = LaunchStream.beside(placed.device), placed.room
         self._free, self._begun = deque[_AheadSlot](), deque[tuple[_AheadSlot, Planned]]()
@@ -68,21 +80,26 @@ class DrawnAhead:
 
     def finish(self) -> Batch:
         """The batch that was begun first; waits until it is drawn."""
-        while not self._room.holds_sizes(needed := self._begun[0][0].sizes().needed):
+        while not self._room.holds_sizes(needed := self._sizes(self._begun[0][0]).needed):
             self._begin_again(needed)
         slot, planned = self._begun.popleft()
-        seeds, sizes = self._seeds(planned), slot.sizes()
+        seeds, sizes = self._seeds(planned), self._sizes(slot)
         with self._lane.entered():
             blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
             # A tensor, where batches of the host have an array.
             vertices: Any = slot.copied_vertices(sizes)
             batch = MiniBatch({self._node_type: seeds}, {self._node_type: vertices}, blocks, key=planned.key)
             if self._merging.is_set():
-                batch.merged = slot.copied_edges(sizes)
+                batch.merged = blocks[0].derived[MERGED] = slot.copied_edges(sizes)
         self._free.append(slot)
         if self._lane.stream is not None:
             batch.ready = self._lane.stream.record_event()
         return batch
+
+    def sample(self, planned: Planned) -> Batch:
+        """Draw one batch, while none is begun."""
+        self.begin(planned)
+        return self.finish()
 
     def abandon(self) -> None:
         """Discard the batches that were begun and not finished."""
@@ -95,6 +112,9 @@ class DrawnAhead:
             self._tables["place"].fill_(NEVER)
         while self._begun:
             self._free.append(self._begun.popleft()[0])
+
+    def _sizes(self, slot: "_AheadSlot") -> "DrawnSizes":
+        return slot.sizes() if self._expected is None else self._expected
 
     def _seeds(self, planned: Planned) -> Array:
         return check_seeds(planned.seeds, self._placed.topology.count, self._node_type, np.dtype(np.int32))
@@ -157,13 +177,13 @@ class _AheadSlot:
         self._counted_here.copy_(self._counted, non_blocking=True)
         self._drawn.mark(self._lane)
 
-    def sizes(self) -> "_Sizes":
+    def sizes(self) -> "DrawnSizes":
         """How large the batch is; waits until it is drawn."""
         self._drawn.settle()
         counted: list[int] = self._counted_here.tolist()
-        return _Sizes(counted[: 2 * self._hops], [0, *counted[2 * self._hops :]])
+        return DrawnSizes(counted[: 2 * self._hops], [0, *counted[2 * self._hops :]])
 
-    def copied_blocks(self, seeds: int, sizes: "_Sizes") -> list[DeviceBlock]:
+    def copied_blocks(self, seeds: int, sizes: "DrawnSizes") -> list[DeviceBlock]:
         """The batch's blocks in memory of their own, with the bounds of the lists that the hop before does not have."""
         blocks, known = self._slot.copied_blocks(seeds, sizes.needed), 0
         for block, bounds in zip(reversed(blocks), sizes.bounds(), strict=True):
@@ -171,11 +191,11 @@ class _AheadSlot:
             known = block.num_dst
         return blocks
 
-    def copied_vertices(self, sizes: "_Sizes") -> Tensor:
+    def copied_vertices(self, sizes: "DrawnSizes") -> Tensor:
         """The batch's vertices in memory of their own."""
         return self._slot.vertices[: sizes.needed[-1]].clone()
 
-    def copied_edges(self, sizes: "_Sizes") -> Tensor:
+    def copied_edges(self, sizes: "DrawnSizes") -> Tensor:
         """The batch's edges as one list, in memory of its own."""
         pairs = sum(stop - start for start, stop in sizes.bounds())
         return self._merged[:, :pairs].clone(memory_format=torch.contiguous_format)
@@ -189,7 +209,7 @@ class _AheadSlot:
         torch.cat([slot.needed, *slot.new_list_starts()], out=self._counted)
 
 
-class _Sizes(NamedTuple):
+class DrawnSizes(NamedTuple):
     """The sizes of a batch that was drawn."""
 
     needed: list[int]
@@ -200,6 +220,24 @@ class _Sizes(NamedTuple):
     def bounds(self) -> list[tuple[int, int]]:
         """For each hop, the places of the edges that are in the one list of all hops."""
         return list(zip(self.starts, self.needed[::2], strict=True))
+
+
+def draws_ahead(placed: Placed, job: Job, inputs: Inputs) -> bool:
+    """Whether the thread that computes can launch the draws: where the host has no part in them."""
+    carrier = inputs.carrier
+    assert isinstance(carrier, DeviceCarrier)
+    alone = job.sample_on != "hybrid" and not job.reuse_batches and job.groups == 1 and not carrier.reads_on_host
+    return alone and not isinstance(placed.topology, TypedTopology) and not placed.program.finds_seeds
+
+
+def ahead_sampler(session: Session, placed: Placed, expected: DrawnSizes | None = None) -> DrawnAhead:
+    """The sampler of a run whose steps are launched one by one; `expected`: sizes of batches that are only traced."""
+    merging = threading.Event()
+    if not getattr(session.model, "layerwise", False):
+        # A module of the user's reads the edges of all layers as one list.
+        merging.set()
+    task = session.task
+    return DrawnAhead(placed, task.batch_size, getattr(task, "node_type", "node"), merging, expected)
 
 
 @dataclass(frozen=True)
@@ -266,7 +304,7 @@ def place_batches(parts: BatchParts, plan: BatchPlan, reserve: float, progress: 
     assert isinstance(carrier, DeviceCarrier)
     if decision.residence.topology == "host":
         return PlacedBatches(parts.task.sample, carrier, None)
-    if job.sample_on == "hybrid" or job.reuse_batches or carrier.reads_on_host or placed.program.finds_seeds:
+    if not draws_ahead(placed, job, parts.inputs):
         draw, _ = drawing_on_device(placed, job, parts.task, plan)
         return PlacedBatches(draw, carrier, None)
     make_sampler = partial(DrawnAhead, placed, plan.batch_size, getattr(parts.task, "node_type", "node"))

@@ -1,9 +1,10 @@
 """Execution on a device, alone or among workers: steps one at a time, or captured."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.pipeline.grouped_batches import DrawingProcessor
-from penstock.pipeline.loader import Batch
+from penstock.pipeline.loader import AheadLoader, Batch, Loader
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
 from penstock.sampling.device.links import DrawnLinks
@@ -47,6 +48,15 @@ class DeviceExecution(LoadedExecution):
         """Draw the batch on the device where it can read the topology, else on the host."""
         draw = self._session.task.sample if self.placed.sample is None else self.placed.sample
         return draw(planned)
+
+    def loader(
+        self, sample: Callable[[Planned], Batch], planned: Iterable[Planned], recorder: Recorder
+    ) -> Loader | AheadLoader:
+        """Batches that the device draws ahead, launched by the thread that computes; else the pipeline's."""
+        if self.placed.ahead is None:
+            return super().loader(sample, planned, recorder)
+        session = self._session
+        return AheadLoader(planned, self.placed.ahead, session.inputs.carrier, session.task.label, recorder)
 
     def processors(self) -> list[DrawingProcessor]:
         """The device, the host's threads, or both, as `sample_on` says or was decided."""

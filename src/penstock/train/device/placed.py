@@ -131,6 +131,8 @@ class Placed:
     cached: dict[str, CachedSource] = field(default_factory=dict)
     """Features read through the stores, of which some rows are cached on the device."""
     sample: "Callable[[Planned], Batch] | None" = None
+    ahead: Any = None
+    """What draws batches ahead in the thread that computes (`batch_placement.DrawnAhead`); None where threads draw."""
     fill: SlotFill | None = None
     """How the host fills the slots of captured steps; None: the device reads features by itself."""
     wish: Any = "auto"

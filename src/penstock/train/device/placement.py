@@ -9,6 +9,7 @@ from penstock.trace.allocations import UntraceableError
 from penstock.trace.libraries import measure_libraries
 from penstock.traced import FEATURES, TOPOLOGY
 from penstock.train.compute_device import device_memory_of
+from penstock.train.device.batch_placement import ahead_sampler, draws_ahead
 from penstock.train.device.decision import PlacementDecision, decide, nothing_placed
 from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way_of
 from penstock.train.device.placed import Placed, drawing_on_device
@@ -38,15 +39,25 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     placed = place_as_decided(session, decision, schedule, progress)
     open_fields = {"sample_on": (job.sample_on, decision.drawn_by), "capture": (job.capture, decision.captured_by)}
     session.decided_by |= {name: by for name, (value, by) in open_fields.items() if value == "auto"}
+    session.inputs.sources.update(placed.tables)
+    bring_batches(session, placed)
     # Captured steps draw for themselves; one more sampler would keep another table of all vertices.
     if decision.residence.topology != "host" and not decision.captured:
-        placed.sample, who = drawing_on_device(placed, job, task, schedule)
-        if who:
-            placed.why.append(who)
-            progress.note(who)
-            session.decided_by["sample_on"] = TIMED
-    session.inputs.sources.update(placed.tables)
-    return bring_batches(session, placed)
+        _draw(session, placed, schedule, progress)
+    return placed
+
+
+def _draw(session: Session, placed: Placed, schedule: Schedule, progress: Progress) -> None:
+    """Have a device draw the batches of launched steps: ahead in the thread that computes, else in threads."""
+    if draws_ahead(placed, session.job, session.inputs) and session.job.drawing_threads == 1:
+        placed.ahead = ahead_sampler(session, placed)
+        placed.sample = placed.ahead.sample
+        return
+    placed.sample, who = drawing_on_device(placed, session.job, session.task, schedule)
+    if who:
+        placed.why.append(who)
+        progress.note(who)
+        session.decided_by["sample_on"] = TIMED
 
 
 def _decided(session: Session, schedule: Schedule) -> PlacementDecision:

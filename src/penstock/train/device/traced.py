@@ -12,11 +12,14 @@ from penstock.pipeline.loader import Loaded
 from penstock.pipeline.schedule import START, BatchPlan, Position, Schedule
 from penstock.plan import Residence
 from penstock.plan.residence import Place
+from penstock.sampling.block import new_rows
 from penstock.sampling.device.block import HOST_LISTS, Room
+from penstock.sampling.device.sampler import DeviceSampler
 from penstock.trace.allocations import Allocations, traceable
 from penstock.trace.allocators import DevicePeak, device_peak
 from penstock.trace.kernel_rates import kernel_rates
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
+from penstock.train.device.batch_placement import DrawnSizes, ahead_sampler, draws_ahead
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
 from penstock.train.device.memory import Working, can_capture, row_type
@@ -144,9 +147,12 @@ def _trace_launched(
     job = session.job
     execution = DeviceExecution(session, placed)
     learn = LearnAlone(session, execution.stale)
-    draw = _drawing(placed, job.drawing_threads, largest) if placed.topology is not None else None
+    draw = _drawing(session, placed, largest) if placed.topology is not None else None
     ahead = min(largest.batches - 1, job.transfer_depth + job.transfer_threads)
     drawn = job.sample_depth + job.drawing_threads + job.gather_depth + job.reading_threads
+    if placed.ahead is not None:
+        # The next batch is brought before a step is launched, and the one after it is in its slot.
+        ahead, drawn = min(largest.batches - 1, 1), 0
     drawn = 0 if draw is None else min(largest.batches - 1 - ahead, drawn)
     with allocations.during("step"):
         queued = [draw(number) for number in range(drawn)] if draw is not None else []
@@ -186,17 +192,27 @@ def _next(largest: LargestBatch, draw: Draw | None) -> Loaded:
     return largest.loaded() if draw is None else Loaded(largest.planned, draw(0))
 
 
-def _drawing(placed: Placed, threads: int, largest: LargestBatch) -> Draw:
-    """The device's samplers, one for each thread, which draw the largest batch."""
+def _drawing(session: Session, placed: Placed, largest: LargestBatch) -> Draw:
+    """The device's samplers, one for each thread that launches draws, which draw the largest batch."""
+    threads = session.job.drawing_threads
     batch = enlarged(largest.batch, largest.factor)
     most = placed.largest_room(len(largest.planned.seeds))
     sizes = [min(size, bound) for size, bound in zip(placed.program.sizes(batch), most.sizes, strict=True)]
     (node_type,) = largest.batch.seeds
-    samplers = [device_sampler(placed, node_type, expected=sizes) for _ in range(threads)]
+    samplers = list[DeviceSampler]()
+    if threads == 1 and draws_ahead(placed, session.job, session.inputs):
+        with memory_for(BATCHES):
+            starts = [int(block.indptr[first]) for block, first in new_rows(batch.blocks)]
+            placed.ahead = ahead_sampler(session, placed, DrawnSizes(sizes, starts))
+    else:
+        samplers = [device_sampler(placed, node_type, expected=sizes) for _ in range(threads)]
 
     def draw(number: int) -> Any:
         with memory_for(BATCHES):
-            made = samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
+            if placed.ahead is not None:
+                made = placed.ahead.sample(largest.planned)
+            else:
+                made = samplers[number % threads].sample(largest.planned.seeds, largest.planned.key)
         for drawn, known in zip(made.blocks, batch.blocks, strict=True):
             for kind, part in drawn.relations.items():
                 part.derived[HOST_LISTS] = known.relations[kind].indptr

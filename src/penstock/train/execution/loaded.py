@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.graph.blocks import default_threads
 from penstock.pipeline.grouped_batches import DrawingProcessor, GroupedBatches, ReusedBatches
-from penstock.pipeline.loader import Batch, Loader
+from penstock.pipeline.loader import AheadLoader, Batch, Loader
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
 from penstock.train.layerwise.inference import Inference
@@ -33,7 +33,9 @@ class LoadedExecution:
         loader = self.loader(self.sampling(schedule, planned[0]), planned[1], recorder)
         return OneByOne(loader, LoadedStep(LearnAlone(self._session, self.stale)))
 
-    def loader(self, sample: Callable[[Planned], Batch], planned: Iterable[Planned], recorder: Recorder) -> Loader:
+    def loader(
+        self, sample: Callable[[Planned], Batch], planned: Iterable[Planned], recorder: Recorder
+    ) -> Loader | AheadLoader:
         """The pipeline that makes planned batches ready."""
         session = self._session
         return Loader(planned, sample, session.inputs.carrier, session.task.label, session.job, recorder)

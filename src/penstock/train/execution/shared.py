@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from penstock.pipeline.loader import Batch, Loaded, Loader
+from penstock.pipeline.loader import AheadLoader, Batch, Loaded, Loader
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
 from penstock.train.execution.loaded import LoadedExecution
@@ -32,7 +32,7 @@ class SharedExecution(LoadedExecution):
         learn = LearnTogether(self._session, self.group)
         return OneByOne(self.shares(schedule, start, recorder), LoadedStep(learn))
 
-    def shares(self, schedule: Schedule, start: Position, recorder: Recorder) -> Loader:
+    def shares(self, schedule: Schedule, start: Position, recorder: Recorder) -> Loader | AheadLoader:
         """The pipeline of this worker's shares of the batches."""
         drawn, planned = (map(self.group.share, schedule.from_position(start)) for _ in range(2))
         return self.loader(self.sampling(schedule, drawn), planned, recorder)
