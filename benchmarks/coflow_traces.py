@@ -9,14 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.simulate.traces import (
-    TRACE_POLICIES,
-    TraceOutcome,
-    made_trace,
-    mean_cct_bound,
-    read_trace,
-    simulate_trace,
-)
+from penstock.simulate.traces import TRACE_POLICIES, TraceOutcome, simulate_trace
+from penstock.simulate.traces.simulation import mean_cct_bound
+from penstock.simulate.traces.trace import made_trace, read_trace
 from products_graph import show
 
 

@@ -13,16 +13,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from penstock.simulate.llm import (
-    ExpertExchange,
-    GradientReduction,
-    LlmJob,
-    LlmStep,
-    Parallelism,
-    Servers,
-    build_step,
-    preset,
-)
+from penstock.simulate.llm.fabric import Servers
+from penstock.simulate.llm.job import ExpertExchange, GradientReduction, LlmJob
+from penstock.simulate.llm.model import Parallelism, preset
+from penstock.simulate.llm.step import LlmStep, build_step
 from penstock.simulate.rates import COFLOW_POLICIES
 from penstock.simulate.simulation import Simulator, with_queues
 from penstock.simulate.timeline import bubble_fraction, coflow_times, step_seconds

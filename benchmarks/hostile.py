@@ -35,10 +35,9 @@ from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import VERSION, Message, encode
 from penstock.wire.options import WireOptions
 from penstock.wire.sockets import split_address
-from penstock.wire.transport import Tls
 from penstock.wire.transport.connection import GREETING, new_group
 from penstock.wire.transport.frames import LENGTH, pack_head
-from penstock.wire.transport.tls import Credentials, make_credentials
+from penstock.wire.transport.tls import Credentials, Tls, make_credentials
 
 SERVER = """
 import sys

@@ -16,23 +16,14 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.hashing import document_key
-from penstock.paths import (
-    ApplicationDocument,
-    Disturbance,
-    RouteTable,
-    build_routes,
-    draw_sequence,
-    find_application,
-    find_hardware,
-    fluid_bound,
-    highest_rate,
-    selector_named,
-    simulate_paths,
-    with_noise,
-    workload_shares,
-)
+from penstock.paths import build_routes, find_application, find_hardware, selector_named
 from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
+from penstock.paths.documents import ApplicationDocument
+from penstock.paths.optimum import fluid_bound, highest_rate
+from penstock.paths.request_sequence import draw_sequence, with_noise, workload_shares
+from penstock.paths.route_table import RouteTable
 from penstock.paths.rules import new_state
+from penstock.paths.simulation import Disturbance, simulate_paths
 from products_graph import show
 
 CASES = (

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from penstock.graph.arrays import Array
-from penstock.paths import ApplicationDocument, HardwareDocument, RouteTable, build_routes, draw_sequence
+from penstock.paths import build_routes
+from penstock.paths.documents import ApplicationDocument, HardwareDocument
+from penstock.paths.request_sequence import draw_sequence
+from penstock.paths.route_table import RouteTable
 from penstock.paths.service import Requester, Responder
 
 _KEY_BYTES = 8

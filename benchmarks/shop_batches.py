@@ -20,7 +20,8 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan.execution import BatchKind, Space, search
 from penstock.plan.execution.batch_operators import CORES, DOWN, GPU, UP, BatchOperators, batch_operators
 from penstock.plan.execution.choice import ExecutionChoice
-from penstock.simulate.shop import Choice, Route, Shop
+from penstock.simulate.shop import Choice, Shop
+from penstock.simulate.shop.shop import Route
 from penstock.train.assembly import session_of
 from penstock.train.auto_values import with_order_costs
 from penstock.train.execution_plan import space_of

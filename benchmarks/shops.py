@@ -25,7 +25,8 @@ from penstock.cost.model import CostModel
 from penstock.cost.profile import read_profile
 from penstock.errors import PenstockError
 from penstock.graph.convert import load
-from penstock.simulate.shop import Choice, Route, Shop, make_schedule, read_fjs, shop_bound
+from penstock.simulate.shop import Choice, Shop, make_schedule, read_fjs, shop_bound
+from penstock.simulate.shop.shop import Route
 from penstock.train.job import make_job
 from shop_batches import LINKS, groups_of_batches
 

@@ -11,18 +11,9 @@ import numpy as np
 import typer
 
 from penstock.graph.arrays import Array
-from penstock.simulate import (
-    POLICIES,
-    GnnJob,
-    Network,
-    PeakToMean,
-    Simulator,
-    Workload,
-    draw_amounts,
-    gnn_workload,
-    lower_bound,
-    star,
-)
+from penstock.simulate import POLICIES, GnnJob, Network, PeakToMean, draw_amounts, gnn_workload, lower_bound, star
+from penstock.simulate.simulation import Simulator
+from penstock.simulate.workload import Workload
 from products_graph import show
 
 MACHINES, WORKERS, SAMPLERS = 16, 20, 4

@@ -28,8 +28,7 @@ from penstock.errors import PenstockError
 from penstock.progress import Progress
 from penstock.train.job import make_job
 from penstock.wire.options import WireOptions
-from penstock.wire.transport import Tls
-from penstock.wire.transport.tls import make_credentials
+from penstock.wire.transport.tls import Tls, make_credentials
 
 
 @dataclass(frozen=True)

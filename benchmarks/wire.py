@@ -43,8 +43,7 @@ from penstock.wire.channel import Channel
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 from penstock.wire.options import WireOptions
-from penstock.wire.transport import Tls, kernel_tls
-from penstock.wire.transport.tls import Credentials, make_credentials
+from penstock.wire.transport.tls import Credentials, Tls, kernel_tls, make_credentials
 
 PART = 1 << 20
 BUFFERS = 16

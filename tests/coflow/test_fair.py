@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from penstock.coflow import bound, schedule, seconds
-from penstock.simulate.traces import coflows_from, simulate_trace
+from penstock.simulate.traces import simulate_trace
+from penstock.simulate.traces.coflows import coflows_from
 
 RATE = 4.0
 

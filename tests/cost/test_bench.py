@@ -1,7 +1,6 @@
 import json
 
-from penstock.cost import measure_epoch, measure_sampling, measure_steps
-from penstock.cost.throughput import loaded, sage_step, seed_batches
+from penstock.cost.throughput import loaded, measure_epoch, measure_sampling, measure_steps, sage_step, seed_batches
 from penstock.graph.data import NodeSet
 from penstock.graph.graph import Graph
 from random_graphs import power_law_graph

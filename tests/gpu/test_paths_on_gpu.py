@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from penstock.sampling.device.streams import stream_maker
-from penstock.store.device import CachedTable, PinnedTable, page_locked
+from penstock.store.device.copies import page_locked
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import FastestDivision, FixedDivision, HostPaths
+from penstock.store.device.tables import CachedTable, PinnedTable
 from penstock.train import run as run_module
 from training_graphs import InterruptAfter, assert_same_state, community_graph, lines_of, newest_checkpoint, trained
 

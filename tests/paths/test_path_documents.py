@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import yaml
 
-from penstock.paths import (
+from penstock.paths import build_routes, find_application, find_hardware
+from penstock.paths.documents import (
     ApplicationDocument,
     HardwareDocument,
     MetricsDocument,
     PathMetrics,
-    build_routes,
-    find_application,
-    find_hardware,
     read_application,
     read_hardware,
     read_metrics,

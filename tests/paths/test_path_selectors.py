@@ -6,29 +6,15 @@ import numpy as np
 import pytest
 
 from penstock.graph.hashing import key_of
-from penstock.paths import (
-    SELECTORS,
-    ApplicationDocument,
-    HardwareDocument,
-    build_routes,
-    draw_sequence,
-    find_application,
-    find_hardware,
-    fluid_bound,
-    highest_rate,
-    profile_paths,
-    selector_named,
-    shipped_applications,
-    simulate_paths,
-    simulation,
-    with_metrics,
-    workload_shares,
-)
+from penstock.paths import SELECTORS, build_routes, find_application, find_hardware, selector_named, simulation
 from penstock.paths.chunk_selector import ChunkSelector
 from penstock.paths.decisions import complete_chunk, decide_chunk, nothing_in_progress
-from penstock.paths.optimum import optimal_choices
+from penstock.paths.documents import ApplicationDocument, HardwareDocument, shipped_applications
+from penstock.paths.optimum import fluid_bound, highest_rate, optimal_choices
+from penstock.paths.request_sequence import draw_sequence, workload_shares
 from penstock.paths.rules import BEHIND, new_state
 from penstock.paths.selectors import Selector
+from penstock.paths.simulation import profile_paths, simulate_paths, with_metrics
 from refusals import refused
 
 

@@ -9,17 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_requests import plain_ends
 
-from penstock.paths import (
-    ApplicationDocument,
-    Disturbance,
-    HardwareDocument,
-    build_routes,
-    draw_sequence,
-    find_application,
-    find_hardware,
-    simulate_paths,
-    workload_shares,
-)
+from penstock.paths import build_routes, find_application, find_hardware
+from penstock.paths.documents import ApplicationDocument, HardwareDocument
+from penstock.paths.request_sequence import draw_sequence, workload_shares
+from penstock.paths.simulation import Disturbance, simulate_paths
 from refusals import refused
 
 

@@ -15,7 +15,7 @@ from penstock.pipeline.options import PipelineOptions
 from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.stages import StageError
 from penstock.sampling import NeighbourSampler
-from penstock.store.device import ResidentTable
+from penstock.store.device.tables import ResidentTable
 from penstock.store.source import ArraySource, LocalStore, cached_source, replicated_source
 from training_graphs import community_graph, stage_threads
 

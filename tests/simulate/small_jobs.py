@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from penstock.simulate import GnnJob, PeakToMean, WorkloadBuilder, draw_amounts, gnn_workload, racks, star
+from penstock.simulate import GnnJob, PeakToMean, draw_amounts, gnn_workload, racks, star
+from penstock.simulate.workload_builder import WorkloadBuilder
 
 
 def random_case(seed):

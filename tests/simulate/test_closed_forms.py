@@ -6,19 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from penstock.simulate import (
-    POLICIES,
-    GnnJob,
-    Simulator,
-    WorkloadBuilder,
-    critical_path,
-    gnn_workload,
-    lower_bound,
-    merge,
-    racks,
-    simulate,
-    star,
-)
+from penstock.simulate import POLICIES, GnnJob, critical_path, gnn_workload, lower_bound, racks, simulate, star
+from penstock.simulate.simulation import Simulator
+from penstock.simulate.workload import merge
+from penstock.simulate.workload_builder import WorkloadBuilder
 
 ALL = pytest.mark.parametrize("policy", POLICIES)
 

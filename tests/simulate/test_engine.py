@@ -9,18 +9,10 @@ from hypothesis import strategies as st
 from plain_simulator import simulate_plainly
 from small_jobs import many_flows, random_case
 
-from penstock.simulate import (
-    POLICIES,
-    PeakToMean,
-    RatePolicy,
-    Simulator,
-    critical_path,
-    draw_amounts,
-    lower_bound,
-    simulate,
-)
-from penstock.simulate.rate_policy import terms_of
+from penstock.simulate import POLICIES, PeakToMean, critical_path, draw_amounts, lower_bound, simulate
+from penstock.simulate.rate_policy import RatePolicy, terms_of
 from penstock.simulate.rates import FLOW_POLICIES
+from penstock.simulate.simulation import Simulator
 from penstock.simulate.state import PRIORITY
 
 SEEDS = st.integers(0, 10**6)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from penstock.simulate import POLICIES, WorkloadBuilder, simulate, star
+from penstock.simulate import POLICIES, simulate, star
 from penstock.simulate.rate_policy import Case, RatePolicy, terms_of
 from penstock.simulate.state import PRIORITY, Terms
+from penstock.simulate.workload_builder import WorkloadBuilder
 from refusals import refused
 
 

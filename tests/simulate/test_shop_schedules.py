@@ -7,20 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.simulate.shop import (
-    SCHEDULERS,
-    Choice,
-    Shop,
-    ShopSchedule,
-    check_schedule,
-    fjs_text,
-    make_schedule,
-    read_fjs,
-    shop_bound,
-    timeline_of,
-)
-from penstock.simulate.shop.schedule import Pick, placed
+from penstock.simulate.shop import Choice, Shop, check_schedule, make_schedule, read_fjs, shop_bound
+from penstock.simulate.shop.schedule import Pick, ShopSchedule, placed, timeline_of
+from penstock.simulate.shop.schedulers import SCHEDULERS
 from penstock.simulate.shop.schedulers.bilevel import regrouped
+from penstock.simulate.shop.shop import fjs_text
 from refusals import refused
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "group.fjs"

@@ -2,18 +2,9 @@
 
 import numpy as np
 
-from penstock.simulate import (
-    GnnJob,
-    PeakToMean,
-    Simulator,
-    chain_alone,
-    chain_crowded,
-    draw_amounts,
-    gnn_workload,
-    largest_degree,
-    lower_bound,
-    star,
-)
+from penstock.simulate import GnnJob, PeakToMean, draw_amounts, gnn_workload, lower_bound, star
+from penstock.simulate.levels import chain_alone, chain_crowded, largest_degree
+from penstock.simulate.simulation import Simulator
 
 PLACEMENTS = 250
 

@@ -14,7 +14,8 @@ from meeting_posts import meeting_posts
 from penstock import EdgeSet, Graph, NodeSet
 from penstock.partition import Book
 from penstock.sampling import BatchKey, NeighbourSampler
-from penstock.store.device import CachedTable, PinnedTable, ResidentTable, to_pinned
+from penstock.store.device.copies import to_pinned
+from penstock.store.device.tables import CachedTable, PinnedTable, ResidentTable
 from penstock.store.parts import PartedStore, StoreService
 from penstock.store.source import ArraySource, LocalStore, RowSource, SplitSource, cached_source, replicated_source
 from refusals import refused

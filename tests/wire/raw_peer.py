@@ -12,10 +12,9 @@ from penstock.graph.arrays import Array
 from penstock.wire.message import LIMITS
 from penstock.wire.options import WireOptions
 from penstock.wire.sockets import split_address
-from penstock.wire.transport import CallerSide, ServerSide, Side, Tls
-from penstock.wire.transport.connection import HandshakeResult, new_group
+from penstock.wire.transport.connection import CallerSide, HandshakeResult, ServerSide, Side, new_group
 from penstock.wire.transport.frames import Inbox, Outbox
-from penstock.wire.transport.tls import Credentials
+from penstock.wire.transport.tls import Credentials, Tls
 
 
 class RawPeer:

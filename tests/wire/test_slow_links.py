@@ -14,10 +14,9 @@ from raw_peer import RawPeer
 from penstock.wire.message import LIMITS
 from penstock.wire.options import WireOptions
 from penstock.wire.sockets import Happened
-from penstock.wire.transport import CallerSide, Connection, ServerSide, Tls
-from penstock.wire.transport.connection import new_group
+from penstock.wire.transport.connection import CallerSide, Connection, ServerSide, new_group
 from penstock.wire.transport.frames import Frames
-from penstock.wire.transport.tls import make_credentials
+from penstock.wire.transport.tls import Tls, make_credentials
 
 HEARTBEAT = 5.0
 RECORD = 1 << 18

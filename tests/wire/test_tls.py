@@ -24,9 +24,8 @@ from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import Message
 from penstock.wire.options import WireOptions
 from penstock.wire.sockets import split_address
-from penstock.wire.transport import HandshakeError, Tls, kernel_tls
 from penstock.wire.transport.connection import new_group
-from penstock.wire.transport.tls import Credentials, make_credentials
+from penstock.wire.transport.tls import Credentials, HandshakeError, Tls, kernel_tls, make_credentials
 from refusals import refused
 
 RUN = make_credentials(["a", "b", "c"])

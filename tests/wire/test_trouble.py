@@ -21,8 +21,7 @@ from penstock.wire.channel import PeerLost
 from penstock.wire.endpoint import Endpoint
 from penstock.wire.message import VERSION, Message, encode
 from penstock.wire.options import WireOptions
-from penstock.wire.transport import HandshakeError
-from penstock.wire.transport.tls import Credentials, make_credentials
+from penstock.wire.transport.tls import Credentials, HandshakeError, make_credentials
 from refusals import refused
 
 

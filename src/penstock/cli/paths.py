@@ -14,7 +14,8 @@ from penstock.progress import Progress
 from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
-    from penstock.paths import ApplicationDocument, RouteTable
+    from penstock.paths.documents import ApplicationDocument
+    from penstock.paths.route_table import RouteTable
 
 paths = typer.Typer(no_args_is_help=True, help="Requests that can take several paths: profile, simulate, compare.")
 
@@ -45,7 +46,7 @@ def show_command(
 
     Example: penstock paths show key-value-store
     """
-    from penstock.paths import shipped_applications, shipped_hardware
+    from penstock.paths.documents import shipped_applications, shipped_hardware
 
     if application is None:
         if hardware is not None:
@@ -84,7 +85,8 @@ def profile_command(
 
     Example: penstock paths profile key-value-store --out metrics.yaml
     """
-    from penstock.paths import profile_paths, write_metrics
+    from penstock.paths.documents import write_metrics
+    from penstock.paths.simulation import profile_paths
 
     check_new_file(out, force)
     document, table = _built(application, hardware, None)
@@ -115,7 +117,9 @@ def simulate_command(
 
     Example: penstock paths simulate key-value-store --workload ycsb-b --chart latency.html
     """
-    from penstock.paths import highest_rate, selector_named, workload_shares
+    from penstock.paths import selector_named
+    from penstock.paths.optimum import highest_rate
+    from penstock.paths.request_sequence import workload_shares
 
     if chart is not None:
         check_page(chart)
@@ -158,7 +162,7 @@ def optimum_command(
 
     Example: penstock paths optimum key-value-store --requests 100
     """
-    from penstock.paths import workload_shares
+    from penstock.paths.request_sequence import workload_shares
 
     document, table = _built(application, hardware, None)
     workload, _ = workload_shares(document, workload)
@@ -177,7 +181,9 @@ _TIMES = ("base_us", "end_to_end_us", "distinct_us", "toll_us")
 
 
 def _built(application: str, hardware: str | None, metrics: Path | None) -> "tuple[ApplicationDocument, RouteTable]":
-    from penstock.paths import build_routes, find_application, find_hardware, read_metrics, with_metrics
+    from penstock.paths import build_routes, find_application, find_hardware
+    from penstock.paths.documents import read_metrics
+    from penstock.paths.simulation import with_metrics
 
     document = find_application(application)
     table = build_routes(document, find_hardware(hardware or document.hardware))
@@ -223,7 +229,9 @@ def _simulated_rows(
     progress: Progress,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The results of every selector at every load, and the bounds of each load (None above the highest rate)."""
-    from penstock.paths import draw_sequence, fluid_bound, highest_rate, simulate_paths, workload_shares
+    from penstock.paths.optimum import fluid_bound, highest_rate
+    from penstock.paths.request_sequence import draw_sequence, workload_shares
+    from penstock.paths.simulation import simulate_paths
 
     _, mix = workload_shares(application, workload)
     top = highest_rate(table, mix)

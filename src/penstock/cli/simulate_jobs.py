@@ -23,7 +23,9 @@ from penstock.service.simulation import (
     simulate_method,
 )
 from penstock.service.simulation_page import write_queue_page
-from penstock.simulate.shop import SCHEDULERS, Shop, ShopSchedule, make_schedule, read_fjs, shop_bound, timeline_of
+from penstock.simulate.shop import Shop, make_schedule, read_fjs, shop_bound
+from penstock.simulate.shop.schedule import ShopSchedule, timeline_of
+from penstock.simulate.shop.schedulers import SCHEDULERS
 
 # `penstock simulate --queue`: a trace of jobs under the queue's policies, and one job after the other.
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.plan.workloads import PlannedRun, WorkloadEntry
     from penstock.service.policies import DeviceRoom, QueuePolicy, RunningJob, Start, WaitingJob
     from penstock.service.sharing import SharingWay
-    from penstock.simulate import RatePolicy
-    from penstock.simulate.shop import Scheduler
+    from penstock.simulate.rate_policy import RatePolicy
+    from penstock.simulate.shop.schedule import Scheduler
 
 
 def require(held: bool, sentence: str) -> None:
@@ -35,7 +35,8 @@ _SLACK = 1 + 1e-6
 
 def check_rate_policy(policy: "RatePolicy", cases: int = 5) -> None:
     """Check that all bytes arrive, links stay within capacity, no run beats the lower bound, and each run repeats."""
-    from penstock.simulate import Simulator, lower_bound
+    from penstock.simulate import lower_bound
+    from penstock.simulate.simulation import Simulator
 
     for seed in range(cases):
         load, network, placement, amounts = _small_workload(seed)
@@ -180,14 +181,10 @@ def check_sharing(way: "SharingWay") -> None:
 
 def check_path_selector(selector: "Selector", argument: str = "fast") -> None:
     """Check that every request takes a path of its own type and ends, and that a seed gives the same choices."""
-    from penstock.paths import (
-        SELECTORS,
-        ApplicationDocument,
-        HardwareDocument,
-        build_routes,
-        draw_sequence,
-        simulate_paths,
-    )
+    from penstock.paths import SELECTORS, build_routes
+    from penstock.paths.documents import ApplicationDocument, HardwareDocument
+    from penstock.paths.request_sequence import draw_sequence
+    from penstock.paths.simulation import simulate_paths
 
     net: Any = {"net": {"gbps": 100, "latency_us": 10, "jitter_us": [0, 6], "network": True}}
     nodes: Any = {"a": {}, "fast": {}, "slow": {"capacity": 2}}

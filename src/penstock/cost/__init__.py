@@ -5,7 +5,3 @@ measurements, and `scaled_profile` predicts it at other numbers of parts and wor
 operators of `operators/`, `fit` fits rates to their seconds, `machine` describes what the rates depend on, `model`
 predicts seconds of operators from them, and `step_prediction` those of a training step.
 """
-
-from penstock.cost.throughput import SamplingRow, TrainingRow, measure_epoch, measure_sampling, measure_steps
-
-__all__ = ["SamplingRow", "TrainingRow", "measure_epoch", "measure_sampling", "measure_steps"]

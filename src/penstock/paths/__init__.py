@@ -13,57 +13,11 @@ from penstock.imports import lazy_names
 from penstock.paths.selector_table import SELECTORS, selector_named
 
 if TYPE_CHECKING:
-    from penstock.paths.documents import (
-        ApplicationDocument,
-        HardwareDocument,
-        MetricsDocument,
-        PathMetrics,
-        find_application,
-        find_hardware,
-        read_application,
-        read_hardware,
-        read_metrics,
-        shipped_applications,
-        shipped_hardware,
-        write_metrics,
-    )
-    from penstock.paths.optimum import FluidBound, fluid_bound, highest_rate
-    from penstock.paths.request_sequence import Sequence, draw_sequence, with_noise, workload_shares
-    from penstock.paths.route_table import RouteArrays, RouteTable, build_routes
-    from penstock.paths.simulation import Disturbance, SimulatedRequests, profile_paths, simulate_paths, with_metrics
+    from penstock.paths.documents import find_application, find_hardware
+    from penstock.paths.route_table import build_routes
 
 
-__all__ = [
-    "SELECTORS",
-    "ApplicationDocument",
-    "Disturbance",
-    "FluidBound",
-    "HardwareDocument",
-    "MetricsDocument",
-    "PathMetrics",
-    "RouteArrays",
-    "RouteTable",
-    "Sequence",
-    "SimulatedRequests",
-    "build_routes",
-    "draw_sequence",
-    "find_application",
-    "find_hardware",
-    "fluid_bound",
-    "highest_rate",
-    "profile_paths",
-    "read_application",
-    "read_hardware",
-    "read_metrics",
-    "selector_named",
-    "shipped_applications",
-    "shipped_hardware",
-    "simulate_paths",
-    "with_metrics",
-    "with_noise",
-    "workload_shares",
-    "write_metrics",
-]
+__all__ = ["SELECTORS", "build_routes", "find_application", "find_hardware", "selector_named"]
 
 # Looked up on first use: training reports what came along which path, and waits for no solver.
 __getattr__, __dir__ = lazy_names(__name__)

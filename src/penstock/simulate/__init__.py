@@ -13,53 +13,26 @@ from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
     from penstock.hardware.machines import Network, racks, star
-    from penstock.simulate.amounts import Amounts, Constant, PeakToMean, Quantiles, Spread, draw_amounts
+    from penstock.simulate.amounts import PeakToMean, draw_amounts
     from penstock.simulate.gnn import GnnJob, gnn_workload
-    from penstock.simulate.levels import (
-        CriticalStep,
-        Pace,
-        chain_alone,
-        chain_crowded,
-        critical_path,
-        gap_of,
-        largest_degree,
-        lower_bound,
-    )
-    from penstock.simulate.rate_policy import Case, RatePolicy
+    from penstock.simulate.levels import CriticalStep, Pace, critical_path, gap_of, lower_bound
     from penstock.simulate.rates import POLICIES
-    from penstock.simulate.simulation import Simulator, simulate
-    from penstock.simulate.timeline import Segment, Timeline
-    from penstock.simulate.workload import Workload, merge
-    from penstock.simulate.workload_builder import Item, WorkloadBuilder
+    from penstock.simulate.simulation import simulate
+    from penstock.simulate.timeline import Timeline
 
 __all__ = [
     "POLICIES",
-    "Amounts",
-    "Case",
-    "Constant",
     "CriticalStep",
     "GnnJob",
-    "Item",
     "Network",
     "Pace",
     "PeakToMean",
-    "Quantiles",
-    "RatePolicy",
-    "Segment",
-    "Simulator",
-    "Spread",
     "Timeline",
-    "Workload",
-    "WorkloadBuilder",
-    "chain_alone",
-    "chain_crowded",
     "critical_path",
     "draw_amounts",
     "gap_of",
     "gnn_workload",
-    "largest_degree",
     "lower_bound",
-    "merge",
     "racks",
     "simulate",
     "star",

@@ -11,28 +11,8 @@ from typing import TYPE_CHECKING
 from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.store.embedding import EmbeddingTable
-    from penstock.store.rows import gather_rows
-    from penstock.store.source import (
-        ArraySource,
-        CachedSource,
-        LocalStore,
-        RowSource,
-        SplitSource,
-        cached_source,
-        replicated_source,
-    )
+    from penstock.store.source import ArraySource, LocalStore, RowSource, cached_source
 
-__all__ = [
-    "ArraySource",
-    "CachedSource",
-    "EmbeddingTable",
-    "LocalStore",
-    "RowSource",
-    "SplitSource",
-    "cached_source",
-    "gather_rows",
-    "replicated_source",
-]
+__all__ = ["ArraySource", "LocalStore", "RowSource", "cached_source"]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -2,7 +2,9 @@
 
 import pytest
 
-from penstock.simulate.llm import PRESETS, ExpertExchange, LlmJob, Model, Parallelism, Servers, preset
+from penstock.simulate.llm.fabric import Servers
+from penstock.simulate.llm.job import ExpertExchange, LlmJob
+from penstock.simulate.llm.model import PRESETS, Model, Parallelism, preset
 from refusals import refused
 
 

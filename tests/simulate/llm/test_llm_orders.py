@@ -7,17 +7,10 @@ import pytest
 
 from penstock.hardware.machines import star
 from penstock.simulate.amounts import draw_amounts
-from penstock.simulate.llm import (
-    Compute,
-    ExpertExchange,
-    GradientReduction,
-    LlmJob,
-    LlmStep,
-    Model,
-    Parallelism,
-    Servers,
-    build_step,
-)
+from penstock.simulate.llm.fabric import Servers
+from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
+from penstock.simulate.llm.model import Model, Parallelism
+from penstock.simulate.llm.step import LlmStep, build_step
 from penstock.simulate.rates.compression import compressed
 from penstock.simulate.rates.policies import model_ranks, slack_orders
 from penstock.simulate.scenario import Scenario

@@ -8,8 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.simulate import Timeline, simulate
-from penstock.simulate.llm import Compute, ExpertExchange, LlmJob, LlmStep, Model, Parallelism, Servers, build_step
-from penstock.simulate.llm.model import order_of
+from penstock.simulate.llm.fabric import Servers
+from penstock.simulate.llm.job import Compute, ExpertExchange, LlmJob
+from penstock.simulate.llm.model import Model, Parallelism, order_of
+from penstock.simulate.llm.step import LlmStep, build_step
 from penstock.simulate.timeline import step_seconds
 from refusals import refused
 

@@ -5,8 +5,10 @@ from collections import Counter
 import pytest
 
 from penstock.simulate import simulate
-from penstock.simulate.llm import Compute, LlmJob, Model, Parallelism, Servers, build_step
-from penstock.simulate.llm.model import order_of
+from penstock.simulate.llm.fabric import Servers
+from penstock.simulate.llm.job import Compute, LlmJob
+from penstock.simulate.llm.model import Model, Parallelism, order_of
+from penstock.simulate.llm.step import build_step
 from penstock.simulate.timeline import bubble_fraction, step_seconds
 
 _MODEL = Model(layers=16, hidden=64, heads=4, sequence=64, feed_forward=256)

@@ -6,20 +6,14 @@ import numpy as np
 import pytest
 
 from penstock.graph.arrays import Array
-from penstock.simulate import Workload, simulate
-from penstock.simulate.llm import (
-    Compute,
-    ExpertExchange,
-    GradientReduction,
-    LlmJob,
-    LlmStep,
-    Model,
-    Parallelism,
-    Servers,
-    build_step,
-)
+from penstock.simulate import simulate
+from penstock.simulate.llm.fabric import Servers
+from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
+from penstock.simulate.llm.model import Model, Parallelism
+from penstock.simulate.llm.step import LlmStep, build_step
 from penstock.simulate.rates import COFLOW_POLICIES
 from penstock.simulate.timeline import step_seconds
+from penstock.simulate.workload import Workload
 from refusals import refused
 
 _DENSE = Model(layers=8, hidden=256, heads=4, sequence=128, feed_forward=1024)

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from penstock.simulate.traces import PortRates, TraceCoflows, coflows_from
+from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from
 
 PORTS = 4
 

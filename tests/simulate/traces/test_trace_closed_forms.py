@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from penstock.simulate.traces import TRACE_POLICIES, PortRates, bottlenecks, coflows_from, simulate_trace
+from penstock.simulate.traces import TRACE_POLICIES, simulate_trace
+from penstock.simulate.traces.coflows import PortRates, coflows_from
+from penstock.simulate.traces.simulation import bottlenecks
 from refusals import refused
 
 ALL = pytest.mark.parametrize("policy", TRACE_POLICIES)

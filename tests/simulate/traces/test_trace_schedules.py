@@ -9,19 +9,11 @@ from switch_cases import rates_over_time, side_rates, switch_cases
 from trace_workloads import workload_of
 
 from penstock.simulate import simulate
-from penstock.simulate.traces import (
-    TRACE_POLICIES,
-    TraceCoflows,
-    bottlenecks,
-    coflows_from,
-    join_flows,
-    made_trace,
-    makespan_bound,
-    mean_cct_bound,
-    simulate_trace,
-)
-from penstock.simulate.traces.coflows import line_bytes, lines_of, rates_of
+from penstock.simulate.traces import TRACE_POLICIES, simulate_trace
+from penstock.simulate.traces.coflows import TraceCoflows, coflows_from, join_flows, line_bytes, lines_of, rates_of
 from penstock.simulate.traces.ordered import bssi
+from penstock.simulate.traces.simulation import bottlenecks, makespan_bound, mean_cct_bound
+from penstock.simulate.traces.trace import made_trace
 
 ALL = pytest.mark.parametrize("policy", TRACE_POLICIES)
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
-from penstock.simulate.traces import made_trace, read_trace, simulate_trace, write_trace
+from penstock.simulate.traces import simulate_trace
 from penstock.simulate.traces import trace as text_module
+from penstock.simulate.traces.trace import made_trace, read_trace, write_trace
 from refusals import refused
 
 GOOD = "4 2\n1 0 1 2 1 3:1.0\n2 10833 2 1 1 2 0:48.0 3:7.5\n"

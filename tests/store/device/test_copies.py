@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from penstock.progress import Progress
-from penstock.store.device import copies, page_locked, to_device, to_pinned
+from penstock.store.device import copies
+from penstock.store.device.copies import page_locked, to_device, to_pinned
 from refusals import refused
 
 pytestmark = pytest.mark.gpu

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from penstock.sampling.device.streams import stream_maker
-from penstock.store.device import CachedTable, PinnedTable, page_locked
+from penstock.store.device.copies import page_locked
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import FastestDivision, FixedDivision, HostPaths
+from penstock.store.device.tables import CachedTable, PinnedTable
 from penstock.store.rows import shared_gather
 from refusals import refused
 

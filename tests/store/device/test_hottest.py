@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.store.device import by_device_counts
+from penstock.store.device.tables import by_device_counts
 from penstock.store.rows import by_counts
 
 pytestmark = pytest.mark.gpu

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.residence import Sizes, cache_bytes
-from penstock.store.device import CachedTable, DeviceSource, PinnedTable, ResidentTable, page_locked
+from penstock.store.device.copies import page_locked
+from penstock.store.device.tables import CachedTable, DeviceSource, PinnedTable, ResidentTable
 from refusals import refused
 
 pytestmark = pytest.mark.gpu

@@ -4,22 +4,3 @@
 costs. `step` puts them together with `collectives` (all-to-alls of experts, rings over data ranks) and `fabric` (the
 network); `document` is a job in a file. For which GPUs are simulated on behalf of all, see `model`.
 """
-
-from penstock.simulate.llm.fabric import Servers
-from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
-from penstock.simulate.llm.model import PRESETS, Model, Parallelism, preset
-from penstock.simulate.llm.step import LlmStep, build_step
-
-__all__ = [
-    "PRESETS",
-    "Compute",
-    "ExpertExchange",
-    "GradientReduction",
-    "LlmJob",
-    "LlmStep",
-    "Model",
-    "Parallelism",
-    "Servers",
-    "build_step",
-    "preset",
-]

@@ -10,27 +10,11 @@ from typing import TYPE_CHECKING
 from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.simulate.shop.schedule import ScheduledOperation, Scheduler, ShopSchedule, check_schedule, timeline_of
-    from penstock.simulate.shop.schedulers import SCHEDULERS, make_schedule
-    from penstock.simulate.shop.shop import Choice, Job, Operation, Route, Shop, fjs_text, read_fjs, shop_bound
+    from penstock.simulate.shop.schedule import check_schedule
+    from penstock.simulate.shop.schedulers import make_schedule
+    from penstock.simulate.shop.shop import Choice, Shop, read_fjs, shop_bound
 
-__all__ = [
-    "SCHEDULERS",
-    "Choice",
-    "Job",
-    "Operation",
-    "Route",
-    "ScheduledOperation",
-    "Scheduler",
-    "Shop",
-    "ShopSchedule",
-    "check_schedule",
-    "fjs_text",
-    "make_schedule",
-    "read_fjs",
-    "shop_bound",
-    "timeline_of",
-]
+__all__ = ["Choice", "Shop", "check_schedule", "make_schedule", "read_fjs", "shop_bound"]
 
 # Looked up on first use: help lists the schedulers, and waits for no kernels.
 __getattr__, __dir__ = lazy_names(__name__)

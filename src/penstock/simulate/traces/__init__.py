@@ -15,34 +15,11 @@ from penstock.imports import lazy_names
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
-    from penstock.simulate.traces.coflows import PortRates, TraceCoflows, coflows_from, join_flows
-    from penstock.simulate.traces.simulation import (
-        TraceOutcome,
-        TracePolicy,
-        bottlenecks,
-        makespan_bound,
-        mean_cct_bound,
-    )
-    from penstock.simulate.traces.trace import MEGABYTE, CoflowTrace, made_trace, read_trace, write_trace
+    from penstock.simulate.traces.coflows import PortRates, TraceCoflows
+    from penstock.simulate.traces.simulation import TraceOutcome, TracePolicy
+    from penstock.simulate.traces.trace import CoflowTrace
 
-__all__ = [
-    "MEGABYTE",
-    "TRACE_POLICIES",
-    "CoflowTrace",
-    "PortRates",
-    "TraceCoflows",
-    "TraceOutcome",
-    "TracePolicy",
-    "bottlenecks",
-    "coflows_from",
-    "join_flows",
-    "made_trace",
-    "makespan_bound",
-    "mean_cct_bound",
-    "read_trace",
-    "simulate_trace",
-    "write_trace",
-]
+__all__ = ["TRACE_POLICIES", "CoflowTrace", "TraceOutcome", "TracePolicy", "simulate_trace"]
 
 TRACE_POLICIES: "Registry[TracePolicy]" = Registry(
     "policy for traces",

@@ -6,23 +6,3 @@ rows take which path. `copies` copies a host array to where it is read, and allo
 `embedding` keeps learnable rows on the device, and `moments` are events on its streams. `penstock.plan.residence`
 decides what goes where.
 """
-
-from penstock.store.device.copies import page_locked, to_device, to_pinned
-from penstock.store.device.tables import (
-    CachedTable,
-    DeviceSource,
-    PinnedTable,
-    ResidentTable,
-    by_device_counts,
-)
-
-__all__ = [
-    "CachedTable",
-    "DeviceSource",
-    "PinnedTable",
-    "ResidentTable",
-    "by_device_counts",
-    "page_locked",
-    "to_device",
-    "to_pinned",
-]

@@ -6,24 +6,3 @@ authenticated connection and the thread that owns it. `connection` is one TCP co
 `listener` accepts connections, bounds how many there may be, and groups those of one channel. The content of messages
 is not known here.
 """
-
-from penstock.wire.transport.connection import CallerSide, Connection, Owner, ServerSide, Side
-from penstock.wire.transport.listener import LARGE_BYTES, ConnectionGroup, Listener
-from penstock.wire.transport.stream import StreamThread, default_lanes
-from penstock.wire.transport.tls import HandshakeError, Tls, kernel_tls
-
-__all__ = [
-    "LARGE_BYTES",
-    "CallerSide",
-    "Connection",
-    "ConnectionGroup",
-    "HandshakeError",
-    "Listener",
-    "Owner",
-    "ServerSide",
-    "Side",
-    "StreamThread",
-    "Tls",
-    "default_lanes",
-    "kernel_tls",
-]
