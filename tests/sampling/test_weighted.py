@@ -79,3 +79,71 @@ def test_fields_that_cannot_weigh_get_a_sentence():
     fields["v"] = np.ones((4, 2), np.float32)
     with refused("wrong-type"):
         NeighbourSampler(graph, [1], weight="v")
+
+
+LONG = np.concatenate([np.full(300, 0.25), np.zeros(40), [90.0, 30.0, 30.0], np.linspace(0.1, 3, 400)])
+"""The weights of a list that is drawn from by running masses."""
+
+
+def drawn_long(fanout, replace=False, batches=6, weights=LONG):
+    """The edges and weights that some centres of the same long list draw, a row for each, and the weights there are."""
+    graph, centres, _ = stars(700, weights=weights, leaves=len(weights))
+    sampler = NeighbourSampler(graph, [fanout], replace, "w", edges=True)
+    blocks = [sampler.sample(centres, BatchKey(2, 0, batch)).blocks[0] for batch in range(batches)]
+    positions = np.concatenate([block.edges.reshape(700, -1) % len(weights) for block in blocks])
+    found = None if replace else np.concatenate([block.weights.reshape(700, -1) for block in blocks])
+    return positions, found
+
+
+@pytest.mark.parametrize("fanout", [1, 5, 12])
+def test_long_lists_are_drawn_in_proportion_without_repeats_and_without_bias(fanout):
+    positions, weights = drawn_long(fanout)
+    assert (np.diff(positions, axis=1) > 0).all() and (LONG[positions] > 0).all()
+    values = np.cos(np.arange(len(LONG)))
+    for value in (np.ones(len(LONG)), values, np.arange(len(LONG)) == 340):
+        sums = (weights * value[positions]).sum(1)
+        assert abs(sums.mean() - LONG @ value) <= 5 * sums.std() / np.sqrt(len(sums)) + 1e-3
+    first = (positions == 340).any(1).mean()
+    if fanout == 1:
+        assert first == pytest.approx(90 / LONG.sum(), abs=5 * np.sqrt(0.1 * 0.9 / len(positions)))
+
+
+def test_long_lists_are_drawn_about_as_often_as_by_priorities():
+    """The chances of both kinds of ranks differ by little where no edge has much of the weight."""
+    weights = np.linspace(0.2, 3, 400)
+    by_sums, estimates = drawn_long(8, weights=weights)
+    graph, centres, _ = stars(700, weights=weights, leaves=400)
+    nothing = np.stack([np.zeros(700, np.int64), centres])  # excludes no edge of the lists, which are passed over then
+    sampler = NeighbourSampler(graph, [8], False, "w", edges=True)
+    blocks = [sampler.sample(centres, BatchKey(3, 0, k), exclude=nothing).blocks[0] for k in range(6)]
+    by_priority = np.concatenate([block.edges for block in blocks]) % 400
+    counts = [np.bincount(each.ravel() // 50, minlength=8) for each in (by_sums, by_priority)]
+    assert (abs(counts[0] - counts[1]) <= 5 * np.sqrt(counts[0] + counts[1]) + 0.02 * counts[0]).all()
+    other = np.concatenate([block.weights for block in blocks]).reshape(-1, 8).sum(1)
+    assert estimates.sum(1).std() < 1.5 * other.std() and other.std() < 1.5 * estimates.sum(1).std()
+
+
+def test_long_lists_with_replacement():
+    positions, _ = drawn_long(4, replace=True)
+    counts = np.bincount(positions.ravel(), minlength=len(LONG))
+    expected = positions.size * LONG / LONG.sum()
+    assert (counts[LONG == 0] == 0).all()
+    assert (abs(counts - expected) <= 6 * np.sqrt(expected) + 1e-9).all()
+
+
+def test_a_long_list_with_few_weights_is_taken_whole():
+    weights = np.zeros(500)
+    weights[[3, 70, 450]] = [2.0, 1e-30, 5.0]
+    positions, found = drawn_long(5, weights=weights)
+    np.testing.assert_array_equal(positions, np.tile([3, 70, 450], (len(positions), 1)))
+    np.testing.assert_array_equal(found, np.tile(weights[[3, 70, 450]].astype(np.float32), (len(found), 1)))
+
+
+def test_series_of_ranks():
+    from penstock.sampling.weighted_draws import chance_below, exponential
+
+    for bits in [0, 1 << 11, (1 << 63) - 1, 1 << 63, 0x9E3779B97F4A7C15, (1 << 64) - 1]:
+        expected = -np.log(((bits >> 11) + 1) / 2**53)
+        assert exponential(np.uint64(bits)) == pytest.approx(expected, rel=1e-9, abs=1e-15)
+    for x in [0.0, 1e-12, 1e-3, 0.5, 2.0, 9.0, 39.0, 1e9]:
+        assert chance_below(x) == pytest.approx(-np.expm1(-x), rel=1e-9)

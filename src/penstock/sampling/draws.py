@@ -1,15 +1,23 @@
-"""Draws from neighbour lists: uniformly, by edge weight, and from admissible edges only."""
+"""Draws from neighbour lists: uniformly, and from admissible edges only."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.graph.data import EdgeSet
-from penstock.graph.hashing import mix, unit
+from penstock.graph.hashing import mix
 from penstock.kernels import njit
 from penstock.sampling.exclusion import NOTHING, Exclusion, drop_excluded, find_excluded
+from penstock.sampling.weighted_draws import (
+    FEW,
+    SUMMED,
+    choose_by_priority,
+    choose_by_sums,
+    choose_weighted,
+    mass,
+    mass_scale,
+    scratch_for,
+)
 
 # Kernels of neighbour sampling: one hop of one batch per call, without the interpreter lock. A hop chooses list
 # positions (`draw_uniform`, or `draw_admissible` under conditions), fetches what is there (`fetch`) and numbers it
@@ -167,142 +175,6 @@ def _turned(value: np.uint64, bits: np.uint64, count: np.uint64) -> np.uint64:
     return moved - count if moved >= count else moved
 
 
-# Draws in proportion to edge weights, from the candidates of one list.
-#
-# With replacement a draw is a search in the prefix sums of the candidates' weights, made anew for every list: a
-# cumulated array of the whole graph would save a pass over the list, but costs eight bytes an edge, rounds where a
-# small weight follows a large sum, and is of no use for a list of which some edges may not be drawn.
-#
-# Without replacement it is priority sampling (Duffield, Lund and Thorup): an edge of weight w has the priority w / u
-# with u uniform in (0, 1]; the k largest are kept, the next is the threshold t, and max(w, t) stands for w. The sum of
-# these over the drawn is exactly unbiased for the sum over the list, and its variance is near the least that k draws
-# can have.
-
-
-def weights_of(edges: EdgeSet, field: str, where: str) -> tuple[Array, Array]:
-    """The weights of the edges and the sum of each list's, validated: one finite, non-negative number per edge."""
-    if field not in edges.fields:
-        has = ", ".join(edges.fields) or "none"
-        raise PenstockError(
-            f"The edges of {where} have no field {field!r} to use as weights (fields: {has}).", code="field-missing"
-        )
-    weights = edges.fields[field]
-    if weights.ndim != 1 or weights.dtype.kind not in "iuf":
-        raise PenstockError(
-            f"Field {field!r} of {where} cannot be used as weights: it must hold one number for each edge.",
-            code="wrong-type",
-        )
-    sums = np.empty(len(edges.indptr) - 1, np.float32)
-    bad = _sum_lists(edges.indptr, weights, sums)
-    if bad >= 0:
-        # Checked for trusted graphs as well: a draw by NaN or negative weights is meaningless.
-        wrong = int(np.count_nonzero(~((weights >= 0) & (weights < np.inf))))
-        raise PenstockError(
-            f"Field {field!r} of {where} has {wrong:,} weights that are NaN, infinite or negative, first {weights[bad]}"
-            f" at edge {bad}: weights must be finite and not negative; 0 leaves an edge out.",
-            code="not-finite",
-        )
-    if not np.isfinite(sums).all():
-        raise PenstockError(
-            f"The weights {field!r} of {where} add up beyond float32: divide them by a constant.",
-            code="value-out-of-range",
-        )
-    return weights, sums
-
-
-@njit(nogil=True, cache=True, writes=("sums",))
-def _sum_lists(indptr: Array, weights: Array, sums: Array) -> int:
-    """Sum every list's weights; returns the position of an invalid weight, or -1."""
-    for v in range(len(sums)):
-        total = 0.0
-        for k in range(indptr[v], indptr[v + 1]):
-            if not (weights[k] >= 0 and weights[k] < np.inf):
-                return k
-            total += weights[k]
-        sums[v] = total
-    return -1
-
-
-@njit(nogil=True, cache=True)
-def choose_weighted(
-    key: np.uint64,
-    start: int,
-    weights: Array,
-    candidates: Array,
-    count: int,
-    fanout: int,
-    replace: bool,
-    positions: Array,
-    out_weights: Array,
-    used: int,
-) -> int:
-    """Write `fanout` of the first `count` candidates after the first `used` positions; returns how many.
-
-    Candidates have positive weights and draw by their position in the list, which starts at `start`. Estimator weights
-    go to `out_weights`, unless drawn with replacement.
-    """
-    if count == 0:
-        return 0
-    if fanout < 0 or (count <= fanout and not replace):
-        for k in range(count):
-            positions[used + k] = candidates[k]
-            out_weights[used + k] = weights[candidates[k]]
-        return count
-    if replace:
-        _choose_with_repeats(key, weights, candidates, count, positions[used : used + fanout])
-        return fanout
-    _choose_by_priority(
-        key, start, weights, candidates, count, positions[used : used + fanout], out_weights[used : used + fanout]
-    )
-    return fanout
-
-
-@njit(nogil=True, cache=True)
-def _choose_with_repeats(key: np.uint64, weights: Array, candidates: Array, count: int, positions: Array) -> None:
-    sums = np.empty(count, np.float64)
-    total = 0.0
-    for k in range(count):
-        total += weights[candidates[k]]
-        sums[k] = total
-    for j in range(len(positions)):
-        wanted = unit(mix(key + np.uint64(j + 1) * _STEP)) * total
-        low, high = 0, count - 1
-        while low < high:
-            middle = (low + high) // 2
-            if sums[middle] > wanted:
-                high = middle
-            else:
-                low = middle + 1
-        positions[j] = candidates[low]
-
-
-@njit(nogil=True, cache=True)
-def _choose_by_priority(
-    key: np.uint64, start: int, weights: Array, candidates: Array, count: int, positions: Array, out_weights: Array
-) -> None:
-    """The k largest priorities; the heap holds one more, whose root is the threshold."""
-    size = len(positions) + 1
-    heap, items = np.full(size, -1.0), np.empty(size, np.int64)
-    for k in range(count):
-        position = candidates[k]
-        weight, lot = weights[position], 1.0 - unit(mix(key + np.uint64(position - start + 1) * _STEP))
-        if weight <= heap[0] * lot:
-            continue
-        hole, priority = 0, weight / lot
-        while True:
-            child = 2 * hole + 1
-            if child + 1 < size and heap[child + 1] < heap[child]:
-                child += 1
-            if child >= size or heap[child] >= priority:
-                break
-            heap[hole], items[hole] = heap[child], items[child]
-            hole = child
-        heap[hole], items[hole] = priority, position
-    for k in range(1, size):
-        positions[k - 1] = items[k]
-        out_weights[k - 1] = max(float(weights[items[k]]), heap[0])
-
-
 # Draws from lists of which only some edges may be drawn: those with a weight, in time, and not excluded.
 #
 # A list to which a condition applies is passed once to collect its candidates, and the draw is made among these.
@@ -314,9 +186,13 @@ class Conditions(NamedTuple):
     """What an edge needs to be drawn; an empty array is no condition.
 
     A positive weight; a time of its own, or of its source, that is not later than the row's limit; not to be excluded.
+    `sums` are those of all lists' weights, `running` their masses (`weighted_draws.running_masses`) where they decide
+    draws.
     """
 
     weights: Array = np.empty(0, np.float32)
+    sums: Array = np.empty(0, np.float32)
+    running: Array = np.empty(0, np.int64)
     edge_times: Array = np.empty(0, np.int64)
     vertex_times: Array = np.empty(0, np.int64)
     limits: Array = np.empty(0, np.int64)
@@ -343,7 +219,7 @@ def draw_admissible(
     `trees[row]`, where given, makes rows of one vertex draw independently. `out_weights` has the size of `positions`
     where estimator weights are written: with weights, and without replacement.
     """
-    weights = conditions.weights
+    weights, scratch = conditions.weights, scratch_for(fanout)
     candidates = np.empty(0, np.int64)
     out_indptr[0] = 0
     for row in range(len(vertices)):
@@ -351,16 +227,41 @@ def draw_admissible(
         row_key = mix(key ^ np.uint64(v if original.shape[0] == 0 else original[v]))
         if len(trees):
             row_key = mix(row_key ^ (np.uint64(trees[row] + 1) * _STEP))
-        candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
+        degree = indptr[v + 1] - indptr[v]
+        if len(weights) and 0 < fanout < degree and _is_free(v, conditions):
+            # Every edge with a weight may be drawn: candidates need not be collected.
+            if degree > SUMMED * fanout and fanout <= FEW:
+                chosen = choose_by_sums(
+                    row_key, indptr[v], indptr[v + 1], weights, conditions.sums[v], conditions.running, fanout,
+                    replace, positions, out_weights, used, scratch,
+                )  # fmt: skip
+                out_indptr[row + 1] = used + chosen
+                continue
+            if not replace and choose_by_priority(
+                row_key, indptr[v], weights, candidates[:0], degree, fanout, positions, out_weights, used, scratch
+            ):
+                out_indptr[row + 1] = used + fanout
+                continue
+        candidates = _with_room(candidates, degree)
         count = _collect(indptr, indices, v, row, conditions, candidates)
         if len(weights):
             chosen = choose_weighted(
-                row_key, indptr[v], weights, candidates, count, fanout, replace, positions, out_weights, used
-            )
+                row_key, indptr[v], weights, conditions.sums[v], candidates, count, fanout, replace, positions,
+                out_weights, used, scratch,
+            )  # fmt: skip
         else:
             chosen = _choose_among(row_key, candidates, count, fanout, replace, positions, used)
         out_indptr[row + 1] = used + chosen
     return int(out_indptr[len(vertices)])
+
+
+@njit(nogil=True, cache=True)
+def _is_free(v: int, conditions: Conditions) -> bool:
+    """Whether neither time nor an exclusion keeps an edge of v from being drawn."""
+    if not len(conditions.running) or len(conditions.limits):
+        return False
+    first, last = find_excluded(conditions.exclusion.destinations, conditions.exclusion.offsets, v)
+    return bool(first == last)
 
 
 @njit(nogil=True, cache=True, writes=("out_indptr", "positions"))
@@ -428,17 +329,18 @@ def total_admissible(
         v = vertices[row]
         candidates = _with_room(candidates, indptr[v + 1] - indptr[v])
         count = _collect(indptr, indices, v, row, conditions, candidates)
-        total = 0.0 if len(weights) else float(count)
+        totals[row] = count
         if len(weights):
+            scale, total = mass_scale(conditions.sums[v]), 0
             for k in range(count):
-                total += weights[candidates[k]]
-        totals[row] = total
+                total += mass(weights[candidates[k]], scale)
+            totals[row] = float(total) / scale
 
 
 @njit(nogil=True, cache=True)
 def _collect(indptr: Array, indices: Array, v: int, row: int, conditions: Conditions, candidates: Array) -> int:
     """Write the positions of v's admissible edges; returns how many."""
-    weights, edge_times, vertex_times, limits, (_, destinations, offsets, excluded) = conditions
+    weights, _, _, edge_times, vertex_times, limits, (_, destinations, offsets, excluded) = conditions
     weighted, by_edge, by_vertex = len(weights) > 0, len(edge_times) > 0, len(vertex_times) > 0
     count = 0
     for position in range(indptr[v], indptr[v + 1]):

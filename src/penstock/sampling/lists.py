@@ -27,11 +27,11 @@ from penstock.sampling.draws import (
     redraw_excluded,
     total_admissible,
     total_whole,
-    weights_of,
 )
 from penstock.sampling.exclusion import NOTHING, Exclusion, rows_excluded
 from penstock.sampling.relabel import PerThread, Rows
 from penstock.sampling.temporal import Clock
+from penstock.sampling.weighted_draws import running_masses, weights_of
 
 NO_LIMITS = np.empty(0, np.int64)
 """The limits of readers that are not bound by time."""
@@ -127,7 +127,10 @@ class Lists:
         self._conditions, self._sums = Conditions(), np.empty(0, np.float32)
         if weight is not None:
             weights, self._sums = weights_of(edges, weight, where)
-            self._conditions = self._conditions._replace(weights=weights)
+            self._conditions = self._conditions._replace(weights=weights, sums=self._sums)
+            if not self.uniform and clock is None:
+                running = running_masses(self._indptr, weights, self._sums)
+                self._conditions = self._conditions._replace(running=running)
         if clock is not None:
             self._conditions = self._conditions._replace(**clock._asdict())
         self._timed = clock is not None
