@@ -1,8 +1,9 @@
 """How fast are models of several node types with learned embeddings on a GPU, and where does their time go?
 
 Trains each model for some epochs and prints batches per second of the median epoch; with --profile also the kernels of
-a drawn and a learned batch. The graph is one as `penstock data make synthetic-mag` makes.
-Run: python benchmarks/gpu_typed.py --graph FOLDER [--models rgcn hgt] [--epochs 4] [--profile]
+a drawn and a learned batch. The graph is one as `penstock data make synthetic-mag` makes. With --links RELATION its
+edges are predicted instead, 1,024 with a negative each in a batch: some batches drawn by the host, and by the device.
+Run: python benchmarks/gpu_typed.py --graph FOLDER [--models rgcn hgt] [--epochs 4] [--links RELATION] [--profile]
 """
 
 import argparse
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--embedding", type=int, default=128)
+    parser.add_argument("--links", help="source__relation__destination")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     for model in args.models:
@@ -38,7 +40,12 @@ def main() -> None:
             "fanouts": [25, 20], "batch_size": 1024, "hidden": args.hidden, "embedding": args.embedding, "heads": 4,
             "epochs": args.epochs, "evaluate_every": 0,
         }  # fmt: skip
-        measured(model, fields)
+        if args.links:
+            fields |= {"task": "link-prediction", "edge_type": args.links}
+            timed(f"{model}, links drawn by the host", {**fields, "sample_on": "host"}, 100)
+            timed(f"{model}, links drawn by the device", fields, 1000)
+        else:
+            measured(model, fields)
         if args.profile:
             profiled(model, fields)
 
@@ -56,6 +63,25 @@ def measured(model: str, fields: dict[str, Any]) -> None:
     memory = f"{result['device_peak_mb'] - before:.0f} MB of {result['device_predicted_mb']:.0f} predicted"
     print(f"{model}: {rate:.1f} batches/s, loss {result['train_loss']:.4f}, {memory}, {spent}", flush=True)
     print(*(f"  {sentence}" for sentence in result["placement"]["why"]), sep="\n", flush=True)
+
+
+def timed(what: str, fields: dict[str, Any], batches: int) -> None:
+    """Print the rate of some batches, after half as many."""
+    job, done, began = make_job(fields), 0, 0.0
+    with run_context(job):
+        session = make_session(job)
+        schedule = Schedule(session.task.items, session.task.batch_size, job.seed, 1)
+        pause = min(100, batches // 2)
+        with session.execution.steps(schedule, Position(0, 0), lambda _: pause, lambda *_: None) as steps:
+            for some in steps:
+                done += len(some)
+                if not began and done >= batches // 2:
+                    began, first = time.perf_counter(), done
+                if began and done - first >= batches:
+                    break
+        rate = (done - first) / (time.perf_counter() - began)
+        print(f"{what}: {rate:.1f} batches/s ({session.execution.name})", flush=True)
+        print(*(f"  {sentence}" for sentence in session.execution.placed.why), sep="\n", flush=True)
 
 
 def profiled(model: str, fields: dict[str, Any]) -> None:

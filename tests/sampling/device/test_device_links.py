@@ -239,7 +239,7 @@ class TypedEdges(DrawnEdges):
         from penstock.sampling.device.typed import TypedTopology, drawn_relations, typed_program
 
         counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-        self.program = typed_program(list(graph.edges), fanouts, seeds, counts, replace)
+        self.program = typed_program(graph, fanouts, seeds, replace)
         lists = {kind: self._lists(graph.edges[kind]) for kind in drawn_relations(self.program, graph)}
         self.topology = TypedTopology(lists, counts)
         self.sampler = TypedNeighbourSampler(graph, list(fanouts), replace, totals=True)

@@ -48,7 +48,7 @@ def device_sampler(graph, fanouts, device, node_type="paper", replace=False, **o
         for kind, edges in graph.edges.items()
     }
     counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-    program = typed_program(list(graph.edges), fanouts, VertexSeeds(node_type), counts, replace)
+    program = typed_program(graph, fanouts, VertexSeeds(node_type), replace)
     return DeviceSampler(TypedTopology(lists, counts), program, device, node_type, **options)
 
 
@@ -74,6 +74,7 @@ FANOUTS = {
     "by relation": [{KINDS[0]: 4, KINDS[1]: 2, KINDS[3]: 3}, {KINDS[0]: 2, KINDS[2]: 3, KINDS[3]: 5}, 2],
     "not followed": [{KINDS[1]: 3}, {KINDS[0]: 4, KINDS[1]: 0}],
     "empty": [{KINDS[4]: 3, KINDS[5]: 2}, 2],
+    "whole lists": [{KINDS[0]: -1, KINDS[1]: 40, KINDS[3]: 3}, -1],
 }
 
 
@@ -127,7 +128,7 @@ def test_rooms_of_several_types(device):
     from penstock.sampling.device.typed import typed_program
 
     graph, fanouts = typed_lists(5), [6, 4]
-    program = typed_program(list(graph.edges), fanouts, VertexSeeds("paper"), COUNTS)
+    program = typed_program(graph, fanouts, VertexSeeds("paper"))
     draws = program.draws
     assert {draw.kind for draw in draws if draw.hop == 0} == {kind for kind in KINDS if kind[2] == "paper"}
     assert ("paper", "about", "venue") in {draw.kind for draw in draws if draw.hop == 1}

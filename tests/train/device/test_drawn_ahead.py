@@ -15,7 +15,7 @@ from interpreted_kernels import device_with_free_memory
 from penstock.sampling.device.block import Room
 from penstock.train.device.batch_placement import DrawnAhead
 from penstock.train.loading import batch_loader
-from training_graphs import carrying_graph, community_graph, stage_threads
+from training_graphs import carrying_graph, community_graph, stage_threads, typed_graph
 
 pytestmark = [
     pytest.mark.gpu,
@@ -75,6 +75,25 @@ def test_batches_are_the_hosts(fields, placement):
         assert len(drawn) == len(expected) == len(ours) and len(ours) > 2
         for each, other in zip(drawn, expected, strict=True):
             assert_same(each, other)
+    assert not stage_threads()
+
+
+@pytest.mark.parametrize(
+    "fanouts", [[3, 2], [{"paper__cites__paper": 2}, {"paper__cites__paper": 2, "author__writes__paper": 3}]]
+)
+def test_batches_of_several_types_are_the_hosts(fanouts):
+    graph = typed_graph()
+    fields = {"fanouts": fanouts, "node_type": "paper"}
+    ours, theirs = placed_loader(graph, **fields), host_loader(graph, **fields)
+    for each, other in zip(ours, theirs, strict=True):
+        assert (each.number, each["paper"].batch_size) == (other.number, other["paper"].batch_size)
+        assert set(each.edge_index_dict) == set(other.edge_index_dict)
+        for kind, pairs in other.edge_index_dict.items():
+            assert torch.equal(each.edge_index_dict[kind].cpu(), pairs), kind
+            assert torch.equal(each[kind].e_id.cpu(), other[kind].e_id)
+        for name in graph.nodes:
+            assert torch.equal(each[name].n_id.cpu(), other[name].n_id)
+        assert torch.equal(each["paper"].x.cpu(), other["paper"].x)
     assert not stage_threads()
 
 

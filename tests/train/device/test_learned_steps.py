@@ -163,7 +163,16 @@ TYPED = {
     "gat": {"model": "gat", "heads": 2, "attention_dropout": 0.2, "norm": "layer", "residual": True},
     "hgt": {"model": "hgt", "heads": 2, "attention_dropout": 0.2, "dropout": 0.2, "input_dropout": 0.1},
     "links": {**LINKS, "model": "rgcn", "corrupt": "both", "filtered": True, "batch_size": 60},
-    "links, joint": {**LINKS, "model": "hgt", "heads": 2, "negatives": "joint", "link_loss": "softmax"},
+    # Were destinations alone replaced, the softmax would not depend on their type's bias, and Adam follow its rounding.
+    "links, joint": {
+        **LINKS,
+        "model": "hgt",
+        "heads": 2,
+        "negatives": "joint",
+        "corrupt": "both",
+        "link_loss": "softmax",
+        "batch_size": 60,
+    },
     "links of one type": {**LINKS, "model": "sage", "edge_type": "paper__cites__paper", "batch_size": 60},
     "classes of edges": {"task": "edge-classification", "model": "rgcn", "label": "alike", "epochs": 1},
     "numbers of edges": {"task": "edge-regression", "model": "rgcn", "label": "apart", "epochs": 1, "batch_size": 50},

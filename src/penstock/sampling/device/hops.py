@@ -288,8 +288,8 @@ class ListHop(Hop):
         """Launch what finds where the rows' parts begin, if each takes up to `fanout` entries; negative: all."""
         memory = self.memory
         list_kernels().measure_lists[(blocks(self.rows_room, EDGES),)](
-            memory.topology.indptr, memory.vertices, self.known, self.lengths, self.rows_room,
-            FANOUT=fanout, REPLACE=self.replace, B=EDGES,
+            memory.topology.indptr, memory.vertices, self.known, self.lengths, self.rows_room, *memory.excluded,
+            FANOUT=fanout, REPLACE=self.replace, EXCLUDES=memory.excluded.seeds is not None, B=EDGES,
         )  # fmt: skip
         torch.cumsum(self.lengths[: self.rows_room], 0, out=self.starts[1 : self.rows_room + 1])
 
@@ -312,7 +312,8 @@ class ListedHop(ListHop):
         )
         kernels.fetch_listed[(min(_PROGRAMS, blocks(self.edges_room, EDGES)),)](
             topology.indptr, topology.indices, memory.vertices, self.starts, self.key, self.chosen, self.positions,
-            self.targets, memory.place, self.rows_room, self.edges_room, FANOUT=self.fanout, REPLACE=self.replace,
+            self.targets, memory.place, self.rows_room, self.edges_room, *memory.excluded, FANOUT=self.fanout,
+            REPLACE=self.replace, EXCLUDES=memory.excluded.seeds is not None,
             KEEPS_POSITIONS=memory.keeps_positions, KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered,
             DEPTH=self.depth, B=EDGES,
         )  # fmt: skip

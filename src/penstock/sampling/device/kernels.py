@@ -97,7 +97,7 @@ def count_and_look_up(
             v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
             degree = tl.load(indptr + v + 1, mask=held, other=0) - tl.load(indptr + v, mask=held, other=0)
             if EXCLUDES:
-                degree -= _excluded(rows, bounds, behind, seeds)[2]
+                degree -= excluded(rows, bounds, behind, seeds)[2]
             tl.store(sums + program, tl.sum(_drawn(degree, FANOUT, REPLACE), axis=0))
     if LOOKS_UP:  # noqa: SIM102
         if program >= count_programs:
@@ -114,7 +114,7 @@ def count_and_look_up(
 
 
 @triton.jit
-def _excluded(rows, bounds, behind, seeds):
+def excluded(rows, bounds, behind, seeds):
     """The entries of each row's excluded edges (`links.DeviceExclusion`): the first, that behind the last, and how many
     edges they leave out.
     """
@@ -125,7 +125,7 @@ def _excluded(rows, bounds, behind, seeds):
 
 
 @triton.jit
-def _skip_excluded(chosen, first, last, starts, behind, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def skip_excluded(chosen, first, last, starts, behind, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Positions in the lists of those chosen among the edges that may be drawn.
 
     An entry that leaves out edges at or before a position moves it on by their number. Entries ascend.
@@ -193,7 +193,7 @@ def draw(
     first = tl.load(indptr + v, mask=held, other=0)
     degree = tl.load(indptr + v + 1, mask=held, other=0) - first
     if EXCLUDES:
-        first_entry, last_entry, left_out = _excluded(rows, bounds, behind, seeds)
+        first_entry, last_entry, left_out = excluded(rows, bounds, behind, seeds)
         degree -= left_out
     count = _drawn(degree, FANOUT, REPLACE)
     before = _sum_before(sums, program, BLOCKS)
@@ -209,7 +209,7 @@ def draw(
     column = tl.arange(0, COLUMNS)
     chosen = _choose(mix(tl.load(key).to(tl.uint64) ^ v.to(tl.uint64)), degree, column, FANOUT, COLUMNS, REPLACE, ROWS)
     if EXCLUDES:
-        chosen = _skip_excluded(chosen, first_entry, last_entry, starts, behind, ROWS, COLUMNS)
+        chosen = skip_excluded(chosen, first_entry, last_entry, starts, behind, ROWS, COLUMNS)
     out = (stop - count)[:, None] + column[None, :]
     real = (column[None, :] < count[:, None]) & (out < edges_room)
     position = first[:, None] + chosen
@@ -429,7 +429,7 @@ def list_lengths(
     v = tl.load(vertices + rows, mask=held, other=0).to(tl.int64)
     length = tl.load(indptr + v + 1, mask=held, other=0) - tl.load(indptr + v, mask=held, other=0)
     if EXCLUDES:
-        length -= _excluded(rows, bounds, behind, seeds)[2]
+        length -= excluded(rows, bounds, behind, seeds)[2]
     tl.store(totals + rows, length.to(tl.float32), mask=rows < room)
 
 

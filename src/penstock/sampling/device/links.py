@@ -271,7 +271,8 @@ class EdgeSeeds(Beginning):
 
     def _lists(self) -> tuple[Any, ...]:
         """What true edges are looked up in, and the number of vertices that can be sources."""
-        batcher, kept_out, lists = self._edges.batcher, self._memory.tables["kept_out"], (None, None)
+        batcher, kept_out = self._edges.batcher, self._memory.tables["kept_out"]
+        lists: tuple[Tensor | None, Tensor | None] = None, None
         if self._edges.filtered:
             topology = self._memory.topology.along(batcher.edge_type)
             assert topology is not None

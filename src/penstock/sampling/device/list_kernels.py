@@ -8,7 +8,7 @@ where each row's part begins; a search finds the row of an entry. Rules are func
 import triton
 import triton.language as tl
 
-from penstock.sampling.device.kernels import UNNUMBERED, mix
+from penstock.sampling.device.kernels import UNNUMBERED, excluded, mix, skip_excluded
 from penstock.sampling.draws import PERMUTED as _PERMUTED
 
 PERMUTED = tl.constexpr(_PERMUTED)
@@ -63,13 +63,18 @@ def row_of(starts, e, rows, DEPTH: tl.constexpr):
 
 @triton.jit
 def measure_lists(
-    indptr, vertices, known, lengths, rows_room, FANOUT: tl.constexpr, REPLACE: tl.constexpr, B: tl.constexpr
-):
-    """How many entries of its list each row takes: all if FANOUT is negative; none where there is no row."""
+    indptr, vertices, known, lengths, rows_room, bounds, starts, behind, seeds, FANOUT: tl.constexpr,
+    REPLACE: tl.constexpr, EXCLUDES: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """How many entries of its list each row takes: all that are not excluded if FANOUT is negative; none where there is
+    no row.
+    """
     row = tl.program_id(0) * B + tl.arange(0, B)
     held = row < tl.load(known)
     v = tl.load(vertices + row, mask=held, other=0).to(tl.int64)
     length = tl.load(indptr + v + 1, mask=held, other=0) - tl.load(indptr + v, mask=held, other=0)
+    if EXCLUDES:
+        length -= excluded(row, bounds, behind, seeds)[2]
     if FANOUT >= 0:
         if REPLACE:
             length = tl.where(length > 0, FANOUT, 0)
@@ -103,8 +108,13 @@ def fetch_listed(
     place,
     rows_room,
     edges_room,
+    bounds,
+    excluded_starts,
+    behind,
+    seeds,
     FANOUT: tl.constexpr,
     REPLACE: tl.constexpr,
+    EXCLUDES: tl.constexpr,
     KEEPS_POSITIONS: tl.constexpr,
     KEEPS_TARGETS: tl.constexpr,
     NUMBERS: tl.constexpr,
@@ -123,6 +133,9 @@ def fetch_listed(
         v = tl.load(vertices + row, mask=held, other=0).to(tl.int64)
         first = tl.load(indptr + v, mask=held, other=0)
         length = tl.load(indptr + v + 1, mask=held, other=0) - first
+        if EXCLUDES:
+            first_entry, last_entry, left_out = excluded(row, bounds, behind, seeds)
+            length -= left_out
         place_in_list = e - tl.load(starts + row, mask=held, other=0)
         if FANOUT >= 0:
             row_key = mix(tl.load(key).to(tl.uint64) ^ v.to(tl.uint64))
@@ -135,6 +148,9 @@ def fetch_listed(
                 drawn = permuted(row_key, place_in_list, length, long)
                 taken = selected(row_key, place_in_list, length, some, FANOUT)
                 place_in_list = tl.where(long, drawn, tl.where(some, taken, place_in_list))
+        if EXCLUDES:
+            skipped = skip_excluded(place_in_list[:, None], first_entry, last_entry, excluded_starts, behind, B, 1)
+            place_in_list = tl.reshape(skipped, (B,))
         position = first + place_in_list
         source = tl.load(list_entries + position, mask=held, other=0)
         tl.store(sources + e, source, mask=held)

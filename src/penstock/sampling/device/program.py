@@ -38,9 +38,6 @@ from penstock.sampling.neighbours import check_fanouts
 class HopRule(Protocol):
     """How the rows of one hop choose neighbours."""
 
-    can_exclude: ClassVar[bool] = False
-    """Whether it leaves out the edges that a batch excludes (`BatchMemory.excluded`)."""
-
     @property
     def longest(self) -> int | None:
         """A bound on what a row chooses; None: the length of its list."""
@@ -56,8 +53,6 @@ class HopRule(Protocol):
 @dataclass(frozen=True)
 class UniformRule(HopRule):
     """Each row draws `fanout` neighbours, all equally likely."""
-
-    can_exclude: ClassVar[bool] = True
 
     fanout: int
     replace: bool = False

@@ -9,7 +9,7 @@ import torch
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
-from penstock.sampling.block import BatchKey, Block, MiniBatch
+from penstock.sampling.block import BatchKey, MiniBatch
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import Topology
@@ -71,7 +71,7 @@ class DeviceSampler:
                 # The batch was cut short: draw it again with more room, from a cleared table.
                 room, state.slot = room.enlarged(sizes, largest), None
                 epoch.cursor.zero_()
-            blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
+            blocks = slot.copied_blocks(len(seeds), sizes)
             # Tensors, where batches of the host have arrays.
             vertices: dict[str, Any] = slot.copied_vertices(self.node_type, len(seeds), sizes)
         if program.finds_seeds:

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, list_kernels
-from penstock.sampling.device.program import DeviceProgram
+from penstock.sampling.device.program import Beginning, DeviceProgram
 from penstock.traced import is_traced, launches
 
 
@@ -50,7 +51,8 @@ class Slot:
     def _make_hops(self, program: Any, totals: bool) -> None:
         """Set the batch's vertices, their numbers, the stage that begins it, its hops and its lists' lengths."""
         memory = self._memory
-        self.vertices, self.known, self.beginning = memory.vertices, memory.known, program.begin(memory)
+        self.vertices, self.known = memory.vertices, memory.known
+        self.beginning: Beginning = program.begin(memory)
         memory.excluded = next(iter(self.beginning.excluded.values()), memory.excluded)
         self._hops: list[Hop] = [rule.make(memory, hop) for hop, rule in enumerate(program.rules, program.stages)]
         self.totals = memory.empty(self.room.rows[-1], torch.float32) if totals else None
@@ -115,9 +117,9 @@ class Slot:
         """The first layer's lists, where the host has drawn them."""
         raise NotImplementedError("the device has drawn the batch")
 
-    def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[DeviceBlock]:
+    def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[Block]:
         """Copies of the batch's blocks, cut to their sizes. `sizes` are the device's counts (`needed`)."""
-        return self.program.blocks(self._hops, [seeds, *sizes[1::2]], sizes[::2], self.totals, True)
+        return [*self.program.blocks(self._hops, [seeds, *sizes[1::2]], sizes[::2], self.totals, True)]
 
     def merge(self, merged: Tensor, counts: Tensor) -> None:
         """Write the edges of all hops as pairs, each vertex's list once (`nn.adapter.merged_edges`), into `merged`,
@@ -134,9 +136,13 @@ class Slot:
             )  # fmt: skip
 
     def new_list_starts(self) -> list[Tensor]:
-        """For every hop but the first, where in its block the lists begin of vertices for which the hop before has not
-        drawn; int32 on the device.
+        """For every hop, where in its block the lists begin of vertices for which the hop before has not drawn; int32
+        on the device.
         """
-        return [
-            hop.indptr.index_select(0, self.known[number : number + 1]) for number, hop in enumerate(self._hops[1:])
-        ]
+        first, *others = self._hops
+        behind = [hop.indptr.index_select(0, self.known[number : number + 1]) for number, hop in enumerate(others)]
+        return [first.indptr[:1], *behind]
+
+    def with_new_rows(self, blocks: list[Block]) -> list[tuple[Block | None, int]]:
+        """The copied block of each hop, and how many of its rows the hop before has drawn for."""
+        return list(zip(blocks[::-1], [0, *(block.num_dst for block in blocks[:0:-1])], strict=True))

@@ -15,7 +15,7 @@ from penstock.graph.arrays import Array
 from penstock.sampling.block import MiniBatch
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.epoch import DeviceEpoch
-from penstock.sampling.device.hops import EDGES, BatchMemory, FilterHop, Hop, blocks, list_kernels, power
+from penstock.sampling.device.hops import EDGES, BatchMemory, Excluded, FilterHop, Hop, blocks, list_kernels, power
 from penstock.sampling.device.program import Beginning, DeviceProgram, FilterRule
 
 
@@ -182,12 +182,15 @@ class Members(Visits):
         lengths, ends = memory.empty(rows, torch.int64), memory.empty(rows + 1, torch.int64)
         bounds = memory.empty(rows + 1)
         grid, depth = (blocks(rows + 1, EDGES),), (rows + 1).bit_length()
-        kernels.measure_lists[grid](starts, items, memory.known, lengths, rows, FANOUT=-1, REPLACE=False, B=EDGES)
+        kernels.measure_lists[grid](
+            starts, items, memory.known, lengths, rows, *Excluded(), FANOUT=-1, REPLACE=False, EXCLUDES=False, B=EDGES
+        )
         torch.cumsum(lengths, 0, out=ends[1:])
         kernels.bound_lists[grid](ends, bounds, memory.edge_counts, memory.needed, rows, room, B=EDGES)
         kernels.fetch_listed[(blocks(room, EDGES),)](
-            starts, members, items, ends, memory.keys, visited, visited, None, memory.place, rows, room, FANOUT=-1,
-            REPLACE=False, KEEPS_POSITIONS=False, KEEPS_TARGETS=False, NUMBERS=False, DEPTH=depth, B=EDGES,
+            starts, members, items, ends, memory.keys, visited, visited, None, memory.place, rows, room, *Excluded(),
+            FANOUT=-1, REPLACE=False, EXCLUDES=False, KEEPS_POSITIONS=False, KEEPS_TARGETS=False, NUMBERS=False,
+            DEPTH=depth, B=EDGES,
         )  # fmt: skip
 
 

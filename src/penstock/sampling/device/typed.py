@@ -18,7 +18,7 @@ from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
 from penstock.sampling.device.hops import EDGES, BatchMemory, Excluded, Topology, blocks, hop_kernels
-from penstock.sampling.device.program import DeviceProgram, HopRule, Seeds, uniform_rules
+from penstock.sampling.device.program import DeviceProgram, Seeds, uniform_rules
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.relations import Fanout, fanouts_by_relation
 
@@ -82,6 +82,8 @@ class TypedProgram(DeviceProgram):
     draws: tuple[RelationDraw, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of vertices of every type."""
+    entries: Mapping[EdgeType, int] = field(default_factory=dict)
+    """The number of edges of every relation."""
 
     @property
     def purposes(self) -> list[str]:
@@ -95,7 +97,7 @@ class TypedProgram(DeviceProgram):
             source, _, target = draw.kind
             if draw.hop != hop:
                 before, hop = dict(known), draw.hop
-            edges.append(rule.most(before[target], entries))
+            edges.append(rule.most(before[target], self.entries[draw.kind]))
             known[source] = min(self.counts[source], known.get(source, 0) + edges[-1])
             rows.append(known[source])
         return Room(tuple(rows), tuple(edges), (*begun.types, *(draw.kind[0] for draw in self.draws)))
@@ -121,16 +123,14 @@ class TypedProgram(DeviceProgram):
 
 
 def typed_program(
-    edge_types: Sequence[EdgeType],
-    fanouts: Sequence[Fanout],
-    seeds: Seeds,
-    counts: Mapping[str, int],
-    with_replacement: bool = False,
+    graph: Graph, fanouts: Sequence[Fanout], seeds: Seeds, with_replacement: bool = False
 ) -> TypedProgram:
     """The program of uniform draws from some seeds."""
-    draws = tuple(relation_draws(edge_types, fanouts, seeds.types))
-    rules: tuple[HopRule, ...] = uniform_rules([draw.fanout for draw in draws], with_replacement)
-    return TypedProgram(rules, draws, counts, seeds=seeds)
+    draws = tuple(relation_draws(list(graph.edges), fanouts, seeds.types))
+    rules = uniform_rules([draw.fanout for draw in draws], with_replacement)
+    counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+    entries = {kind: edges.count for kind, edges in graph.edges.items()}
+    return TypedProgram(rules, draws, counts, entries, seeds=seeds)
 
 
 class RelationMemory(BatchMemory):
@@ -176,10 +176,11 @@ class TypedSlot(Slot):
         ]
         self.beginning = program.seeds.begin(begun)
         cells = {name: cell for cell, name in enumerate(types) if name}
-        self._hops = []
+        self._hops, self._begun = [], list[dict[str, int]]()
+        """The draws, and before each hop the cell of each type's number of rows."""
         for number, (draw, rule) in enumerate(zip(self._draws, program.rules, strict=True)):
             if not number or draw.hop != self._draws[number - 1].hop:
-                at_start = dict(cells)
+                self._begun.append(at_start := dict(cells))
             source, _, target = draw.kind
             rows = self._rows[draw.hop][target], self._rows[draw.hop + 1][source]
             stage = program.stages + number
@@ -222,12 +223,27 @@ class TypedSlot(Slot):
         """The batch's blocks with all their room, outermost first. The next draw overwrites them."""
         return self._by_hop(self._rows, self.room.edges, False)
 
-    def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[Block]:  # type: ignore[override]
+    def copied_blocks(self, seeds: int, sizes: Sequence[int]) -> list[Block]:
         """Copies of the batch's blocks, cut to their sizes, without relations that have no edges. `sizes` are the
         device's counts (`needed`).
         """
         drawn = replace(self.room, rows=(seeds, *sizes[1::2]), edges=tuple(sizes[::2]))
         return self._by_hop(self.program.rows_by_hop(drawn), drawn.edges, True)
+
+    def new_list_starts(self) -> list[Tensor]:
+        """For every draw, where in its lists those begin of vertices that had no rows when the hop before began."""
+        known, found = self._memory.known, list[Tensor]()
+        for (hop, kind, _), drawn in zip(self._draws, self._hops, strict=True):
+            cell = self._begun[hop - 1].get(kind[2], -1) if hop else -1
+            found.append(drawn.indptr.index_select(0, known[cell:][:1]))
+        return found
+
+    def with_new_rows(self, blocks: list[Block]) -> list[tuple[Block | None, int]]:
+        found = list[tuple[Block | None, int]]()
+        for hop, kind, _ in self._draws:
+            known = blocks[-hop].dst_counts[kind[2]] if hop else 0
+            found.append((blocks[-1 - hop].relations.get(kind), known))
+        return found
 
     def copied_vertices(self, node_type: str, seeds: int, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Copies of the batch's vertices by type, cut to their numbers; types that were not reached have none."""

@@ -20,13 +20,12 @@ from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.plan.residence import Place
 from penstock.progress import SILENT, Progress
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import MERGED, DeviceBlock, Room, bounds_key
+from penstock.sampling.device.block import MERGED, Room, bounds_key
 from penstock.sampling.device.epoch import NEVER, DeviceEpoch
 from penstock.sampling.device.hops import Tables
 from penstock.sampling.device.sampler import check_count
-from penstock.sampling.device.slot import Slot
 from penstock.sampling.device.streams import rest
-from penstock.sampling.device.typed import TypedTopology
+from penstock.sampling.device.typed import TypedSlot, TypedTopology, new_slot
 from penstock.sampling.lists import check_seeds
 from penstock.store.device.moments import Moment
 from penstock.train.compute_device import device_memory_of
@@ -85,11 +84,11 @@ class DrawnAhead:
         slot, planned = self._begun.popleft()
         seeds, sizes = self._seeds(planned), self._sizes(slot)
         with self._lane.entered():
-            blocks: list[Block] = [*slot.copied_blocks(len(seeds), sizes)]
-            # A tensor, where batches of the host have an array.
-            vertices: Any = slot.copied_vertices(sizes)
-            batch = MiniBatch({self._node_type: seeds}, {self._node_type: vertices}, blocks, key=planned.key)
-            if self._merging.is_set():
+            blocks = slot.copied_blocks(len(seeds), sizes)
+            # Tensors, where batches of the host have arrays.
+            vertices: Any = slot.slot.copied_vertices(self._node_type, len(seeds), sizes.needed)
+            batch = MiniBatch({self._node_type: seeds}, vertices, blocks, key=planned.key)
+            if self._merging.is_set() and slot.merges:
                 batch.merged = blocks[0].derived[MERGED] = slot.copied_edges(sizes)
         self._free.append(slot)
         if self._lane.stream is not None:
@@ -117,7 +116,8 @@ class DrawnAhead:
         return slot.sizes() if self._expected is None else self._expected
 
     def _seeds(self, planned: Planned) -> Array:
-        return check_seeds(planned.seeds, self._placed.topology.count, self._node_type, np.dtype(np.int32))
+        count = self._placed.topology.count_of(self._node_type)
+        return check_seeds(planned.seeds, count, self._node_type, np.dtype(np.int32))
 
     def _begin_again(self, needed: list[int]) -> None:
         """Draw again with more room a batch that lacked it, and the batches begun after it, which shared its table of
@@ -147,7 +147,9 @@ class _AheadSlot:
         device, hops, self._purposes = placed.device, placed.program.hops, placed.program.purposes
         keys = len(self._purposes)
         given = placed.topology, placed.program, room, device, keys, placed.totals, placed.names_edges
-        self._slot = Slot(*given, tables=tables)
+        self.slot = new_slot(*given, tables=tables)
+        self.merges = not isinstance(self.slot, TypedSlot)
+        """Whether the draw also makes one list of all hops' edges; those of several relations are merged later."""
         pinned = device.type == "cuda"
         # Keys, the number of seeds, and the seeds, which are half as wide: one copy brings all.
         words = keys + 1 + (batch_size + 1) // 2
@@ -157,10 +159,10 @@ class _AheadSlot:
         self._epoch.keys = self._given[:keys].view(1, keys)
         self._epoch.counts = self._given[keys : keys + 1].view(torch.int32)
         self._epoch.order = self._given[keys + 1 :].view(torch.int32)
-        self._merged = torch.zeros((2, sum(room.edges)), dtype=torch.int64, device=device)
+        self._merged = torch.zeros((2, sum(room.edges) if self.merges else 0), dtype=torch.int64, device=device)
         self._pairs = torch.zeros(hops + 1, dtype=torch.int32, device=device)
-        self._counted = torch.zeros(3 * hops - 1, dtype=torch.int32, device=device)
-        self._counted_here = torch.zeros(3 * hops - 1, dtype=torch.int32, pin_memory=pinned)
+        self._counted = torch.zeros(3 * hops, dtype=torch.int32, device=device)
+        self._counted_here = torch.zeros(3 * hops, dtype=torch.int32, pin_memory=pinned)
         self._hops, self._lane, self._drawn = hops, lane, Moment(device)
         runner = runner_for(device)
         runner.warm_up(self._launch, 1)
@@ -181,19 +183,15 @@ class _AheadSlot:
         """How large the batch is; waits until it is drawn."""
         self._drawn.settle()
         counted: list[int] = self._counted_here.tolist()
-        return DrawnSizes(counted[: 2 * self._hops], [0, *counted[2 * self._hops :]])
+        return DrawnSizes(counted[: 2 * self._hops], counted[2 * self._hops :])
 
-    def copied_blocks(self, seeds: int, sizes: "DrawnSizes") -> list[DeviceBlock]:
+    def copied_blocks(self, seeds: int, sizes: "DrawnSizes") -> list[Block]:
         """The batch's blocks in memory of their own, with the bounds of the lists that the hop before does not have."""
-        blocks, known = self._slot.copied_blocks(seeds, sizes.needed), 0
-        for block, bounds in zip(reversed(blocks), sizes.bounds(), strict=True):
-            block.derived[bounds_key(known)] = bounds
-            known = block.num_dst
+        blocks = self.slot.copied_blocks(seeds, sizes.needed)
+        for (block, known), bounds in zip(self.slot.with_new_rows(blocks), sizes.bounds(), strict=True):
+            if block is not None:
+                block.derived[bounds_key(known)] = bounds
         return blocks
-
-    def copied_vertices(self, sizes: "DrawnSizes") -> Tensor:
-        """The batch's vertices in memory of their own."""
-        return self._slot.vertices[: sizes.needed[-1]].clone()
 
     def copied_edges(self, sizes: "DrawnSizes") -> Tensor:
         """The batch's edges as one list, in memory of its own."""
@@ -201,11 +199,12 @@ class _AheadSlot:
         return self._merged[:, :pairs].clone(memory_format=torch.contiguous_format)
 
     def _launch(self) -> None:
-        epoch, slot = self._epoch, self._slot
+        epoch, slot = self._epoch, self.slot
         epoch.cursor.zero_()
         epoch.failed_at.fill_(NEVER)
         slot.draw(epoch)
-        slot.merge(self._merged, self._pairs)
+        if self.merges:
+            slot.merge(self._merged, self._pairs)
         torch.cat([slot.needed, *slot.new_list_starts()], out=self._counted)
 
 
@@ -227,7 +226,13 @@ def draws_ahead(placed: Placed, job: Job, inputs: Inputs) -> bool:
     carrier = inputs.carrier
     assert isinstance(carrier, DeviceCarrier)
     alone = job.sample_on != "hybrid" and not job.reuse_batches and job.groups == 1 and not carrier.reads_on_host
-    return alone and not isinstance(placed.topology, TypedTopology) and not placed.program.finds_seeds
+    return alone and not placed.program.finds_seeds
+
+
+def steps_draw_ahead(session: Session, placed: Placed) -> bool:
+    """Whether the thread that launches steps one by one launches the draws too; those of several types have threads."""
+    one_type, threads = not isinstance(placed.topology, TypedTopology), session.job.drawing_threads
+    return one_type and threads == 1 and draws_ahead(placed, session.job, session.inputs)
 
 
 def ahead_sampler(session: Session, placed: Placed, expected: DrawnSizes | None = None) -> DrawnAhead:

@@ -35,7 +35,6 @@ from penstock.train.device.memory import (
 from penstock.train.execution.support import (
     CAPTURED,
     DEVICE_SAMPLING,
-    SEVERAL_TYPES,
     Placeable,
     demands_of,
     reasons_against,
@@ -215,17 +214,12 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
 def _drawn_only_captured(session: Placeable, schedule: BatchPlan) -> list[str]:
     """The reasons why a device draws a session's batches for captured steps alone; empty where it draws for all."""
     is_alone = isinstance(session, Session) and isinstance(schedule, Schedule) and not drawn_for_slots(session.job)
-    reasons = reasons_against(DEVICE_SAMPLING, demands_of(session)) if is_alone else []
-    if reasons and not all(rule.can_exclude for rule in device_program(session).rules):
-        return []
-    return reasons
+    return reasons_against(DEVICE_SAMPLING, demands_of(session)) if is_alone else []
 
 
 def _drawn_on_host(session: Placeable) -> list[str]:
     """The reasons to draw batches on the host; an error where the job sets `sample_on: device` all the same."""
     job, on_host = session.job, reasons_against(DEVICE_SAMPLING, demands_of(session))
-    if not session.graph.is_homogeneous and not isinstance(session, Session):
-        on_host = [*on_host, SEVERAL_TYPES]
     _check_drawn_by(job, on_host)
     is_open = job.sample_on == "auto" and job.placed.topology not in ("device", "pinned")
     if session.inputs.edges and is_open and not on_host and isinstance(session, Session):
@@ -442,7 +436,6 @@ def device_program(session: Placeable) -> DeviceProgram:
     if task.facts.about == "edges":
         seeds = DrawnLinks(task.batcher, task.items, task.batch_size)
     if not graph.is_homogeneous:
-        counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-        return typed_program(list(graph.edges), job.fanouts, seeds, counts, job.replace)
+        return typed_program(graph, job.fanouts, seeds, job.replace)
     program = make(job, getattr(task, "sampler", None))
     return replace(program, seeds=seeds) if seeds.stages else program

@@ -9,7 +9,7 @@ from penstock.trace.allocations import UntraceableError
 from penstock.trace.libraries import measure_libraries
 from penstock.traced import FEATURES, TOPOLOGY
 from penstock.train.compute_device import device_memory_of
-from penstock.train.device.batch_placement import ahead_sampler, draws_ahead
+from penstock.train.device.batch_placement import ahead_sampler, steps_draw_ahead
 from penstock.train.device.decision import PlacementDecision, decide, nothing_placed
 from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way_of
 from penstock.train.device.placed import Placed, drawing_on_device
@@ -49,7 +49,7 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
 
 def _draw(session: Session, placed: Placed, schedule: Schedule, progress: Progress) -> None:
     """Have a device draw the batches of launched steps: ahead in the thread that computes, else in threads."""
-    if draws_ahead(placed, session.job, session.inputs) and session.job.drawing_threads == 1:
+    if steps_draw_ahead(session, placed):
         placed.ahead = ahead_sampler(session, placed)
         placed.sample = placed.ahead.sample
         return

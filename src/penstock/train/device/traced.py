@@ -19,7 +19,7 @@ from penstock.trace.allocations import Allocations, traceable
 from penstock.trace.allocators import DevicePeak, device_peak
 from penstock.trace.kernel_rates import kernel_rates
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, memory_for
-from penstock.train.device.batch_placement import DrawnSizes, ahead_sampler, draws_ahead
+from penstock.train.device.batch_placement import DrawnSizes, ahead_sampler, steps_draw_ahead
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.execution import CapturedExecution, DeviceExecution
 from penstock.train.device.memory import Working, can_capture, row_type
@@ -200,7 +200,7 @@ def _drawing(session: Session, placed: Placed, largest: LargestBatch) -> Draw:
     sizes = [min(size, bound) for size, bound in zip(placed.program.sizes(batch), most.sizes, strict=True)]
     (node_type,) = largest.batch.seeds
     samplers = list[DeviceSampler]()
-    if threads == 1 and draws_ahead(placed, session.job, session.inputs):
+    if steps_draw_ahead(session, placed):
         with memory_for(BATCHES):
             starts = [int(block.indptr[first]) for block, first in new_rows(batch.blocks)]
             placed.ahead = ahead_sampler(session, placed, DrawnSizes(sizes, starts))

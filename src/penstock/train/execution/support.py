@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol
 from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS
 from penstock.sampling.device.typed import relation_draws
-from penstock.sampling.draws import SCANNED
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import Job
@@ -206,8 +205,6 @@ def _against_types(support: Support, demands: Demands) -> list[str]:
     draws = relation_draws(list(graph.edges), job.fanouts, seeds)
     if {draw.hop for draw in draws} != set(range(len(job.fanouts))):
         reasons.append(f"a hop has no relation that leads to vertices which {' and '.join(seeds)} have reached")
-    if any(not 0 < draw.fanout <= SCANNED for draw in draws):
-        reasons.append(f"fan-outs beyond {SCANNED} are drawn on the host only")
     if not support.typed_batch_norm and job.norm == "batch":
         reasons.append("batch normalisation of several types needs their numbers of rows on the host")
     return reasons
