@@ -21,7 +21,7 @@ from penstock.cluster.run import start_cluster_run
 from penstock.partition import assignment
 from penstock.train.job import make_job
 assignment.trainer_balance = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
-start_cluster_run(make_job({job!r}), "1x1")
+start_cluster_run(make_job({job!r}), "2x1")
 """
 
 
@@ -43,7 +43,7 @@ def graph(tmp_path_factory):
 
 
 def test_killed_while_the_graph_is_cut(graph, tmp_path):
-    run_on("1x1", graph, tmp_path / "whole")
+    run_on("2x1", graph, tmp_path / "whole")
     job = {**JOB, "graph": str(graph), "run": str(tmp_path / "run")}
     done = run_forked(["python", KILLED.format(job=job)], timeout=120)
     assert done.returncode == -9, done.stderr

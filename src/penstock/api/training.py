@@ -120,6 +120,7 @@ def train(
     *,
     resume: str | os.PathLike[str] | None = None,
     cluster: str | os.PathLike[str] | None = None,
+    gpus: int | None = None,
     plan: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: bool | Progress | None = None,
@@ -136,7 +137,8 @@ def train(
     `graph` is anything `ps.load` recognises, `model` a name, a model of `ps.nn`, or any module with
     `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`. `resume` names a run folder to go on from.
     `cluster` names a cluster file (docs/cluster.md), or says 2x2 for two machines of two workers, all on this host; a
-    graph that is only in memory is cut into the run folder then.
+    graph that is only in memory is cut into the run folder then. `gpus` trains on so many GPUs of this host, with a
+    process for each.
     `plan` names a plan (docs/planning.md), which holds its job and its cluster; `fields` may change what it does not
     depend on.
     A run folder or a plan may name code, such as its `module`: it is run with `trust_module`, or if `module` names it
@@ -156,14 +158,14 @@ def train(
         fields["device"] = str(fields["device"])
     with chosen_progress(progress) as shown:
         if resume is not None:
-            return _resumed(Path(resume), graph, module, [job, cluster], fields, given, shown, trust_module)
+            return _resumed(Path(resume), graph, module, [job, cluster, gpus], fields, given, shown, trust_module)
         if plan is not None:
             _refuse_objects(given, "A plan's run")
-            return _planned(Path(plan), [graph, model, cluster, job], fields, force, shown, trust_module)
+            return _planned(Path(plan), [graph, model, cluster, gpus, job], fields, force, shown, trust_module)
         if isinstance(model, str):
             fields["model"] = model
         internals = {name: fields.pop(name) for name in stopping if name in Internals.model_fields}
-        return _started(graph, module, cluster, job, fields, internals, given, force, shown)
+        return _started(graph, module, cluster, gpus, job, fields, internals, given, force, shown)
 
 
 def _resumed(
@@ -199,6 +201,7 @@ def _started(
     graph: Any,
     module: torch.nn.Module | None,
     cluster: str | os.PathLike[str] | None,
+    gpus: int | None,
     job: Job | None,
     fields: dict[str, Any],
     internals: dict[str, Any],
@@ -211,9 +214,14 @@ def _started(
     if opened is not None:
         fields["graph"] = f"{opened.name}{IN_MEMORY}" if opened.path is None else str(opened.path)
     chosen = changed_job(job, fields, internals=internals)
-    if cluster is None:
+    if cluster is None and gpus is None:
         return _reported(start_run(chosen, opened, module, force, progress, given), progress, opened, module, given)
+    if cluster is not None and gpus is not None:
+        raise PenstockError(
+            "A cluster says how many GPUs each machine has: give cluster or gpus.", code="conflicting-options"
+        )
     # Imported here, so that training on one machine does not load the wire.
+    from penstock.cluster.cluster_file import gpus_of_this_host
     from penstock.cluster.run import start_cluster_run
 
     _refuse_objects(given, "A cluster run")
@@ -223,7 +231,8 @@ def _started(
             ' builds it in a file and pass module="FILE.py:NAME", or name a model of ps.nn.',
             code="unsupported-combination",
         )
-    return _reported(start_cluster_run(chosen, os.fsdecode(cluster), force, progress, opened), progress, opened)
+    where = os.fsdecode(cluster) if cluster is not None else gpus_of_this_host(gpus or 0, chosen.device)
+    return _reported(start_cluster_run(chosen, where, force, progress, opened), progress, opened)
 
 
 def _stopping(early_stop: int | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -28,8 +28,9 @@ def train_command(
     job: Annotated[Path | None, typer.Argument(help="A job file (YAML); flags replace its fields.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="A run folder to go on from.")] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="A cluster file (docs/cluster.md), or 2x2: two machines of two workers here.")
+        str | None, typer.Option(help="A cluster file, or 2x2: two machines of two workers here.")
     ] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs of this host to use, with a process for each.")] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan to carry out (penstock plan).")] = None,
     trust_module: TrustOption = False,
     force: ForceOption = False,
@@ -49,7 +50,7 @@ def train_command(
     Example: penstock train --resume runs/synthetic-arxiv-sage-1
     """
     with shown_progress(as_json, _opening(job, resume, plan, fields)) as progress:
-        run = _trained(job, resume, cluster, plan, force, trust_module, fields, progress)
+        run = _trained(job, resume, cluster, gpus, plan, force, trust_module, fields, progress)
     if as_json:
         print_json({**run.result, "state": run.state, "report": run.page and str(run.page), "notes": progress.notes})
     else:
@@ -72,6 +73,7 @@ def _trained(
     job: Path | None,
     resume: Path | None,
     cluster: str | None,
+    gpus: int | None,
     plan: Path | None,
     force: bool,
     trust_module: bool,
@@ -89,15 +91,15 @@ def _trained(
     with importing(progress, "torch"):
         from penstock.api import train
     if plan is not None:
-        if any(each is not None for each in (job, resume, cluster)):
+        if any(each is not None for each in (job, resume, cluster, gpus)):
             raise PenstockError(
                 "A plan holds its job and its cluster: give --plan alone, with flags such as --epochs.",
                 code="conflicting-options",
             )
         return train(plan=plan, force=force, progress=progress, trust_module=trust_module, **fields)
     if chosen is not None:
-        return train(job=chosen, cluster=cluster, force=force, progress=progress)
-    if job is not None or cluster is not None or set(fields) - {"epochs", "module"}:
+        return train(job=chosen, cluster=cluster, gpus=gpus, force=force, progress=progress)
+    if any(each is not None for each in (job, cluster, gpus)) or set(fields) - {"epochs", "module"}:
         raise PenstockError(
             "A resumed run keeps its job: give --resume, and --epochs to train longer.", code="conflicting-options"
         )

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.cluster.launch import LAUNCHERS
 from penstock.errors import PenstockError
 from penstock.graph.documents import read_yaml, validated
-from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument, Machine
+from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument, Machine
 
 _SHORT = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 
@@ -38,6 +38,27 @@ def _of_this_host(machines: int, workers: int) -> ClusterDocument:
         found.append(Machine(name=f"m{number}", workers=workers, gpus=min(workers, left)))
         left -= found[-1].gpus
     return ClusterDocument(machines=found)
+
+
+def gpus_of_this_host(count: int, device: str) -> ClusterDocument:
+    """This host with a worker for each of so many of its GPUs; all of them open the graph's own folder.
+
+    With device `cpu` there are as many workers, which compute on the host.
+    """
+    import torch
+
+    found = torch.cuda.device_count()
+    if count < 1:
+        raise PenstockError(f"gpus is {count}: give 1 or more.", code="value-out-of-range")
+    if device != "cpu" and count > found:
+        has = f"{found} GPU" + ("" if found == 1 else "s") if found else "no GPU"
+        raise PenstockError(
+            f"{count} GPUs were asked for and this host has {has}: ask for fewer, or have workers share them by"
+            " share_gpus in a cluster file (docs/cluster.md).",
+            code="device-not-found",
+        )
+    machine = Machine(name="m0", workers=count, gpus=min(count, found))
+    return ClusterDocument(machines=[machine], method=UNCUT)
 
 
 def _discovering() -> list[str]:

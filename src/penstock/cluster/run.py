@@ -21,9 +21,9 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.documents import first_problem, validated
 from penstock.graph.files import read_document, write_whole
 from penstock.graph.graph import Graph
-from penstock.hardware.cluster import LAUNCHER_FACTS, ClusterDocument
+from penstock.hardware.cluster import LAUNCHER_FACTS, UNCUT, ClusterDocument
 from penstock.nn.user_module import user_module_location
-from penstock.partition import Cut, Partition, cut, open_partition
+from penstock.partition import Cut, Partition, cut, open_partition, uncut
 from penstock.pipeline.options import PipelineOptions
 from penstock.plan.document import Plan, plan_text, read_plan
 from penstock.processes import polite_interrupt
@@ -83,13 +83,19 @@ PLANNED = ("threads", "device", *PipelineOptions.model_fields)
 
 
 def start_cluster_run(
-    job: Job, cluster_name: str, force: bool = False, progress: Progress = SILENT, graph: Graph | None = None
+    job: Job,
+    cluster: str | ClusterDocument,
+    force: bool = False,
+    progress: Progress = SILENT,
+    graph: Graph | None = None,
 ) -> RunFolder:
     """Train a job on a cluster from its beginning. Processes of a torchrun or srun job that do not control it end here.
 
-    `graph`, if given, is used instead of the job's own and need not be on disk: its parts will be, in the run folder.
+    `cluster` is a document, or what `read_cluster` makes one of. `graph`, if given, is used instead of the job's own
+    and need not be on disk: its parts will be, in the run folder.
     """
-    return _start(job, read_cluster(cluster_name), force, progress, None, graph)
+    document = read_cluster(cluster) if isinstance(cluster, str) else cluster
+    return _start(job, document, force, progress, None, graph)
 
 
 def start_planned_run(
@@ -203,14 +209,18 @@ def _cut(graph: Graph, job: Job, cluster: ClusterDocument, folder: RunFolder, pr
     """One part for each machine, and in it a range of numbers for each worker.
 
     On a single machine with GPUs, workers have the whole graph there if it fits: ranges of least cut, which take METIS
-    minutes to find in a large graph, would save them nothing.
+    minutes to find in a large graph, would save them nothing. One part without ranges is the graph's folder itself.
     """
     parts = len(cluster.machines)
     first = cluster.machines[0]
     on_gpus = first.gpus > 0 and (job.device == "cuda" or (job.device == "auto" and first.workers <= first.gpus))
-    trainers = 1 if parts == 1 and on_gpus else max(machine.workers for machine in cluster.machines)
-    how = Cut(parts, trainers, cluster.method if parts > 1 else "chunk")
-    cut(graph, how, folder.path / PARTS, progress=progress)
+    undivided = parts == 1 and (on_gpus or cluster.method == UNCUT)
+    trainers = 1 if undivided else max(machine.workers for machine in cluster.machines)
+    if parts == trainers == 1 and graph.is_as_stored():
+        uncut(graph, folder.path / PARTS)
+    else:
+        how = Cut(parts, trainers, cluster.method if parts > 1 else "chunk")
+        cut(graph, how, folder.path / PARTS, progress=progress)
     cluster.partition = str((folder.path / PARTS).resolve())
 
 

@@ -77,6 +77,18 @@ def _mapped(file: BinaryIO, path: Path, dtype: str | None, shape: tuple[int, ...
     return np.memmap(file, stored_dtype, "r", offset, stored_shape).view(np.ndarray)
 
 
+def mapped_file(array: Array) -> tuple[object, ...]:
+    """The file that an array is mapped from, and where in it; for other arrays, which equal none of these, their
+    identity. Empty arrays are never mapped: all of one shape are alike.
+    """
+    if not array.size:
+        return array.shape, array.dtype
+    base = array.base
+    if not isinstance(base, np.memmap) or base.mode != "r":
+        return id(array), None
+    return base.filename, array.ctypes.data - base.ctypes.data, array.shape, array.dtype
+
+
 def _named_dtype(path: Path, name: str) -> np.dtype[Any]:
     try:
         return np.dtype(name)

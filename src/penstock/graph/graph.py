@@ -8,10 +8,11 @@ from typing import Any, Self
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.graph.arrays import to_tensor
+from penstock.graph.arrays import mapped_file, to_tensor
 from penstock.graph.data import EdgeSet, GraphData, NodeSet, mask_name, mask_of
 from penstock.graph.folder import read_graph, write_graph
 from penstock.graph.ids import StringIds
+from penstock.graph.schema import DOCUMENT
 
 
 class Graph(GraphData):
@@ -36,6 +37,20 @@ class Graph(GraphData):
         """Write a graph folder and return the graph mapped from it."""
         write_graph(self, Path(path), force)
         return self.open(path)
+
+    def is_as_stored(self) -> bool:
+        """Whether whoever opens the graph's folder finds the same graph: nothing was added, left out or changed in
+        memory.
+        """
+        if self.path is None or not (self.path / DOCUMENT).is_file():
+            return False
+        stored = read_graph(self.path)
+        ours, theirs = (
+            [{key: (each.count, each.categories) for key, each in sets.items()} for sets in (graph.nodes, graph.edges)]
+            for graph in (self, stored)
+        )
+        arrays = [[(name, *mapped_file(array)) for name, array in graph.arrays()] for graph in (self, stored)]
+        return ours == theirs and arrays[0] == arrays[1]
 
     def to_pyg(self) -> Any:
         """As a PyG `Data` (one type of each) or `HeteroData`; arrays are shared where torch allows."""

@@ -81,6 +81,8 @@ class FailureOptions(StrictDocument):
     )
 
 
+UNCUT = "none"
+"""The `method` that does not cut a graph."""
 MOST_REPLICAS = 4
 """The most replicas of one part."""
 FeaturePath = Literal["owner", "replica"]
@@ -124,7 +126,9 @@ class ClusterDocument(StrictDocument):
     partition: str | None = Field(
         default=None, description="a folder with the graph cut into parts; cut at the start if none"
     )
-    method: str = Field(default="metis", description="how it is cut then")
+    method: str = Field(
+        default="metis", description="how it is cut then; none: all workers of one machine open the graph's own folder"
+    )
     launcher: LauncherName = Field(
         default="local",
         description="who starts the tasks: this host, Ray, or torchrun or srun, under which every process of the job"
@@ -175,6 +179,8 @@ class ClusterDocument(StrictDocument):
         if not self.workers:
             raise ValueError("no machine has a worker")
         check_replicas(self.replicas, names)
+        if self.method == UNCUT and len(self.machines) > 1:
+            raise ValueError("method: none leaves the graph whole, which is for one machine; name another method")
         if self.wire_rounding == "stochastic" and self.wire_type == "stored":
             raise ValueError("wire_rounding: stochastic rounds nothing with wire_type: stored; name float16 or int8")
         return self

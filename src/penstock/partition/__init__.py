@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.imports import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.partition.assignment import Assigned, Cut, Metrics, assign, cut, measure
+    from penstock.partition.assignment import Assigned, Cut, Metrics, assign, cut, measure, uncut
     from penstock.partition.folder import Partition, open_partition
     from penstock.partition.owners import Book
     from penstock.partition.stitched import stitch
@@ -27,6 +27,7 @@ __all__ = [
     "measure",
     "open_partition",
     "stitch",
+    "uncut",
 ]
 
 # Looked up on first use: help lists the methods, and waits for no kernels.

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array, ArrayWriter, release_pages
-from penstock.graph.blocks import default_threads
+from penstock.graph.blocks import default_threads, ranges
 from penstock.graph.files import check_target, new_folder, write_new
 from penstock.graph.graph import Graph
 from penstock.graph.hashing import key_of, unit_draws
@@ -210,6 +210,10 @@ class Assigned:
     metrics: Metrics
 
 
+_NUMBERS = 1 << 22
+"""Vertex numbers that are written at a time."""
+
+
 def cut(
     graph: Graph,
     how: Cut,
@@ -228,6 +232,38 @@ def cut(
     assigned = assign(graph, how, threads, progress)
     trainer = assign_trainers(assigned.problem, assigned.assignment, how.trainers)
     return write_partition(assigned, how, trainer, folder, force)
+
+
+def uncut(graph: Graph, folder: Path) -> Partition:
+    """A partition of one part, which is the graph's own folder: its vertices keep their numbers, which are all that is
+    written.
+    """
+    types, offset = {}, 0
+    for name, nodes in graph.nodes.items():
+        types[name] = TypeRanges(count=nodes.count, original_offset=offset, ranges=[[0, nodes.count]])
+        offset += nodes.count
+    document = PartitionDocument(
+        graph=graph.name,
+        origin=graph.origin,
+        method="none",
+        parts=1,
+        trainers=1,
+        seed=0,
+        balance=[],
+        tolerance=1.0,
+        node_types=types,
+        edge_ranges={edge_key(kind): [0, edges.count] for kind, edges in graph.edges.items()},
+        metrics={},
+        trainer_balance={},
+        whole=str(Path(str(graph.path)).resolve()),
+    )
+    with new_folder(folder) as temporary:
+        with ArrayWriter(temporary / "original.npy", np.int64) as originals:
+            for nodes in graph.nodes.values():
+                for start, stop in ranges(nodes.count, _NUMBERS):
+                    originals.append(np.arange(start, stop))
+        write_new(temporary / DOCUMENT, document.model_dump_json(indent=1) + "\n")
+    return _checked(open_partition(folder), SILENT)
 
 
 def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progress = SILENT) -> Assigned:

@@ -60,6 +60,7 @@ class PartitionDocument(StrictDocument):
     )
     metrics: dict[str, Any]
     trainer_balance: dict[str, float] = Field(description="largest trainer's share over its part's mean, worst part")
+    whole: str | None = Field(default=None, description="the folder of a graph that was not cut: the only part")
 
     def book(self) -> Book:
         """The book that maps vertices to owners and local numbers."""
@@ -125,7 +126,10 @@ class Partition:
 
     def has_part(self, index: int) -> bool:
         """Whether a part's folder is on this machine."""
-        return (part_folder(self.path, index) / GRAPH_DOCUMENT).is_file()
+        return (self._folder(index) / GRAPH_DOCUMENT).is_file()
+
+    def _folder(self, index: int) -> Path:
+        return part_folder(self.path, index) if self.document.whole is None else Path(self.document.whole)
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name}: {info.count:,}" for name, info in self.document.node_types.items())
@@ -141,7 +145,7 @@ class Partition:
 
     def part(self, index: int) -> Graph:
         """One part, mapped. Its neighbour lists name vertices by new ID."""
-        graph = Graph.open(part_folder(self.path, index))
+        graph = Graph.open(self._folder(index))
         self._check_part(graph, index)
         if self._facts.trusted:
             graph.trust()
@@ -164,7 +168,9 @@ class Partition:
     def halo(self, index: int, node_type: str | None = None) -> Array:
         """New IDs of the remote vertices that a part's core vertices read, ascending."""
         name = self.book.type_named(node_type)
-        folder = nodes_folder(part_folder(self.path, index), name)
+        if self.document.whole is not None:
+            return np.empty(0, np.int64)
+        folder = nodes_folder(self._folder(index), name)
         halo = open_array(folder / "halo.npy", "int64")
         if not self._facts.trusted:
             facts = Facts(folder, {"halo": halo})
@@ -176,9 +182,9 @@ class Partition:
 
         The caller must know how many there are in all parts together.
         """
-        return open_array(
-            edges_folder(part_folder(self.path, index), edge_type) / f"place.{file_name(name)}.npy", "int64"
-        )
+        if self.document.whole is not None:
+            return np.arange(len(self.part(index).edges[edge_type].held_out[name]))
+        return open_array(edges_folder(self._folder(index), edge_type) / f"place.{file_name(name)}.npy", "int64")
 
     def _check_original(self) -> None:
         """Check that the vertices of each type are a permutation of 0, 1, 2, ...: kernels scatter by them."""
