@@ -19,14 +19,17 @@ import torch
 from cluster_runs import (
     JOB,
     assert_same_losses,
+    at_report_of_epoch,
     cluster_file,
     disturbed_run,
     in_parts,
     losses_of,
     machines,
+    recorded_starts,
     result_of,
     run_on,
 )
+from penstock import train
 from penstock.cluster import run
 from refusals import refused
 from training_graphs import assert_same_state, community_graph, newest_checkpoint, trained, typed_graph
@@ -55,7 +58,7 @@ class OneGpuForAll:
 
     def start(self, setup):
         """Start a task."""
-        own = {"NCCL_HOSTID": setup.task.id, "CUDA_VISIBLE_DEVICES": "0,0"}
+        own = {"NCCL_HOSTID": setup.task.id, "CUDA_VISIBLE_DEVICES": "0,0,0,0"}
         with patch.dict(os.environ, own):
             return self._launcher.start(setup)
 
@@ -128,6 +131,25 @@ def test_a_worker_has_the_graph_on_its_gpu(place, whole, tmp_path, capture):
     assert placement["topology"] == placement["features"] == "device"
     assert any("captured" in sentence for sentence in placement["why"]) == capture
     assert_same_state(newest_checkpoint(hit.path), newest_checkpoint(calm.path))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_gpus_of_one_host_are_as_one(place, whole, tmp_path, count):
+    """The graph's own folder is opened by all; each GPU has all of it, draws its share and captures its steps."""
+    _, graph, _ = place
+    with one_gpu_for_all(), patch("torch.cuda.device_count", lambda: count):
+        calm = train(graph, gpus=count, run=str(tmp_path / "calm"), **{**JOB, **LONG})
+        with recorded_starts() as handles:
+            lost = at_report_of_epoch(3, lambda: os.kill(handles["worker-1"].pid, signal.SIGKILL))
+            with lost:
+                hit = train(graph, gpus=count, run=str(tmp_path / "hit"), **{**JOB, **LONG})
+    assert_same_losses(calm.path, whole("one"), ROUNDING)
+    placement = result_of(calm.path)["placement"]
+    assert placement["topology"] == placement["features"] == "device"
+    assert any("captured" in sentence for sentence in placement["why"])
+    assert [path.name for path in (calm.path / "parts").rglob("*.npy")] == ["original.npy"]
+    assert_same_state(newest_checkpoint(hit.path), newest_checkpoint(calm.path))
+    assert len(result_of(hit.path)["recoveries"]) == 1
 
 
 def test_gpus_of_their_own_are_taken_by_themselves(place, whole, tmp_path, monkeypatch):
