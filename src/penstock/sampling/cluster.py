@@ -137,5 +137,4 @@ CLUSTER = SamplerEntry(
     items_per_batch=lambda options: options.batch_size,
     uses_clusters=True,
     device=lambda options, sampler: sampler.on_device(),
-    on_request=lambda options: True,
 )

@@ -1,5 +1,6 @@
 """What a sampler's entry declares: how it is built and what it supports; and the job's fields for samplers."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, Self
@@ -166,9 +167,9 @@ class SamplerEntry:
     """Whether sampler `explained` has a form that draws as this one does, except for what explanations change."""
     device: 'Callable[["DrawOptions", Any], DeviceProgram] | None' = None
     """`device(options, sampler)`: what a GPU does to draw the batches of the host's sampler. None: it cannot."""
-    on_request: Callable[["DrawOptions"], bool] = lambda options: False
-    """Whether a device draws its batches only where the job sets `sample_on: device`: that has not been shown to be
-    faster, or needs much more memory.
+    device_edges: float = math.inf
+    """The most edges of a graph whose batches a device draws without being asked to (`sample_on: device`), where that
+    needs memory of the host for each of them.
     """
     is_redefined: "Callable[[DrawOptions], bool]" = lambda options: False
     """Whether its draws are other ones since version 3 of draws: jobs of versions before are refused."""

@@ -155,7 +155,6 @@ FASTGCN = SamplerEntry(
     per_layer="fanouts",
     joint=True,
     device=_fastgcn_on_device,
-    on_request=lambda options: True,
     is_redefined=lambda options: True,
 )
 
@@ -213,7 +212,6 @@ LADIES = SamplerEntry(
     per_layer="fanouts",
     joint=True,
     device=_ladies_on_device,
-    on_request=lambda options: True,
     is_redefined=lambda options: True,
 )
 

@@ -536,7 +536,7 @@ def _entry(kind: str) -> SamplerEntry:
         shuffles=False,
         device=lambda options, sampler: sampler.on_device(),
         # A device reads a table of all edges' weights, which takes the host several gigabytes for 100 M edges.
-        on_request=lambda options: True,
+        device_edges=100_000_000,
         is_redefined=lambda options: kind == "edge",
     )
 

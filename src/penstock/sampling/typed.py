@@ -322,7 +322,6 @@ NEIGHBOUR = SamplerEntry(
     scales=True,
     has_explained_form=True,
     device=_on_device,
-    on_request=lambda options: any(not 0 < most <= SCANNED for hop in options.fanouts for most in _numbers(hop)),
     is_redefined=lambda options: (
         options.weight is not None or any(most > SCANNED for hop in options.fanouts for most in _numbers(hop))
     ),

@@ -95,9 +95,9 @@ def decide_sample_threads(session: Session) -> None:
     number of threads: only time and the host's memory depend on it.
     """
     job = session.job
-    if job.sample_threads or not needs_placement(job.sampler) or not layers_of(job):
+    if job.sample_threads:
         return
-    if job.sample_on == "host" or must_be_drawn_by_host(session):
+    if is_drawn_by_host(session):
         # One core is left for launching steps.
         threads = min(_MOST, max(1, (job.threads or default_threads()) - 1))
         session.job = job.model_copy(update={"sample_threads": threads})
@@ -105,11 +105,11 @@ def decide_sample_threads(session: Session) -> None:
         session.decided_by["sample_threads"] = RULE
 
 
-def must_be_drawn_by_host(session: Session) -> bool:
-    """Whether a GPU cannot draw the batches that it computes."""
+def is_drawn_by_host(session: Session) -> bool:
+    """Whether the host draws the batches that a GPU computes: the job says so, or a GPU cannot."""
     job = session.job
     drawn = needs_placement(job.sampler) and bool(layers_of(job))
-    return drawn and bool(reasons_against(DEVICE_SAMPLING, demands_of(session)))
+    return drawn and (job.sample_on == "host" or bool(reasons_against(DEVICE_SAMPLING, demands_of(session))))
 
 
 # The costs by which a run's layers choose their order of products: found when it starts, and kept in its job.

@@ -25,7 +25,7 @@ from penstock.plan.execution.choice import Device, Features
 from penstock.plan.execution.first_layer import WayWork, rows_aggregated, rows_gathered, rows_of_place
 from penstock.plan.execution.search import cheapest_orders
 from penstock.progress import SILENT, Progress
-from penstock.train.auto_values import must_be_drawn_by_host
+from penstock.train.auto_values import is_drawn_by_host
 from penstock.train.execution_modes import choose_execution, reads_rows_again
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay, first_layer_reader, reasons_against
 from penstock.train.job import Job
@@ -320,7 +320,7 @@ _GROUP_SHARE = 8
 
 def _groups_are_open(session: Session) -> bool:
     if session.placed is not None:
-        return session.job.groups == 1 and must_be_drawn_by_host(session)
+        return session.job.groups == 1 and is_drawn_by_host(session)
     # A job that leaves it open has been decided already, by a profile or by the rule.
     return "groups" in session.decided_by and session.inputs.device.type == "cpu"
 
@@ -332,7 +332,7 @@ def group_bytes(session: Session) -> int:
     job = session.job
     if job.groups == 1:
         trials = "groups" in job.timed_choices and _batches(session) // _SHARE >= 2 * _trial_of_groups(job)
-        if not (trials and must_be_drawn_by_host(session) and _can_be_tried(session)):
+        if not (trials and is_drawn_by_host(session) and _can_be_tried(session)):
             return 0
     size = group_size(0 if job.groups == 1 else job.groups, job.threads or default_threads())
     return min(_batches(session), size) * batch_bytes(first_batch(session))

@@ -25,6 +25,7 @@ pytestmark = [
 ]
 FEW = {"fanouts": [3, 2], "hidden": 8, "batch_size": 16, "epochs": 1, "device": "cpu", "threads": 2, "dropout": 0.2}
 ON_HOST, PINNED = {"features": "host"}, {"features": "pinned"}
+SAINT = {"sampler": "saint-walk", "layers": 2, "batch_size": 20, "sample_on": "host"}
 
 
 @pytest.fixture(autouse=True)
@@ -172,8 +173,8 @@ def test_a_way_that_has_no_room_on_the_device_is_no_finalist(monkeypatch):
 
 
 @pytest.mark.parametrize("faster, size", [(1, 1), (16, 16)])
-def test_batches_that_only_the_host_can_draw_are_timed_in_groups(monkeypatch, faster, size):
-    saint = {"sampler": "saint-walk", "layers": 2, "batch_size": 20, "epochs": 40, "timed_choices": ["groups"]}
+def test_batches_that_the_host_draws_are_timed_in_groups(monkeypatch, faster, size):
+    saint = {**SAINT, "epochs": 40, "timed_choices": ["groups"]}
     session = session_of(stored_as(np.float16, 100), **saint)
     tried = []
 
@@ -194,14 +195,14 @@ def test_groups_are_not_timed_where_a_device_draws_or_memory_is_short(monkeypatc
     settle(plain)
     assert plain.job.groups == 1 and "groups" not in plain.settled and group_bytes(plain) == 0
     monkeypatch.setattr(settlement, "available_mb", lambda: 0)
-    saint = {"sampler": "saint-walk", "layers": 2, "batch_size": 20, "epochs": 40, "timed_choices": ["groups"]}
+    saint = {**SAINT, "epochs": 40, "timed_choices": ["groups"]}
     short = session_of(stored_as(np.float16, 100), **saint)
     settle(short)
     assert short.job.groups == 1 and "one finalist" in short.settled["groups"]["reason"]
 
 
 def test_groups_change_no_bit_of_what_a_device_learns():
-    saint = {"sampler": "saint-walk", "layers": 2, "batch_size": 20, "epochs": 3}
+    saint = {**SAINT, "epochs": 3}
     one, grouped = (session_of(stored_as(np.float16, 100), **saint, groups=size) for size in (1, 4))
     (alone, weights), (together, others) = learned(one), learned(grouped)
     assert [step.loss for step in alone] == [step.loss for step in together]

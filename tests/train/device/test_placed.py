@@ -131,7 +131,6 @@ def _lists(graph):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"fanouts": [40, 2]}, "only if it is asked to"),
         ({"capture": False}, "capture is off"),
         ({"sampler": "labor", "sample_on": "host", "first_layer": "aggregate"}, "lists that have no weights"),
         ({"sample_on": "host"}, "sample_on is host"),
@@ -208,10 +207,9 @@ def test_graphs_of_several_types(device_memory):
         assert_close(trained(session), plain(typed_graph(), model="rgcn"))
     with refused("unsupported-combination cache_rows"):
         placed_session(typed_graph(), placement={"features": "pinned", "cache_rows": 3})
-    with refused("unsupported-combination"):
-        placed_session(typed_graph(), placement={"topology": "device"}, fanouts=[40, 2])
-    with refused("unsupported-combination sample_on"):
-        placed_session(typed_graph(), sample_on="device", fanouts=[-1, 2])
+    for fanouts in ([40, 2], [-1, 2]):
+        session = placed_session(typed_graph(), fanouts=fanouts)
+        assert session.execution.placed.facts()["topology"] == "device"
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,12 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons += _against_types(support, demands)
     if support.device_samplers_only and SAMPLERS[job.sampler].device is None:
         reasons.append(f"sampler {job.sampler} draws on the host only")
-    elif support.device_samplers_only and job.sample_on == "auto" and SAMPLERS[job.sampler].on_request(job):
-        reasons.append("a device draws these batches only if it is asked to (sample_on: device)")
+    elif (
+        support.device_samplers_only
+        and job.sample_on == "auto"
+        and graph.num_edges > SAMPLERS[job.sampler].device_edges
+    ):
+        reasons.append("a device draws such batches of a graph of this size only if it is asked to (sample_on: device)")
     # A module of the user's reads `edge_weight` as rows.
     weight = job.list_weight if demands.library_model else job.weight
     if not support.weights_and_times and (weight is not None or job.time is not None):
