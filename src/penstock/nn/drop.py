@@ -10,7 +10,7 @@ Calls are distinguished by their number in the pass. A part of a batch may lack 
 has: dropout that would have happened there is counted with `skip_drop`, so that later calls keep their numbers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from penstock.graph.hashing import mix
 from penstock.graph.schema import EdgeType
 from penstock.nn.aggregation import as_rows, check_matrix, check_shape, differentiable
 from penstock.nn.device import drop as on_device
-from penstock.nn.device.drop import DropKey, Rectified, rectified
+from penstock.nn.device.drop import DropKey, Dropping, Rectified, rectified
 from penstock.nn.kernels import drop_rows, pass_where_positive
 from penstock.nn.threads import plain_chunks, run_chunks
 from penstock.sampling.block import Block
@@ -159,11 +159,15 @@ def skip_drop(share: float) -> None:
         stream.calls += 1
 
 
-def rectify_later(x: Tensor, share: float) -> Rectified:
-    """drop(relu(x), share), whose backward pass is left to the reader of the rows; for rows on a device."""
-    if share == 0:
-        return rectified(x, DropKey(), _STEPS, 1.0)
-    return rectified(x, _key_for(x), _limit(share), _scale(share))
+def rectify_later(x: Tensor, share: float, normalise: Callable[[Tensor, Dropping], Tensor] | None = None) -> Rectified:
+    """drop(relu(x), share), whose backward pass is left to the reader of the rows; for rows on a device.
+
+    `normalise` does it in the pass in which it normalises the rows.
+    """
+    drops = Dropping(_key_for(x), _limit(share), _scale(share)) if share else Dropping()
+    if normalise is not None:
+        return Rectified(normalise(x, drops), drops.scale)
+    return rectified(x, drops)
 
 
 class _Drop(torch.autograd.Function):
@@ -215,7 +219,7 @@ def _dropped(x: Tensor, share: float, key: DropKey) -> Tensor:
 def _drop_into(x: Tensor, result: Tensor, share: float, key: DropKey, rectify: bool) -> None:
     limit = _limit(share)
     if _goes_to_device(x, key):
-        on_device.drop_rows(x, key, limit, _scale(share), rectify, result)
+        on_device.drop_rows(x, Dropping(key, limit, _scale(share)), rectify, result)
         return
     rows, out = array_of(x), array_of(result)
     scale, number = rows.dtype.type(_scale(share)), np.uint64(key.number)

@@ -8,6 +8,7 @@ together compute what one would.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -16,6 +17,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from penstock.errors import PenstockError
+from penstock.nn.device.drop import Dropping, Rectified
+from penstock.nn.device.norm import normalised
+from penstock.nn.drop import rectify_later
 
 Sum = Callable[[Tensor], None]
 """Replaces values by their sums over all workers."""
@@ -31,6 +35,13 @@ class BatchNorm(nn.BatchNorm1d):
             return shared.normalise(self, input)
         return by_running_figures(self, input) if self.training and len(input) < 2 else super().forward(input)
 
+    def rectify_later(self, rows: Tensor, share: float) -> Rectified:
+        """drop(relu(rows, normalised), share), whose backward pass is left to the reader; for rows on a device."""
+        shared = _shared.get() if self.training else None
+        if isinstance(shared, PaddedBatch):
+            return rectify_later(rows, share, partial(shared.normalise, self))
+        return rectify_later(self(rows), share)
+
     def without_rows(self) -> None:
         """Take part in the normalisation of a shared batch of which this worker has no row."""
         if _shared.get() is not None and self.training:
@@ -41,7 +52,7 @@ class RowShares(NamedTuple):
     """The rows of one normalisation: for each local row, one over the number of workers that have it, in float64."""
 
     weights: Tensor
-    total: int | Tensor
+    total: int
     """The number of different rows over all workers."""
 
 
@@ -100,29 +111,12 @@ class PaddedBatch:
         """`counts` has the number of rows of each normalisation, in order, and `skip` 1 for a step that is skipped."""
         self._counts, self._skip, self._calls = counts, skip, 0
 
-    def normalise(self, norm: BatchNorm, rows: Tensor) -> Tensor:
-        """The next normalisation. Rows behind the batch's own may hold anything, and become finite numbers."""
-        count = self._counts[self._calls][0].double()
+    def normalise(self, norm: BatchNorm, rows: Tensor, dropping: Dropping | None = None) -> Tensor:
+        """The next normalisation, with a ReLU and dropout in the same pass where `dropping` is given. Rows behind the
+        batch's own may hold anything, and become zeros.
+        """
         self._calls += 1
-        real, enough = torch.arange(len(rows), device=rows.device) < count, count > 1
-        rows = torch.where(real[:, None], rows, 0)
-        found = _statistics(rows.detach(), RowShares(real.double(), count.clamp_min(1)), _alone)
-        figures = _running_figures(norm)
-        before = [figure.clone() for figure in figures]
-        move_running_figures(norm, *found, count.clamp_min(2))
-        for figure, kept in zip(figures, before, strict=True):
-            figure.copy_(torch.where(enough & (self._skip[0] == 0), figure, kept))
-        mean, variance = (torch.where(enough, new, kept).float() for new, kept in zip(found, before[:2], strict=True))
-        shares = RowShares((real & enough).double(), count.clamp_min(1))
-        chain = torch.zeros((), device=rows.device, requires_grad=True)
-        given = mean, variance, norm.weight, norm.bias
-        normalised: Tensor
-        normalised, _ = _Normalise.apply(rows, chain, *given, norm.eps, shares, _alone)  # type: ignore[no-untyped-call]
-        return normalised
-
-
-def _alone(values: Tensor) -> None:
-    """The `Sum` of one process: the values themselves."""
+        return normalised(norm, rows, self._counts[self._calls - 1], self._skip, dropping)
 
 
 Given = TypeVar("Given", bound=Normaliser | None)
@@ -159,19 +153,14 @@ def _statistics(rows: Tensor, shares: RowShares, add: Sum) -> tuple[Tensor, Tens
     return mean, (square - mean.square()).clamp_min(0.0)
 
 
-def move_running_figures(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int | Tensor) -> None:
+def move_running_figures(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
     """Update the running statistics as torch does."""
-    assert norm.momentum is not None
-    part, (running_mean, running_variance, batches) = norm.momentum, _running_figures(norm)
-    batches.add_(1)
-    running_mean.mul_(1 - part).add_((part * mean).to(running_mean.dtype))
-    running_variance.mul_(1 - part).add_((part * count / (count - 1) * variance).to(running_variance.dtype))
-
-
-def _running_figures(norm: BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
-    """The running mean and variance, and the number of batches that they are of."""
     assert norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None
-    return norm.running_mean, norm.running_var, norm.num_batches_tracked
+    assert norm.momentum is not None
+    part = norm.momentum
+    norm.num_batches_tracked.add_(1)
+    norm.running_mean.mul_(1 - part).add_((part * mean).to(norm.running_mean.dtype))
+    norm.running_var.mul_(1 - part).add_((part * count / (count - 1) * variance).to(norm.running_var.dtype))
 
 
 class _Normalise(torch.autograd.Function):

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from penstock.nn.aggregation import gather
 from penstock.nn.device.drop import Rectified
-from penstock.nn.device.gather import TableRows
+from penstock.nn.device.gather import TableRows, compute_dtype
 from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant, kept_of_rows
 from penstock.nn.operator_costs import LayerSizes, Order, OrderCosts, shipped_order_costs
 from penstock.sampling.block import Block
@@ -113,6 +113,13 @@ def _traced_columns(x: Tensor, trace: Trace) -> Block | None:
         values: Any = torch.empty(entries, device=x.device)
         return DeviceBlock(lists, columns, x.shape[1], values)
     return Block(room(len(x) + 1, np.int64), room(entries, np.int32), x.shape[1], room(entries, np.float32))
+
+
+def as_matrix(x: Any, weight: Tensor) -> Any:
+    """Rows in a table or whose ReLU is not complete as a matrix; others unchanged."""
+    if isinstance(x, TableRows):
+        return x.materialise(compute_dtype(weight))
+    return x.settled() if isinstance(x, Rectified) else x
 
 
 def aggregates_first(

@@ -7,7 +7,7 @@ from device_blocks import padded
 from random_blocks import random_block, rows
 
 from penstock.graph.hashing import mix
-from penstock.nn.device.drop import DropKey, drop_rows
+from penstock.nn.device.drop import DropKey, Dropping, drop_rows
 from penstock.nn.drop import drop, drop_edges, dropping, rectify_later, relu_drop
 from penstock.nn.kernels import drop_rows as drop_on_host
 from penstock.sampling.device.block import device_block
@@ -80,7 +80,7 @@ def test_any_number_is_a_key(device, key):
     x, right = rows(9, 7, grad=False), np.empty((9, 7), np.float32)
     drop_on_host(x.numpy(), np.empty(0, np.int64), np.uint64(key), 30000, np.float32(2), False, right, 0, 9)
     got = torch.empty(9, 7, device=device)
-    drop_rows(x.to(device), DropKey(key), 30000, 2.0, False, got)
+    drop_rows(x.to(device), Dropping(DropKey(key), 30000, 2.0), False, got)
     np.testing.assert_array_equal(got.cpu(), right)
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from penstock.nn.device.gather import destination_lists, source_lists
+from penstock.nn.device.gather import destination_lists, number_of, source_lists, sum_dtype
 from penstock.sampling.device.block import DeviceBlock
-from penstock.traced import is_traced, launches
+from penstock.traced import launches
 
 ALIGNED = 8
 """Columns of a product are a multiple of it, so that its rows begin where a thread can read 16 bytes of any type."""
@@ -157,14 +157,14 @@ class _Launcher:
     ) -> None:
         self.block, self.values, self.heads, self.size = block, values, heads, size
         self._kept = None if kept is None else kept.contiguous()
-        self._tile = _tile_of(heads, size, values)
+        self._tile = tile_of(values, heads, size)
         self._sizes = {"SLOPE": slope, "JOINT": joint, "LOOPS": loops, "X_STRIDE": values.stride(0)}
 
     def forward(self, of_src: Tensor | None, of_dst: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor]:
         """The output rows, and for each of them the highest score, 1 / the sum of powers, and room."""
         lists, values, weights = destination_lists(self.block), self.values, cast(Any, self.block.weights)
         out = values.new_empty(lists.rows, self.heads * self.size)
-        norms = torch.empty(lists.rows, 3, self.heads, dtype=_sum_type(values), device=values.device)
+        norms = torch.empty(lists.rows, 3, self.heads, dtype=sum_dtype(values), device=values.device)
         given = lists.indptr, lists.indices, weights, self._kept, values, of_src, of_dst, direction, norms, out
         if out.numel() and launches(*given, rows=len(lists.indices), of=values):
             from penstock.nn.device import attention_kernels as kernels
@@ -238,8 +238,11 @@ _TOGETHER = 16
 """Rows whose sums a program adds up."""
 
 
-def _tile_of(heads: int, size: int, values: Tensor) -> dict[str, Any]:
-    """A tile for rows of so many heads: threads for every four values of a row, and some 2,048 values in all."""
+def tile_of(values: Tensor, heads: int, size: int = 0) -> dict[str, Any]:
+    """A tile for rows of so many heads, of `size` values or as they divide a row: threads for every four values of a
+    row, and some 2,048 values in all.
+    """
+    size = size or values.shape[1] // heads
     columns, room = 1 << max(0, (size - 1).bit_length()), 1 << (heads - 1).bit_length()
     return {
         "HEADS": heads,
@@ -247,19 +250,6 @@ def _tile_of(heads: int, size: int, values: Tensor) -> dict[str, Any]:
         "BLOCK_E": max(2, min(16, 2048 // (columns * room))),
         "BLOCK_H": room,
         "BLOCK_C": columns,
-        "NUMBER": _number(values),
+        "NUMBER": number_of(values),
         "num_warps": max(1, min(4, columns * room // 128)),
     }
-
-
-def _sum_type(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _number(x: Tensor) -> Any:
-    """The dtype of sums in Triton; None under a trace, which needs no Triton."""
-    if is_traced():
-        return None
-    import triton.language as tl
-
-    return tl.float64 if x.dtype == torch.float64 else tl.float32

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from penstock.nn.device.gather import destination_lists, source_lists
+from penstock.nn.device.attention import tile_of
+from penstock.nn.device.gather import destination_lists, source_lists, sum_dtype
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import launches
 
@@ -31,14 +32,14 @@ class _Dots(torch.autograd.Function):
         ctx: Any, keys: Tensor, queries: Tensor, values: Tensor, block: DeviceBlock, heads: int, kept: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         keys, queries, values = (each.detach().contiguous() for each in (keys, queries, values))
-        lists, out, number = destination_lists(block), torch.empty_like(queries), _number_of(keys)
+        lists, out, number = destination_lists(block), torch.empty_like(queries), sum_dtype(keys)
         logs = torch.empty(len(queries), heads, dtype=number, device=keys.device)
         ctx.block, ctx.kept = block, None if kept is None else kept.contiguous()
         given = lists.indptr, lists.indices, ctx.kept, keys, queries, values
         if out.numel() and launches(*given[:3], queries, out, logs, rows=2 * len(lists.indices), of=keys):
             from penstock.nn.device import dot_kernels as kernels
 
-            kernels.attend_dots[(lists.rows,)](*given, out, logs, **_sizes(keys, heads))
+            kernels.attend_dots[(lists.rows,)](*given, out, logs, **tile_of(keys, heads))
         ctx.save_for_backward(keys, queries, values, out, logs)
         return out, logs
 
@@ -57,32 +58,10 @@ class _Dots(torch.autograd.Function):
             from penstock.nn.device import dot_kernels as kernels
 
             given_lists = lists.indptr, lists.indices
-            kernels.return_dots_to_destinations[(lists.rows,)](*given_lists, *given, of_queries, **_sizes(keys, heads))
+            kernels.return_dots_to_destinations[(lists.rows,)](*given_lists, *given, of_queries, **tile_of(keys, heads))
         if keys.numel() and launches(turned.indptr, turned.indices, turned.edges, of_keys, of_values, **moved):
             from penstock.nn.device import dot_kernels as kernels
 
             own = turned.indptr, turned.indices, turned.edges
-            kernels.return_dots_to_sources[(len(keys),)](*own, *given, of_keys, of_values, **_sizes(keys, heads))
+            kernels.return_dots_to_sources[(len(keys),)](*own, *given, of_keys, of_values, **tile_of(keys, heads))
         return of_keys, of_queries, of_values, None, None, None
-
-
-def _number_of(x: Tensor) -> torch.dtype:
-    """The type of sums."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _sizes(x: Tensor, heads: int) -> dict[str, Any]:
-    """The sizes of a tile: threads of a row read four values each, and a tile has some 2,048."""
-    import triton.language as tl
-
-    size = x.shape[1] // heads
-    columns, room = 1 << max(0, (size - 1).bit_length()), 1 << (heads - 1).bit_length()
-    return {
-        "HEADS": heads,
-        "NUMBER": tl.float64 if x.dtype == torch.float64 else tl.float32,
-        "SIZE": size,
-        "BLOCK_E": max(2, min(16, 2048 // (columns * room))),
-        "BLOCK_H": room,
-        "BLOCK_C": columns,
-        "num_warps": max(1, min(4, columns * room // 128)),
-    }

@@ -3,13 +3,13 @@ differs in every batch.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from penstock.nn.device.gather import KeptRows
+from penstock.nn.device.gather import KeptRows, number_of
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import launches
 
@@ -32,22 +32,41 @@ class DropKey:
     names: Tensor | None = None
 
 
-def drop_rows(x: Tensor, key: DropKey, limit: int, scale: float, rectify: bool, out: Tensor) -> None:
-    """out = scale * x (or max(x, 0)) where a value's 16 random bits are below `limit`, else 0; out may be x."""
-    rows, width = x.shape
+class Dropping(NamedTuple):
+    """What dropout does: values whose 16 random bits, drawn by `key`, are below `limit` are multiplied by `scale`."""
+
+    key: DropKey = DropKey()
+    limit: int = 1 << 16
+    scale: float = 1.0
+
+
+class NormFigures(NamedTuple):
+    """How rows are normalised: by `figures` [2, width], every column's mean and 1 / its standard deviation, times
+    `weight` plus `bias`; rows from `known` on become zeros.
+    """
+
+    figures: Tensor
+    weight: Tensor
+    bias: Tensor
+    known: Tensor
+
+
+def drop_rows(x: Tensor, dropping: Dropping, rectify: bool, out: Tensor, norm: NormFigures | None = None) -> None:
+    """out = scale * x (or max(x, 0)) where a value is kept, else 0; out may be x. `norm` normalises x first."""
+    (key, limit, scale), (rows, width) = dropping, x.shape
     words = rows * -(-width // 4)
     if not words or not launches(x, key.names, out):
         return
     from penstock.nn.device import drop_kernels as kernels
 
     halves = _signed(key.number & 0xFFFFFFFF), _signed(key.number >> 32)
-    given = x, key.names, key.tensor, key.call, *halves, out, words
+    given = x, key.names, key.tensor, key.call, *halves, *(norm or (None,) * 4), out, words
     sizes = {
         "LIMIT": limit,
         "SCALE": scale,
         "WIDTH": width,
         "RECTIFIES": rectify,
-        "NUMBER": _number(x),
+        "NUMBER": number_of(x),
         "BLOCK": _WORDS,
     }
     kernels.drop_rows[(-(-words // _WORDS),)](*given, **sizes)
@@ -76,19 +95,13 @@ def pass_where_positive(y: Tensor, grad: Tensor, scale: float) -> Tensor:
         from penstock.nn.device import drop_kernels as kernels
 
         grid = (-(-out.numel() // 2048),)
-        kernels.pass_where_positive[grid](y, grad, out, out.numel(), SCALE=scale, NUMBER=_number(y), BLOCK=2048)
+        kernels.pass_where_positive[grid](y, grad, out, out.numel(), SCALE=scale, NUMBER=number_of(y), BLOCK=2048)
     return out
 
 
 def _signed(half: int) -> int:
     """32 bits as a signed number, which a launch accepts whatever its size."""
     return half - (1 << 32) if half >= 1 << 31 else half
-
-
-def _number(x: Tensor) -> Any:
-    import triton.language as tl
-
-    return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
 # The output of a ReLU and dropout whose backward pass is left to the reader of the rows, which applies it while it
@@ -142,23 +155,23 @@ class Rectified:
         return 2
 
 
-def rectified(z: Tensor, key: DropKey, limit: int, scale: float) -> Rectified:
-    """drop(relu(z)) in place of z, which must not be used afterwards. A `limit` of 65536 drops nothing."""
-    return Rectified(cast(Tensor, cast(Any, _InPlace).apply(z.contiguous(), key, limit, scale)), scale)
+def rectified(z: Tensor, dropping: Dropping) -> Rectified:
+    """drop(relu(z)) in place of z, which must not be used afterwards."""
+    return Rectified(cast(Tensor, cast(Any, _InPlace).apply(z.contiguous(), dropping)), dropping.scale)
 
 
 class _InPlace(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, key: DropKey, limit: int, scale: float) -> Tensor:
+    def forward(ctx: Any, z: Tensor, dropping: Dropping) -> Tensor:
         ctx.mark_dirty(z)
-        drop_rows(z.detach(), key, limit, scale, True, z.detach())
+        drop_rows(z.detach(), dropping, True, z.detach())
         return z
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         """Pass the gradient through: the reader of the rows has applied the ReLU's part."""
-        return grad, None, None, None
+        return grad, None
 
 
 class _Settled(torch.autograd.Function):

@@ -17,6 +17,10 @@ def drop_rows(
     call,
     low,
     high,
+    figures,
+    weight,
+    bias,
+    count,
     out,
     words,
     LIMIT: tl.constexpr,
@@ -30,7 +34,8 @@ def drop_rows(
 
     Four values of a row share a word. The words' key is the `call`-th of the stream whose key is in memory, or else the
     two halves given; a word is identified by its row's name, or without `names` the row's number, and its position in
-    it.
+    it. With `figures`, every column's mean and 1 / its standard deviation, the first `count` rows are normalised first,
+    and the others are zeros.
     """
     DRAWS: tl.constexpr = (WIDTH + 3) // 4
     first = tl.program_id(0).to(tl.int64) * BLOCK
@@ -57,6 +62,14 @@ def drop_rows(
         offset = row[:, None] * WIDTH + f
         inside = (place < words)[:, None] & (f < WIDTH)
     value = tl.load(x + offset, mask=inside, other=0).to(NUMBER)
+    if figures is not None:
+        f = 4 * k[:, None] + column
+        has = inside & (row < tl.load(count))[:, None]
+        mean = tl.load(figures + f, mask=inside, other=0).to(NUMBER)
+        gain = tl.load(figures + WIDTH + f, mask=inside, other=0).to(NUMBER)
+        gain *= tl.load(weight + f, mask=inside, other=0).to(NUMBER)
+        value = (value - mean) * gain + tl.load(bias + f, mask=inside, other=0).to(NUMBER)
+        value = tl.where(has, value, 0)
     if RECTIFIES:
         value = tl.maximum(value, 0)
     result = tl.where(kept, value * tl.full((1, 1), SCALE, NUMBER), 0)

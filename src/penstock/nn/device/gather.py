@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.sampling.device.block import CHUNK, DeviceBlock, SourceLists
-from penstock.traced import launches
+from penstock.traced import is_traced, launches
 
 # A block's lists as kernels read them: transposed, with self loops, cut into chunks. Nothing here waits for the device:
 # shapes come from the block's room, never from its contents.
@@ -205,7 +205,7 @@ def gather(
     out = torch.empty(lists.rows, width * (1 + beside) + behind, dtype=out_dtype or x.dtype, device=x.device)
     partial = None
     if lists.chunks is not None and out.numel():
-        partial = torch.empty(len(lists.chunks), width, dtype=_sum_dtype(x), device=x.device)
+        partial = torch.empty(len(lists.chunks), width, dtype=sum_dtype(x), device=x.device)
     lists_read = lists.indptr, lists.indices, lists.edges, weights, winner
     if not out.numel() or not launches(*lists_read, partial, out, rows=len(lists.indices), of=x):
         return out
@@ -214,7 +214,7 @@ def gather(
     read, write, own_rows = read or Scale(), write or Scale(), None if own is None else _straight(own.rows)
     entries = (lists.indices, lists.edges, weights, read.values, read_lists if read.mean else None, winner, ids, x)
     sizes: dict[str, Any] = {"WIDTH": width, "X_STRIDE": x.stride(0), "READ_DIVIDES": read.divides, "CHUNK": CHUNK}
-    sizes["NUMBER"] = _number(x)
+    sizes["NUMBER"] = number_of(x)
     sizes["DIRECT"] = direct
     if partial is not None and lists.chunks is not None:
         columns = _columns(width)
@@ -257,7 +257,7 @@ def gather_largest(lists: DeviceLists, x: Tensor) -> tuple[Tensor, Tensor]:
 
         tile = _tile(x, lists.mean_length)
         grid = (-(-lists.rows // tile["BLOCK_R"]), -(-x.shape[1] // tile["BLOCK_F"]))
-        sizes = {"WIDTH": x.shape[1], "X_STRIDE": x.stride(0), "NUMBER": _number(x)}
+        sizes = {"WIDTH": x.shape[1], "X_STRIDE": x.stride(0), "NUMBER": number_of(x)}
         kernels.gather_largest[grid](lists.indptr, lists.indices, x, out, winner, lists.rows, **sizes, **tile)
     return out, winner
 
@@ -309,13 +309,15 @@ def _straight(x: Tensor) -> Tensor:
     return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
 
 
-def _sum_dtype(x: Tensor) -> torch.dtype:
+def sum_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which sums are accumulated."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _number(x: Tensor) -> Any:
-    """The dtype of sums in Triton."""
+def number_of(x: Tensor) -> Any:
+    """The dtype of sums in Triton; None under a trace, which needs no Triton."""
+    if is_traced():
+        return None
     import triton.language as tl
 
     return tl.float64 if x.dtype == torch.float64 else tl.float32

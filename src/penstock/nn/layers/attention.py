@@ -14,10 +14,14 @@ from penstock.nn.aggregation import aggregate, edge_features, gather, of_destina
 from penstock.nn.attention import attend, attend_by_scores, attend_inputs, attend_jointly
 from penstock.nn.derived import edge_lists, looped_edges, with_self_loops
 from penstock.nn.device.attention import ALIGNED, attend_joined
+from penstock.nn.device.drop import Rectified
+from penstock.nn.device.gather import TableRows, compute_dtype
+from penstock.nn.device.input_attention import attend_inputs as attend_inputs_there
+from penstock.nn.device.input_attention import suits_inputs
 from penstock.nn.drop import drop_edges, skip_drop
 from penstock.nn.layers.rgcn import own_terms, readable_relations
 from penstock.nn.operator_costs import Order
-from penstock.nn.order import Costs, attends_inputs, transformed_heads
+from penstock.nn.order import Costs, as_matrix, attends_inputs, transformed_heads
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock
 from penstock.traced import tensor_of
@@ -106,7 +110,13 @@ class GATLayer(nn.Module):
         if self.edge is not None:
             nn.init.xavier_uniform_(self.edge.weight)
 
-    def forward(self, block: Block, x: Tensor, x_dst: Tensor | None = None, kind: EdgeType | None = None) -> Tensor:
+    def forward(
+        self,
+        block: Block,
+        x: Tensor | TableRows | Rectified,
+        x_dst: Tensor | None = None,
+        kind: EdgeType | None = None,
+    ) -> Tensor:
         """[num_dst, out] of x [num_src, in]; `x_dst` [num_dst, in] where destinations are not the first rows of x.
 
         `kind` is the block's relation in a batch of several, for its dropout.
@@ -116,14 +126,16 @@ class GATLayer(nn.Module):
                 "Attention between two matrices needs GATLayer(two_sided=True, self_loop=False).",
                 code="unsupported-combination",
             )
-        how = self.heads, self.order, self.costs
-        if self.score_target is not None and attends_inputs(block, x, self.source.weight, *how):
-            return self._of_inputs(block, x, x_dst, kind)
-        own = x[: block.num_dst] if x_dst is None else x_dst
-        drops = self.training and self.dropout > 0
+        drops, how = self.training and self.dropout > 0, (self.heads, self.order, self.costs)
+        if isinstance(x, TableRows) and (x.direct or (self._attends_there(block, x) and not drops)):
+            return self._of_inputs_there(cast(DeviceBlock, block), x)
+        rows: Tensor = as_matrix(x, self.source.weight)
+        if self.score_target is not None and attends_inputs(block, rows, self.source.weight, *how):
+            return self._of_inputs(block, rows, x_dst, kind)
+        own = rows[: block.num_dst] if x_dst is None else x_dst
         if block.on_device and self.score_target is None and self.self_loop and self.edge is None and not drops:
-            return self._without_source_bias(block, x, own)
-        return self._biased(self._attended(block, x, own, kind))
+            return self._without_source_bias(block, rows, own)
+        return self._biased(self._attended(block, rows, own, kind))
 
     def _attended(self, block: Block, x: Tensor, own: Tensor, kind: EdgeType | None) -> Tensor:
         """[num_dst, heads * size]: the weighted means of transformed rows."""
@@ -176,6 +188,25 @@ class GATLayer(nn.Module):
         lists, loops, kept = self._kept(block, self.self_loop, x.device, kind)
         rows = attend_inputs(lists, x, *self._directions(), x_dst, self.slope, kept, loops)
         return self._biased(transformed_heads(rows, self.source.weight.view(self.heads, self.size, -1)))
+
+    def _attends_there(self, block: Block, x: Tensor | TableRows) -> bool:
+        """Whether a device weighs these inputs before it transforms them."""
+        longest = block.derived.get("longest") if isinstance(block, DeviceBlock) else None
+        is_possible = self.target is None and self.score_target is not None and not x.requires_grad
+        return is_possible and suits_inputs(self.heads, x.shape[1], self.heads * self.size, longest)
+
+    def _of_inputs_there(self, block: DeviceBlock, x: TableRows) -> Tensor:
+        """The layer where a device weighs inputs before it transforms them. The bias is a weight of ones behind them,
+        as its gradient would be one more pass over all results.
+        """
+        weight = self.source.weight.view(self.heads, self.size, -1)
+        joins = self.concat and self.bias is not None
+        behind = weight.new_zeros(self.heads, self.size, 8 - weight.shape[2] % 4 if joins else -weight.shape[2] % 4)
+        if joins and self.bias is not None:
+            behind = torch.cat([self.bias.view(self.heads, self.size, 1), behind[:, :, 1:]], dim=2)
+        joined = torch.cat([weight, behind], dim=2).to(compute_dtype(weight))
+        result = attend_inputs_there(block, x, torch.cat(self._directions()), joined, self.slope, self.self_loop)
+        return result if joins else self._biased(result)
 
     def _directions(self) -> tuple[Tensor, Tensor]:
         """[heads, in] each: the scores' directions in the inputs, of sources and of destinations."""

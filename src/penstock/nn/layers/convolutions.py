@@ -24,7 +24,14 @@ from penstock.nn.device.gather import TableRows, compute_dtype
 from penstock.nn.input_rows import AggregatedRows, HostRows, is_constant
 from penstock.nn.layers.rgcn import own_terms
 from penstock.nn.operator_costs import Order
-from penstock.nn.order import Costs, aggregates_first, inputs_aggregated_first, transform_neighbours, transformed
+from penstock.nn.order import (
+    Costs,
+    aggregates_first,
+    as_matrix,
+    inputs_aggregated_first,
+    transform_neighbours,
+    transformed,
+)
 from penstock.sampling.block import Block
 
 # GraphSAGE: the transformed aggregate of the neighbours plus the transformed vertex.
@@ -56,7 +63,7 @@ class SAGELayer(nn.Module):
             # weight of a column of ones: computing its gradient separately would be one more pass over all results.
             joined = aggregate_joined(block, x, self.reduce, compute_dtype(weight))
             return functional.linear(joined, _side_by_side(joined.shape[1], weight, self.own.weight, bias))
-        given = _as_matrix(x, weight)
+        given = as_matrix(x, weight)
         if first and not isinstance(given, HostRows):
             neighbours, own = aggregate_beside(block, given, self.reduce)
             result = functional.linear(neighbours, weight, bias)
@@ -95,13 +102,6 @@ def _joins(x: Any, block: Block) -> TypeGuard[Tensor | TableRows | Rectified]:
     return block.on_device and not isinstance(x, AggregatedRows | HostRows)
 
 
-def _as_matrix(x: Any, weight: Tensor) -> Any:
-    """Rows in a table or whose ReLU is not complete as a matrix; others unchanged."""
-    if isinstance(x, TableRows):
-        return x.materialise(compute_dtype(weight))
-    return x.settled() if isinstance(x, Rectified) else x
-
-
 # GCN: neighbours and the vertex itself, each divided by the root of both ends' degrees.
 
 
@@ -123,7 +123,7 @@ class GCNLayer(nn.Module):
         if _joins(x, block) and _reads_first(block, x, weight, self.order, self.costs):
             joined = normalised_joined(block, x, compute_dtype(weight))
             return functional.linear(joined, _side_by_side(joined.shape[1], weight, self.bias))
-        given, combine = _as_matrix(x, weight), partial(normalised_sum, block)
+        given, combine = as_matrix(x, weight), partial(normalised_sum, block)
         result = transform_neighbours(block, given, weight, combine, self.order, self.costs)
         return result if self.bias is None else result + self.bias
 
@@ -170,13 +170,13 @@ class GINLayer(nn.Module):
         first = self._first_linear()
         if first is not None and not _reads_first(block, x, first.weight, self.order, self.costs):
             assert not isinstance(x, AggregatedRows)
-            rows = transformed(_as_matrix(x, first.weight), first.weight)
+            rows = transformed(as_matrix(x, first.weight), first.weight)
             result = aggregate(block, rows, "sum") + (1 + self.eps) * rows[: block.num_dst]
             return self._rest(result if first.bias is None else result + first.bias)
         if first is not None and _joins(x, block):
             return self._joined(block, x, first)
         assert not isinstance(x, HostRows), "they are given where the mlp begins with a linear layer"
-        neighbours, own = aggregate_beside(block, _as_matrix(x, self.eps), "sum")
+        neighbours, own = aggregate_beside(block, as_matrix(x, self.eps), "sum")
         made: Tensor = self.mlp(neighbours + (1 + self.eps) * own)
         return made
 

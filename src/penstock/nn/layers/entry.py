@@ -10,6 +10,7 @@ from torch import nn
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
 from penstock.graph.schema import EdgeType
+from penstock.nn.device.input_attention import suits_inputs
 from penstock.nn.input_rows import Aggregation
 from penstock.nn.layers.attention import GATLayer, TransformerLayer, TypedGATLayer
 from penstock.nn.layers.convolutions import DenseLayer, GCNLayer, GINELayer, GINLayer, SAGELayer, TypedDenseLayer
@@ -63,6 +64,10 @@ class LayerEntry:
     """Whether blocks must hold the lengths of whole lists."""
     reads_in_place: Asks = lambda options: False
     """Whether it reads rows of a device's table in place, and applies the ReLU to its inputs on the way."""
+    suits_in_place: Callable[[LayerOptions, int, int | None], bool] = lambda options, width, longest: True
+    """Whether a first layer that can reads inputs of this width in place, where lists have at most `longest` entries,
+    None if that is not known.
+    """
     reads_neighbours: bool = True
     """Whether it reads neighbours at all."""
     linear: Asks = lambda options: options.aggregate != "max"
@@ -243,6 +248,8 @@ def _attention(v2: bool) -> LayerEntry:
         "gatv2" if v2 else "gat",
         build,
         build_typed,
+        reads_in_place=lambda options: not v2 and options.attention_dropout == 0,
+        suits_in_place=lambda options, width, longest: suits_inputs(options.heads, width, options.hidden, longest),
         linear=lambda options: False,
         edge_features="optional" if v2 else "none",
         encodes_time=v2,

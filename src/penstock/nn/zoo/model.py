@@ -57,9 +57,9 @@ class LayerEnd(nn.Module):
 
     def rectify_later(self, y: Tensor) -> Rectified:
         """The same without a residual; the backward pass of ReLU and dropout is left to the reader of the rows."""
-        if self.norm is not None:
-            y = self.norm(y)
-        return rectify_later(y, self._share)
+        if self.batch_norm is not None:
+            return self.batch_norm.rectify_later(y, self._share)
+        return rectify_later(y if self.norm is None else self.norm(y), self._share)
 
     @property
     def _share(self) -> float:

@@ -205,7 +205,7 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     if in_place and room is not None and device_program(session).finds_seeds:
         # All layers read the same lists, which name rows of the batch.
         in_place = False
-    in_place = in_place and _knows_totals(session)
+    in_place = in_place and _knows_totals(session) and _suits_in_place(session, room)
     fills = isinstance(schedule, Schedule) and not by_type and not _unreadable(session, way_of(job, "host"))
     relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()
     return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured, relations), uncaptured
@@ -396,6 +396,13 @@ def _in_place(job: Job) -> bool:
     """Whether the first layer may read features directly in their table: unscaled, and in the device's own memory."""
     as_stored = job.input_dropout == 0 and job.scale_features == "none" and not job.residual
     return as_stored and read_place(job) in ("auto", "device")
+
+
+def _suits_in_place(session: Placeable, room: Room | None) -> bool:
+    """Whether the first layer gains by reading features in their table, by their width and the lists' lengths."""
+    job, width = session.job, max(session.inputs.widths.values(), default=0)
+    longest = None if room is None else device_program(session).rules[-1].longest
+    return LAYERS[job.model].suits_in_place(job, width, longest)
 
 
 def _knows_totals(session: Placeable) -> bool:
