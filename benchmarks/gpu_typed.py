@@ -70,9 +70,12 @@ def timed(what: str, fields: dict[str, Any], batches: int) -> None:
     job, done, began = make_job(fields), 0, 0.0
     with run_context(job):
         session = make_session(job)
-        schedule = Schedule(session.task.items, session.task.batch_size, job.seed, 1)
-        pause = min(100, batches // 2)
-        with session.execution.steps(schedule, Position(0, 0), lambda _: pause, lambda *_: None) as steps:
+        schedule = Schedule(session.task.items, session.task.batch_size, job.seed, 100)
+
+        def pause(position: Position) -> int:
+            return min(batches // 4, schedule.batches - position.batch)
+
+        with session.execution.steps(schedule, Position(0, 0), pause, lambda *_: None) as steps:
             for some in steps:
                 done += len(some)
                 if not began and done >= batches // 2:

@@ -279,6 +279,21 @@ def test_servers_and_learned_rows(tmp_path):
     assert result_of(run.path)["device"] == "cuda" and len(result_of(run.path)["recoveries"]) == 1
 
 
+def test_shares_of_several_types(tmp_path):
+    """Each worker has the whole graph on its GPU, and draws its share of every batch there."""
+    graph = typed_graph()
+    authors = graph.nodes["author"]
+    authors.fields["x"] = np.random.default_rng(0).normal(size=(authors.count, 5)).astype(np.float32)
+    graph = graph.save(tmp_path / "graph")
+    fields = {**LONG, "model": "rgcn", "dropout": 0.0}
+    trained(graph, tmp_path / "one", **{**JOB, **fields})
+    spread = {"machines": machines(2, gpus=1), "partition": in_parts(graph, 2, tmp_path), "share_gpus": True}
+    with one_gpu_for_all():
+        run = run_on(cluster_file(tmp_path, **spread), graph.path, tmp_path / "run", **fields)
+    assert_same_losses(run.path, tmp_path / "one", 1e-3)
+    assert result_of(run.path)["placement"]["topology"] == "device"
+
+
 @pytest.mark.parametrize("cluster", ["own", "pair", "shared"])
 def test_batches_are_normalised_as_on_one_gpu(place, tmp_path, cluster):
     """By sums of NCCL, or of the hosts; and a worker that is lost moves no running figure twice."""

@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import threading
 
+import numpy as np
 import pytest
 import torch
 from test_captured_steps import learned, session_of
@@ -15,7 +16,7 @@ from penstock.cluster.worker.batch_source import SeedSplit
 from penstock.pipeline.schedule import START
 from penstock.train.execution_modes import choose_execution
 from penstock.train.steps.group import RegroupError
-from training_graphs import assert_same_state, community_graph
+from training_graphs import assert_same_state, community_graph, typed_graph
 
 pytestmark = [
     pytest.mark.gpu,
@@ -114,14 +115,14 @@ class Group:
         self.steps, self.stopping = self.steps + steps, stopping
 
 
-def shared(graph, shares, rooms=(None, None), pause=3, asked=None, **fields):
+def shared(graph, shares, rooms=(None, None), pause=3, asked=None, make=session_of, **fields):
     """All workers train; the steps and weights of each. `asked` is (rank, step): that worker is asked to stop then."""
     how = {name: fields.pop(name) for name in ("sums", "agreed") if name in fields}
     meeting, handed, found = threading.Barrier(len(shares), timeout=300), {}, {}
 
     def work(rank):
         try:
-            session = session_of(graph, rooms[rank], **fields)
+            session = make(graph, rooms[rank], **fields)
             placed, group = session.execution.placed, Group(shares, rank, meeting, handed, **how).of(session)
             group.asked_at = asked[1] if asked and asked[0] == rank else None
             placed.room = rooms[rank] or placed.room
@@ -177,6 +178,26 @@ def test_workers_learn_what_one_learns_alone(graph, learned_alone, shares, how):
         for name, value in values.items():
             torch.testing.assert_close(value, alone[name], rtol=1e-3, atol=1e-4)
         assert all(torch.equal(value, workers[0][1][name]) for name, value in values.items())
+
+
+def test_workers_share_batches_of_several_types():
+    from test_learned_steps import session_of as typed_session
+
+    from penstock.train.device.decision import device_program
+
+    graph, shares = typed_graph(60), (0.3, 0.7)
+    authors = graph.nodes["author"]
+    authors.fields["x"] = np.random.default_rng(0).normal(size=(authors.count, 4)).astype(np.float32)
+    fields = {"model": "rgcn", "batch_size": 20, "epochs": 1, "dropout": 0.3}
+    alone = typed_session(graph, **fields)
+    program = device_program(alone)
+    done, right = learned(alone)
+    rooms = [program.largest_room(round(20 * share), graph.num_nodes, graph.num_edges) for share in shares]
+    for steps, values, _ in shared(graph, shares, rooms, make=typed_session, **fields):
+        assert [(step.position, step.examples) for step in steps] == [(step.position, step.examples) for step in done]
+        assert [step.loss for step in steps] == pytest.approx([step.loss for step in done], rel=1e-4)
+        for name, value in values.items():
+            torch.testing.assert_close(value, right[name], rtol=1e-3, atol=1e-4)
 
 
 def test_the_only_worker_learns_bit_for_bit_what_one_device_learns(graph, learned_alone):

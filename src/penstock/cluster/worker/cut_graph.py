@@ -391,22 +391,22 @@ class PartedColumn:
 
 
 def list_bytes(graph: CutGraph) -> int:
-    """Bytes that the lists of a graph of one node and edge type take, known before any of them is read."""
-    (edges,), (nodes,) = graph.edges.values(), graph.nodes.values()
-    return 8 * (nodes.count + 1) + edges.count * index_dtype(nodes.count).itemsize
+    """Bytes that the lists of a graph take, known before any of them is read."""
+    counts = {name: nodes.count for name, nodes in graph.nodes.items()}
+    return sum(
+        8 * (counts[kind[2]] + 1) + edges.count * index_dtype(counts[kind[0]]).itemsize
+        for kind, edges in graph.edges.items()
+    )
 
 
 def gathered_graph(parts: Parts, graph: CutGraph, fields: dict[str, str]) -> Graph:
-    """The graph of one node and edge type with its lists, and its feature field as a `PartedColumn`."""
-    (kind,) = graph.edges
-    (node_type,) = graph.nodes
-    partition = parts.partition
-    count = partition.book.count(node_type)
-    new_ids = partition.new_ids(np.arange(count), node_type)
-    columns = {name: PartedColumn(parts.store.source(f"{node_type}/{name}"), new_ids) for name in fields.values()}
-    lists = parts.reader.lists(kind)
-    whole = Graph({node_type: NodeSet(count)}, {kind: lists}, graph.name)
+    """The graph with its lists, and its feature fields by node type as `PartedColumn`."""
+    counts = {name: parts.partition.book.count(name) for name in graph.nodes}
+    lists = {kind: parts.reader.lists(kind) for kind in graph.edges}
+    whole = Graph({name: NodeSet(count) for name, count in counts.items()}, lists, graph.name)
     # Added after the checks of a graph in memory, which would read every row.
-    fields_of: dict[str, Any] = whole.nodes[node_type].fields
-    fields_of.update(columns)
+    for name, field in fields.items():
+        new_ids = parts.partition.new_ids(np.arange(counts[name]), name)
+        columns: dict[str, Any] = whole.nodes[name].fields
+        columns[field] = PartedColumn(parts.store.source(f"{name}/{field}"), new_ids)
     return whole

@@ -501,7 +501,7 @@ def draw_entities(
         while (i < stop) & (tl.sum(useless) > 0):
             clashes = found == tl.load(own + i)
             if FILTERED:
-                clashes = clashes | _is_known(tl.load(queries + i) + found, known, known_count, DEPTH, B)
+                clashes = clashes | is_known(tl.load(queries + i) + found, known, known_count, DEPTH, B)
             useless = tl.where(clashes, useless, 0)
             i += 1
         attempt += 1
@@ -509,17 +509,23 @@ def draw_entities(
 
 
 @triton.jit
-def _is_known(sought, known, count, DEPTH: tl.constexpr, B: tl.constexpr):
-    """Whether each number is in a sorted array."""
-    left = tl.zeros((B,), tl.int64)
-    right = left + count
+def first_at_least(values, left, right, wanted, DEPTH: tl.constexpr):
+    """`links.known.lower_bound` of each range of ascending values."""
     for _ in range(DEPTH):
         middle = (left + right) // 2
         open_still = left < right
-        below = tl.load(known + middle, mask=open_still, other=0) < sought
+        below = tl.load(values + middle, mask=open_still, other=0) < wanted
         left = tl.where(open_still & below, middle + 1, left)
-        right = tl.where(open_still, tl.where(below, right, middle), right)
-    return (left < count) & (tl.load(known + left, mask=left < count, other=-1) == sought)
+        right = tl.where(open_still & (below == 0), middle, right)
+    return left
+
+
+@triton.jit
+def is_known(sought, known, count, DEPTH: tl.constexpr, B: tl.constexpr):
+    """Whether each number is in a sorted array."""
+    none = tl.zeros((B,), tl.int64)
+    place = first_at_least(known, none, none + count, sought, DEPTH)
+    return (place < count) & (tl.load(known + place, mask=place < count, other=-1) == sought)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ as `penstock.sampling.links` does. Draws are those of `penstock.sampling.links.n
 import triton
 import triton.language as tl
 
-from penstock.sampling.device.kernels import UNNUMBERED, mix
+from penstock.sampling.device.kernels import UNNUMBERED, first_at_least, is_known, mix
 
 _STEP = tl.constexpr(0x9E3779B97F4A7C15)
 _TO_UNIT = tl.constexpr(1.0 / (1 << 53))
@@ -232,26 +232,10 @@ def _is_edge(
     """Whether pairs are in the lists or among the held-out pairs (`known.is_edge`)."""
     left = tl.load(indptr + destination, mask=held, other=0)
     stop = tl.load(indptr + destination + 1, mask=held, other=0)
-    place = _first_at_least(list_entries, left, stop, source, DEPTH)
+    place = first_at_least(list_entries, left, stop, source, DEPTH)
     inside = held & (place < stop)
     found = inside & (tl.load(list_entries + place, mask=inside, other=-1) == source)
-    name = destination * num_sources + source
-    stop = tl.where(held, kept_out_count, 0) + tl.zeros((B,), tl.int64)
-    place = _first_at_least(kept_out, tl.zeros((B,), tl.int64), stop, name, DEPTH)
-    inside = held & (place < stop)
-    return found | (inside & (tl.load(kept_out + place, mask=inside, other=-1) == name))
-
-
-@triton.jit
-def _first_at_least(values, left, right, wanted, DEPTH: tl.constexpr):
-    """`known.lower_bound` of each range of ascending values."""
-    for _ in range(DEPTH):
-        middle = (left + right) // 2
-        open_still = left < right
-        below = tl.load(values + middle, mask=open_still, other=0) < wanted
-        left = tl.where(open_still & below, middle + 1, left)
-        right = tl.where(open_still & (below == 0), middle, right)
-    return left
+    return found | (held & is_known(destination * num_sources + source, kept_out, kept_out_count, DEPTH, B))
 
 
 @triton.jit
@@ -382,8 +366,8 @@ def excluded_ranges(
     v = tl.load(vertices + row, mask=held, other=0).to(tl.int64)
     start = tl.load(indptr + v, mask=held, other=0)
     stop = tl.load(indptr + v + 1, mask=held, other=0)
-    first = _first_at_least(list_entries, start, stop, source, DEPTH)
-    last = _first_at_least(list_entries, first, stop, source + 1, DEPTH)
+    first = first_at_least(list_entries, start, stop, source, DEPTH)
+    last = first_at_least(list_entries, first, stop, source + 1, DEPTH)
     again = held & (e > 0) & (tl.load(keys + e - 1, mask=held & (e > 0), other=UNUSED) == key)
     tl.store(starts + e, tl.where(again, last, first) - start, mask=e < entries)
     tl.store(lengths + e, tl.where(held & (again == 0), last - first, 0), mask=e < entries)
@@ -394,5 +378,5 @@ def bound_excluded(keys, bounds, entries, rows, DEPTH: tl.constexpr, B: tl.const
     """Where each seed's excluded pairs begin among the sorted ones."""
     row = tl.program_id(0) * B + tl.arange(0, B)
     nothing = tl.zeros((B,), tl.int32)
-    first = _first_at_least(keys, nothing, nothing + entries, row.to(tl.int64) << 32, DEPTH)
+    first = first_at_least(keys, nothing, nothing + entries, row.to(tl.int64) << 32, DEPTH)
     tl.store(bounds + row, first, mask=row <= rows)

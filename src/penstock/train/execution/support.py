@@ -87,7 +87,6 @@ DEVICE_SAMPLING = Support(
 """The support of batches that a device draws by itself."""
 SHARED_DEVICE_SAMPLING = replace(
     DEVICE_SAMPLING,
-    several_types=False,
     joint_samplers=False,
     edge_rows=False,
     layers_on_edges=False,
@@ -108,9 +107,7 @@ CAPTURED = replace(
     stale_gradients=False,
 )
 """The support of steps that are captured once and replayed."""
-CAPTURED_SHARED = replace(
-    CAPTURED, several_types=False, tasks=SHARED_DEVICE_SAMPLING.tasks, norms=SHARED_DEVICE_SAMPLING.norms
-)
+CAPTURED_SHARED = replace(CAPTURED, tasks=SHARED_DEVICE_SAMPLING.tasks, norms=SHARED_DEVICE_SAMPLING.norms)
 """The same among workers."""
 
 
