@@ -397,7 +397,11 @@ def list_bytes(graph: CutGraph) -> int:
 
 
 def gathered_graph(parts: Parts, graph: CutGraph, fields: dict[str, str]) -> Graph:
-    """The graph of one node and edge type with its lists, and its feature field as a `PartedColumn`."""
+    """The graph of one node and edge type with its lists, and its feature field as a `PartedColumn`; one that was not
+    cut as it is mapped.
+    """
+    if parts.partition.is_uncut:
+        return parts.graphs[0]
     (kind,) = graph.edges
     (node_type,) = graph.nodes
     partition = parts.partition
