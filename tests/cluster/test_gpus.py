@@ -95,11 +95,18 @@ def test_every_worker_knows_its_gpu(launcher, expected):
     ],
 )
 def test_a_graph_that_workers_have_on_their_gpus_is_not_cut_for_each(monkeypatch, tmp_path, counts, device, shares):
-    seen = []
-    monkeypatch.setattr(run, "cut", lambda graph, how, path, progress: seen.append((how.parts, how.trainers)))
-    job = make_job({"graph": "g", "device": device})
-    run._cut(None, job, cluster_of(*counts), SimpleNamespace(path=tmp_path), None)
-    assert seen == [(len(counts), shares)]
+    job, cluster, folder = (
+        make_job({"graph": "g", "device": device}),
+        cluster_of(*counts),
+        SimpleNamespace(path=tmp_path),
+    )
+    for is_stored in (True, False):
+        seen = []
+        monkeypatch.setattr(run, "cut", lambda graph, how, path, progress: seen.append((how.parts, how.trainers)))  # noqa: B023
+        monkeypatch.setattr(run, "uncut", lambda graph, path: seen.append("not cut"))  # noqa: B023
+        graph = SimpleNamespace(is_as_stored=lambda: is_stored)  # noqa: B023
+        run._cut(graph, job, cluster, folder, None)
+        assert seen == ["not cut" if is_stored and (len(counts), shares) == (1, 1) else (len(counts), shares)]
 
 
 def setup_with(gpu, launcher="local"):
@@ -151,11 +158,17 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 )
 def test_jobs_that_want_the_graph_on_the_gpu(fields, served, learnable, said):
     with refused(said):
-        check_for_gpus(make_job({"graph": "g", **fields}), served, learnable)
+        check_for_gpus(make_job({"graph": "g", **fields}), served, learnable, far=True)
 
 
 @pytest.mark.parametrize(
     "fields", [{}, {"placement": {"topology": "host"}}, {"compute_type": "float16"}, {"placement": {"cache_rows": 5}}]
 )
 def test_jobs_that_do_not(fields):
-    check_for_gpus(make_job({"graph": "g", **fields}), "compute_type" not in fields, False)
+    check_for_gpus(make_job({"graph": "g", **fields}), "compute_type" not in fields, False, far=True)
+
+
+@pytest.mark.parametrize("rows", [None, 5])
+def test_pinned_memory_is_for_one_machine(rows):
+    asked = {"features": "pinned", "topology": "pinned", "cache_rows": rows}
+    check_for_gpus(make_job({"graph": "g", "placement": asked}), False, False, far=False)

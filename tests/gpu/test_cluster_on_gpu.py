@@ -152,6 +152,21 @@ def test_gpus_of_one_host_are_as_one(place, whole, tmp_path, count):
     assert len(result_of(hit.path)["recoveries"]) == 1
 
 
+def test_pinned_tables_are_shared(place, whole, tmp_path):
+    """Lists and features in one pinned copy for all, which a worker that was lost finds again."""
+    _, graph, _ = place
+    asked = {"placement": {"topology": "pinned", "features": "pinned", "cache_rows": 20}}
+    cluster = cluster_file(tmp_path, machines=machines(2, gpus=2), method="none", failure={"patience": 15})
+    with one_gpu_for_all():
+        calm = run_on(cluster, graph.path, tmp_path / "calm", **{**LONG, **asked})
+        hit = disturbed_run("worker-1", 3, cluster, graph.path, tmp_path / "hit", **{**LONG, **asked})
+    assert_same_losses(calm.path, whole("one"), ROUNDING)
+    placement = result_of(calm.path)["placement"]
+    assert placement["topology"] == placement["features"] == "pinned" and placement["hit_rate"] > 0
+    assert any("captured" in sentence for sentence in placement["why"])
+    assert_same_state(newest_checkpoint(hit.path), newest_checkpoint(calm.path))
+
+
 def test_gpus_of_their_own_are_taken_by_themselves(place, whole, tmp_path, monkeypatch):
     """The same bits twice; summed by NCCL, as the log says."""
     _, graph, clusters = place
@@ -219,7 +234,7 @@ def test_lists_that_exceed_the_gpu_are_not_read():
 
     graph = community_graph()
     session = make_session(make_job({**JOB, "device": "cuda"}), graph)
-    parts = SimpleNamespace(owned={0: None}, partition=SimpleNamespace(parts=1))
+    parts = SimpleNamespace(owned={0: None}, partition=SimpleNamespace(parts=1, is_uncut=False))
     (kind,), none = graph.edges, np.empty(0, np.int64)
     for edges, exceeds in ((graph.num_edges, False), (torch.cuda.mem_get_info()[1] // 4 + 1, True)):
         remote = {kind: RemoteEdges(none, none, total=edges)}

@@ -124,6 +124,11 @@ class Partition:
         """The number of sub-parts of each part."""
         return self.document.trainers
 
+    @property
+    def is_uncut(self) -> bool:
+        """Whether the only part is the graph's own folder."""
+        return self.document.whole is not None
+
     def has_part(self, index: int) -> bool:
         """Whether a part's folder is on this machine."""
         return (self._folder(index) / GRAPH_DOCUMENT).is_file()
@@ -168,7 +173,7 @@ class Partition:
     def halo(self, index: int, node_type: str | None = None) -> Array:
         """New IDs of the remote vertices that a part's core vertices read, ascending."""
         name = self.book.type_named(node_type)
-        if self.document.whole is not None:
+        if self.is_uncut:
             return np.empty(0, np.int64)
         folder = nodes_folder(self._folder(index), name)
         halo = open_array(folder / "halo.npy", "int64")
@@ -182,7 +187,7 @@ class Partition:
 
         The caller must know how many there are in all parts together.
         """
-        if self.document.whole is not None:
+        if self.is_uncut:
             return np.arange(len(self.part(index).edges[edge_type].held_out[name]))
         return open_array(edges_folder(self._folder(index), edge_type) / f"place.{file_name(name)}.npy", "int64")
 

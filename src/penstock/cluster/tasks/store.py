@@ -1,11 +1,14 @@
 """The store: holds a machine's parts and serves their rows and lists."""
 
 import math
+import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member
@@ -26,6 +29,7 @@ from penstock.store.embedding import row_optimiser
 from penstock.store.files import passing_rows
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, PartedStore, StoreService, own_embedding
 from penstock.store.parts.replicas import HeldRows, ReplicaService
+from penstock.store.parts.requests import StoreRequest, checked
 from penstock.store.parts.service import IN_MEMORY
 from penstock.store.rows import by_counts, count_in_lists
 from penstock.wire.message import Message
@@ -122,6 +126,7 @@ def run_store(setup: Setup) -> int:
         serve_lists(member.endpoint, owned)
         serve_explained_draws(member.endpoint, owned)
         serve_descriptions(member, graphs)
+        serve_shared_memory(member)
         EmbeddingService(member.endpoint, _embeddings(member, partition, graphs))
         copies = ReplicaService(member.endpoint)
         member.announce()
@@ -161,6 +166,43 @@ def _embeddings(
         for name, nodes in graph.nodes.items()
         if job["features"] not in nodes.fields
     }
+
+
+class MemoryRequest(StoreRequest):
+    """Some bytes of memory that the tasks of a machine map together."""
+
+    name: str
+    bytes: Annotated[int, Field(ge=1)]
+
+
+def serve_shared_memory(member: Member) -> None:
+    """Answer the requests "memory" and "memory-held". The memory has no name outside this process, which keeps it open:
+    however the run ends, it is freed.
+    """
+    made: dict[str, int] = {}
+    lock = threading.Lock()
+
+    def memory(message: Message, sender: str) -> Message:
+        wanted = checked(message, MemoryRequest)
+        with lock:
+            if wanted.name not in made:
+                made[wanted.name] = os.memfd_create("penstock", os.MFD_CLOEXEC)
+                os.ftruncate(made[wanted.name], wanted.bytes)
+            number = made[wanted.name]
+        if os.fstat(number).st_size != wanted.bytes:
+            raise PenstockError(
+                f"{wanted.name!r} has {os.fstat(number).st_size:,} bytes and not {wanted.bytes:,}: run the same release"
+                " in all tasks.",
+                code="malformed-message",
+            )
+        return Message("memory", {"path": f"/proc/{os.getpid()}/fd/{number}"})
+
+    def held(message: Message, sender: str) -> Message:
+        with lock:
+            return Message("memory-held", {"bytes": sum(512 * os.fstat(each).st_blocks for each in made.values())})
+
+    member.endpoint.serve("memory", memory)
+    member.endpoint.serve("memory-held", held)
 
 
 def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:

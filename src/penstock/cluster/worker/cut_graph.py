@@ -400,7 +400,11 @@ def list_bytes(graph: CutGraph) -> int:
 
 
 def gathered_graph(parts: Parts, graph: CutGraph, fields: dict[str, str]) -> Graph:
-    """The graph with its lists, and its feature fields by node type as `PartedColumn`."""
+    """The graph with its lists, and its feature fields by node type as `PartedColumn`; one that was not cut as it is
+    mapped.
+    """
+    if parts.partition.is_uncut:
+        return parts.graphs[0]
     counts = {name: parts.partition.book.count(name) for name in graph.nodes}
     lists = {kind: parts.reader.lists(kind) for kind in graph.edges}
     whole = Graph({name: NodeSet(count) for name, count in counts.items()}, lists, graph.name)

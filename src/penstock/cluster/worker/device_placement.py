@@ -1,5 +1,7 @@
 """A worker's session on its GPU: with the whole graph there if possible, else with the model only."""
 
+import mmap
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -7,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from penstock.cluster.member import Member
 from penstock.cluster.worker.batch_source import read_counts
 from penstock.cluster.worker.cut_graph import CutGraph, PartedColumn, Parts, gathered_graph, list_bytes
 from penstock.errors import PenstockError
@@ -17,7 +20,7 @@ from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import Place, usable
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.sampler import DeviceSampler
-from penstock.store.device.copies import to_device
+from penstock.store.device.copies import SharedMemory, pinned_once, to_device
 from penstock.store.device.tables import ResidentTable
 from penstock.store.rows import by_counts
 from penstock.store.source import CachedSource, RowSource, cached_source
@@ -42,6 +45,7 @@ from penstock.train.job import Job
 from penstock.train.run_context import device_peak
 from penstock.train.session import Session
 from penstock.train.steps.sources import Share, ShareOfSchedule
+from penstock.wire.message import Message
 
 # The GPU memory that a worker's steps take, predicted by a trace, or by trial steps where that is not possible. A
 # worker that has the whole graph computes like a single GPU whose batches are the worker's shares, so that is traced.
@@ -170,25 +174,35 @@ def _only_source(session: Session) -> RowSource:
     return only
 
 
-_ON_DEVICE = ("auto", "device")
 _ONE_BY_ONE = "Steps are launched one by one: between two the workers sum their gradients."
 
 
-def check_for_gpus(job: Job, served: bool, learnable: bool) -> None:
-    """Refuse options that a GPU supports only on a single machine; `learnable`: embeddings are at their owners."""
+def is_far(parts: Parts) -> bool:
+    """Whether some parts are on other machines."""
+    return len(parts.owned) < parts.partition.parts
+
+
+def check_for_gpus(job: Job, served: bool, learnable: bool, far: bool) -> None:
+    """Refuse options that a GPU supports only on a single machine; `learnable`: embeddings are at their owners; `far`:
+    parts are on other machines.
+    """
     wish = job.placed
     if job.sample_on == "hybrid":
         raise PenstockError(
             "sample_on hybrid is for one machine: on several machines use auto, device or host.",
             code="unsupported-combination",
         )
-    if "pinned" in (wish.topology, wish.features):
+    if far and "pinned" in (wish.topology, wish.features):
         raise PenstockError(
             "On several machines a worker has the graph on its GPU or leaves it with the stores, and nothing in pinned"
             " memory: set placement to auto, device or host.",
             code="unsupported-combination",
         )
-    if wish.cache_rows and ("device" in (wish.topology, wish.features) or wish.cache_by != "counts"):
+    if (
+        wish.cache_rows
+        and wish.features != "pinned"
+        and ("device" in (wish.topology, wish.features) or wish.cache_by != "counts")
+    ):
         raise PenstockError(
             "On several machines cache_rows keeps rows that a worker reads most on its GPU, and all others with the"
             " stores: leave out cache_by, and set topology and features to auto or host.",
@@ -234,7 +248,8 @@ def place_on_worker(session: Session, parts: Parts, share: Share, part: float, f
 def _is_asked_for(job: Job) -> bool:
     """Whether a job asks for something that needs the graph on the GPU."""
     wish = job.placed
-    return "device" in (wish.topology, wish.features, job.sample_on) or job.feature_type != "stored"
+    places = {wish.topology, wish.features, job.sample_on}
+    return not places.isdisjoint({"device", "pinned"}) or job.feature_type != "stored"
 
 
 def against_whole_graph(session: Session, parts: Parts) -> list[str]:
@@ -242,17 +257,20 @@ def against_whole_graph(session: Session, parts: Parts) -> list[str]:
     job = session.job
     wish = job.placed
     reasons = reasons_against(SHARED_DEVICE_SAMPLING, demands_of(session))
-    if job.sample_on == "host" or not {wish.topology, wish.features} <= set(_ON_DEVICE):
+    if job.sample_on == "host" or "host" in (wish.topology, wish.features):
         reasons.append("the job keeps it on the host")
-    if wish.cache_rows:
+    if wish.cache_rows and wish.features != "pinned":
         reasons.append("the job asks for a cache of rows")
     if session.inputs.tables:
         reasons.append("embeddings are at their owners")
-    far = len(parts.owned) < parts.partition.parts
-    if far and not (wish.topology == wish.features == "device"):
+    if is_far(parts) and not (wish.topology == wish.features == "device"):
         reasons.append("parts of it are on other machines (placement device brings them here)")
     # Checked before the lists are read into this process's memory in vain.
-    if not reasons and list_bytes(_cut_graph(session)) > torch.cuda.mem_get_info(session.inputs.device)[0]:
+    if (
+        not reasons
+        and not parts.partition.is_uncut
+        and list_bytes(_cut_graph(session)) > torch.cuda.mem_get_info(session.inputs.device)[0]
+    ):
         reasons.append("its neighbour lists alone exceed the GPU's free memory")
     return reasons
 
@@ -265,12 +283,16 @@ def _cut_graph(session: Session) -> CutGraph:
 def _with_whole_graph(
     session: Session, parts: Parts, shares: ShareOfSchedule, prediction: WorkerPrediction
 ) -> Placed | None:
-    """Place the lists and features on the GPU; None where they do not fit."""
+    """Place the lists and features on the GPU, or in pinned memory that all workers of the machine share; None where
+    they do not fit.
+    """
     whole = replace(session, graph=gathered_graph(parts, _cut_graph(session), session.inputs.fields))
-    decision = prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
-    if (decision.residence.topology, decision.residence.features) != ("device", "device"):
-        return None
-    placed = place_as_decided(whole, decision, shares)
+    with pinned_once(None if is_far(parts) else _memory_of_machine(parts.member)):
+        decision = prediction.with_whole_graph(whole, lambda memory: decide(whole, shares, memory))
+        places = {decision.residence.topology, decision.residence.features}
+        if "host" in places or (is_far(parts) and "pinned" in places):
+            return None
+        placed = place_as_decided(whole, decision, shares)
     node_type = getattr(session.task, "node_type", "node")
     sampler = DeviceSampler(placed.topology, placed.program, placed.device, node_type, placed.totals, room=placed.room)
 
@@ -281,6 +303,26 @@ def _with_whole_graph(
     # Inference among workers uses the partitioned graph's numbers, which these tables do not have: it keeps its own
     # sources.
     return bring_batches(session, placed)
+
+
+def _memory_of_machine(member: Member) -> SharedMemory:
+    """Memory that the workers of this machine share, which their store keeps."""
+    setup = member.setup
+    channel = member.endpoint.channel(f"store-{setup.task.machine}", "lists", 1)
+
+    def mapped(name: str, size: int) -> Array:
+        path = str(channel.call(Message("memory", {"name": name, "bytes": size})).body["path"])
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return np.frombuffer(mmap.mmap(file, size), np.uint8)
+        finally:
+            os.close(file)
+
+    def held() -> int:
+        return int(channel.call(Message("memory-held")).body["bytes"])
+
+    ranks = [task.rank for task in setup.layout.of_kind("worker") if task.machine == setup.task.machine]
+    return SharedMemory(mapped, held, ranks.index(setup.task.rank), len(ranks))
 
 
 def _at_the_stores(session: Session, prediction: WorkerPrediction, why: list[str]) -> PlacementDecision:

@@ -130,9 +130,9 @@ def make_parted_session(parts: Parts, job: Job) -> tuple[Session, ClusterWorkerG
     placed = None
     if device.type == "cuda" and needs_placement(job.sampler):
         # Triton is imported where there is a device for it.
-        from penstock.cluster.worker.device_placement import check_for_gpus, place_on_worker
+        from penstock.cluster.worker.device_placement import check_for_gpus, is_far, place_on_worker
 
-        check_for_gpus(job, setup.cluster.reduce == "servers", bool(inputs.tables))
+        check_for_gpus(job, setup.cluster.reduce == "servers", bool(inputs.tables), is_far(parts))
         placed = place_on_worker(session, parts, group.share, split.part, fresh)
     session.execution = choose_execution(session, placed, group)
     if setup.cluster.remote_cache_mb:

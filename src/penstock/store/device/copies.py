@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -132,8 +133,72 @@ def to_pinned(
     def fill(tensor: Tensor) -> None:
         _straight(source, tensor, chunk_bytes, progress)
 
+    shared = _shared.get()
     with progress.step(f"placing {what} in pinned memory", array.nbytes, "bytes"):
+        if shared is not None and array.size:
+            return _pinned_once(source, shared, device, chunk_bytes, progress)
         return page_locked(array.shape, source.dtype, device, fill)
+
+
+# Pinned tables that several processes of one machine read: one copy in memory that all of them map and page-lock. It is
+# filled slice by slice, each process beginning at another one. A slice that is done is marked behind the table. Whoever
+# finds one unmarked copies it, so that a process that dies leaves nothing undone. Two that copy one slice write equal
+# bytes.
+
+_SLICES = 64
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """Memory of the host that several processes map."""
+
+    mapped: Callable[[str, int], Array]
+    """Bytes by their name and number, the same in all processes; zeros at first."""
+    held: Callable[[], int]
+    """Bytes that are in use already, which a further process does not need again."""
+    rank: int
+    processes: int
+    _named: dict[str, int] = field(default_factory=dict)
+
+    def name(self, what: str) -> str:
+        """A name of something in shared memory: those of one kind are counted in the order in which they are made."""
+        self._named[what] = self._named.get(what, 0) + 1
+        return f"{what} {self._named[what]}"
+
+
+@contextmanager
+def pinned_once(shared: SharedMemory | None) -> Iterator[None]:
+    """Within the context, in this thread, `to_pinned` places tables in shared memory, if there is any."""
+    token = _shared.set(shared)
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+def pinned_already() -> int:
+    """Bytes of pinned tables that other processes have filled for this one as well."""
+    shared = _shared.get()
+    return 0 if shared is None else shared.held()
+
+
+def _pinned_once(
+    source: "_Source", shared: SharedMemory, device: torch.device, chunk_bytes: int, progress: Progress
+) -> Tensor:
+    shape, dtype = source.array.shape, source.dtype
+    size = math.prod(shape) * dtype.itemsize
+    memory = shared.mapped(shared.name(f"{source.what} {dtype} {list(shape)}"), size + _SLICES)
+    tensor, done = torch.from_numpy(memory[:size]).view(dtype).view(shape), memory[size:]
+    slices = list(ranges(len(tensor), -(-len(tensor) // _SLICES)))
+    first = shared.rank * len(slices) // shared.processes
+    for number in [*range(first, len(slices)), *range(first)]:
+        start, stop = slices[number]
+        if not done[number]:
+            _straight(source, tensor, chunk_bytes, progress, start, stop)
+            done[number] = 1
+    if device.type == "cuda":
+        _lock(memory)
+    return tensor
 
 
 class _Source:
@@ -211,9 +276,12 @@ class _Writable:
         self.__array_interface__: dict[str, Any] = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 
-def _straight(source: _Source, placed: Tensor, chunk_bytes: int, progress: Progress) -> None:
-    for start, stop in ranges(len(placed), source.chunk_rows(chunk_bytes)):
-        source.read(start, stop, placed[start:stop])
+def _straight(
+    source: _Source, placed: Tensor, chunk_bytes: int, progress: Progress, first: int = 0, last: int | None = None
+) -> None:
+    for start, stop in ranges((len(placed) if last is None else last) - first, source.chunk_rows(chunk_bytes)):
+        rows = first + start, first + stop
+        source.read(*rows, placed[slice(*rows)])
         progress.advance((stop - start) * source.row_bytes)
 
 
@@ -294,4 +362,5 @@ def one_copy(
     return shared.copy(array, device, dtype, what, progress)
 
 
+_shared: ContextVar[SharedMemory | None] = ContextVar("_shared", default=None)
 _copies: ContextVar[SharedCopies | None] = ContextVar("_copies", default=None)

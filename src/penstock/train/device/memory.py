@@ -17,6 +17,7 @@ from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import NoRoomError, Place
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.streams import rest
+from penstock.store.device.copies import pinned_already
 from penstock.store.source import RowSource
 from penstock.trace.libraries import library_memory
 from penstock.train.compute_device import device_memory_of
@@ -439,7 +440,17 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
         cache = 0
     row = max(1, sum(sizes) // max(rows, 1))
     return decide_residence(
-        Sizes(topology, sum(sizes), row, rows, working.bytes, free, total, available_mb() << 20, bounds),
+        Sizes(
+            topology,
+            sum(sizes),
+            row,
+            rows,
+            working.bytes,
+            free,
+            total,
+            (available_mb() << 20) + pinned_already(),
+            bounds,
+        ),
         Wanted("host" if drawn_on_host else wish.topology, features, cache, job.device_share),
     )
 
