@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.plan.bottleneck import bottleneck_of, changes_of
+from penstock.plan.changes import bottleneck_of, changes_of
 from penstock.plan.comparison import Comparison
 from penstock.plan.placement import PLACEMENTS, Budget
 from penstock.progress import SILENT

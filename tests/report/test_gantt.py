@@ -13,7 +13,7 @@ import pytest
 
 from penstock.report.gantt import Shown, bars, pace_sentence, path_by_kind, path_sentence, write_timeline
 from penstock.report.gantt.bars import lay_out
-from penstock.report.gantt.findings import link_use_over_time
+from penstock.report.gantt.drawing import link_use_over_time
 from penstock.simulate import POLICIES, CriticalStep, Pace, critical_path, lower_bound
 from penstock.simulate.document import WorkloadDocument, read_workload
 from penstock.simulate.scenario import build_scenario

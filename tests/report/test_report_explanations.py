@@ -6,7 +6,7 @@ import pytest
 from synthetic_runs import write_run
 from test_report_page import page_of
 
-from penstock.explain.explanation import ExplainedColumn, ExplainedEdge, Explanation
+from penstock.explain.explainer import ExplainedColumn, ExplainedEdge, Explanation
 from penstock.report import write_explanation_page
 from penstock.report.explanations import _chosen_edges, _point, _spread, edge_points, judgement, place_labels
 

@@ -10,7 +10,7 @@ import torch
 from penstock.api.arguments import opened
 from penstock.api.run_handle import Run
 from penstock.errors import PenstockError
-from penstock.explain.explanation import Explanation
+from penstock.explain.explainer import Explanation
 from penstock.graph.graph import Graph
 from penstock.nn import ModelOptions
 from penstock.report import write_explanation_page

@@ -57,7 +57,7 @@ COMMANDS: Registry[Any] = Registry(
         "paths": "penstock.cli.paths:paths",
         "compare": "penstock.cli.report:compare_command",
         "train": "penstock.cli.train:train_command",
-        "recipes": "penstock.cli.recipes:recipes_command",
+        "recipes": "penstock.cli.train:recipes_command",
         "memory": "penstock.cli.train:memory_command",
         "evaluate": "penstock.cli.use:evaluate_command",
         "predict": "penstock.cli.use:predict_command",

@@ -52,13 +52,11 @@ def check_new_file(path: Path, force: bool) -> None:
         raise PenstockError(f"{path} exists: name another file, or add --force.", code="file-exists")
 
 
-def refuse_options(what: str, **given: Any) -> None:
-    """Refuse options that do not apply to `what`, which is simulated."""
+def refuse_options(sentence: str, code: Code = "conflicting-options", **given: Any) -> None:
+    """Refuse options that are set; the sentence has {} where an option's name goes."""
     for name, value in given.items():
         if value:
-            raise PenstockError(
-                f"--{name.replace('_', '-')} does not apply to {what}: leave it out.", code="conflicting-options"
-            )
+            raise PenstockError(sentence.format(name.replace("_", "-")), code=code)
 
 
 def print_rows(titles: Iterable[str | Column], rows: Iterable[Iterable[str]], width: int = 160) -> None:

@@ -1,5 +1,6 @@
 """`penstock partition`: cut a graph, or compare ways of cutting it."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,8 +116,6 @@ def _compare(graph: str, base: "Cut", methods: str, threads: int | None, uncheck
 
 
 def _named_cut(base: "Cut", name: str) -> "Cut":
-    from dataclasses import replace
-
     from penstock.partition.assignment import REFINEMENTS
 
     method, _, refine = name.partition("+")
@@ -148,15 +147,9 @@ def _fields(how: "Cut", metrics: "Metrics", cost: MeasuredCommand) -> dict[str, 
         "refine": how.refine,
         "parts": how.parts,
         "trainers": how.trainers,
-        "edge_cut": metrics.edge_cut,
-        "edge_cut_fraction": metrics.edge_cut_fraction,
-        "comm_volume": metrics.comm_volume,
+        **asdict(metrics),
         "max_send": metrics.max_send,
         "max_recv": metrics.max_recv,
-        "send": metrics.send,
-        "recv": metrics.recv,
-        "replication": metrics.replication,
-        "balance": metrics.balance,
         **cost.fields(),
     }
 

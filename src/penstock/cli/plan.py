@@ -7,8 +7,17 @@ import typer
 from rich.table import Table
 
 from penstock.cli.job_flags import takes_job_flags
-from penstock.cli.output import ForceOption, JsonOption, SeedOption, check_new_file, print_json, short, wide_console
-from penstock.cli.sweep import PLANNED_COLUMNS, ChartOption, SweepOption, check_chart, refuse_with_sweep, show_sweep
+from penstock.cli.output import (
+    ForceOption,
+    JsonOption,
+    SeedOption,
+    check_new_file,
+    print_json,
+    refuse_options,
+    short,
+    wide_console,
+)
+from penstock.cli.sweep import NOT_WITH_SWEEP, PLANNED_COLUMNS, ChartOption, SweepOption, check_chart, show_sweep
 from penstock.errors import PenstockError
 from penstock.formatting import counted, parsed_bytes, percent, signed_percent
 from penstock.plan.placement import PLACEMENTS
@@ -82,7 +91,9 @@ def plan_command(
     from penstock.train.job import make_job, read_job
 
     if execution or (machine is not None and cluster is None):
-        refuse_with_execution(
+        refuse_options(
+            "--{} is for plans of clusters: leave it out with --execution.",
+            "unsupported-combination",
             cluster=cluster,
             placement=placement,
             flows=flows,
@@ -106,7 +117,7 @@ def plan_command(
     check_chart(chart, sweep)
     cluster = "2x1" if cluster is None else cluster
     if sweep:
-        refuse_with_sweep(timeline=timeline)
+        refuse_options(NOT_WITH_SWEEP, timeline=timeline)
     else:
         check_new_file(out, force)
         for path in timeline or []:
@@ -139,19 +150,9 @@ def plan_command(
 
 
 def _fields(plan: "Plan") -> dict[str, Any]:
-    return {
-        "placement": plan.placement,
-        "flows": plan.flows,
-        "predicted": plan.predicted.model_dump(
-            include={"iteration_s", "epoch_s", "lower_bound_s", "placement_bound_s"}
-        ),
-        "compared": [each.model_dump() for each in plan.compared],
-        "bottleneck": plan.bottleneck,
-        "changes": [each.model_dump() for each in plan.changes],
-        "advice": plan.advice,
-        "search": plan.search.model_dump(),
-        "scaled_from": plan.scaled_from,
-    }
+    whole = ("placement", "flows", "compared", "bottleneck", "changes", "advice", "search", "scaled_from")
+    predicted = {"iteration_s", "epoch_s", "lower_bound_s", "placement_bound_s"}
+    return plan.model_dump(include={**dict.fromkeys(whole, True), "predicted": predicted})
 
 
 def _print_changes(changes: "list[Change]") -> None:
@@ -224,15 +225,6 @@ _MOSTLY = 0.5
 """A resource that is busy for a smaller share does not limit: the overhead between operators does."""
 _SAID = 3
 """The most sizes outside of the measured range that are printed."""
-
-
-def refuse_with_execution(**given: object) -> None:
-    """Refuse flags that apply only to plans of clusters."""
-    for name, value in given.items():
-        if value:
-            raise PenstockError(
-                f"--{name} is for plans of clusters: leave it out with --execution.", code="unsupported-combination"
-            )
 
 
 def show_execution_plan(job: "Job", machines: str, device_memory: str | None, as_json: bool) -> None:
@@ -403,18 +395,7 @@ def _number(value: float) -> str:
 
 
 def _print_execution(known: "KnownMachine", found: "PlannedExecution") -> None:
-    columns = (
-        "computed by",
-        "drawn by",
-        "features",
-        "first layer",
-        "order",
-        "groups",
-        "ms",
-        "epoch s",
-        "limit",
-        "busy",
-    )
+    columns = "computed by", "drawn by", "features", "first layer", "order", "groups", "ms", "epoch s", "limit", "busy"
     table, plan = Table(*columns, box=None), found.plan
     for place, each in enumerate(plan.alternatives[:_SHOWN]):
         choice, predicted = each.choice, each.predicted

@@ -99,14 +99,8 @@ def _profile_operators(
 
 
 def _operator_fields(profile: "Profile") -> dict[str, Any]:
-    return {
-        "machine": None if profile.machine is None else profile.machine.model_dump(mode="json"),
-        "seconds": profile.seconds,
-        "skipped": profile.skipped,
-        "others": profile.others,
-        "warnings": profile.warnings,
-        "operators": [fit.model_dump(mode="json") for fit in profile.fits],
-    }
+    fields = profile.model_dump(mode="json", include={"machine", "seconds", "skipped", "others", "warnings"})
+    return {**fields, "operators": [fit.model_dump(mode="json") for fit in profile.fits]}
 
 
 def _print_operators(profile: "Profile", path: Path) -> None:
@@ -129,11 +123,7 @@ def _print_operators(profile: "Profile", path: Path) -> None:
 
 def _fields(profile: "Profile") -> dict[str, Any]:
     return {
-        "mode": profile.mode,
-        "iterations": profile.iterations,
-        "batches": profile.batches,
-        "parts": profile.parts,
-        "workers": profile.workers,
+        **profile.model_dump(include={"mode", "iterations", "batches", "parts", "workers"}),
         "seconds": {cost.name: cost.seconds.mean for cost in _main(profile)},
         "devices": {cost.name: cost.device for cost in _main(profile)},
         "memory_gb": {held.process: held.gb for held in profile.memory if held.device == "cpu"},

@@ -9,11 +9,11 @@ import typer
 
 from penstock.cli.output import JsonOption, print_json, refuse_options
 from penstock.cli.sweep import (
+    NOT_WITH_SWEEP,
     SIMULATED_COLUMNS,
     SweepOption,
     check_chart,
     computed_rows,
-    refuse_with_sweep,
     show_sweep,
 )
 from penstock.errors import PenstockError
@@ -24,6 +24,7 @@ from penstock.simulate.traces import TRACE_POLICIES
 if TYPE_CHECKING:
     from penstock.cli.simulate_network import Subject, TraceSubject
 
+_NOT_FOR = "--{{}} does not apply to {}: leave it out."
 _POLICY_HELP = (
     f"How flows share links: {', '.join(FLOW_POLICIES)}; of coflows {', '.join(COFLOW_POLICIES)}; of a trace"
     f" {', '.join(TRACE_POLICIES)}. If none: slack for an llm, sebf for a trace, else oes."
@@ -39,10 +40,7 @@ def simulate_command(
             " --shop a flexible job shop (.fjs).",
         ),
     ],
-    policy: Annotated[
-        str | None,
-        typer.Option(help=_POLICY_HELP),
-    ] = None,
+    policy: Annotated[str | None, typer.Option(help=_POLICY_HELP)] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run all fitting policies and print a table.")] = False,
     queues: Annotated[
         int | None,
@@ -88,7 +86,7 @@ def simulate_command(
         from penstock.cli.simulate_jobs import simulate_shop
 
         others = {"policy": policy, "queues": queues, "out_coflows": out_coflows, "iterations": iterations}
-        refuse_options("--shop", **others, queue=queue, sweep=sweep, chart=chart)
+        refuse_options(_NOT_FOR.format("--shop"), **others, queue=queue, sweep=sweep, chart=chart)
         simulate_shop(workload, schedule, schedule_options, compare, timeline or [], as_json)
         return
     if schedule is not None or schedule_options is not None:
@@ -100,7 +98,7 @@ def simulate_command(
         from penstock.cli.simulate_jobs import simulate_trace_of_jobs
 
         refuse_options(
-            "--queue",
+            _NOT_FOR.format("--queue"),
             compare=compare,
             queues=queues,
             timeline=timeline,
@@ -115,7 +113,7 @@ def simulate_command(
     if sweep:
         from penstock.cli.simulate_network import swept_simulations
 
-        refuse_with_sweep(compare=compare, timeline=timeline, out_coflows=out_coflows)
+        refuse_options(NOT_WITH_SWEEP, compare=compare, timeline=timeline, out_coflows=out_coflows)
         rows = computed_rows(swept_simulations(workload, sweep, policy, iterations, queues))
         show_sweep(rows, SIMULATED_COLUMNS, workload.stem, as_json, chart)
         return
@@ -123,7 +121,7 @@ def simulate_command(
 
     subject = subject_of(workload, policy, iterations)
     if isinstance(subject, TraceSubject):
-        refuse_options("a trace of coflows", iterations=iterations, queues=queues, timeline=timeline)
+        refuse_options(_NOT_FOR.format("a trace of coflows"), iterations=iterations, queues=queues, timeline=timeline)
         _simulate_trace(subject, compare, out_coflows, as_json)
     else:
         _simulate_scenario(subject, workload.stem, compare, queues, timeline or [], out_coflows, as_json)

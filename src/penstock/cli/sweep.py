@@ -15,6 +15,8 @@ SweepOption = Annotated[
     list[str] | None,
     typer.Option("--sweep", metavar="FIELD=A,B,...", help="Try these values of a field; may be repeated."),
 ]
+NOT_WITH_SWEEP = "--sweep and --{} cannot be combined: leave one of them out."
+"""Said to options that show one result: a sweep is a table of many."""
 ChartOption = Annotated[Path | None, typer.Option(help="With --sweep: draw the sweep as a page (.html).")]
 
 
@@ -49,15 +51,6 @@ PLANNED_COLUMNS = (
     Quantity("lower_bound_s", "no less than", _seconds),
     Quantity("slowest_link", "slowest link", str),
 )
-
-
-def refuse_with_sweep(**given: Any) -> None:
-    """Refuse options that show one result: a sweep is a table of many."""
-    for name, value in given.items():
-        if value:
-            raise PenstockError(
-                f"--sweep and --{name} cannot be combined: leave one of them out.", code="conflicting-options"
-            )
 
 
 def check_chart(chart: Path | None, sweep: Sequence[str] | None) -> None:

@@ -21,7 +21,7 @@ from penstock.formatting import counted
 from penstock.terminal_progress import importing, shown_progress
 
 if TYPE_CHECKING:
-    from penstock.explain.explanation import Explanation
+    from penstock.explain.explainer import Explanation
     from penstock.graph import Graph
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]

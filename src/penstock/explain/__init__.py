@@ -2,7 +2,7 @@
 
 `mask_optimiser` finds masks under GNNExplainer's objective and knows neither graphs nor models: its caller gives a
 function from masks to outputs. `explainer` makes the batch of one vertex with masked edges and finds the masks of its
-output, and `explanation` holds these with the user's ids.
+output, and holds these with the user's ids.
 """
 
 from penstock.explain.mask_optimiser import FoundMasks, Mask, MaskOptions, optimise_masks, target_of

@@ -2,8 +2,8 @@
 
 `residence` decides what lives on the device, in pinned memory and on the host. For a run on several machines,
 `workloads/` turns it into tasks and flows and their memory over time, `placement/` decides where tasks go, `comparison`
-compares placements and flow policies, `bound` is a lower bound on all of them, `bottleneck` says what limits, and
-`changes` what would help. `planner` joins these and can simulate a plan again, `document` is the plan. Nothing here
+compares placements and flow policies, `bound` is a lower bound on all of them, and `changes` says what limits and
+what would help. `planner` joins these and can simulate a plan again, `document` is the plan. Nothing here
 allocates or measures.
 """
 

@@ -13,8 +13,15 @@ from penstock.graph.blocks import default_threads
 from penstock.graph.documents import validated
 from penstock.hardware.cluster import LAUNCHER_FACTS, LOOPBACK, ClusterDocument
 from penstock.hardware.machines import machines_of
-from penstock.plan.bottleneck import bottleneck_of, changes_of
-from penstock.plan.changes import replica_changes, transport_advice, transport_changes, tried_again, with_seats
+from penstock.plan.changes import (
+    bottleneck_of,
+    changes_of,
+    replica_changes,
+    transport_advice,
+    transport_changes,
+    tried_again,
+    with_seats,
+)
 from penstock.plan.comparison import Comparison, Trial
 from penstock.plan.document import CARRIED_OUT, Effort, Plan, PlannedFlows, PlannedTask, Predicted
 from penstock.plan.placement import PLACEMENTS, Budget, PlacedUnits

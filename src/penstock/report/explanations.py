@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.explain.explanation import ExplainedColumn, ExplainedEdge, Explanation
+from penstock.explain.explainer import ExplainedColumn, ExplainedEdge, Explanation
 from penstock.formatting import counted, percent
 from penstock.graph.files import write_whole
 from penstock.report.assets import read_asset

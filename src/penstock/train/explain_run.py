@@ -10,8 +10,14 @@ import pyarrow as pa
 import torch
 
 from penstock.errors import PenstockError, nearest
-from penstock.explain.explainer import Neighbourhood, explain_output
-from penstock.explain.explanation import Explanation, ordered_columns, ordered_edge_columns, ordered_edges
+from penstock.explain.explainer import (
+    Explanation,
+    Neighbourhood,
+    explain_output,
+    ordered_columns,
+    ordered_edge_columns,
+    ordered_edges,
+)
 from penstock.explain.mask_optimiser import MaskOptions, Output
 from penstock.formatting import counted
 from penstock.graph.arrays import Array

@@ -13,9 +13,8 @@ from penstock.imports import lazy_names
 from penstock.registry import Registry
 
 if TYPE_CHECKING:
-    from penstock.plan.placement.budget import Budget, Found, PlacedUnits
     from penstock.plan.placement.constructions import PlacementPolicy
-    from penstock.plan.placement.evaluator import Evaluator
+    from penstock.plan.placement.evaluator import Budget, Evaluator, Found, PlacedUnits
     from penstock.plan.placement.from_workload import placement_problem
     from penstock.plan.placement.problem import PlacementProblem
 
@@ -50,7 +49,7 @@ def place(
     evaluator: "Evaluator", policy: str = "search", budget: "Budget | None" = None, seed: int = 0
 ) -> "PlacedUnits":
     """Place an evaluator's problem by a policy; the same seed and steps give the same placement anywhere."""
-    from penstock.plan.placement.budget import Budget, PlacedUnits
+    from penstock.plan.placement.evaluator import Budget, PlacedUnits
 
     problem, begin, simulated = evaluator.problem, time.perf_counter(), evaluator.simulated
     found = PLACEMENTS[policy](problem, evaluator, budget or Budget(), seed)

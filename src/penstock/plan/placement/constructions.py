@@ -9,8 +9,7 @@ from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of, unit_draws
 from penstock.kernels import njit
 from penstock.plan.placement.annealing import score
-from penstock.plan.placement.budget import Budget, Found
-from penstock.plan.placement.evaluator import Evaluator
+from penstock.plan.placement.evaluator import Budget, Evaluator, Found
 from penstock.plan.placement.packing import RemainingCapacity, classes_of, pack
 from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, move, tables_of, walk_from
 

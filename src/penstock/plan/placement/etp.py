@@ -13,9 +13,8 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import below, draw, key_of, unit
 from penstock.kernels import njit
-from penstock.plan.placement.budget import Budget, BudgetClock, Found
 from penstock.plan.placement.constructions import initial_placement
-from penstock.plan.placement.evaluator import Evaluator, Waits, critical_path
+from penstock.plan.placement.evaluator import Budget, BudgetClock, Evaluator, Found, Waits, critical_path
 from penstock.plan.placement.problem import PlacementProblem, Tables, Walk, move, over_use, walk_from
 
 STEPS = 10_000

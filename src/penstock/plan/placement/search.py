@@ -14,14 +14,13 @@ import numpy as np
 from penstock.graph.arrays import Array
 from penstock.graph.hashing import key_of
 from penstock.plan.placement.annealing import Cooling, anneal, nearby, room_for_proposal, score
-from penstock.plan.placement.budget import Budget, BudgetClock, Found
 from penstock.plan.placement.constructions import (
     colocated_placement,
     even_placement,
     initial_placement,
     least_busy_placement,
 )
-from penstock.plan.placement.evaluator import Evaluator
+from penstock.plan.placement.evaluator import Budget, BudgetClock, Evaluator, Found
 from penstock.plan.placement.problem import PlacementProblem, Tables, settle, walk_from
 
 STEPS = 100_000

@@ -14,8 +14,15 @@ from penstock.formatting import counted, percent
 from penstock.graph.arrays import Array
 from penstock.graph.files import write_whole
 from penstock.report.gantt.bars import GanttBar, Merged, lay_out, pack
-from penstock.report.gantt.drawing import SCRIPT, STYLE, Drawing, drawing_of
-from penstock.report.gantt.findings import link_use_over_time, path_by_kind, path_sentence
+from penstock.report.gantt.drawing import (
+    SCRIPT,
+    STYLE,
+    Drawing,
+    drawing_of,
+    link_use_over_time,
+    path_by_kind,
+    path_sentence,
+)
 from penstock.report.markup import card, cut, key, large_figure, page_header, page_text, small_figures, table
 from penstock.report.words import milliseconds, seconds, short
 from penstock.simulate import CriticalStep, Pace, Timeline, critical_path, gap_of
