@@ -160,6 +160,28 @@ def test_with_repeats_and_hubs_that_are_excluded_many_times(device):
         drawn.assert_same(slot, planned)
 
 
+@pytest.mark.parametrize(
+    "amount, fanouts, replace", [(150, (40, -1), False), (500, (33, 2), False), (150, (36, 2), True)]
+)
+def test_whole_lists_and_many_neighbours_without_what_is_excluded(device, amount, fanouts, replace):
+    graph = small_graph(5, amount)
+    items = np.arange(0, graph.num_edges, amount // 50)
+    drawn = DrawnEdges(graph, EdgeBatcher(graph, negatives=Uniform()), items, device, fanouts, replace)
+    slot = drawn.slot()
+    for planned in drawn.begin(1)[:2]:
+        slot.draw(drawn.epoch)
+        drawn.assert_same(slot, planned)
+
+
+def test_whole_lists_of_relations_without_what_is_excluded(device):
+    graph = typed_lists()
+    drawn = TypedEdges(graph, EdgeBatcher(graph, WRITES, Uniform()), np.arange(90), device, (-1, {WRITES: 40, BY: -1}))
+    slot = drawn.slot()
+    for planned in drawn.begin(0):
+        slot.draw(drawn.epoch)
+        drawn.assert_same(slot, planned)
+
+
 def test_pairs_that_are_in_no_list(device):
     graph = small_graph()
     pairs = np.random.default_rng(3).integers(0, 60, (50, 2))

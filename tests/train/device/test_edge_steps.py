@@ -76,8 +76,9 @@ def assert_same(a, b, **close):
         {"negatives_per_edge": 3, "corrupt": "both", "filtered": True, "scorer": "mlp", "epochs": 1},
         {"task": "edge-classification", "label": "alike", "class_weights": "balanced"},
         {"task": "edge-regression", "label": "apart", "clip": 0.5},
+        {"fanouts": [-1, 33], "sample_on": "device", "epochs": 1, "batch_size": 200},
     ],
-    ids=["links", "joint", "in-batch", "both-ends", "classes", "numbers"],
+    ids=["links", "joint", "in-batch", "both-ends", "classes", "numbers", "whole-lists"],
 )
 def test_they_learn_what_the_pipeline_learns(graph, fields):
     assert_same(learned(session_of(graph, **fields)), loaded(graph, **fields), rtol=1e-3, atol=1e-4)

@@ -150,6 +150,7 @@ def typed():
     return Graph(nodes, {**plain.edges, **more}, "papers")
 
 
+ASKED = {"epochs": 1, "sample_on": "device"}
 LINKS = {"task": "link-prediction", "edge_type": "author__writes__paper", "held_out": [0.1, 0.1], "epochs": 1}
 TYPED = {
     "rgcn": {"model": "rgcn", "dropout": 0.3},
@@ -162,6 +163,12 @@ TYPED = {
     "sum": {"model": "sage", "aggregate": "sum", "replace": True, "clip": 0.2},
     "gat": {"model": "gat", "heads": 2, "attention_dropout": 0.2, "norm": "layer", "residual": True},
     "hgt": {"model": "hgt", "heads": 2, "attention_dropout": 0.2, "dropout": 0.2, "input_dropout": 0.1},
+    "whole lists": {
+        "model": "rgcn",
+        "fanouts": [-1, {"author__writes__paper": 40, "paper__by__author": 2}],
+        "epochs": 1,
+    },
+    "whole lists, attended": {"model": "hgt", "heads": 2, "fanouts": [40, -1], **ASKED},
     "links": {**LINKS, "model": "rgcn", "corrupt": "both", "filtered": True, "batch_size": 60},
     # Were destinations alone replaced, the softmax would not depend on their type's bias, and Adam follow its rounding.
     "links, joint": {
