@@ -5,10 +5,9 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from penstock.cluster.layout import Setup
 from penstock.cluster.member import Member
@@ -29,7 +28,7 @@ from penstock.store.embedding import row_optimiser
 from penstock.store.files import passing_rows
 from penstock.store.parts import EmbeddingService, OwnedEmbedding, PartedStore, StoreService, own_embedding
 from penstock.store.parts.replicas import HeldRows, ReplicaService
-from penstock.store.parts.requests import StoreRequest, checked
+from penstock.store.parts.requests import MemoryRequest, checked
 from penstock.store.parts.service import IN_MEMORY
 from penstock.store.rows import by_counts, count_in_lists
 from penstock.wire.message import Message
@@ -168,13 +167,6 @@ def _embeddings(
     }
 
 
-class MemoryRequest(StoreRequest):
-    """Some bytes of memory that the tasks of a machine map together."""
-
-    name: str
-    bytes: Annotated[int, Field(ge=1)]
-
-
 def serve_shared_memory(member: Member) -> None:
     """Answer the requests "memory" and "memory-held". The memory has no name outside this process, which keeps it open:
     however the run ends, it is freed.
@@ -186,8 +178,7 @@ def serve_shared_memory(member: Member) -> None:
         wanted = checked(message, MemoryRequest)
         with lock:
             if wanted.name not in made:
-                made[wanted.name] = os.memfd_create("penstock", os.MFD_CLOEXEC)
-                os.ftruncate(made[wanted.name], wanted.bytes)
+                made[wanted.name] = _new_memory(wanted.bytes)
             number = made[wanted.name]
         if os.fstat(number).st_size != wanted.bytes:
             raise PenstockError(
@@ -203,6 +194,20 @@ def serve_shared_memory(member: Member) -> None:
 
     member.endpoint.serve("memory", memory)
     member.endpoint.serve("memory-held", held)
+
+
+def _new_memory(size: int) -> int:
+    """The descriptor of so many bytes, which take no memory before they are written."""
+    file = os.memfd_create("penstock", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(file, size)
+    except (OSError, OverflowError) as error:
+        os.close(file)
+        raise PenstockError(
+            f"The system refuses {size:,} bytes of shared memory ({error}): place what is pinned on host or device.",
+            code="out-of-memory",
+        ) from None
+    return file
 
 
 def serve_descriptions(member: Member, graphs: dict[int, Graph]) -> None:

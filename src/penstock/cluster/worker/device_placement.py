@@ -1,10 +1,10 @@
 """A worker's session on its GPU: with the whole graph there if possible, else with the model only."""
 
 import mmap
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -307,16 +307,20 @@ def _with_whole_graph(
 
 def _memory_of_machine(member: Member) -> SharedMemory:
     """Memory that the workers of this machine share, which their store keeps."""
-    setup = member.setup
-    channel = member.endpoint.channel(f"store-{setup.task.machine}", "lists", 1)
+    setup, store = member.setup, f"store-{member.setup.task.machine}"
+    channel = member.endpoint.channel(store, "lists", 1)
 
     def mapped(name: str, size: int) -> Array:
-        path = str(channel.call(Message("memory", {"name": name, "bytes": size})).body["path"])
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        path = Path(str(channel.call(Message("memory", {"name": name, "bytes": size})).body["path"]))
         try:
-            return np.frombuffer(mmap.mmap(file, size), np.uint8)
-        finally:
-            os.close(file)
+            with path.open("r+b") as file:
+                return np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
+        except OSError as error:
+            raise PenstockError(
+                f"Memory that {store} keeps for all workers of its machine cannot be mapped ({error}): set"
+                " placement to device or host.",
+                code="not-permitted",
+            ) from None
 
     def held() -> int:
         return int(channel.call(Message("memory-held")).body["bytes"])

@@ -54,6 +54,13 @@ class FieldRequest(PartRequest):
     field: str
 
 
+class MemoryRequest(StoreRequest):
+    """Some bytes of memory that the tasks of a machine map together."""
+
+    name: str
+    bytes: Annotated[int, Field(ge=1)]
+
+
 class Pull(FieldRequest):
     """Rows of a field, by their numbers in the part."""
 
