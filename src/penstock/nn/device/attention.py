@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from penstock.nn.device.gather import destination_lists, number_of, source_lists, sum_dtype
-from penstock.sampling.device.block import DeviceBlock
+from penstock.nn.device.gather import DeviceLists, destination_lists, number_of, source_lists, sum_dtype
+from penstock.sampling.device.block import DeviceBlock, SourceLists
 from penstock.traced import launches
 
 ALIGNED = 8
@@ -157,7 +157,7 @@ class _Launcher:
     ) -> None:
         self.block, self.values, self.heads, self.size = block, values, heads, size
         self._kept = None if kept is None else kept.contiguous()
-        self._tile = tile_of(values, heads, size)
+        self._tile = tile_of(values, heads, size, destination_lists(block))
         self._sizes = {"SLOPE": slope, "JOINT": joint, "LOOPS": loops, "X_STRIDE": values.stride(0)}
 
     def forward(self, of_src: Tensor | None, of_dst: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -187,8 +187,9 @@ class _Launcher:
         """The gradients of the edges' scores and of the rows' own; those of the values and of the sources' scores are
         written to the outs, the latter followed by `behind` zeros.
         """
-        rows, targets, tile = len(self.values), self.block.num_dst, self._tile
+        rows, targets = len(self.values), self.block.num_dst
         lists, weights = source_lists(self.block, rows), cast(Any, self.block.weights)
+        tile = tile_of(self.values, self.heads, self.size, lists)
         of_score = norms.new_empty(len(lists.indices), self.heads)
         of_loop = norms.new_empty(targets, self.heads) if self._sizes["LOOPS"] else None
         if grad.numel() and launches(grad, out, norms):
@@ -238,16 +239,16 @@ _TOGETHER = 16
 """Rows whose sums a program adds up."""
 
 
-def tile_of(values: Tensor, heads: int, size: int = 0) -> dict[str, Any]:
-    """A tile for rows of so many heads, of `size` values or as they divide a row: threads for every four values of a
-    row, and some 2,048 values in all.
+def tile_of(values: Tensor, heads: int, size: int, lists: DeviceLists | SourceLists) -> dict[str, Any]:
+    """A tile for rows of so many heads of `size` values: threads for every four values of a row, and as many edges as a
+    list has, up to some 2,048 values in all.
     """
-    size = size or values.shape[1] // heads
+    length = -(-len(lists.indices) // max(1, len(lists.indptr) - 1))
     columns, room = 1 << max(0, (size - 1).bit_length()), 1 << (heads - 1).bit_length()
     return {
         "HEADS": heads,
         "SIZE": size,
-        "BLOCK_E": max(2, min(16, 2048 // (columns * room))),
+        "BLOCK_E": max(2, min(16, 2048 // (columns * room), 1 << (length - 1).bit_length())),
         "BLOCK_H": room,
         "BLOCK_C": columns,
         "NUMBER": number_of(values),

@@ -39,7 +39,7 @@ class _Dots(torch.autograd.Function):
         if out.numel() and launches(*given[:3], queries, out, logs, rows=2 * len(lists.indices), of=keys):
             from penstock.nn.device import dot_kernels as kernels
 
-            kernels.attend_dots[(lists.rows,)](*given, out, logs, **tile_of(keys, heads))
+            kernels.attend_dots[(lists.rows,)](*given, out, logs, **tile_of(keys, heads, keys.shape[1] // heads, lists))
         ctx.save_for_backward(keys, queries, values, out, logs)
         return out, logs
 
@@ -48,6 +48,7 @@ class _Dots(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, of_logs: Tensor) -> tuple[Tensor | None, ...]:
         keys, queries, values, out, logs = ctx.saved_tensors
         grad, heads = grad.contiguous(), logs.shape[1]
+        size = keys.shape[1] // heads
         # The mean of the coefficients' gradients is the inner product of the output and its gradient.
         means = (grad * out).view(len(out), heads, -1).sum(dim=2, dtype=logs.dtype) - of_logs
         lists, turned = destination_lists(ctx.block), source_lists(ctx.block, len(keys))
@@ -57,11 +58,11 @@ class _Dots(torch.autograd.Function):
         if out.numel() and launches(lists.indptr, lists.indices, *given[4:], queries, of_queries, **moved):
             from penstock.nn.device import dot_kernels as kernels
 
-            given_lists = lists.indptr, lists.indices
-            kernels.return_dots_to_destinations[(lists.rows,)](*given_lists, *given, of_queries, **tile_of(keys, heads))
+            given_lists, sizes = (lists.indptr, lists.indices), tile_of(keys, heads, size, lists)
+            kernels.return_dots_to_destinations[(lists.rows,)](*given_lists, *given, of_queries, **sizes)
         if keys.numel() and launches(turned.indptr, turned.indices, turned.edges, of_keys, of_values, **moved):
             from penstock.nn.device import dot_kernels as kernels
 
-            own = turned.indptr, turned.indices, turned.edges
-            kernels.return_dots_to_sources[(len(keys),)](*own, *given, of_keys, of_values, **tile_of(keys, heads))
+            own, sizes = (turned.indptr, turned.indices, turned.edges), tile_of(keys, heads, size, turned)
+            kernels.return_dots_to_sources[(len(keys),)](*own, *given, of_keys, of_values, **sizes)
         return of_keys, of_queries, of_values, None, None, None

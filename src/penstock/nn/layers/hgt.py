@@ -164,14 +164,11 @@ class HGTLayer(nn.Module):
         kept: dict[EdgeType, Tensor],
     ) -> Tensor:
         """[rows, width]: the means over the neighbours of all relations that end in a type."""
-        # Unbound once, since the gradient of each slice would be as large as the whole.
-        scaled = self.relation_key * (self.relation_scale / math.sqrt(self.size))[:, :, None, None]
-        of_keys, of_values = scaled.unbind(), self.relation_value.unbind()
         keys, values = [], []
-        for kind in parts:
+        for kind, of_key, of_value in zip(parts, *self._relation_weights(parts), strict=True):
             key, value = rows[kind[0]]
-            keys.append(self._by_head(key, of_keys[self._place[kind]]))
-            values.append(self._by_head(value, of_values[self._place[kind]]))
+            keys.append(self._by_head(key, of_key))
+            values.append(self._by_head(value, of_value))
         joined = joined_lists(list(parts.values()), [len(each) for each in keys])
         pairs = of_destinations(joined.block, queries) * of_sources(joined.block, torch.cat(keys))
         scores = pairs.view(-1, self.heads, self.size).sum(dim=2)
@@ -190,11 +187,7 @@ class HGTLayer(nn.Module):
         The relations' matrices are applied to the destinations, which are fewer than the sources: a query times A_r^T,
         and M_r on the mean of the values. The means of the relations are weighed by their softmaxes' denominators.
         """
-        # Chosen by slices: an index would be copied to the device.
-        scaled = self.relation_key * (self.relation_scale / math.sqrt(self.size))[:, :, None, None]
-        of_keys, of_values = scaled.unbind(), self.relation_value.unbind()
-        key_weights = torch.stack([of_keys[self._place[kind]] for kind in parts])
-        value_weights = torch.stack([of_values[self._place[kind]] for kind in parts])
+        key_weights, value_weights = (torch.stack(each) for each in self._relation_weights(parts))
         by_head = queries.view(len(queries), self.heads, self.size)
         asked = torch.einsum("nht,rhst->rnhs", by_head, key_weights).flatten(2)
         means, logs = [], []
@@ -207,6 +200,15 @@ class HGTLayer(nn.Module):
         shares = torch.stack(logs).softmax(dim=0)[..., None]
         weighed = shares.to(means[0].dtype) * torch.stack(means)
         return torch.einsum("rnhs,rhst->nht", weighed, value_weights).flatten(1)
+
+    def _relation_weights(self, parts: dict[EdgeType, Block]) -> tuple[list[Tensor], list[Tensor]]:
+        """The scaled matrices of keys and those of values, one for each relation, [heads, size, size]."""
+        # Unbound once, since the gradient of each slice would be as large as the whole; and chosen without an index,
+        # which would be copied to a device.
+        scaled = self.relation_key * (self.relation_scale / math.sqrt(self.size))[:, :, None, None]
+        of_keys, of_values = scaled.unbind(), self.relation_value.unbind()
+        places = [self._place[kind] for kind in parts]
+        return [of_keys[place] for place in places], [of_values[place] for place in places]
 
     def _by_head(self, x: Tensor, weight: Tensor) -> Tensor:
         """[rows, width]: each head's columns times its matrix."""
