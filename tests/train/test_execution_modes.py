@@ -10,7 +10,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.stages import StageTime
 from penstock.train.build import make_session
 from penstock.train.execution.loaded import LoadedExecution
-from penstock.train.execution.support import CAPTURED, Demands, Support, reasons_against
+from penstock.train.execution.support import CAPTURED, CAPTURED_SHARED, Demands, Support, reasons_against
 from penstock.train.execution_modes import EXECUTION_MODES, ExecutionMode, choose_execution
 from penstock.train.job import make_job
 from penstock.train.session import Step
@@ -88,6 +88,7 @@ def test_reasons_come_from_the_declaration():
 
     job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "Adagrad"})
     demands = Demands(job, community_graph(), Task(), library_model=False, learned_rows=True, rows_on_host=True)
-    assert len(reasons_against(CAPTURED, demands)) == 5
-    assert "loss is a function" in ", ".join(reasons_against(CAPTURED, demands._replace(user_loss=True)))
+    assert len(reasons_against(CAPTURED_SHARED, demands)) == 5
+    assert "loss is a function" in ", ".join(reasons_against(CAPTURED_SHARED, demands._replace(user_loss=True)))
+    assert len(reasons_against(CAPTURED, demands._replace(user_loss=True))) == 4
     assert reasons_against(Support(), demands) == []

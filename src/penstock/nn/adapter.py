@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from penstock.errors import PenstockError
 from penstock.graph.schema import EdgeType
 from penstock.sampling.block import Block, by_relation, merge_edge_rows, merge_edges, new_rows
-from penstock.sampling.device.block import HOST_LISTS, MERGED, DeviceBlock, bounds_key
+from penstock.sampling.device.block import HOST_LISTS, MERGED, PADDED, PADDING, DeviceBlock, bounds_key
 from penstock.traced import is_traced
 
 # Edge masks in modules that know nothing of blocks: through PyG's own layers, or an argument `edge_weight`.
@@ -154,8 +154,13 @@ class Adapted(nn.Module):
         _refuse_weights(blocks)
         if self.typed:
             return self._typed(blocks, {name: _own(rows) for name, rows in x.items()})
-        carried = {name: rows for name in CARRIED if (rows := merged_edge_rows(blocks, name)) is not None}
-        result = call_masked(self.module, _own(x), merged_edges(blocks), merged_mask(blocks), carried)
+        padded = blocks[0].derived.get(PADDED) if blocks[0].on_device else None
+        if padded is not None:
+            # A copy with rows that only unused pairs read.
+            result = self.module(torch.cat([x, x.new_zeros(PADDING, x.shape[1])]), padded)
+        else:
+            carried = {name: rows for name in CARRIED if (rows := merged_edge_rows(blocks, name)) is not None}
+            result = call_masked(self.module, _own(x), merged_edges(blocks), merged_mask(blocks), carried)
         if not isinstance(result, Tensor):
             raise PenstockError(
                 f"The module returned a {type(result).__name__}: forward(x, edge_index) must return a tensor.",

@@ -14,6 +14,10 @@ HOST_LISTS = "host lists"
 """The key, among values derived from a traced block, of its `indptr` with values, on the host."""
 MERGED = "edges of all layers"
 """The key, among values derived from a batch's outermost block, of the edges of all its blocks as one list of pairs."""
+PADDED = "edges of all layers, padded"
+"""The key of the same with fixed room: unused pairs join `PADDING` rows behind those of the batch."""
+PADDING = 256
+"""Rows that unused pairs join. Sums into one row would wait for each other."""
 CHUNK = 32
 """Edges of a chunk: lists longer than two chunks are summed chunk by chunk; for shorter ones that does not pay."""
 

@@ -1,5 +1,6 @@
 """Decides what goes where for a session on a GPU, and whether its steps are captured, within the device's memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -35,6 +36,7 @@ from penstock.train.device.memory import (
 from penstock.train.execution.support import (
     CAPTURED,
     DEVICE_SAMPLING,
+    Demands,
     Placeable,
     demands_of,
     reasons_against,
@@ -166,12 +168,15 @@ class MemoryModel(WorkingMemory, Protocol):
         """The predicted peak of tensor memory in bytes, with everything placed as decided."""
 
 
-def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> PlacementDecision:
-    """Decide for a session that trains; `memory` predicts what its steps take.
+def decide(
+    session: Placeable, schedule: BatchPlan, memory: MemoryModel, failed: Sequence[str] = ()
+) -> PlacementDecision:
+    """Decide for a session that trains; `memory` predicts what its steps take, and `failed` says why its steps cannot
+    be captured where that was tried.
 
     Raises an error, before anything is moved, for what does not fit.
     """
-    asked, uncaptured = _asked(session, schedule)
+    asked, uncaptured = _asked(session, schedule, failed)
     draft = _Draft(asked, uncaptured, fitting(session, memory, asked))
     model = measured_model()
     if model is not None and isinstance(session, Session):
@@ -183,10 +188,11 @@ def decide(session: Placeable, schedule: BatchPlan, memory: MemoryModel) -> Plac
     return replace(decision, predicted_bytes=memory.predicted(decision) + session.inputs.device_table_bytes)
 
 
-def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
+def _asked(session: Placeable, schedule: BatchPlan, failed: Sequence[str]) -> tuple[Asked, list[str]]:
     """How steps should be done if memory allows it, and the reasons against capturing them."""
     job, demands = session.job, demands_of(session)
     uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
+    uncaptured += [*_unlisted(session, demands), *failed]
     unless_captured = [] if uncaptured else _drawn_only_captured(session, schedule)
     on_host = [] if unless_captured else _drawn_on_host(session)
     if on_host and drawn_for_slots(job):
@@ -201,7 +207,13 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
         # The host does not fill the slots of workers' shares, nor those with rows of several types or learned ones.
         job = job.model_copy(update={"feature_paths": ["cache", "pinned"]})
     room = presampled_room(session, schedule) if can_draw else None
-    in_place = not uncaptured and not by_type and LAYERS[job.model].reads_in_place(job) and _in_place(job)
+    in_place = (
+        not uncaptured
+        and not by_type
+        and demands.library_model
+        and LAYERS[job.model].reads_in_place(job)
+        and _in_place(job)
+    )
     if in_place and room is not None and device_program(session).finds_seeds:
         # All layers read the same lists, which name rows of the batch.
         in_place = False
@@ -209,6 +221,15 @@ def _asked(session: Placeable, schedule: BatchPlan) -> tuple[Asked, list[str]]:
     fills = isinstance(schedule, Schedule) and not by_type and not _unreadable(session, way_of(job, "host"))
     relations = tuple(drawn_relations(device_program(session), session.graph)) if can_draw else ()
     return Asked(job, room, not uncaptured, in_place, fills, on_host, unless_captured, relations), uncaptured
+
+
+def _unlisted(session: Placeable, demands: Demands) -> list[str]:
+    """Why a user's module cannot get the edges of a batch in a list of fixed length; empty where it can."""
+    if demands.library_model or SAMPLERS[session.job.sampler].device is None:
+        return []
+    program = device_program(session) if demands.graph.is_homogeneous else None
+    listed = program is None or not (program.finds_seeds or program.stages)
+    return [] if listed else [f"sampler {session.job.sampler} gives all layers of a module the same edges"]
 
 
 def _drawn_only_captured(session: Placeable, schedule: BatchPlan) -> list[str]:

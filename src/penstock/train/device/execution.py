@@ -106,7 +106,7 @@ class CapturedExecution(DeviceExecution):
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps in bursts: the weights are current between bursts only."""
         course = Course(schedule, start, pause, recorder)
-        return _engine(self._session, self.placed, course, LocalUpdate(self._session), WholeOrder(schedule))
+        return engine_of(self._session, self.placed, course, LocalUpdate(self._session), WholeOrder(schedule))
 
     def state(self) -> Any:
         """The room for batches, which affects the rounding of sums: a resumed run must use the same."""
@@ -166,12 +166,12 @@ class CapturedSharedExecution(DeviceSharedExecution):
         sums = group.device_sums()
         update: Update
         if sums is not None and group.world == 1:
-            return _engine(session, self._placed, course, LocalUpdate(session, group=group), WholeOrder(schedule))
+            return engine_of(session, self._placed, course, LocalUpdate(session, group=group), WholeOrder(schedule))
         if sums is not None and group.all_agree(True):
             update = SummedUpdate(session, group, sums, schedule.batches)
         else:
             update = ServedUpdate(session, group)
-        return _engine(session, self._placed, course, update, ShareOrder(schedule, group.share))
+        return engine_of(session, self._placed, course, update, ShareOrder(schedule, group.share))
 
     def state(self) -> Any:
         """The room of this worker's shares."""
@@ -183,7 +183,7 @@ class CapturedSharedExecution(DeviceSharedExecution):
             self.alone.restore(state.get("room"))
 
 
-def _engine(session: Session, placed: Placed, course: Course, update: Update, order: Order) -> Engine:
+def engine_of(session: Session, placed: Placed, course: Course, update: Update, order: Order) -> Engine:
     """The engine for batches of vertices or edges in some order, drawn by the device where it has the lists,
     else by the host.
     """

@@ -19,6 +19,7 @@ from penstock.paths.chunk_selector import PathUse
 from penstock.pipeline.batch_rows import NO_EDGE_ROWS, EdgeRows, Scale
 from penstock.pipeline.loader import Batch
 from penstock.pipeline.schedule import BatchPlan, Planned
+from penstock.progress import Progress
 from penstock.sampling.device.block import DeviceBlock, Room
 from penstock.sampling.device.hops import Tables, Topology
 from penstock.sampling.device.program import DeviceProgram
@@ -160,6 +161,18 @@ class Placed:
             decision.room, [*decision.why], wish=job.placement, asks_for_edges=job.names_edges,
             scales_neighbours=decision.in_place and LAYERS[job.model].aggregates(job) == "normalised",
         )  # fmt: skip
+
+    def decide_again(self, session: Placeable, decision: PlacementDecision) -> None:
+        """Execute steps otherwise, with everything where it lies."""
+        made = Placed.of(session, decision)
+        for name in ("decision", "program", "room", "why", "scales_neighbours", "fill"):
+            setattr(self, name, getattr(made, name))
+        self.fills.clear()
+
+    def tell(self, progress: Progress) -> None:
+        """Report why everything lies where it does."""
+        for sentence in self.why:
+            progress.note(sentence)
 
     def largest_room(self, batch_size: int) -> Room:
         """The room that no batch can exceed."""

@@ -53,8 +53,7 @@ def place_as_decided(
     """Place a session's graph as decided, and report why."""
     placed = Placed.of(session, decision)
     placed.learns_inputs = bool(session.inputs.tables)
-    for sentence in placed.why:
-        progress.note(sentence)
+    placed.tell(progress)
     _put(placed, session.job, session.graph, session.inputs.fields, schedule, progress)
     if placed.topology is not None:
         with memory_for(TOPOLOGY):

@@ -1,5 +1,6 @@
 """Where a session's graph goes on a device, decided and carried out; and other ways of reading it where it lies."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.pipeline.schedule import Schedule
@@ -15,6 +16,7 @@ from penstock.train.device.memory import TrialMemory, row_type, tried_steps, way
 from penstock.train.device.placed import Placed, drawing_on_device
 from penstock.train.device.placed_graph import bring_batches, place_as_decided
 from penstock.train.device.traced import TracedMemory
+from penstock.train.device.trial import needs_trial, reason_against_replay
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay, reasons_against
 from penstock.train.job import Job
 from penstock.train.run_context import device_peak
@@ -36,7 +38,8 @@ def place(session: Session, training: bool, progress: Progress = SILENT) -> Plac
     decision = _decided(session, schedule)
     if not reasons_against_capture(session):
         decision = replace(decision, why=[*decision.residence.why, CAPTURED_TRIPLES])
-    placed = place_as_decided(session, decision, schedule, progress)
+    placed = _placed_and_tried(session, decision, schedule, progress)
+    decision = placed.decision
     open_fields = {"sample_on": (job.sample_on, decision.drawn_by), "capture": (job.capture, decision.captured_by)}
     session.decided_by |= {name: by for name, (value, by) in open_fields.items() if value == "auto"}
     session.inputs.sources.update(placed.tables)
@@ -60,13 +63,35 @@ def _draw(session: Session, placed: Placed, schedule: Schedule, progress: Progre
         session.decided_by["sample_on"] = TIMED
 
 
-def _decided(session: Session, schedule: Schedule) -> PlacementDecision:
+def _placed_and_tried(session: Session, decision: PlacementDecision, schedule: Schedule, progress: Progress) -> Placed:
+    """Place the graph as decided. Where captured steps turn out not to do what launched ones do, decide again."""
+    if not (decision.captured and needs_trial(session)):
+        return place_as_decided(session, decision, schedule, progress)
+    before = dict(session.inputs.sources)
+    placed = place_as_decided(session, decision, schedule)
+    session.inputs.sources.update(placed.tables)
+    reason = reason_against_replay(session, bring_batches(session, placed))
+    if reason is None:
+        placed.tell(progress)
+        return placed
+    session.inputs.sources = before
+    decision = _decided(session, schedule, [reason])
+    old, new = placed.decision.residence, decision.residence
+    if (old.topology, old.features, old.cache_rows) != (new.topology, new.features, new.cache_rows):
+        del placed
+        return place_as_decided(session, decision, schedule, progress)
+    placed.decide_again(session, decision)
+    placed.tell(progress)
+    return placed
+
+
+def _decided(session: Session, schedule: Schedule, failed: Sequence[str] = ()) -> PlacementDecision:
     """Decide by tracing a run; where the model needs values, which a trace does not have, by two small steps."""
     try:
-        return decide(session, schedule, TracedMemory(session, schedule))
+        return decide(session, schedule, TracedMemory(session, schedule), failed)
     except UntraceableError as error:
         tried = TrialMemory(session, tried_steps(session, row_type(session.job)), str(error))
-        return decide(session, schedule, tried)
+        return decide(session, schedule, tried, failed)
 
 
 # Other ways in which the host can provide the inputs of captured steps, with the graph where it lies.

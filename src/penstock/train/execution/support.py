@@ -47,6 +47,8 @@ class Support:
     """Whether the sampler may draw a batch as a whole for all workers."""
     most_vertices: int | None = None
     user_modules: bool = True
+    modules_on_edges: bool = True
+    """Whether a user's module may be for tasks on edges or several types, whose edges have no lists of fixed length."""
     user_losses: bool = True
     """Whether the loss may be a function of the user's."""
     learned_rows: bool = True
@@ -98,8 +100,7 @@ CAPTURED = replace(
     tasks="drawn_in_captured_steps",
     edge_rows=False,
     layers_on_edges=False,
-    user_modules=False,
-    user_losses=False,
+    modules_on_edges=False,
     rows_on_host=False,
     typed_batch_norm=False,
     any_optimiser=False,
@@ -107,7 +108,13 @@ CAPTURED = replace(
     stale_gradients=False,
 )
 """The support of steps that are captured once and replayed."""
-CAPTURED_SHARED = replace(CAPTURED, tasks=SHARED_DEVICE_SAMPLING.tasks, norms=SHARED_DEVICE_SAMPLING.norms)
+CAPTURED_SHARED = replace(
+    CAPTURED,
+    tasks=SHARED_DEVICE_SAMPLING.tasks,
+    norms=SHARED_DEVICE_SAMPLING.norms,
+    user_modules=False,
+    user_losses=False,
+)
 """The same among workers."""
 
 
@@ -224,6 +231,9 @@ def _against_model(support: Support, demands: Demands) -> list[str]:
     reasons = []
     if not support.user_modules and not demands.library_model:
         reasons.append("the model is a module of the user's own")
+    one_list = demands.graph.is_homogeneous and demands.task.facts.about == "vertices"
+    if not support.modules_on_edges and not demands.library_model and not one_list:
+        reasons.append("a module of the user's own is captured for one type and tasks on vertices only")
     if not support.user_losses and demands.user_loss:
         reasons.append("the loss is a function of the user's own")
     if (not support.learned_rows and demands.learned_rows) or (not support.rows_on_host and demands.rows_on_host):

@@ -73,7 +73,6 @@ class Engine:
         self._computing, self._drawing = LaunchStream.computing(device), LaunchStream.beside(device)
         self.turns: list[_Turn] = []
         self._recorded_with: list[Any] = []
-        """What recorded steps hold fixed (`optimisers.constants_of`)."""
         self._drawn = self._begun = self._unfinished = 0
         """Numbers of batches in the epoch: the first that is not drawn, the first whose filling has not begun, and the
         first whose filling is not finished.
@@ -110,7 +109,7 @@ class Engine:
         while epochs is None or self._position.epoch < epochs:
             # Requests to stop are read between two bursts.
             many = min(self._pause(self._position), self._update.most)
-            if self.source.can_skip and self._recorded_with != constants_of(self._session.optimiser):
+            if self.source.can_skip and self._recorded_with != self._constants():
                 self._record_steps()
             with self._update.burst(many):
                 done = self._burst(many)
@@ -179,7 +178,8 @@ class Engine:
             self._computing.wait(turn.drawn)
         else:
             self.source.prepare(turn.slot, position.batch)
-        self._clock.around("compute", position, self._computing, turn.learn.replay)
+        with self._compute.drawing(position):
+            self._clock.around("compute", position, self._computing, turn.learn.replay)
         if is_drawn:
             turn.free.mark(self._computing)
             self._draw_up_to(position._replace(batch=position.batch + 1))
@@ -272,7 +272,11 @@ class Engine:
             pool = turn.learn.pool
         if self._update.is_apart:
             self._apply = self._runner.record(self._update.apply)
-        self._recorded_with = constants_of(optimiser)
+        self._recorded_with = self._constants()
+
+    def _constants(self) -> list[Any]:
+        """What recorded steps hold fixed: numbers of the optimiser, and those of a user's module."""
+        return [constants_of(self._session.optimiser), self._compute.constants()]
 
     def _drop_slots(self) -> None:
         while self.turns:

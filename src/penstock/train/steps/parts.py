@@ -100,8 +100,17 @@ class StepGradients(NamedTuple):
 class StepCompute(Protocol):
     """The computation of a batch's gradients."""
 
+    @abstractmethod
     def gradients(self, slot: Any, inputs: Any) -> StepGradients:
         """Do the forward and backward pass on the inputs that the slot's fill gives; recorded."""
+
+    def drawing(self, position: Position) -> AbstractContextManager[None]:
+        """A context in which the step of a batch is launched, for what it draws from torch's generators."""
+        return nullcontext()
+
+    def constants(self) -> Any:
+        """What a recorded step holds fixed although it may change from one burst to the next."""
+        return None
 
 
 class Update(Protocol):

@@ -6,6 +6,7 @@ drawing, by the device or by host threads (`host_drawn`).
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -16,9 +17,9 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.nn.drop import dropping
 from penstock.nn.norm import PaddedBatch, normalising
-from penstock.pipeline.schedule import START, Planned, Position, Schedule
+from penstock.pipeline.schedule import START, BatchKey, Planned, Position, Schedule
 from penstock.sampling.block import Block, MiniBatch
-from penstock.sampling.device.block import DeviceBlock, DrawnRows, Room
+from penstock.sampling.device.block import PADDED, PADDING, DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import NEVER, DeviceEpoch, batch_keys, shuffled
 from penstock.sampling.device.hops import Tables
 from penstock.sampling.device.program import DeviceProgram
@@ -28,7 +29,7 @@ from penstock.sampling.device.typed import TypedSlot
 from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.traced import BATCHES, launches, memory_for
 from penstock.train.session import Session
-from penstock.train.steps.parts import Source, StepGradients
+from penstock.train.steps.parts import Source, StepCompute, StepGradients
 from penstock.train.steps.runner import LaunchStream
 
 
@@ -59,6 +60,39 @@ class VertexSlot:
     drawn: dict[str, DrawnRows]
     """Its vertices by node type."""
     learned: "LearnedTables"
+    pairs: "PaddedPairs | None" = None
+
+
+class PaddedPairs:
+    """The edges of a batch as one list of pairs at fixed addresses, for a user's module."""
+
+    def __init__(self, slot: Slot) -> None:
+        edges, device = sum(slot.room.edges), slot.keys.device
+        behind = slot.room.rows[-1] + torch.arange(edges, device=device) % PADDING
+        self._unused = behind.expand(2, edges).contiguous()
+        self.edges = self._unused.clone()
+        self._counts = torch.zeros(len(slot.room.edges) + 1, dtype=torch.int32, device=device)
+
+    def draw(self, slot: Slot) -> None:
+        """Launch the copy of the batch's edges; unused pairs join rows behind those of the slot."""
+        self.edges.copy_(self._unused)
+        slot.merge(self.edges, self._counts)
+
+
+def plain_values(model: torch.nn.Module) -> list[Any]:
+    """Numbers, words and switches of a user's module, which its forward may read on the host; those of the library's
+    models do not change.
+    """
+    if getattr(model, "layerwise", False):
+        return []
+    kinds = bool, int, float, str
+    own = [
+        (name, key, value)
+        for name, part in model.named_modules()
+        for key, value in vars(part).items()
+        if isinstance(value, kinds)
+    ]
+    return [own, [parameter.requires_grad for parameter in model.parameters()]]
 
 
 class Order(Protocol):
@@ -117,6 +151,7 @@ class VertexSource(Source):
         only = next(iter(session.graph.nodes))
         self.node_type: str = only if session.graph.is_homogeneous else ""
         """The only node type; empty where there are several."""
+        self._merges = not getattr(session.model, "layerwise", False)
         self._learned = LearnedTables(session, schedule.batches, placed.device)
         self._tables: Tables | None = None
         """The tables that slots share."""
@@ -186,8 +221,11 @@ class VertexSource(Source):
         seeds: dict[str, Any] = slot.seeds(self.node_type)
         batch = MiniBatch(seeds, vertices, blocks)
         self._add_labels(batch, slot)
+        pairs = PaddedPairs(slot) if self._merges else None
+        if pairs is not None:
+            blocks[0].derived[PADDED] = pairs.edges
         parts = [(cast(DeviceBlock, part), dict(part.derived)) for block in blocks for part in block.parts]
-        return VertexSlot(slot, parts, batch, drawn, self._learned)
+        return VertexSlot(slot, parts, batch, drawn, self._learned, pairs)
 
     def _add_labels(self, batch: MiniBatch, slot: Slot) -> None:
         """Add memory for what the loss reads to a batch at fixed addresses."""
@@ -214,6 +252,8 @@ class VertexSource(Source):
     def draw(self, slot: VertexSlot) -> None:
         """Launch the draw of the batch, its labels, and its seeds' weights."""
         slot.slot.draw(self.epoch)
+        if slot.pairs is not None:
+            slot.pairs.draw(slot.slot)
         size, batch = self.placed.program.seeds_room(slot.slot.room), slot.batch
         width = batch.labels.shape[1] if batch.labels.dim() > 1 else 1
         columns = 1 << (width - 1).bit_length()
@@ -279,7 +319,7 @@ class VertexSource(Source):
         self._order.close()
 
 
-class VertexCompute:
+class VertexCompute(StepCompute):
     """Computes the model's outputs for a batch's seeds, the task's loss, and the gradients."""
 
     def __init__(self, session: Session) -> None:
@@ -299,6 +339,16 @@ class VertexCompute:
         skip = session.backward(loss, drawn.skip)
         assert skip is not None
         return StepGradients(loss.detach().float().view(1), skip, slot.learned.rows(slot, x, skip))
+
+    def drawing(self, position: Position) -> AbstractContextManager[None]:
+        """A user's module draws from torch's generators, which the batch's key seeds."""
+        session = self._session
+        if getattr(session.model, "layerwise", False):
+            return nullcontext()
+        return session.drawing(BatchKey(session.job.draw_seed, *position).purpose("dropout"))
+
+    def constants(self) -> Any:
+        return plain_values(self._session.model)
 
     def _scaled(self, rows: Any) -> Any:
         """Stored features as the job scales them; they were not scaled when they were gathered."""

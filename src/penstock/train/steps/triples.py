@@ -16,7 +16,7 @@ from penstock.store.device.embedding import DeviceEmbeddingTable
 from penstock.train.first_layer.slots import NoFill
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course, Engine
-from penstock.train.steps.parts import Source, StepGradients
+from penstock.train.steps.parts import Source, StepCompute, StepGradients
 from penstock.train.steps.update import LocalUpdate
 from penstock.train.tasks import TripleTask
 from penstock.train.tasks.triple_losses import TripleRows, loss_by_triple, penalty_by_triple
@@ -103,7 +103,7 @@ class TripleSource(Source):
         return losses, None
 
 
-class TripleCompute:
+class TripleCompute(StepCompute):
     """Scores triples against drawn negatives and computes gradients."""
 
     def __init__(self, session: Session, source: TripleSource) -> None:

@@ -20,7 +20,7 @@ from penstock.train.layerwise.host import HostPlan
 from penstock.train.layerwise.plan import LayerPlan
 from penstock.train.session import Session
 from penstock.train.steps.engine import Course, Engine
-from penstock.train.steps.parts import Source, StepGradients
+from penstock.train.steps.parts import Source, StepCompute, StepGradients
 from penstock.train.steps.update import LocalUpdate
 from penstock.train.whole.prepared import PreparedStep
 from penstock.train.whole.steps import StepPasses
@@ -77,7 +77,7 @@ class WholeSource(Source):
         return [float(self._slots[number].loss) for number in range(first, last)], None
 
 
-class WholeCompute:
+class WholeCompute(StepCompute):
     """Every layer's bins forward, the loss, and the bins backward."""
 
     def __init__(self, session: Session, seed: int) -> None:
