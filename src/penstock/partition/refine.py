@@ -48,7 +48,10 @@ def exchange_of(problem: Problem, assignment: Array, slack: Array | None = None)
     loads = problem.constraints.loads(part, parts).astype(np.float64)
     capacities = problem.capacities() if slack is None else slack
     weights = problem.constraints.weights
-    return VertexExchange(whole.indptr, whole.indices, part, readers, send, recv, weights, loads, capacities)
+    indptr, indices = whole.indptr.view(), whole.indices.view()
+    # Kernels are compiled once for lists in memory and for those of mapped files.
+    indptr.flags.writeable = indices.flags.writeable = False
+    return VertexExchange(indptr, indices, part, readers, send, recv, weights, loads, capacities)
 
 
 def check_table(problem: Problem) -> None:

@@ -57,7 +57,7 @@ def timed_by(monkeypatch, seconds):
 
 
 def test_features_on_the_host_fill_captured_steps_without_being_asked_to():
-    graph = stored_as(np.float16, 100)
+    graph = stored_as(np.float16, 60)
     auto = session_of(graph, placement=ON_HOST)
     assert auto.placed.is_captured and auto.job.first_layer == "auto"
     assert any("captured once" in sentence for sentence in auto.placed.why)
@@ -85,7 +85,7 @@ def test_features_that_must_be_converted_are_copied_for_launched_steps():
 )
 def test_captured_ways_are_finalists(placement, fields, finalists, monkeypatch):
     seconds = {"auto": 2.0, "aggregate": 1.0, "divided": 1.5}
-    session, tried = session_of(community_graph(100), placement=placement, **fields), timed_by(monkeypatch, seconds)
+    session, tried = session_of(community_graph(60), placement=placement, **fields), timed_by(monkeypatch, seconds)
     settle(session)
     assert list(dict.fromkeys(name for name, _ in tried)) == finalists
     assert session.job.first_layer == ("aggregate" if finalists else "auto")
@@ -97,7 +97,7 @@ def test_captured_ways_are_finalists(placement, fields, finalists, monkeypatch):
 
 
 def test_the_usual_way_is_as_it_was_behind_the_trials(monkeypatch):
-    session = session_of(community_graph(100), placement={"features": "pinned", "cache_rows": 30})
+    session = session_of(community_graph(60), placement={"features": "pinned", "cache_rows": 30})
     fill, job = session.placed.fill, session.job
     tried = timed_by(monkeypatch, {"auto": 1.0, "aggregate": 2.0, "divided": 2.0})
     settle(session)
@@ -107,7 +107,7 @@ def test_the_usual_way_is_as_it_was_behind_the_trials(monkeypatch):
 @pytest.mark.parametrize(("divided", "chosen", "rows"), [(1.0, "auto", 30), (2.0, ["cache", "pinned"], 0)])
 def test_the_device_reads_alone_where_that_is_faster(divided, chosen, rows, monkeypatch):
     fields = {"placement": {"features": "pinned", "cache_rows": rows}, "timed_choices": ["feature_paths"]}
-    session = session_of(community_graph(100), **fields)
+    session = session_of(community_graph(60), **fields)
     tried = []
 
     def timed(session, batches):
@@ -122,7 +122,7 @@ def test_the_device_reads_alone_where_that_is_faster(divided, chosen, rows, monk
     assert session.placed.decision.gathers == session.placed.is_divided == (chosen == "auto")
     found, asked = (
         learned(session),
-        learned(session_of(community_graph(100), **fields, feature_paths=["pinned", "cache"])),
+        learned(session_of(community_graph(60), **fields, feature_paths=["pinned", "cache"])),
     )
     for name, values in asked[1].items():
         assert torch.equal(found[1][name], values)
@@ -130,7 +130,7 @@ def test_the_device_reads_alone_where_that_is_faster(divided, chosen, rows, monk
 
 @pytest.mark.parametrize("value", [pytest.param("aggregate", marks=pytest.mark.long), "divided"])
 def test_a_way_that_is_taken_learns_as_if_the_job_had_asked_for_it(value, monkeypatch):
-    graph, fields = community_graph(100), {"placement": {"features": "pinned", "cache_rows": 0}, "host_share": 0.5}
+    graph, fields = community_graph(60), {"placement": {"features": "pinned", "cache_rows": 0}, "host_share": 0.5}
     slow = dict.fromkeys(("auto", "aggregate", "divided"), 2.0)
     session = session_of(graph, **fields)
     timed_by(monkeypatch, {**slow, value: 1.0})
@@ -141,7 +141,7 @@ def test_a_way_that_is_taken_learns_as_if_the_job_had_asked_for_it(value, monkey
 
 
 def test_what_the_host_fills_is_not_predicted_by_what_one_thread_prepares():
-    session = session_of(community_graph(100), placement=PINNED)
+    session = session_of(community_graph(60), placement=PINNED)
     profile = gpu_profile()
     known = PredictedSteps(session, CostModel(profile))
     assert known.seconds(rows_aggregated, "aggregate") > 0
@@ -154,7 +154,7 @@ def test_what_the_host_fills_is_not_predicted_by_what_one_thread_prepares():
 def test_a_trial_of_captured_steps_times_bursts(monkeypatch):
     # Otherwise bursts become shorter where kernels are interpreted slowly.
     monkeypatch.setattr("penstock.train.steps.update.BURST_SECONDS", 1e9)
-    session = session_of(community_graph(100), placement=ON_HOST, batch_size=1)
+    session = session_of(community_graph(60), placement=ON_HOST, batch_size=1)
     batches = Schedule(session.task.items, session.task.batch_size, session.job.seed).batches
     monkeypatch.setattr(trial, "BURST", burst := 4)
     assert batches > 2 * burst
@@ -165,7 +165,7 @@ def test_a_trial_of_captured_steps_times_bursts(monkeypatch):
 
 
 def test_a_way_that_has_no_room_on_the_device_is_no_finalist(monkeypatch):
-    session = session_of(community_graph(100), placement=PINNED)
+    session = session_of(community_graph(60), placement=PINNED)
     monkeypatch.setattr("penstock.train.device.placement.device_memory_of", lambda _: (1 << 10, 1 << 10))
     tried = timed_by(monkeypatch, {"auto": 1.0})
     settle(session)
@@ -175,7 +175,7 @@ def test_a_way_that_has_no_room_on_the_device_is_no_finalist(monkeypatch):
 @pytest.mark.parametrize("faster, size", [(1, 1), (16, 16)])
 def test_batches_that_the_host_draws_are_timed_in_groups(monkeypatch, faster, size):
     saint = {**SAINT, "epochs": 40, "timed_choices": ["groups"]}
-    session = session_of(stored_as(np.float16, 100), **saint)
+    session = session_of(stored_as(np.float16, 60), **saint)
     tried = []
 
     def timed(session, batches):
@@ -191,19 +191,19 @@ def test_batches_that_the_host_draws_are_timed_in_groups(monkeypatch, faster, si
 
 
 def test_groups_are_not_timed_where_a_device_draws_or_memory_is_short(monkeypatch):
-    plain = session_of(stored_as(np.float16, 100), timed_choices=["groups"], capture=False)
+    plain = session_of(stored_as(np.float16, 60), timed_choices=["groups"], capture=False)
     settle(plain)
     assert plain.job.groups == 1 and "groups" not in plain.settled and group_bytes(plain) == 0
     monkeypatch.setattr(settlement, "available_mb", lambda: 0)
     saint = {**SAINT, "epochs": 40, "timed_choices": ["groups"]}
-    short = session_of(stored_as(np.float16, 100), **saint)
+    short = session_of(stored_as(np.float16, 60), **saint)
     settle(short)
     assert short.job.groups == 1 and "one finalist" in short.settled["groups"]["reason"]
 
 
 def test_groups_change_no_bit_of_what_a_device_learns():
     saint = {**SAINT, "epochs": 3}
-    one, grouped = (session_of(stored_as(np.float16, 100), **saint, groups=size) for size in (1, 4))
+    one, grouped = (session_of(stored_as(np.float16, 60), **saint, groups=size) for size in (1, 4))
     (alone, weights), (together, others) = learned(one), learned(grouped)
     assert [step.loss for step in alone] == [step.loss for step in together]
     assert all(torch.equal(weights[name], others[name]) for name in weights)

@@ -142,8 +142,16 @@ DRAWN = [
 ]
 
 
-@pytest.mark.parametrize("fields", DRAWN, ids=lambda fields: "-".join(map(str, fields.values())))
-@pytest.mark.parametrize("model, in_place", [("sage", True), ("gcn", False)])
+def draws_with_models():
+    """Each draw with one of the models in `make test`, and with the other in `make test-long`."""
+    models = [("sage", True), ("gcn", False)]
+    for number, fields in enumerate(DRAWN):
+        name = "-".join(map(str, fields.values()))
+        yield pytest.param(fields, *models[number % 2], id=name)
+        yield pytest.param(fields, *models[1 - number % 2], id=f"{name}-other", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("fields, model, in_place", [*draws_with_models()])
 def test_whatever_draws_they_learn_what_the_pipeline_learns(graph, fields, model, in_place):
     right = loaded(made_session(graph, model=model, **fields))
     fields = {**fields, "sample_on": "device"}

@@ -34,7 +34,7 @@ def device_memory(monkeypatch):
 @pytest.fixture(scope="module")
 def graph():
     """Communities with a class and a number on each edge."""
-    graph = community_graph(60)
+    graph = community_graph(40)
     (edges,) = graph.edges.values()
     classes = graph.nodes["node"].fields["y"]
     ends = classes[edges.indices], classes[edges.destinations()]

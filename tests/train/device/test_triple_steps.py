@@ -116,7 +116,7 @@ def test_rates_of_an_epoch_are_those_at_its_beginning():
     from penstock.train.steps.triples import triple_steps
 
     fields = {"schedule": "StepLR", "schedule_options": {"step_size": 1, "gamma": 0.0}, "schedule_of": "all"}
-    session = session_of(**fields, batch_size=64)
+    session = session_of(**fields, batch_size=64, negatives="joint", negatives_per_edge=3)
     schedule, seen = schedule_of(session), []
     with triple_steps(session, Course(schedule, START, bursts(schedule, 100), lambda *_: None)) as steps:
         for some in steps:
