@@ -61,11 +61,11 @@ class DrawnEdges:
         self.epoch = DeviceEpoch(len(items), SIZE, len(self.purposes), device)
 
     def _prepare(self, graph, seeds, fanouts, replace):
-        from penstock.sampling.device.program import DeviceProgram, uniform_rules
+        from penstock.sampling.device.program import DeviceProgram, neighbour_rules
 
         (edges,) = graph.edges.values()
         self.topology = self._lists(edges)
-        self.program = DeviceProgram(uniform_rules(fanouts, replace), seeds=seeds)
+        self.program = DeviceProgram(neighbour_rules(fanouts, replace), seeds=seeds)
         self.sampler = NeighbourSampler(graph, list(fanouts), replace, totals=True)
 
     def _lists(self, edges):
