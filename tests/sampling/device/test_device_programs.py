@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from neighbourhoods import lists_weighed
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.sampling import BatchKey
@@ -40,22 +41,10 @@ def both(graph, device, sampler, edges=True, totals=True, layers=2, train=None, 
     (lists,) = graph.edges.values()
     topology = Topology(
         torch.from_numpy(lists.indptr).to(device), torch.from_numpy(lists.indices).to(device),
-        weighed(lists, options, device),
+        lists_weighed(lists, options.list_weight, options.weight is not None, device),
     )  # fmt: skip
     program = entry.device(options, host)
     return host, DeviceSampler(topology, program, device, "node", totals, edges, room)
-
-
-def weighed(edges, options, device):
-    """The weights of a relation's edges on a device, where the options name some."""
-    from penstock.sampling.device.hops import Weighed
-
-    def there(array):
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-    if options.list_weight is None:
-        return None
-    return Weighed.of(edges, options.list_weight, options.weight is not None, there, there)
 
 
 def assert_same(host, drawn, parts=("indptr", "indices", "weights", "totals", "edges")):

@@ -39,6 +39,7 @@ def graph():
     classes = graph.nodes["node"].fields["y"]
     ends = classes[edges.indices], classes[edges.destinations()]
     edges.fields["alike"] = (ends[0] == ends[1]).astype(np.int64)
+    edges.fields["heavy"] = 1 + (edges.indices % 3).astype(np.float32)
     edges.fields["apart"] = np.abs(ends[0] - ends[1]).astype(np.float32)
     return graph
 
@@ -76,8 +77,9 @@ def assert_same(a, b, **close):
         {"negatives_per_edge": 3, "corrupt": "both", "filtered": True, "scorer": "mlp", "epochs": 1},
         {"task": "edge-classification", "label": "alike", "class_weights": "balanced"},
         {"task": "edge-regression", "label": "apart", "clip": 0.5},
+        {"weight": "heavy", "epochs": 1},
     ],
-    ids=["links", "joint", "in-batch", "both-ends", "classes", "numbers"],
+    ids=["links", "joint", "in-batch", "both-ends", "classes", "numbers", "by-weight"],
 )
 def test_they_learn_what_the_pipeline_learns(graph, fields):
     assert_same(learned(session_of(graph, **fields)), loaded(graph, **fields), rtol=1e-3, atol=1e-4)

@@ -423,7 +423,8 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
     bounds = sum(edges.indptr.nbytes for edges in relations)
     options = settings_of(job).options
     if options.list_weight is not None:
-        weighed = [Weighed.bytes_of(edges, options.list_weight, options.weight is not None) for edges in relations]
+        by_weight, having = options.weight is not None, [e for e in relations if options.list_weight in e.fields]
+        weighed = [Weighed.bytes_of(edges, options.list_weight, by_weight) for edges in having]
         topology += sum(beside + there for beside, there in weighed)
         bounds += sum(there for _, there in weighed)
     rows = sum(len(table) for table in tables)

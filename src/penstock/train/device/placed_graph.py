@@ -106,9 +106,9 @@ def _put(
 
 
 def _weighed(edges: EdgeSet, job: Job, device: torch.device, move: Any, progress: Progress) -> Weighed | None:
-    """The weights that draws or messages go by, beside the lists."""
+    """The weights that draws or messages go by, beside the lists; None for a relation that has none to draw by."""
     options = settings_of(job).options
-    if options.list_weight is None:
+    if options.list_weight is None or options.list_weight not in edges.fields:
         return None
 
     def beside(array: Array) -> Tensor:
