@@ -86,3 +86,15 @@ def assert_edges_are_in_the_lists(block, edges, sources, destinations):
     readers = destinations[rows].astype(np.int64)
     assert (edges.indptr[readers] <= block.edges).all()
     assert (block.edges < edges.indptr[readers + 1]).all()
+
+
+def lists_weighed(edges, field, by_weight, device):
+    """The weights of a relation's edges on a device; None without a field."""
+    import torch
+
+    from penstock.sampling.device.hops import Weighed
+
+    def there(array):
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    return None if field is None else Weighed.of(edges, field, by_weight, there, there)

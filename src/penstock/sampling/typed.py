@@ -306,10 +306,16 @@ def _numbers(hop: int | dict[str, int]) -> list[int]:
     return [hop] if isinstance(hop, int) else list(hop.values())
 
 
-def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
-    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+def weighing(options: DrawOptions) -> tuple[bool, bool]:
+    """Whether edges' weights decide draws, and whether they only scale messages."""
+    return options.weight is not None, options.weight is None and options.edge_weight is not None
 
-    return DeviceProgram(uniform_rules(plain_fanouts(options), options.replace))
+
+def _on_device(options: DrawOptions, sampler: object) -> "DeviceProgram":
+    from penstock.sampling.device.program import DeviceProgram, neighbour_rules
+
+    rules = neighbour_rules(plain_fanouts(options), options.replace, *weighing(options))
+    return DeviceProgram(rules, totals=options.list_weight is not None)
 
 
 NEIGHBOUR = SamplerEntry(

@@ -32,7 +32,7 @@ def filled_slot(graph, seeds, key, device, **options):
     from penstock.sampling.device.block import Room
     from penstock.sampling.device.epoch import DeviceEpoch, batch_keys
     from penstock.sampling.device.hops import Topology
-    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.device.program import DeviceProgram, neighbour_rules
     from penstock.sampling.device.slot import Slot
 
     (edges,) = graph.edges.values()
@@ -40,7 +40,7 @@ def filled_slot(graph, seeds, key, device, **options):
     epoch = DeviceEpoch(len(seeds), len(seeds), len(FANOUTS), device)
     epoch.order.copy_(torch.from_numpy(seeds.astype(np.int32)))
     epoch.keys.copy_(torch.from_numpy(batch_keys(key.seed, key.epoch, 1, [str(hop) for hop in range(len(FANOUTS))])))
-    program = DeviceProgram(uniform_rules(FANOUTS))
+    program = DeviceProgram(neighbour_rules(FANOUTS))
     largest = program.largest_room(len(seeds), graph.num_nodes, graph.num_edges)
     room = Room(tuple(rows + 7 * (place > 0) for place, rows in enumerate(largest.rows)), largest.edges)
     slot = Slot(topology, program, room, device, len(FANOUTS), **options)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from interpreted_kernels import overflow_unchecked
+from neighbourhoods import lists_weighed
 from penstock.graph.csr import build_lists
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
@@ -50,28 +51,31 @@ def small_graph(count=60, amount=100, symmetric=True, seed=0):
 class DrawnEdges:
     """A graph's edges as a device draws them, and the host's batches beside them."""
 
-    def __init__(self, graph, batcher, items, device, fanouts=(4, 3), replace=False):
+    def __init__(self, graph, batcher, items, device, fanouts=(4, 3), replace=False, weight=None):
         from penstock.sampling.device.epoch import DeviceEpoch
         from penstock.sampling.device.links import DrawnLinks
 
         self.schedule, self.batcher, self.items, self.device = Schedule(items, SIZE, SEED, 3), batcher, items, device
+        self._weight = weight
         self._prepare(graph, DrawnLinks(batcher, items, SIZE), fanouts, replace)
         self.largest = self.program.largest_room(SIZE, graph.num_nodes, graph.num_edges)
         self.purposes = [*self.program.purposes, "dropout"]
         self.epoch = DeviceEpoch(len(items), SIZE, len(self.purposes), device)
 
     def _prepare(self, graph, seeds, fanouts, replace):
-        from penstock.sampling.device.program import DeviceProgram, uniform_rules
+        from penstock.sampling.device.program import DeviceProgram, neighbour_rules
 
         (edges,) = graph.edges.values()
         self.topology = self._lists(edges)
-        self.program = DeviceProgram(uniform_rules(fanouts, replace), seeds=seeds)
-        self.sampler = NeighbourSampler(graph, list(fanouts), replace, totals=True)
+        rules = neighbour_rules(fanouts, replace, self._weight is not None)
+        self.program = DeviceProgram(rules, seeds=seeds)
+        self.sampler = NeighbourSampler(graph, list(fanouts), replace, self._weight, totals=True)
 
     def _lists(self, edges):
         from penstock.sampling.device.hops import Topology
 
-        return Topology(*(torch.from_numpy(each).to(self.device) for each in (edges.indptr, edges.indices)))
+        weighed = lists_weighed(edges, self._weight, True, self.device)
+        return Topology(*(torch.from_numpy(each).to(self.device) for each in (edges.indptr, edges.indices)), weighed)
 
     def slot(self, room=None):
         from penstock.sampling.device.typed import new_slot
@@ -101,6 +105,8 @@ class DrawnEdges:
             np.testing.assert_array_equal(expected.indptr, block.indptr[:rows].cpu().numpy())
             np.testing.assert_array_equal(expected.indices, block.indices[:edges].cpu().numpy())
             np.testing.assert_array_equal(expected.totals[:sources], block.totals[:sources].cpu().numpy())
+            if expected.weights is not None:
+                np.testing.assert_array_equal(expected.weights, block.weights[:edges].cpu().numpy())
         self.assert_same_edges(slot, planned, host, links)
 
     def assert_same_edges(self, slot, planned, host, links):
@@ -185,6 +191,19 @@ def test_whole_lists_of_relations_without_what_is_excluded(device):
     drawn = TypedEdges(graph, EdgeBatcher(graph, WRITES, Uniform()), np.arange(90), device, (-1, {WRITES: 40, BY: -1}))
     slot = drawn.slot()
     for planned in drawn.begin(0):
+        slot.draw(drawn.epoch)
+        drawn.assert_same(slot, planned)
+
+
+@pytest.mark.parametrize("fanouts, replace", [((4, 2), False), ((1, -1), False), ((2, 3), True)])
+def test_by_weight_without_excluded_edges(device, fanouts, replace):
+    graph = small_graph(40, 160)
+    (edges,) = graph.edges.values()
+    edges.fields["w"] = np.random.default_rng(6).integers(0, 4, edges.count).astype(np.float32)
+    batcher, items = EdgeBatcher(graph, negatives=Uniform()), np.arange(0, graph.num_edges, 3)
+    drawn = DrawnEdges(graph, batcher, items, device, fanouts, replace, "w")
+    slot = drawn.slot()
+    for planned in drawn.begin(0)[:2]:
         slot.draw(drawn.epoch)
         drawn.assert_same(slot, planned)
 

@@ -24,12 +24,12 @@ def lists_of(degrees, vertices, seed):
 
 def device_sampler(graph, fanouts, device, replace=False, **options):
     from penstock.sampling.device.hops import Topology
-    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.device.program import DeviceProgram, neighbour_rules
     from penstock.sampling.device.sampler import DeviceSampler
 
     (edges,) = graph.edges.values()
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
-    return DeviceSampler(topology, DeviceProgram(uniform_rules(fanouts, replace)), device, **options)
+    return DeviceSampler(topology, DeviceProgram(neighbour_rules(fanouts, replace)), device, **options)
 
 
 def assert_same(host, drawn):
@@ -92,13 +92,13 @@ def test_a_failed_batch_stops_those_behind_it(device):
     from penstock.sampling.device.block import Room
     from penstock.sampling.device.epoch import NEVER, DeviceEpoch
     from penstock.sampling.device.hops import Topology
-    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.device.program import DeviceProgram, neighbour_rules
     from penstock.sampling.device.slot import Slot
 
     graph = lists_of(np.full(64, 6), 64, 5)
     (edges,) = graph.edges.values()
     topology = Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
-    program = DeviceProgram(uniform_rules([4]))
+    program = DeviceProgram(neighbour_rules([4]))
     epoch = DeviceEpoch(24, 8, 1, device)
     epoch.order.copy_(torch.arange(24, dtype=torch.int32))
     slot = Slot(topology, program, Room((8, 64), (64,)), device, 1)

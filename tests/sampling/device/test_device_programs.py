@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from neighbourhoods import lists_weighed
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.sampling import BatchKey
@@ -38,7 +39,10 @@ def both(graph, device, sampler, edges=True, totals=True, layers=2, train=None, 
     settings = SamplerSettings(options, layers, 0, totals, edges)
     host = entry.build(LocalSource(graph, train), settings)
     (lists,) = graph.edges.values()
-    topology = Topology(torch.from_numpy(lists.indptr).to(device), torch.from_numpy(lists.indices).to(device))
+    topology = Topology(
+        torch.from_numpy(lists.indptr).to(device), torch.from_numpy(lists.indices).to(device),
+        lists_weighed(lists, options.list_weight, options.weight is not None, device),
+    )  # fmt: skip
     program = entry.device(options, host)
     return host, DeviceSampler(topology, program, device, "node", totals, edges, room)
 
@@ -54,7 +58,8 @@ def assert_same(host, drawn, parts=("indptr", "indices", "weights", "totals", "e
             mine, theirs = getattr(expected, name), getattr(block, name)
             assert (mine is None) == (theirs is None), name
             if mine is not None:
-                np.testing.assert_array_equal(mine[: len(theirs)], theirs.cpu().numpy(), err_msg=name)
+                both = (len(theirs), len(mine)) if name != "totals" else (min(len(mine), len(theirs)),) * 2
+                np.testing.assert_array_equal(mine[: both[0]], theirs.cpu().numpy()[: both[1]], err_msg=name)
 
 
 LABOR = {"sampler": "labor", "fanouts": [6, 4]}
@@ -78,6 +83,39 @@ def test_batches_are_the_hosts(fields, device):
     random = np.random.default_rng(3)
     for batch in range(2):
         seeds = np.concatenate([[5, 65], random.permutation(np.arange(100, VERTICES))[: 30 + batch]])
+        key = BatchKey(7, batch, batch)
+        assert_same(host.sample(seeds, key), drawn.sample(seeds, key))
+
+
+WEIGHTED = [
+    {"fanouts": [3, 4], "weight": "w"},
+    {"fanouts": [1, 2], "weight": "few"},
+    {"fanouts": [-1, 2], "weight": "few"},
+    {"fanouts": [40, 33], "weight": "w"},
+    {"fanouts": [3, 2], "weight": "w", "replace": True},
+    {"fanouts": [2, -1], "weight": "few", "replace": True},
+    {"fanouts": [3, 2], "edge_weight": "whole"},
+    {"fanouts": [-1, 40], "edge_weight": "w"},
+    {"fanouts": [3, 2], "weight": "whole"},
+]
+
+
+def weighted_graph():
+    """Fields of float32, of float64 with many zeros, and of whole numbers."""
+    graph, random = graph_with_hubs(), np.random.default_rng(8)
+    (edges,) = graph.edges.values()
+    edges.fields["w"] = random.gamma(0.5, 1.0, edges.count).astype(np.float32) + np.float32(1e-6)
+    edges.fields["few"] = random.uniform(0, 1, edges.count) * (random.uniform(0, 1, edges.count) < 0.4)
+    edges.fields["whole"] = random.integers(0, 9, edges.count)
+    return graph
+
+
+@pytest.mark.parametrize("fields", WEIGHTED, ids=lambda fields: "-".join(map(str, fields.values())))
+def test_weighted_batches_are_the_hosts(fields, device):
+    host, drawn = both(weighted_graph(), device, "neighbour", totals=False, **fields)
+    random = np.random.default_rng(3)
+    for batch in range(2):
+        seeds = np.concatenate([[5, 17, 65], random.permutation(np.arange(100, VERTICES))[: 20 + batch]])
         key = BatchKey(7, batch, batch)
         assert_same(host.sample(seeds, key), drawn.sample(seeds, key))
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neighbourhoods import lists_weighed
 from penstock.graph.data import EdgeSet, NodeSet
 from penstock.graph.graph import Graph
 from penstock.sampling import BatchKey, TypedNeighbourSampler
@@ -37,18 +38,23 @@ def typed_lists(seed=0, most=12, counts=COUNTS):
     return Graph({name: NodeSet(count) for name, count in counts.items()}, edges, "typed lists")
 
 
-def device_sampler(graph, fanouts, device, node_type="paper", replace=False, **options):
+def device_sampler(graph, fanouts, device, node_type="paper", replace=False, weight=None, uniform=False, **options):
     from penstock.sampling.device.hops import Topology
     from penstock.sampling.device.program import VertexSeeds
     from penstock.sampling.device.sampler import DeviceSampler
     from penstock.sampling.device.typed import TypedTopology, typed_program
 
     lists = {
-        kind: Topology(torch.from_numpy(edges.indptr).to(device), torch.from_numpy(edges.indices).to(device))
+        kind: Topology(
+            torch.from_numpy(edges.indptr).to(device),
+            torch.from_numpy(edges.indices).to(device),
+            lists_weighed(edges, weight, not uniform, device),
+        )
         for kind, edges in graph.edges.items()
     }
     counts = {name: nodes.count for name, nodes in graph.nodes.items()}
-    program = typed_program(graph, fanouts, VertexSeeds(node_type), replace)
+    weighing = weight is not None and not uniform, weight is not None and uniform
+    program = typed_program(graph, fanouts, VertexSeeds(node_type), replace, *weighing)
     return DeviceSampler(TypedTopology(lists, counts), program, device, node_type, **options)
 
 
@@ -64,8 +70,11 @@ def assert_same(host, drawn):
         for kind, part in expected.relations.items():
             other = block.relations[kind]
             assert (part.num_src, part.num_dst) == (other.num_src, other.num_dst)
-            for name in ("indptr", "indices", "edges"):
-                np.testing.assert_array_equal(getattr(part, name), getattr(other, name).cpu().numpy())
+            for name in ("indptr", "indices", "edges", "weights"):
+                mine, theirs = getattr(part, name), getattr(other, name)
+                assert (mine is None) == (theirs is None)
+                if mine is not None:
+                    np.testing.assert_array_equal(mine, theirs.cpu().numpy())
             np.testing.assert_array_equal(part.totals, other.totals.cpu().numpy()[: len(part.totals)])
 
 
@@ -87,6 +96,20 @@ def test_batches_are_the_cpus(fanouts, replace, device):
     for batch in range(3):
         key, seeds = BatchKey(7, 1, batch), random.permutation(COUNTS["paper"])[: 12 + batch]
         assert_same(host.sample({"paper": seeds}, key), drawn.sample(seeds, key))
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"uniform": True}, {"replace": True}, {"fanouts": [-1, 40]}, {"fanouts": [-1, 40], "uniform": True}]
+)
+def test_weighted_batches_are_the_cpus(how, device):
+    graph, random, how = typed_lists(2, 20), np.random.default_rng(5), {**how, "weight": "w"}
+    fanouts = how.pop("fanouts", [2, 1])
+    for edges in graph.edges.values():
+        edges.fields["w"] = random.integers(0, 5, edges.count) * random.uniform(0, 1, edges.count)
+    host = TypedNeighbourSampler(graph, fanouts, totals=True, edges=True, **how)
+    drawn = device_sampler(graph, fanouts, device, totals=True, edges=True, **how)
+    key, seeds = BatchKey(7, 1, 2), random.permutation(COUNTS["paper"])[:9]
+    assert_same(host.sample({"paper": seeds}, key), drawn.sample(seeds, key))
 
 
 @settings(max_examples=15)

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sampling.device.block import Room, room_for
-from penstock.sampling.device.program import DeviceProgram, uniform_rules
+from penstock.sampling.device.program import DeviceProgram, neighbour_rules
 
 
 def largest_room(batch_size, fanouts, vertices):
-    return DeviceProgram(uniform_rules(fanouts)).largest_room(batch_size, vertices, 1 << 40)
+    return DeviceProgram(neighbour_rules(fanouts)).largest_room(batch_size, vertices, 1 << 40)
 
 
 fanout_lists = st.lists(st.integers(1, 32), min_size=1, max_size=4)

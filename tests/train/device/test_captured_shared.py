@@ -150,9 +150,9 @@ def shared(graph, shares, rooms=(None, None), pause=3, asked=None, make=session_
 
 def sized(graph, seeds):
     """Room for a worker's share: as much as any batch needs."""
-    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.device.program import DeviceProgram, neighbour_rules
 
-    return DeviceProgram(uniform_rules([3, 2])).largest_room(seeds, graph.num_nodes, graph.num_edges)
+    return DeviceProgram(neighbour_rules([3, 2])).largest_room(seeds, graph.num_nodes, graph.num_edges)
 
 
 @pytest.mark.parametrize(

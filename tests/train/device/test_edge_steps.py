@@ -39,6 +39,7 @@ def graph():
     classes = graph.nodes["node"].fields["y"]
     ends = classes[edges.indices], classes[edges.destinations()]
     edges.fields["alike"] = (ends[0] == ends[1]).astype(np.int64)
+    edges.fields["heavy"] = 1 + (edges.indices % 3).astype(np.float32)
     edges.fields["apart"] = np.abs(ends[0] - ends[1]).astype(np.float32)
     return graph
 
@@ -77,8 +78,9 @@ def assert_same(a, b, **close):
         {"task": "edge-classification", "label": "alike", "class_weights": "balanced"},
         {"task": "edge-regression", "label": "apart", "clip": 0.5},
         {"fanouts": [-1, 33], "sample_on": "device", "epochs": 1, "batch_size": 200},
+        {"weight": "heavy", "epochs": 1},
     ],
-    ids=["links", "joint", "in-batch", "both-ends", "classes", "numbers", "whole-lists"],
+    ids=["links", "joint", "in-batch", "both-ends", "classes", "numbers", "whole-lists", "by-weight"],
 )
 def test_they_learn_what_the_pipeline_learns(graph, fields):
     assert_same(learned(session_of(graph, **fields)), loaded(graph, **fields), rtol=1e-3, atol=1e-4)

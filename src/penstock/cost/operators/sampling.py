@@ -45,14 +45,14 @@ def _draw(rung: Rung, device: torch.device) -> Run:
 def _draw_on_device(rung: Rung, device: torch.device) -> Run:
     # Triton is imported where there is a device for it.
     from penstock.sampling.device.hops import Topology
-    from penstock.sampling.device.program import DeviceProgram, uniform_rules
+    from penstock.sampling.device.program import DeviceProgram, neighbour_rules
     from penstock.sampling.device.sampler import DeviceSampler
 
     (edges,) = rung.graph.edges.values()
     lists = Topology(
         *(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in (edges.indptr, edges.indices))
     )
-    sampler = DeviceSampler(lists, DeviceProgram(uniform_rules(rung.fanouts)), device)
+    sampler = DeviceSampler(lists, DeviceProgram(neighbour_rules(rung.fanouts)), device)
     return lambda: sampler.sample(rung.seeds, BatchKey(0, 0, 0))
 
 

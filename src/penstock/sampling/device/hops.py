@@ -8,12 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.graph.arrays import Array
+from penstock.graph.data import EdgeSet
 from penstock.graph.schema import EdgeType
 from penstock.sampling.device.block import CHUNK, DeviceBlock, Room, SourceLists
 from penstock.sampling.device.epoch import NEVER
+from penstock.sampling.draws import SCANNED
+from penstock.sampling.weighted_draws import FEW, SPACING, running_masses, weights_of
 
 EDGES = 1024
 """Edges that a program handles."""
@@ -30,8 +35,8 @@ LoadRule = Callable[[], Any]
 class Topology:
     """In-neighbour lists that kernels read: on the device, or in page-locked memory of the host."""
 
-    def __init__(self, indptr: Tensor, indices: Tensor) -> None:
-        self.indptr, self.indices = indptr, indices
+    def __init__(self, indptr: Tensor, indices: Tensor, weighed: "Weighed | None" = None) -> None:
+        self.indptr, self.indices, self.weighed = indptr, indices, weighed
         self._totals: Tensor | None = None
 
     @property
@@ -53,10 +58,60 @@ class Topology:
         return len(self.indices)
 
     def totals_on(self, device: torch.device) -> Tensor:
-        """The lengths of all lists on a device, float32; computed once."""
+        """The lengths of all lists on a device, or their sums of weights, float32; computed once."""
         if self._totals is None:
-            self._totals = self.indptr.diff().to(device, torch.float32)
+            lengths = self.indptr.diff() if self.weighed is None else self.weighed.sums
+            self._totals = lengths.to(device, torch.float32)
         return self._totals
+
+
+Move = Callable[[Array], Tensor]
+"""Copies an array to where kernels read it."""
+
+
+class Weighed(NamedTuple):
+    """The weights of a relation's edges, as kernels read them."""
+
+    weights: Tensor
+    """float32 or float64, beside the lists."""
+    sums: Tensor
+    """Those of the lists."""
+    running: Tensor | None = None
+    """`weighted_draws.running_masses`, where weights decide draws."""
+    positives: Tensor | None = None
+    """The number of edges with a weight in each list; None: all have one, or weights decide no draw."""
+
+    @classmethod
+    def of(cls, edges: EdgeSet, field: str, by_weight: bool, beside: Move, there: Move) -> "Weighed":
+        """The weights that a field gives: `beside` moves an array to where the lists are, `there` to the device."""
+        weights, sums = weights_of(edges, field, "the graph")
+        kernels_read = weights.astype(kernel_weight_type(weights), copy=False)
+        running, positives = (None, None) if not by_weight else _deciding(edges, weights, sums)
+        return cls(
+            beside(kernels_read), there(sums), None if running is None else beside(running),
+            None if positives is None else there(positives),
+        )  # fmt: skip
+
+    @staticmethod
+    def bytes_of(edges: EdgeSet, field: str, by_weight: bool) -> tuple[int, int]:
+        """The most bytes that they take beside the lists, and on the device."""
+        weights, lists = edges.fields[field], len(edges.indptr) - 1
+        running = 8 * (len(weights) // SPACING + 1) if by_weight else 0
+        return len(weights) * kernel_weight_type(weights).itemsize + running, (8 if by_weight else 4) * lists
+
+
+def kernel_weight_type(weights: Array) -> Any:
+    """The type in which kernels read a field's weights, without rounding those of floating point."""
+    return np.dtype(np.float32 if weights.dtype in (np.float16, np.float32) else np.float64)
+
+
+def _deciding(edges: EdgeSet, weights: Array, sums: Array) -> tuple[Array, Array | None]:
+    """Running masses, and the number of edges with a weight in each list if some edge has none."""
+    running = running_masses(edges.indptr, weights, sums)
+    if (weights > 0).all():
+        return running, None
+    before = np.concatenate([[0], np.cumsum(weights > 0)])
+    return running, np.diff(before[edges.indptr]).astype(np.int32)
 
 
 Tables = dict[str, Tensor]
@@ -140,15 +195,17 @@ class Hop(ABC):
     source's readers are ordered by comparing all of them, which suits lists of few readers.
     """
 
-    def __init__(self, memory: BatchMemory, number: int, weighted: bool = False) -> None:
-        room = memory.room
+    def __init__(self, memory: BatchMemory, number: int, weighted: bool = False, scales: bool = False) -> None:
+        """`weighted`: its edges have weights; `scales`: those of edges that are drawn whatever they weigh."""
+        room, self.scales = memory.room, scales
+        self.keeps_positions = memory.keeps_positions or scales
         self.memory, self.number, self.edges_room = memory, number, room.edges[number]
         self.rows_room, self.rows_behind = room.rows[number + self.reads_behind], room.rows[number + 1]
         self.is_last = number == len(room.edges) - 1
         self.is_numbered = (memory.numbers_last or not self.is_last) and not self.reads_behind
         self.indptr, self.indices = memory.empty(self.rows_room + 1), memory.empty(self.edges_room)
-        self.positions = memory.empty(self.edges_room if memory.keeps_positions else 1, torch.int64)
-        self.weights = memory.empty(self.edges_room, torch.float32) if weighted else None
+        self.positions = memory.empty(self.edges_room if self.keeps_positions else 1, torch.int64)
+        self.weights = memory.empty(self.edges_room, torch.float32) if weighted or scales else None
         turns = memory.turns and self.turns and (memory.turns_last or not self.is_last)
         self.turned = Turned(self.rows_behind, self.edges_room, memory.device) if turns else None
 
@@ -183,6 +240,16 @@ class Hop(ABC):
     def targets(self) -> Tensor | None:
         """Where the hop writes the row of each edge; None where nobody asks for it."""
         return None if self.turned is None else self.turned.targets
+
+    def scale_weights(self) -> None:
+        """Launch what weighs edges that were drawn whatever they weigh, if that is asked for."""
+        memory, topology = self.memory, self.memory.topology
+        if self.scales and topology.weighed is not None:
+            admissible_kernels().scale_weights[(blocks(self.edges_room, EDGES),)](
+                topology.indptr, memory.vertices, self.indptr, self.edges, self.positions, topology.weighed.weights,
+                self.weights, self.rows_room, *memory.excluded, EXCLUDES=memory.excluded.seeds is not None,
+                DEPTH=(self.rows_room + 1).bit_length(), B=EDGES,
+            )  # fmt: skip
 
     def number_chosen(self) -> None:
         """Launch the numbering of the vertices that are new."""
@@ -229,8 +296,8 @@ class UniformHop(Hop):
 
     turns = True
 
-    def __init__(self, memory: BatchMemory, number: int, fanout: int, replace: bool) -> None:
-        super().__init__(memory, number)
+    def __init__(self, memory: BatchMemory, number: int, fanout: int, replace: bool, scales: bool = False) -> None:
+        super().__init__(memory, number, scales=scales)
         self.longest, self.fanout, self.replace = fanout, fanout, replace
         self.row_sums = memory.empty(blocks(self.rows_room, rows_of(fanout)))
 
@@ -243,9 +310,10 @@ class UniformHop(Hop):
             self.indptr, self.chosen, self.edges, self.positions, self.targets, memory.place, self.needed,
             self.rows_room, self.edges_room, *memory.excluded, FANOUT=self.fanout, COLUMNS=power(self.fanout),
             REPLACE=self.replace, EXCLUDES=memory.excluded.seeds is not None,
-            KEEPS_POSITIONS=memory.keeps_positions, KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered,
+            KEEPS_POSITIONS=self.keeps_positions, KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered,
             BLOCKS=power(programs), ROWS=rows,
         )  # fmt: skip
+        self.scale_weights()
 
 
 def count_and_look_up(waiting: Hop | None, hop: UniformHop | None, fanout: int, replace: bool) -> None:
@@ -275,9 +343,15 @@ class ListHop(Hop):
     """A hop whose edges, or entries of lists, are shared out evenly among programs, however long lists are."""
 
     def __init__(
-        self, memory: BatchMemory, number: int, fanout: int, replace: bool = False, weighted: bool = False
+        self,
+        memory: BatchMemory,
+        number: int,
+        fanout: int,
+        replace: bool = False,
+        weighted: bool = False,
+        scales: bool = False,
     ) -> None:
-        super().__init__(memory, number, weighted)
+        super().__init__(memory, number, weighted, scales)
         self.fanout, self.replace = fanout, replace
         self.longest = None if fanout < 0 or weighted else fanout
         self.lengths = memory.empty(self.rows_room, torch.int64)
@@ -291,7 +365,17 @@ class ListHop(Hop):
             memory.topology.indptr, memory.vertices, self.known, self.lengths, self.rows_room, *memory.excluded,
             FANOUT=fanout, REPLACE=self.replace, EXCLUDES=memory.excluded.seeds is not None, B=EDGES,
         )  # fmt: skip
+        self.add_lengths()
+
+    def add_lengths(self) -> None:
+        """Launch what finds where the rows' parts begin by their lengths."""
         torch.cumsum(self.lengths[: self.rows_room], 0, out=self.starts[1 : self.rows_room + 1])
+
+    def bound(self) -> None:
+        """Launch what writes the bounds of lists that begin where it was found."""
+        list_kernels().bound_lists[(blocks(self.rows_room + 1, EDGES),)](
+            self.starts, self.indptr, self.edges, self.needed, self.rows_room, self.edges_room, B=EDGES
+        )
 
     @property
     def key(self) -> Tensor:
@@ -307,16 +391,69 @@ class ListedHop(ListHop):
             waiting.look_up()
         memory, kernels, topology = self.memory, list_kernels(), self.memory.topology
         self.measure(self.fanout)
-        kernels.bound_lists[(blocks(self.rows_room + 1, EDGES),)](
-            self.starts, self.indptr, self.edges, self.needed, self.rows_room, self.edges_room, B=EDGES
-        )
+        self.bound()
         kernels.fetch_listed[(min(_PROGRAMS, blocks(self.edges_room, EDGES)),)](
             topology.indptr, topology.indices, memory.vertices, self.starts, self.key, self.chosen, self.positions,
             self.targets, memory.place, self.rows_room, self.edges_room, *memory.excluded, FANOUT=self.fanout,
             REPLACE=self.replace, EXCLUDES=memory.excluded.seeds is not None,
-            KEEPS_POSITIONS=memory.keeps_positions, KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered,
+            KEEPS_POSITIONS=self.keeps_positions, KEEPS_TARGETS=self.turned is not None, NUMBERS=self.is_numbered,
             DEPTH=self.depth, B=EDGES,
         )  # fmt: skip
+        self.scale_weights()
+
+
+class WeightedHop(ListHop):
+    """Draws up to `fanout` neighbours of each row by weight, or takes all that have one (-1)."""
+
+    def __init__(self, memory: BatchMemory, number: int, fanout: int, replace: bool) -> None:
+        self.turns = 0 < fanout <= SCANNED
+        super().__init__(memory, number, fanout, replace, weighted=fanout < 0 or not replace)
+        self.longest = None if fanout < 0 else fanout
+        self._counts = memory.empty(self.rows_room, torch.int64)
+
+    def choose(self, waiting: Hop | None) -> None:
+        if waiting is not None:
+            waiting.look_up()
+        memory, kernels, topology, weighed = self.memory, admissible_kernels(), *_weighed(self.memory.topology)
+        excludes, rows = memory.excluded.seeds is not None, self.rows_room
+        sums = 0 < self.fanout <= FEW
+        kernels.count_admissible[(rows,)](
+            topology.indptr, memory.vertices, self.known, weighed.weights, weighed.positives, self._counts,
+            self.lengths, *memory.excluded, FANOUT=self.fanout, REPLACE=self.replace, WEIGHTED=True,
+            HAS_ZEROS=weighed.positives is not None, EXCLUDES=excludes, B=_PIECE,
+        )  # fmt: skip
+        self.add_lengths()
+        self.bound()
+        columns = power(self.fanout)
+        written = self.chosen, self.positions, self.targets, self.weights, memory.place, self.edges_room
+        keeps: dict[str, Any] = {
+            "FANOUT": self.fanout, "COLUMNS": columns, "REPLACE": self.replace, "EXCLUDES": excludes,
+            "KEEPS_POSITIONS": self.keeps_positions, "KEEPS_TARGETS": self.turned is not None,
+            "NUMBERS": self.is_numbered,
+        }  # fmt: skip
+        lists = topology.indptr, topology.indices, memory.vertices, self.known, self.starts
+        kernels.draw_admissible[(rows,)](
+            *lists, self._counts, self.key, weighed.weights, weighed.sums, *written, *memory.excluded, WEIGHTED=True,
+            SUMS=sums, KEEPS_WEIGHTS=self.weights is not None, B=_PIECE, num_warps=1, **keeps,
+        )  # fmt: skip
+        if sums:
+            # Series are rounded as on the host only if products and sums are not fused.
+            kernels.draw_summed[(blocks(rows, _SUMMED_ROWS),)](
+                *lists, self.key, weighed.weights, weighed.sums, weighed.running, *written, *memory.excluded,
+                DEPTH=len(weighed.weights).bit_length(), ROWS=_SUMMED_ROWS, num_warps=1,
+                enable_fp_fusion=False, **keeps,
+            )  # fmt: skip
+
+
+_PIECE = 128
+"""Entries of a list that a program passes over at once."""
+_SUMMED_ROWS = 32
+"""Rows of long lists that a program draws for."""
+
+
+def _weighed(topology: Topology) -> tuple[Topology, Weighed]:
+    assert topology.weighed is not None
+    return topology, topology.weighed
 
 
 class FilterHop(ListHop):
@@ -400,6 +537,19 @@ class Turned:
         )  # fmt: skip
 
 
+def fill_totals(topology: Topology, vertices: Tensor, known: Tensor, totals: Tensor, excluded: Excluded) -> None:
+    """Launch what writes the number, or the weight, of the edges that each row may draw."""
+    read, excludes = (topology.indptr, vertices, known), excluded.seeds is not None
+    if topology.weighed is None:
+        hop_kernels().list_lengths[(blocks(len(totals), EDGES),)](
+            *read, totals, len(totals), *excluded, EXCLUDES=excludes, B=EDGES
+        )
+    else:
+        admissible_kernels().total_admissible[(len(totals),)](
+            *read, topology.weighed.weights, topology.weighed.sums, totals, *excluded, EXCLUDES=excludes, B=_PIECE
+        )
+
+
 def rows_of(fanout: int) -> int:
     """Rows that a program draws for."""
     return max(_FEWEST, _CELLS // power(fanout))
@@ -416,6 +566,13 @@ def power(size: int) -> int:
 def list_kernels() -> Any:
     """As `hop_kernels`, for hops that share out work by edge."""
     from penstock.sampling.device import list_kernels as kernels
+
+    return kernels
+
+
+def admissible_kernels() -> Any:
+    """As `hop_kernels`, for lists of which only some edges may be drawn, or some are likelier."""
+    from penstock.sampling.device import admissible_kernels as kernels
 
     return kernels
 

@@ -207,7 +207,9 @@ def draw(
         tl.store(needed, total)
 
     column = tl.arange(0, COLUMNS)
-    chosen = _choose(mix(tl.load(key).to(tl.uint64) ^ v.to(tl.uint64)), degree, column, FANOUT, COLUMNS, REPLACE, ROWS)
+    chosen = choose_columns(
+        mix(tl.load(key).to(tl.uint64) ^ v.to(tl.uint64)), degree, column, FANOUT, COLUMNS, REPLACE, ROWS
+    )
     if EXCLUDES:
         chosen = skip_excluded(chosen, first_entry, last_entry, starts, behind, ROWS, COLUMNS)
     out = (stop - count)[:, None] + column[None, :]
@@ -224,7 +226,7 @@ def draw(
 
 
 @triton.jit
-def _choose(
+def choose_columns(
     key, degree, column, FANOUT: tl.constexpr, COLUMNS: tl.constexpr, REPLACE: tl.constexpr, ROWS: tl.constexpr
 ):
     """[ROWS, COLUMNS] positions in the lists; columns from `FANOUT` on are undefined."""

@@ -25,6 +25,7 @@ from penstock.sampling.device.hops import (
     Tables,
     Topology,
     UniformHop,
+    WeightedHop,
     blocks,
     fresh_place,
     hop_kernels,
@@ -56,18 +57,38 @@ class UniformRule(HopRule):
 
     fanout: int
     replace: bool = False
+    scales: bool = False
+    """Whether edges have weights, which decide no draw."""
 
     @property
     def longest(self) -> int:
         return self.fanout
 
     def make(self, memory: BatchMemory, number: int) -> Hop:
-        return UniformHop(memory, number, self.fanout, self.replace)
+        return UniformHop(memory, number, self.fanout, self.replace, self.scales)
 
 
 @dataclass(frozen=True)
 class ListedRule(HopRule):
     """Each row takes its whole list (`fanout` -1), or draws many neighbours, all equally likely."""
+
+    fanout: int
+    replace: bool = False
+    scales: bool = False
+
+    @property
+    def longest(self) -> int | None:
+        return None if self.fanout < 0 else self.fanout
+
+    def make(self, memory: BatchMemory, number: int) -> Hop:
+        return ListedHop(memory, number, self.fanout, self.replace, scales=self.scales)
+
+
+@dataclass(frozen=True)
+class WeightedRule(HopRule):
+    """Each row draws `fanout` neighbours by weight, or takes all that have one (-1)."""
+
+    can_exclude: ClassVar[bool] = True
 
     fanout: int
     replace: bool = False
@@ -77,7 +98,7 @@ class ListedRule(HopRule):
         return None if self.fanout < 0 else self.fanout
 
     def make(self, memory: BatchMemory, number: int) -> Hop:
-        return ListedHop(memory, number, self.fanout, self.replace)
+        return WeightedHop(memory, number, self.fanout, self.replace)
 
 
 @dataclass(frozen=True)
@@ -116,10 +137,16 @@ class FilterRule(HopRule):
         return FilterHop(memory, number, self.fanout, self.keep, self.weigh, list(self.tables))
 
 
-def uniform_rules(fanouts: Sequence[int], replace: bool = False) -> tuple[HopRule, ...]:
-    """The rules of uniform draws; -1 is the whole list."""
+def neighbour_rules(
+    fanouts: Sequence[int], replace: bool = False, by_weight: bool = False, scales: bool = False
+) -> tuple[HopRule, ...]:
+    """The rules of draws by weight, or uniform ones, whose edges have weights all the same where `scales`; -1 is the
+    whole list.
+    """
     check_fanouts(fanouts)
-    return tuple((UniformRule if 0 < fanout <= SCANNED else ListedRule)(fanout, replace) for fanout in fanouts)
+    if by_weight:
+        return tuple(WeightedRule(fanout, replace) for fanout in fanouts)
+    return tuple((UniformRule if 0 < fanout <= SCANNED else ListedRule)(fanout, replace, scales) for fanout in fanouts)
 
 
 class Beginning(Protocol):

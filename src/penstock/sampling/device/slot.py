@@ -9,7 +9,17 @@ from torch import Tensor
 from penstock.sampling.block import Block
 from penstock.sampling.device.block import DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
-from penstock.sampling.device.hops import EDGES, BatchMemory, Hop, Tables, Topology, blocks, hop_kernels, list_kernels
+from penstock.sampling.device.hops import (
+    EDGES,
+    BatchMemory,
+    Hop,
+    Tables,
+    Topology,
+    blocks,
+    fill_totals,
+    hop_kernels,
+    list_kernels,
+)
 from penstock.sampling.device.program import Beginning, DeviceProgram
 from penstock.traced import is_traced, launches
 
@@ -82,10 +92,7 @@ class Slot:
         kernels, rows, memory = hop_kernels(), self.room.rows[-1], self._memory
         known = self.known[len(self.room.edges) - (not self.numbers_last) :]
         if self.totals is not None:
-            kernels.list_lengths[(blocks(rows, EDGES),)](
-                memory.topology.indptr, self.vertices, known, self.totals, rows, *memory.excluded,
-                EXCLUDES=memory.excluded.seeds is not None, B=EDGES,
-            )  # fmt: skip
+            fill_totals(memory.topology, self.vertices, known, self.totals, memory.excluded)
         kernels.finish[(blocks(rows, EDGES),)](
             self.vertices, known, memory.place, self.needed, self._rooms, epoch.cursor, self.number,
             epoch.failed_at, self.skip, SIZES=len(self.room.sizes), B=EDGES,

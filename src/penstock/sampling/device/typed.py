@@ -17,8 +17,8 @@ from penstock.graph.schema import EdgeType, edge_key
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import DrawnRows, Room
 from penstock.sampling.device.epoch import DeviceEpoch
-from penstock.sampling.device.hops import EDGES, BatchMemory, Excluded, Topology, blocks, hop_kernels
-from penstock.sampling.device.program import DeviceProgram, Seeds, uniform_rules
+from penstock.sampling.device.hops import EDGES, BatchMemory, Excluded, Topology, blocks, fill_totals, hop_kernels
+from penstock.sampling.device.program import DeviceProgram, Seeds, neighbour_rules
 from penstock.sampling.device.slot import Slot
 from penstock.sampling.relations import Fanout, fanouts_by_relation
 
@@ -123,14 +123,19 @@ class TypedProgram(DeviceProgram):
 
 
 def typed_program(
-    graph: Graph, fanouts: Sequence[Fanout], seeds: Seeds, with_replacement: bool = False
+    graph: Graph,
+    fanouts: Sequence[Fanout],
+    seeds: Seeds,
+    with_replacement: bool = False,
+    by_weight: bool = False,
+    scales: bool = False,
 ) -> TypedProgram:
-    """The program of uniform draws from some seeds."""
+    """The program of draws from some seeds, uniform or by weight (`neighbour_rules`)."""
     draws = tuple(relation_draws(list(graph.edges), fanouts, seeds.types))
-    rules = uniform_rules([draw.fanout for draw in draws], with_replacement)
+    rules = neighbour_rules([draw.fanout for draw in draws], with_replacement, by_weight, scales)
     counts = {name: nodes.count for name, nodes in graph.nodes.items()}
     entries = {kind: edges.count for kind, edges in graph.edges.items()}
-    return TypedProgram(rules, draws, counts, entries, seeds=seeds)
+    return TypedProgram(rules, draws, counts, entries, seeds=seeds, totals=by_weight or scales)
 
 
 class RelationMemory(BatchMemory):
@@ -206,11 +211,8 @@ class TypedSlot(Slot):
     def _finish(self, epoch: DeviceEpoch) -> None:
         kernels, seeds = hop_kernels(), next(iter(self.vertices))
         for kind, totals in (self._totals or {}).items():
-            excluded = self._excluded(kind)
-            kernels.list_lengths[(blocks(len(totals), EDGES),)](
-                self._topology.lists[kind].indptr, self.vertices[kind[2]], self.known[kind[2]], totals, len(totals),
-                *excluded, EXCLUDES=excluded.seeds is not None, B=EDGES,
-            )  # fmt: skip
+            rows = self.vertices[kind[2]], self.known[kind[2]]
+            fill_totals(self._topology.lists[kind], *rows, totals, self._excluded(kind))
         for name in self.vertices.keys() - {seeds}:
             vertices, place = self.vertices[name], self._places[name]
             kernels.forget[(blocks(len(vertices), EDGES),)](vertices, self.known[name], place, B=EDGES)

@@ -19,6 +19,8 @@ from penstock.sampling.device.links import DrawnLinks
 from penstock.sampling.device.program import DeviceProgram, Seeds, VertexSeeds
 from penstock.sampling.device.typed import drawn_relations, typed_program
 from penstock.sampling.sampler_table import SAMPLERS
+from penstock.sampling.typed import weighing
+from penstock.train.batch_source import settings_of
 from penstock.train.device.memory import (
     NOTHING,
     Asked,
@@ -457,13 +459,13 @@ def presampled_room(session: Placeable, schedule: BatchPlan) -> Room:
 
 def device_program(session: Placeable) -> DeviceProgram:
     """What a device does to draw a session's batches."""
-    job, graph, task = session.job, session.graph, session.task
+    job, graph, task, options = session.job, session.graph, session.task, settings_of(session.job).options
     make = SAMPLERS[job.sampler].device
     assert make is not None
     seeds: Seeds = VertexSeeds(getattr(task, "node_type", ""))
     if task.facts.about == "edges":
         seeds = DrawnLinks(task.batcher, task.items, task.batch_size)
     if not graph.is_homogeneous:
-        return typed_program(graph, job.fanouts, seeds, job.replace)
-    program = make(job, getattr(task, "sampler", None))
+        return typed_program(graph, job.fanouts, seeds, job.replace, *weighing(options))
+    program = make(options, getattr(task, "sampler", None))
     return replace(program, seeds=seeds) if seeds.stages else program

@@ -16,10 +16,12 @@ from penstock.pipeline.schedule import Schedule
 from penstock.plan import Residence, Sizes, Wanted, decide_residence
 from penstock.plan.residence import NoRoomError, Place
 from penstock.sampling.device.block import Room
+from penstock.sampling.device.hops import Weighed
 from penstock.sampling.device.streams import rest
 from penstock.store.device.copies import pinned_already
 from penstock.store.source import RowSource
 from penstock.trace.libraries import library_memory
+from penstock.train.batch_source import settings_of
 from penstock.train.compute_device import device_memory_of
 from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay
@@ -420,6 +422,12 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
         carried = [source for each in session.inputs.edges.fields.values() for source in each.sources]
         topology += sum(math.prod(source.shape) * edge_row_type(source).itemsize for source in carried)
     bounds = sum(edges.indptr.nbytes for edges in relations)
+    options = settings_of(job).options
+    if options.list_weight is not None:
+        by_weight, having = options.weight is not None, [e for e in relations if options.list_weight in e.fields]
+        weighed = [Weighed.bytes_of(edges, options.list_weight, by_weight) for edges in having]
+        topology += sum(beside + there for beside, there in weighed)
+        bounds += sum(there for _, there in weighed)
     rows = sum(len(table) for table in tables)
     cache = 0 if WAYS[job.first_layer].on_host else wish.cache_rows
     if "cache" not in job.row_paths:

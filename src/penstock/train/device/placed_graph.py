@@ -10,13 +10,14 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.graph.blocks import default_threads
 from penstock.graph.csr import offsets_of
+from penstock.graph.data import EdgeSet
 from penstock.graph.graph import Graph
 from penstock.nn.table_aggregation import readable
 from penstock.pipeline.batch_rows import EdgeFields, EdgeRows
 from penstock.pipeline.device import DeviceCarrier
 from penstock.pipeline.schedule import BatchPlan
 from penstock.progress import SILENT, Progress
-from penstock.sampling.device.hops import Topology
+from penstock.sampling.device.hops import Topology, Weighed
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.sampling.device.streams import stream_maker
 from penstock.sampling.device.typed import TypedTopology, drawn_relations
@@ -35,6 +36,7 @@ from penstock.store.device.tables import (
 from penstock.store.rows import by_counts
 from penstock.store.source import ArraySource, RowSource
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, is_traced, memory_for
+from penstock.train.batch_source import settings_of
 from penstock.train.device.decision import PlacementDecision
 from penstock.train.device.memory import edge_row_type, stored_type, way_of
 from penstock.train.device.placed import Placed
@@ -89,6 +91,7 @@ def _put(
                 kind: Topology(
                     one_copy(graph.edges[kind].indptr, device, what="list bounds", progress=progress),
                     move(graph.edges[kind].indices, device, what="neighbour lists", progress=progress),
+                    _weighed(graph.edges[kind], job, device, move, progress),
                 )
                 for kind in drawn_relations(placed.program, graph)
             }
@@ -99,6 +102,22 @@ def _put(
     if placed.decision.captured:
         with memory_for(BATCHES):
             placed.fill = placed.fills[job.first_layer, placed.is_divided] = _slot_fill(placed, job, graph, fields)
+
+
+def _weighed(edges: EdgeSet, job: Job, device: torch.device, move: Any, progress: Progress) -> Weighed | None:
+    """The weights that draws or messages go by, beside the lists; None for a relation that has none to draw by."""
+    options = settings_of(job).options
+    if options.list_weight is None or options.list_weight not in edges.fields:
+        return None
+
+    def beside(array: Array) -> Tensor:
+        moved: Tensor = move(array, device, what="weights of edges", progress=progress)
+        return moved
+
+    def there(array: Array) -> Tensor:
+        return one_copy(array, device, what="sums of weights", progress=progress)
+
+    return Weighed.of(edges, options.list_weight, options.weight is not None, beside, there)
 
 
 def fill_by_job(session: Placeable, placed: Placed) -> None:

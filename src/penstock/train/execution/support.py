@@ -35,7 +35,7 @@ class Support:
     """What an execution mode can do. The defaults are everything."""
 
     several_types: bool = True
-    weights_and_times: bool = True
+    times: bool = True
     edge_rows: bool = True
     """Whether batches may read rows of edges."""
     layers_on_edges: bool = True
@@ -80,7 +80,7 @@ EXPLAINED = replace(
 change later batches.
 """
 DEVICE_SAMPLING = Support(
-    weights_and_times=False,
+    times=False,
     device_samplers_only=True,
     tasks="drawn_by_devices",
     most_vertices=(1 << 31) - 1,
@@ -170,10 +170,8 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         and graph.num_edges > SAMPLERS[job.sampler].device_edges
     ):
         reasons.append("a device draws such batches of a graph of this size only if it is asked to (sample_on: device)")
-    # A module of the user's reads `edge_weight` as rows.
-    weight = job.list_weight if demands.library_model else job.weight
-    if not support.weights_and_times and (weight is not None or job.time is not None):
-        reasons.append("the host alone draws by weight or time")
+    if not support.times and job.time is not None:
+        reasons.append("the host alone draws by time")
     if support.device_samplers_only and job.has_disjoint_seeds:
         reasons.append("neighbourhoods that seeds do not share are drawn by the host")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):

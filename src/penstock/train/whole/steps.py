@@ -368,7 +368,7 @@ class StepPasses:
 # What training on the whole graph supports.
 
 WHOLE = Support(
-    weights_and_times=True,
+    times=True,
     compute_types=frozenset({"float32", "tf32", "bfloat16"}),
     grouped_batches=False,
     stale_gradients=False,
