@@ -62,10 +62,11 @@ class _Inputs(torch.autograd.Function):
 
             given = lists.indptr, lists.indices, ctx.weights, ids, table, directions, weighed, shares, own_shares
             kernels.attend_inputs[(lists.rows,)](*given, lists.rows, **ctx.sizes)
-        out = weighed.new_empty(lists.rows, heads, size)
-        torch.bmm(weighed, weight.mT, out=out.transpose(0, 1))
+        # Not returned as a view, which what follows could not change in place.
+        out = weighed.new_empty(lists.rows, heads * size)
+        torch.bmm(weighed, weight.mT, out=out.view(lists.rows, heads, size).transpose(0, 1))
         ctx.save_for_backward(weight, weighed, shares, own_shares)
-        return out.view(lists.rows, heads * size)
+        return out
 
     @staticmethod
     @once_differentiable
