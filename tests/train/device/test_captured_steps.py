@@ -106,6 +106,8 @@ def usual(graph):
         ("SGD", {"clip": 0.5, "model": "gin"}),
         ("Adam", {"class_weights": "balanced"}),
         ("SGD", {"norm": "batch"}),
+        ("Adam", {"model": "gat", "heads": 2}),
+        ("SGD", {"model": "gat", "heads": 2, "norm": "batch"}),
         ("RMSprop", {}),
         ("NAdam", {"clip": 0.5}),
         ("SGD", {"optimiser_options": {"momentum": 0.9, "nesterov": True}}),
@@ -126,7 +128,7 @@ def usual(graph):
 )
 def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
     right = loaded(made_session(graph, optimiser, **fields))
-    in_place = "model" not in fields
+    in_place = fields.get("model", "sage") in ("sage", "gat")
     assert_same(learned(session_of(graph, None, in_place, optimiser=optimiser, **fields)), right, rtol=1e-3, atol=1e-4)
 
 
