@@ -33,7 +33,7 @@ def job_of(model: str, expert: int, given: argparse.Namespace, gpus: int = 1024,
     """A model on so many GPUs, servers of eight with one NIC each."""
     parallel = Parallelism(8, 8, gpus // 64, expert, given.microbatches, given.size)
     servers = Servers(gpus // 8, nics=1, nic_gbps=gbps)
-    return LlmJob(preset(model), parallel, servers, exchange=ExpertExchange("fair", detail="ports"))
+    return LlmJob(preset(model), parallel, servers, exchange=ExpertExchange(schedule="fair", detail="ports"))
 
 
 def measured(step: LlmStep, policy: str, queues: int | None = None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def matchings(given: argparse.Namespace) -> list[dict[str, Any]]:
     for skew in (0.0, 0.5, 1.0):
         for schedule in ("fair", "matched", "bvn"):
             job = job_of("mixtral-8x7b", 8, given)
-            step = build_step(replace(job, exchange=ExpertExchange(schedule, skew=skew, detail="ports")))
+            step = build_step(replace(job, exchange=ExpertExchange(schedule=schedule, skew=skew, detail="ports")))
             rows.append({"study": "matchings", "skew": skew, "schedule": schedule} | measured(step, "hermod"))
         fair = rows[-3]["step_s"]
         rows[-3:] = [row | {"speedup": fair / row["step_s"]} for row in rows[-3:]]

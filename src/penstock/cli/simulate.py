@@ -85,7 +85,12 @@ def simulate_command(
     if shop:
         from penstock.cli.simulate_jobs import simulate_shop
 
-        others = {"policy": policy, "queues": queues, "out_coflows": out_coflows, "iterations": iterations}
+        others: dict[str, Any] = {
+            "policy": policy,
+            "queues": queues,
+            "out_coflows": out_coflows,
+            "iterations": iterations,
+        }
         refuse_options(_NOT_FOR.format("--shop"), **others, queue=queue, sweep=sweep, chart=chart)
         simulate_shop(workload, schedule, schedule_options, compare, timeline or [], as_json)
         return

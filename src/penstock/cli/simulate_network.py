@@ -171,12 +171,12 @@ def _of_workload(
 
 
 def _with_fair_exchange(document: WorkloadDocument, iterations: int | None) -> Callable[[], Scenario] | None:
-    from penstock.simulate.llm.document import ExchangeDocument
+    from penstock.simulate.llm.job import ExpertExchange
 
     if document.llm is None or document.llm.all_to_all.schedule == "fair":
         return None
     kept = document.llm.all_to_all.model_dump(exclude={"schedule", "detail"})
-    fair = document.llm.model_copy(update={"all_to_all": ExchangeDocument(schedule="fair", **kept)})
+    fair = document.llm.model_copy(update={"all_to_all": ExpertExchange(schedule="fair", **kept)})
     return partial(build_scenario, document.model_copy(update={"llm": fair}), iterations)
 
 

@@ -109,22 +109,17 @@ def _without_remarks() -> Iterator[None]:
         log.setLevel(before)
 
 
-class _explained:  # noqa: N801
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
     """Reports any failure inside it as a failure of the exporter, in one sentence."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Exception):
-            said = " ".join(str(error).split())[:200]
-            raise PenstockError(
-                f"This model cannot be made {self._what} ({type(error).__name__}: {said}): export it to torch.",
-                code="unsupported-combination",
-            ) from error
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise PenstockError(
+            f"This model cannot be made {what} ({type(error).__name__}: {said}): export it to torch.",
+            code="unsupported-combination",
+        ) from error
 
 
 def _example(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:

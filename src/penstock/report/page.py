@@ -206,7 +206,7 @@ def write_report_or_note(run: Path, state: str, progress: Progress) -> None:
 
 
 def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
-    """The page as text."""
+    """The whole page as HTML; `defaults` are those of a job's fields, from which chosen ones are told apart."""
     cards = [
         loss_card(run),
         epoch_seconds_card(run),

@@ -65,7 +65,7 @@ def mebibytes(value: float) -> str:
 
 
 def byte_size(size: float) -> str:
-    """The same for bytes."""
+    """Memory given in bytes, in the unit that shows it."""
     return mebibytes(size / (1 << 20))
 
 

@@ -94,7 +94,7 @@ def _memory_card(trace: QueueTrace, outcomes: Sequence[QueueOutcome], looks: dic
 
 
 def _held(jobs: Sequence[JobOutcome], size: float) -> list[Point]:
-    """Gigabytes held, as steps."""
+    """Gigabytes of a device that jobs hold over time, as steps; `size` is the seconds of the axis's unit."""
     changes: dict[float, int] = {}
     for job in jobs:
         changes[job.start_s] = changes.get(job.start_s, 0) + job.device_bytes

@@ -135,7 +135,7 @@ class Tally:
         self.flows.update({str(label): int(size) for label, size in dict(told.get("flows", {})).items()})
 
     def copied(self) -> "Tally":
-        """An independent copy."""
+        """A copy that later messages do not change."""
         return replace(self, times=self.times.copy(), flows=self.flows.copy())
 
     def figures(self) -> dict[str, Any]:

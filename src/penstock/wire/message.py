@@ -305,7 +305,7 @@ class Joining:
             raise
 
     def clear(self) -> None:
-        """Drop incomplete messages."""
+        """Forget messages of which some parts have not arrived."""
         self._found.clear()
 
     def _joined(self, name: str, pieces: _Pieces, received: Received, count: int, sizes: list[int]) -> Received | None:

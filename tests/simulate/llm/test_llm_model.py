@@ -75,4 +75,4 @@ def test_degrees_that_do_not_fit_are_refused(parallel: dict[str, int], says: str
 def test_networks_that_a_job_does_not_fit_are_refused(servers: Servers, says: str) -> None:
     model = Model(8, 64, 4, 16, 256, experts=4, top_k=1)
     with refused(says):
-        LlmJob(model, Parallelism(2, data=2, expert=2), servers, exchange=ExpertExchange("bvn"))
+        LlmJob(model, Parallelism(2, data=2, expert=2), servers, exchange=ExpertExchange(schedule="bvn"))

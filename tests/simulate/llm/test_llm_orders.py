@@ -64,7 +64,9 @@ def test_experts_go_before_stages_where_chunks_are_interleaved() -> None:
 
 def test_delays_of_schedules_and_rings_are_communication() -> None:
     job = replace(
-        _job(2), exchange=ExpertExchange("bvn", skew=0.5, overhead_us=500.0), servers=replace(_SERVERS, nic_gbps=1e6)
+        _job(2),
+        exchange=ExpertExchange(schedule="bvn", skew=0.5, overhead_us=500.0),
+        servers=replace(_SERVERS, nic_gbps=1e6),
     )
     for changed in (job, replace(_job(2), reduction=GradientReduction(latency_us=1000.0), servers=job.servers)):
         scenario = _scenario(changed)

@@ -88,7 +88,7 @@ def test_a_matched_all_to_all_is_no_slower_than_a_fair_one_and_phases_cost() -> 
     parallel = Parallelism(8, 2, 8, 8, 4, 1)
 
     def seconds(schedule: str, overhead: float) -> float:
-        exchange = ExpertExchange(schedule, skew=1.2, overhead_us=overhead, detail="ports")
+        exchange = ExpertExchange(schedule=schedule, skew=1.2, overhead_us=overhead, detail="ports")
         return _step_of(build_step(LlmJob(_EXPERTS, parallel, _SLOW, _COMPUTE, exchange)), "hermod")
 
     assert seconds("bvn", 0.0) <= seconds("matched", 0.0) * (1 + 1e-9)
@@ -138,7 +138,7 @@ def test_what_would_not_fit_into_memory_or_time_is_refused_at_once() -> None:
 
 def test_an_update_takes_its_time_also_with_one_data_rank() -> None:
     job = LlmJob(_DENSE, Parallelism(8, 1, 1, 1, 2), _SLOW, _COMPUTE)
-    slow = replace(job, compute=replace(_COMPUTE, update_ms=50.0))
+    slow = replace(job, compute=_COMPUTE.model_copy(update={"update_ms": 50.0}))
     # The first layer's, whose gradients come last, is in the way of the next step.
     assert _step_of(build_step(slow), "fair") - _step_of(build_step(job), "fair") == pytest.approx(0.05)
 

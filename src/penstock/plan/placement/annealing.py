@@ -63,7 +63,7 @@ def propose(tables: Tables, walk: Walk, key: np.uint64, step: int, proposal: Pro
 
 @njit(nogil=True, cache=True)
 def take_back(tables: Tables, walk: Walk, proposal: Proposal, moved: int) -> None:
-    """Undo a proposed move."""
+    """Undo a proposal that moved so many units, the last one first."""
     for k in range(moved - 1, -1, -1):
         move(tables, walk, proposal.units[k], proposal.came_from[k])
 

@@ -36,7 +36,7 @@ _HELP = (
 
 
 class Shown(NamedTuple):
-    """What a page shows."""
+    """A simulation as a page or a trace shows it."""
 
     title: str
     policy: str

@@ -255,13 +255,13 @@ class StartedTask(Protocol):
 
     @property
     def name(self) -> StartedProcess:
-        """The process itself."""
+        """The process that does it, to be signalled or killed."""
 
     def fileno(self) -> int:
         """A descriptor that is readable when there is a report."""
 
     def begin(self, task: dict[str, Any]) -> None:
-        """Send it its task."""
+        """Send it the task that it waits for; it is sent one only."""
 
     @property
     def ended_with_others(self) -> bool:
@@ -320,7 +320,7 @@ class SharedPool:
         return SharedTask(self._processes[kind], folder)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the shared processes with all jobs in them."""
         for process in self._processes.values():
             process.close()
         self._processes.clear()
@@ -363,7 +363,7 @@ class SharedProcess:
         self.process.name.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process with all jobs in it, and close its pipes."""
         self.process.name.kill()
         self.process.close()
 

@@ -1,23 +1,16 @@
 """A language model's training in a workload file."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.coflow.matching import SCHEDULES
-from penstock.graph.documents import StrictDocument, name_in
+from penstock.graph.documents import StrictDocument
 from penstock.simulate.llm.fabric import Servers
-from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob
+from penstock.simulate.llm.job import Compute, ExpertExchange, GradientReduction, LlmJob, Positive
 from penstock.simulate.llm.model import Model, Parallelism, preset
 
-if TYPE_CHECKING:
-    ScheduleName = str
-else:
-    ScheduleName = name_in(SCHEDULES)
 Degree = Annotated[int, Field(ge=1, le=65536)]
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
-Positive = Annotated[float, Field(ge=1e-6, le=1e9)]
-Milliseconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class ModelDocument(StrictDocument):
@@ -82,53 +75,15 @@ class ServersDocument(StrictDocument):
     oversubscription: Annotated[float, Field(ge=1, le=1024)] = 1.0
 
 
-class ComputeDocument(StrictDocument):
-    """Times of GPUs: from a rate, or as measured (milliseconds per layer and microbatch, forward)."""
-
-    tflops: Positive = Field(default=312.0, description="of a GPU")
-    efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
-    backward: Positive = Field(default=2.0, description="times the forward pass")
-    attention_ms: Milliseconds | None = None
-    gate_ms: Milliseconds = 0.0
-    feed_forward_ms: Milliseconds | None = None
-    update_ms: Milliseconds = Field(default=0.0, description="of the optimiser, a layer")
-
-
-class ExchangeDocument(StrictDocument):
-    """How tokens are sent to their experts and back."""
-
-    schedule: ScheduleName = "fair"
-    skew: Annotated[float, Field(ge=0, le=8)] = Field(default=0.5, description="0: all experts are alike")
-    overhead_us: Annotated[float, Field(ge=0, le=1e6)] = Field(default=10.0, description="of a schedule's phase")
-    detail: Literal["auto", "pairs", "ports"] = "auto"
-
-    @model_validator(mode="after")
-    def _pairs_are_fair(self) -> "ExchangeDocument":
-        if self.detail == "pairs" and self.schedule != "fair":
-            raise ValueError(f"detail pairs is for schedule fair, not for {self.schedule}: take auto or ports")
-        return self
-
-
-class ReductionDocument(StrictDocument):
-    """How gradients are summed and parameters distributed (ZeRO-2)."""
-
-    shape: Literal["ring", "tree"] = "ring"
-    bucket_layers: Annotated[int, Field(ge=1, le=1024)] = 1
-    gradient_bytes: Literal[1, 2, 4] = 2
-    parameter_bytes: Literal[1, 2, 4] = 2
-    latency_us: Annotated[float, Field(ge=0, le=1e6)] = Field(default=1.0, description="of a hop")
-    clip: Literal["none", "norm"] = Field(default="none", description="norm: all gradients before any update")
-
-
 class LlmDocument(StrictDocument):
     """A training job of a language model, as in a workload file."""
 
     model: ModelDocument | str
     parallel: ParallelDocument
     servers: ServersDocument
-    compute: ComputeDocument = ComputeDocument()
-    all_to_all: ExchangeDocument = ExchangeDocument()
-    reduction: ReductionDocument = ReductionDocument()
+    compute: Compute = Compute()
+    all_to_all: ExpertExchange = ExpertExchange()
+    reduction: GradientReduction = GradientReduction()
     simulate: Literal["representatives", "all"] = Field(
         default="representatives", description="data ranks that are simulated: those that stand for all, or all"
     )
@@ -140,9 +95,9 @@ class LlmDocument(StrictDocument):
             model,
             Parallelism(**self.parallel.model_dump()),
             Servers(**self.servers.model_dump()),
-            Compute(**self.compute.model_dump()),
-            ExpertExchange(**self.all_to_all.model_dump()),
-            GradientReduction(**self.reduction.model_dump()),
+            self.compute,
+            self.all_to_all,
+            self.reduction,
             self.simulate,
             seed,
         )

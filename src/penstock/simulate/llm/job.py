@@ -4,34 +4,49 @@ Costs are those of a device, which is all GPUs of a tensor group together: they 
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from pydantic import Field, model_validator
+
+from penstock.coflow.matching import SCHEDULES
 from penstock.errors import PenstockError
+from penstock.graph.documents import StrictDocument, name_in
 from penstock.simulate.llm.fabric import Seat, Servers
 from penstock.simulate.llm.model import Model, Parallelism, unfit
 
-
-@dataclass(frozen=True)
-class Compute:
-    """Times of GPUs. A given time (milliseconds per layer and microbatch, forward) takes precedence over the rate."""
-
-    tflops: float = 312.0  # of a GPU, 16 bit
-    efficiency: float = 0.5  # what a layer reaches of it
-    backward: float = 2.0  # times the forward pass; 3 where activations are computed again
-    attention_ms: float | None = None
-    gate_ms: float = 0.0
-    feed_forward_ms: float | None = None  # of a rank with an equal part of the tokens
-    update_ms: float = 0.0  # of the optimiser, a layer
+if TYPE_CHECKING:
+    ScheduleName = str
+else:
+    ScheduleName = name_in(SCHEDULES)
+Positive = Annotated[float, Field(ge=1e-6, le=1e9)]
+Milliseconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
-@dataclass(frozen=True)
-class ExpertExchange:
+class Compute(StrictDocument):
+    """Times of GPUs: from a rate, or as measured (milliseconds per layer and microbatch, forward), which goes first."""
+
+    tflops: Positive = Field(default=312.0, description="of a GPU")
+    efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
+    backward: Positive = Field(default=2.0, description="times the forward pass")
+    attention_ms: Milliseconds | None = None
+    gate_ms: Milliseconds = 0.0
+    feed_forward_ms: Milliseconds | None = None
+    update_ms: Milliseconds = Field(default=0.0, description="of the optimiser, a layer")
+
+
+class ExpertExchange(StrictDocument):
     """How tokens are sent to their experts and back."""
 
-    schedule: str = "fair"  # of penstock.coflow.matching
-    skew: float = 0.5  # exponent of the experts' popularity; 0: all alike
-    overhead_us: float = 10.0  # of every phase of a schedule
+    schedule: ScheduleName = "fair"
+    skew: Annotated[float, Field(ge=0, le=8)] = Field(default=0.5, description="0: all experts are alike")
+    overhead_us: Annotated[float, Field(ge=0, le=1e6)] = Field(default=10.0, description="of a schedule's phase")
     detail: Literal["auto", "pairs", "ports"] = "auto"
+
+    @model_validator(mode="after")
+    def _pairs_are_fair(self) -> "ExpertExchange":
+        if self.detail == "pairs" and self.schedule != "fair":
+            raise ValueError(f"detail pairs is for schedule fair, not for {self.schedule}: take auto or ports")
+        return self
 
     @property
     def could_be_pairs(self) -> bool:
@@ -39,16 +54,15 @@ class ExpertExchange:
         return self.schedule == "fair" and self.detail != "ports"
 
 
-@dataclass(frozen=True)
-class GradientReduction:
+class GradientReduction(StrictDocument):
     """How gradients are summed and parameters distributed: ZeRO-2's reduce-scatter and all-gather."""
 
     shape: Literal["ring", "tree"] = "ring"
-    bucket_layers: int = 1
-    gradient_bytes: int = 2  # of a parameter
-    parameter_bytes: int = 2
-    latency_us: float = 1.0  # of a hop
-    clip: Literal["none", "norm"] = "none"  # norm: no parameter changes before all gradients are summed
+    bucket_layers: Annotated[int, Field(ge=1, le=1024)] = 1
+    gradient_bytes: Literal[1, 2, 4] = 2
+    parameter_bytes: Literal[1, 2, 4] = 2
+    latency_us: Annotated[float, Field(ge=0, le=1e6)] = Field(default=1.0, description="of a hop")
+    clip: Literal["none", "norm"] = Field(default="none", description="norm: all gradients before any update")
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class TraceOutcome:
 
     @property
     def mean_cct_s(self) -> float:
-        """Mean seconds to completion."""
+        """Mean seconds from a coflow's arrival to its completion."""
         return float(self.ccts.mean())
 
     @property

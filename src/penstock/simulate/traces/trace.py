@@ -205,7 +205,7 @@ class _Reader:
         self._at = 0
 
     def trace(self) -> CoflowTrace:
-        """Read the whole file."""
+        """The trace that the file holds; an error names the line that is wrong."""
         if not self._next_line():
             self._refuse("the file is empty", "begin with the numbers of ports and coflows")
         ports = self._whole("the number of ports", 1, MOST_PORTS)

@@ -32,7 +32,7 @@ class CacheUse:
     bytes_saved: int = 0
 
     def plus(self, other: "CacheUse") -> "CacheUse":
-        """The sum of both."""
+        """What this cache and another one have saved together."""
         return CacheUse(self.hits + other.hits, self.misses + other.misses, self.bytes_saved + other.bytes_saved)
 
 

@@ -126,7 +126,7 @@ class Restore(TableRequest):
 
 
 def checked(request: Message, model: type[Body]) -> Body:
-    """The request's validated body."""
+    """The body of a request, validated; a sender's mistake is an error with the kind of request."""
     return validated(model, request.body, f"A {request.kind!r} request is not valid", "malformed-message")
 
 
