@@ -4,7 +4,9 @@ import gc
 import importlib.util
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import ExitStack
+from pathlib import Path
 
 # Read by OpenMP when torch is imported: threads that wait leave their core to other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -78,9 +80,23 @@ def pytest_collection():
         gc.enable()
 
 
+class LastFirst(pytest.Dir):
+    """A folder whose last file is collected first."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """The files and folders in it."""
+        return reversed([*super().collect()])
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Of two test processes one collects from the end: each finds half of the files rewritten and kept by the other."""
+    last_first = os.environ.get("PYTEST_XDIST_WORKER") == "gw1"
+    return LastFirst.from_parent(parent, path=path) if last_first else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests as they begin."""
-    items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])
+    """Order the tests as they begin, whatever order they were collected in."""
+    items.sort(key=lambda item: ([not item.nodeid.startswith(place) for place in LONGEST], item.nodeid.split("::")[0]))
 
 
 @pytest.hookimpl(optionalhook=True)
