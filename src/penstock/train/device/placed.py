@@ -250,8 +250,8 @@ class Placed:
         """
         if (
             not isinstance(self.topology, Topology)
-            or self.topology.weighed is not None
             or not graph.is_homogeneous
+            or self.topology.weighed is not None
             or self.decision.residence.topology != "device"
             or len(self.tables) != 1
             or self.edges
