@@ -33,8 +33,6 @@ def test_edges_that_carry_something(tmp_path, fields, sampler):
     shape = {"sampler": "whole", "layers": 2} if sampler == "whole" else {}
     kept = {key: value for key, value in FIELDS.items() if sampler != "whole" or key != "fanouts"}
     drawn = {"sample_on": "device"} if sampler == "drawn there" else {}
-    if drawn and "edge_features" not in fields:
-        pytest.skip("lists with weights are drawn by the host")
     assert_the_hosts(carrying_graph(), tmp_path, gpu=drawn, **kept, **shape, **fields)
 
 

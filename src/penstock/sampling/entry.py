@@ -229,6 +229,11 @@ class DrawOptions(StrictDocument):
         """The field that lists are weighted by, whether it decides draws or only scales messages."""
         return self.edge_weight if self.weight is None else self.weight
 
+    @property
+    def largest_fanout(self) -> int:
+        """The largest fan-out of any hop and relation; -1: all are whole lists."""
+        return max(number for hop in self.fanouts for number in ([hop] if isinstance(hop, int) else hop.values()))
+
     sampler: str = Field("neighbour", description="how neighbourhoods are drawn (docs/sampling.md)")
     fanouts: Annotated[list[int | dict[str, int]], BeforeValidator(split_commas)] = Field(
         [15, 10, 5],

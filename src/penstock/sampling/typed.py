@@ -302,10 +302,6 @@ def _build(source: GraphSource, settings: SamplerSettings) -> NeighbourSampler |
     return TypedNeighbourSampler.over(lists.readable, by_relation, *kept)
 
 
-def _numbers(hop: int | dict[str, int]) -> list[int]:
-    return [hop] if isinstance(hop, int) else list(hop.values())
-
-
 def weighing(options: DrawOptions) -> tuple[bool, bool]:
     """Whether edges' weights decide draws, and whether they only scale messages."""
     return options.weight is not None, options.weight is None and options.edge_weight is not None
@@ -328,8 +324,6 @@ NEIGHBOUR = SamplerEntry(
     scales=True,
     has_explained_form=True,
     device=_on_device,
-    is_redefined=lambda options: (
-        options.weight is not None or any(most > SCANNED for hop in options.fanouts for most in _numbers(hop))
-    ),
+    is_redefined=lambda options: options.weight is not None or options.largest_fanout > SCANNED,
     device_types=True,
 )

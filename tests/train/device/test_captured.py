@@ -307,7 +307,7 @@ def test_too_large_is_refused_before_anything_is_written(tmp_path, monkeypatch):
 def test_reasons_are_given():
     from penstock.train.job import make_job
 
-    job = make_job({"fanouts": [40, 2], "weight": "w", "optimiser": "Adagrad", "capture": False})
+    job = make_job({"fanouts": [40, 2], "time": "t", "optimiser": "Adagrad", "capture": False})
 
     class Task:
         name, facts = "node-classification", TASK_FACTS["node-classification"]

@@ -2,10 +2,12 @@
 
 import importlib.util
 
+import numpy as np
 import pytest
 import torch
 
 from device_steps import bursts, schedule_of, weights
+from neighbourhoods import lists_weighed
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.plan import Residence
 from penstock.train.build import make_session
@@ -39,7 +41,8 @@ def session_of(graph, room=None, in_place=True, **fields):
     decision = PlacementDecision(residence, Working(0, torch.float32, {}), room, True, in_place, [])
     sizes = graph.num_nodes, graph.num_edges
     placed = Placed(HOST, decision, device_program(session), *sizes, job.needs_totals, room, [])
-    placed.topology = Topology(torch.from_numpy(edges.indptr), torch.from_numpy(edges.indices))
+    weighed = lists_weighed(edges, job.list_weight, job.weight is not None, HOST)
+    placed.topology = Topology(torch.from_numpy(edges.indptr), torch.from_numpy(edges.indices), weighed)
     placed.tables = {"node": ResidentTable(torch.from_numpy(graph.nodes["node"].fields["x"]))}
     session.execution = choose_execution(session, placed)
     return session
@@ -86,7 +89,10 @@ def assert_same(a, b, **close):
 
 @pytest.fixture(scope="module")
 def graph():
-    return community_graph(120)
+    graph = community_graph(120)
+    (edges,) = graph.edges.values()
+    edges.fields["w"] = 1 + (edges.indices % 4).astype(np.float32)
+    return graph
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +141,8 @@ def test_they_learn_what_the_pipeline_learns(graph, optimiser, fields):
 DRAWN = [
     {"fanouts": [-1, 2]},
     {"fanouts": [3, 40]},
+    {"weight": "w"},
+    {"edge_weight": "w"},
     {"sampler": "labor"},
     {"sampler": "ladies", "fanouts": [30, 30]},
     {"sampler": "fastgcn", "fanouts": [30, 60]},

@@ -49,9 +49,10 @@ def _draw_on_device(rung: Rung, device: torch.device) -> Run:
     from penstock.sampling.device.sampler import DeviceSampler
 
     (edges,) = rung.graph.edges.values()
-    lists = Topology(
-        *(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in (edges.indptr, edges.indices))
+    indptr, indices = (
+        torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in (edges.indptr, edges.indices)
     )
+    lists = Topology(indptr, indices)
     sampler = DeviceSampler(lists, DeviceProgram(neighbour_rules(rung.fanouts)), device)
     return lambda: sampler.sample(rung.seeds, BatchKey(0, 0, 0))
 

@@ -88,8 +88,6 @@ class ListedRule(HopRule):
 class WeightedRule(HopRule):
     """Each row draws `fanout` neighbours by weight, or takes all that have one (-1)."""
 
-    can_exclude: ClassVar[bool] = True
-
     fanout: int
     replace: bool = False
 

@@ -6,12 +6,17 @@ from typing import Any, NamedTuple, Protocol
 from penstock.graph.graph import Graph
 from penstock.nn.layer_table import LAYERS
 from penstock.sampling.device.typed import relation_draws
+from penstock.sampling.draws import SCANNED
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.job import Job
 from penstock.train.optimisers import reasons_against_capture
 
 SEVERAL_TYPES = "the graph has several types"
+
+
+_MOST_BY_WEIGHT = 1024
+"""The largest fan-out by weight without replacement for which a device has registers."""
 
 
 class Demands(NamedTuple):
@@ -172,6 +177,9 @@ def _against_batches(support: Support, demands: Demands) -> list[str]:
         reasons.append("a device draws such batches of a graph of this size only if it is asked to (sample_on: device)")
     if not support.times and job.time is not None:
         reasons.append("the host alone draws by time")
+    most = SCANNED if job.replace else _MOST_BY_WEIGHT
+    if support.device_samplers_only and job.weight is not None and job.largest_fanout > most:
+        reasons.append(f"fan-outs beyond {most:,} by weight are drawn by the host")
     if support.device_samplers_only and job.has_disjoint_seeds:
         reasons.append("neighbourhoods that seeds do not share are drawn by the host")
     if not support.edge_rows and (job.edge_features or (job.edge_weight is not None and not demands.library_model)):
