@@ -155,7 +155,7 @@ def _longest(edges: EdgeSet) -> int:
     return int(np.diff(edges.indptr).max(initial=0))
 
 
-class EndRows:
+class NumberedEnds:
     """The ends of a batch's edges and negatives that one stage numbers, as vertices with repeats."""
 
     def __init__(self, memory: BatchMemory, edges: DrawnLinks, stage: int) -> None:
@@ -198,7 +198,7 @@ class EdgeSeeds(Beginning):
                     code="missing-data",
                 )
         self._memory, self._edges = memory, edges
-        self._stages = [EndRows(each, edges, stage) for stage, each in enumerate(memories[1:])]
+        self._stages = [NumberedEnds(each, edges, stage) for stage, each in enumerate(memories[1:])]
         self._sources, self._destinations = self._stages[0], self._stages[-1]
         self.items, self.sizes = memory.empty(size, torch.int64), memory.empty(2)
 
@@ -214,7 +214,7 @@ class EdgeSeeds(Beginning):
         }
         self.excluded = {kind: exclusion.excluded for kind, exclusion in self._exclusions.items()}
 
-    def at(self, end: End) -> tuple[EndRows, int]:
+    def at(self, end: End) -> tuple[NumberedEnds, int]:
         """The ends of the edges there, and how many times the number of edges precede them."""
         return (self._sources, 0) if end == "source" else (self._destinations, self._edges.own - 1)
 

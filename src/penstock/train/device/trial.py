@@ -20,12 +20,13 @@ from penstock.sampling.device.streams import rest
 from penstock.train.device.execution import engine_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import demands_of
+from penstock.train.optimisers import prepare_skipping
 from penstock.train.session import Session, state_kept
 from penstock.train.steps.engine import Course
 from penstock.train.steps.loaded import BatchRows, loss_of
 from penstock.train.steps.parts import StepGradients, Update
 from penstock.train.steps.sources import WholeOrder, plain_values
-from penstock.train.steps.update import make_step, prepare_skipping
+from penstock.train.steps.update import make_step
 
 _CLOSE = {"bfloat16": 2e-2, "float16": 2e-2}
 """By compute type, how far gradients may be apart, as a share of their norm."""
@@ -44,7 +45,7 @@ def reason_against_replay(session: Session, placed: Placed) -> str | None:
     size = session.task.batch_size
     schedule = Schedule(session.task.items[: size + size // 2], size, session.job.draw_seed, 1)
     try:
-        with state_kept(session), _Chanceless():
+        with state_kept(session), _Chanceless():  # type: ignore[no-untyped-call]
             return _tried(session, placed, schedule)
     except Exception as error:
         said = " ".join(str(error).split())[:200]
@@ -155,8 +156,8 @@ def _host_state(session: Session) -> _HostState:
     """What steps on a GPU should leave as it is; models of the library do."""
     if getattr(session.model, "layerwise", False):
         return _HostState([], [], [])
-    _, key, place, *_ = np.random.get_state(legacy=True)
-    generators = [random.getstate(), bytes(key), place]
+    drawn: Any = np.random.get_state(legacy=False)
+    generators = [random.getstate(), drawn["state"]["key"].tobytes(), drawn["state"]["pos"]]
     return _HostState(plain_values(session.model), [each.clone() for each in session.model.buffers()], generators)
 
 
@@ -179,7 +180,7 @@ def _changed(before: _HostState, after: _HostState) -> str | None:
     return None
 
 
-class _Chanceless(TorchDispatchMode):
+class _Chanceless(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, what torch's operators draw is 1, and nothing is dropped: padded tensors would draw other numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

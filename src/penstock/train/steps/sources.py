@@ -17,7 +17,8 @@ from torch import Tensor
 from penstock.graph.arrays import Array
 from penstock.nn.drop import dropping
 from penstock.nn.norm import PaddedBatch, normalising
-from penstock.pipeline.schedule import START, BatchKey, Planned, Position, Schedule
+from penstock.pipeline.schedule import START, Planned, Position, Schedule
+from penstock.sampling import BatchKey
 from penstock.sampling.block import Block, MiniBatch
 from penstock.sampling.device.block import PADDED, PADDING, DeviceBlock, DrawnRows, Room
 from penstock.sampling.device.epoch import NEVER, DeviceEpoch, batch_keys, shuffled
