@@ -37,6 +37,7 @@ from penstock.train.device.memory import (
 )
 from penstock.train.execution.support import (
     CAPTURED,
+    CAPTURED_SHARED,
     DEVICE_SAMPLING,
     Demands,
     Placeable,
@@ -193,7 +194,9 @@ def decide(
 def _asked(session: Placeable, schedule: BatchPlan, failed: Sequence[str]) -> tuple[Asked, list[str]]:
     """How steps should be done if memory allows it, and the reasons against capturing them."""
     job, demands = session.job, demands_of(session)
-    uncaptured = [*reasons_against(CAPTURED, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
+    # Workers and loaders have shares of a schedule's batches; a loader's model is the user's own.
+    support = CAPTURED if isinstance(schedule, Schedule) else CAPTURED_SHARED
+    uncaptured = [*reasons_against(support, demands), *_uncaptured_by_wish(job), *_unfilled(session, schedule)]
     uncaptured += [*_unlisted(session, demands), *failed]
     unless_captured = [] if uncaptured else _drawn_only_captured(session, schedule)
     on_host = [] if unless_captured else _drawn_on_host(session)
