@@ -179,15 +179,17 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._phase, self._in_step = before
 
     @contextmanager
-    def updating(self) -> Iterator[None]:
-        """A context for the optimiser's step, in which only its step counters need values."""
-        self._updates = True
-        self.work.steps += self._in_step
+    def updating(self, step: bool = True) -> Iterator[None]:
+        """A context for the optimiser's step, or for making its state, in which only step counters and rates need
+        values.
+        """
+        before, self._updates = self._updates, True
+        self.work.steps += self._in_step and step
         try:
             with memory_for(OPTIMISER):
                 yield
         finally:
-            self._updates = False
+            self._updates = before
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:

@@ -82,6 +82,20 @@ class Normalised(Sums):
         return self.norms[0 if rows.shape[1] == 8 else 1](rows)
 
 
+class Reading(Sums):
+    """Reads a number on the host."""
+
+    def between(self, rows):
+        return rows if rows.is_meta or float(rows.detach().sum()) < 1e9 else -rows
+
+
+class Masking(Sums):
+    """Makes a tensor whose size the host must know."""
+
+    def between(self, rows):
+        return rows + rows[rows[:, 0] > 0].sum(0) * 0
+
+
 class Failing(Sums):
     """Knows no batch with fixed room."""
 
@@ -143,6 +157,8 @@ def test_a_module_that_drops_rows_is_captured_and_goes_on_with_the_same_numbers(
         (Counting, "changes its attributes"),
         (Tossing, "random numbers on the host"),
         (Normalised, "changes its buffers"),
+        (Reading, "waits for numbers of the device (aten._local_scalar_dense"),
+        (Masking, "waits for numbers of the device (aten.index"),
         (Failing, "ValueError: too many rows"),
     ],
 )

@@ -6,12 +6,13 @@ launched, recorded and replayed from the same weights, and loss and gradients ar
 """
 
 import random
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.pipeline.loader import Loaded
@@ -44,9 +45,10 @@ def reason_against_replay(session: Session, placed: Placed) -> str | None:
     """Why captured steps of a session with a placed graph would not do what launched ones do; None where they do."""
     size = session.task.batch_size
     schedule = Schedule(session.task.items[: size + size // 2], size, session.job.draw_seed, 1)
+    operations = _Operations()
     try:
-        with state_kept(session), _Chanceless():  # type: ignore[no-untyped-call]
-            return _tried(session, placed, schedule)
+        with state_kept(session), operations:
+            return _tried(session, placed, schedule, operations)
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         return f"a captured step failed when it was tried ({type(error).__name__}: {said})"
@@ -62,11 +64,15 @@ class _Found(NamedTuple):
     draws_on_host: bool = False
 
 
-def _tried(session: Session, placed: Placed, schedule: Schedule) -> str | None:
+def _tried(session: Session, placed: Placed, schedule: Schedule, operations: "_Operations") -> str | None:
     before = _host_state(session)
     launched = [
-        _launched(session, Loaded(planned, session.task.sample(planned))) for planned in schedule.from_position()
+        _launched(session, Loaded(planned, session.task.sample(planned)), operations)
+        for planned in schedule.from_position()
     ]
+    # A recording that fails for it would leave torch's generator and allocator in the middle of a capture.
+    if operations.waiting is not None:
+        return f"the model or the loss waits for numbers of the device ({operations.waiting})"
     if any(each.draws_on_host for each in launched):
         return "the model or the loss draws random numbers on the host"
     if (changed := _changed(before, _host_state(session))) is not None:
@@ -88,7 +94,7 @@ def _tried(session: Session, placed: Placed, schedule: Schedule) -> str | None:
     return None
 
 
-def _launched(session: Session, loaded: Loaded) -> _Found:
+def _launched(session: Session, loaded: Loaded, operations: "_Operations") -> _Found:
     """The loss and gradients of a launched step."""
     carrier, batch = session.inputs.carrier, loaded.batch
     buffers = carrier.gather(batch)
@@ -96,7 +102,8 @@ def _launched(session: Session, loaded: Loaded) -> _Found:
     carrier.transfer(batch)
     carrier.arrive(batch)
     rows = BatchRows.of(session, batch)
-    loss = loss_of(session, loaded, rows.x)
+    with operations.watching(session.model):
+        loss = loss_of(session, loaded, rows.x)
     drawn = _has_drawn(session, loaded.planned.key.purpose("dropout"))
     session.backward(loss)
     found = _Found(float(loss.detach()), _copied([each.grad for each in session.learned.parameters()]), drawn)
@@ -180,11 +187,39 @@ def _changed(before: _HostState, after: _HostState) -> str | None:
     return None
 
 
-class _Chanceless(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it, what torch's operators draw is 1, and nothing is dropped: padded tensors would draw other numbers."""
+class _Operations(TorchDispatchMode):
+    """Within it, what torch's operators draw is 1, and nothing is dropped: padded tensors would draw other numbers.
+
+    While operators are watched, `waiting` is set to the first for which the host must know numbers of the device: their
+    values, or a size that depends on them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.waiting: str | None = None
+        self._is_watched = False
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Watch what a module of the user's computes within the context, and what follows it, such as the loss; what
+        comes before is the library's.
+        """
+        users = getattr(model, "module", None)
+
+        def begin(*_: object) -> None:
+            self._is_watched = True
+
+        begins = users.register_forward_pre_hook(begin) if users is not None else model.register_forward_hook(begin)
+        try:
+            yield
+        finally:
+            begins.remove()
+            self._is_watched = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
+        if self._is_watched and self.waiting is None and _waits(func, args, made):
+            self.waiting = str(func)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return made
         if func is torch.ops.aten.native_dropout.default:
@@ -192,3 +227,18 @@ class _Chanceless(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(made, Tensor) and made.is_floating_point():
             made.fill_(1)
         return made
+
+
+_INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+"""Operators whose sizes depend on numbers only where an index is a mask."""
+
+
+def _waits(func: Any, args: Any, made: Any) -> bool:
+    """Whether the host waits for a device in an operator."""
+    if func.name().partition(".")[0] in _INDEXING:
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+        return True
+    given = args[1] if func.name().startswith("aten::copy_") else args[0] if args else None
+    leaves = isinstance(given, Tensor) and isinstance(made, Tensor) and given.device.type == "cuda"
+    return leaves and made.device.type == "cpu"

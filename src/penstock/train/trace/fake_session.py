@@ -1,5 +1,6 @@
 """A session with meta weights, so that its steps can be traced."""
 
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -70,12 +71,18 @@ def _traced_optimiser(session: Session, allocations: Allocations) -> torch.optim
     """An optimiser of the meta weights, whose steps are recorded as updates."""
     optimiser = make_optimiser(session.learned.parameters(), session.job, META)
     update: Any = optimiser.step
+    begin: Any = optimiser._init_group  # type: ignore[attr-defined]
 
     def step(*given: Any, **named: Any) -> Any:
         with allocations.updating():
             return update(*given, **named)
 
-    optimiser.step = step  # type: ignore[method-assign]
+    @functools.wraps(begin)
+    def init_group(*given: Any, **named: Any) -> Any:
+        with allocations.updating(step=False):
+            return begin(*given, **named)
+
+    optimiser.step, optimiser._init_group = step, init_group  # type: ignore[method-assign, attr-defined]
     return optimiser
 
 
@@ -90,7 +97,7 @@ def _gpu_optimisers(on_device: bool) -> Iterator[None]:
             for name in (each for each in _SUPPORTED_DEVICES if hasattr(module, each)):
                 known = getattr(module, name)
                 restored.callback(setattr, module, name, known)
-                setattr(module, name, lambda *given, known=known: [*known(*given), "meta"])
+                setattr(module, name, lambda *given, known=known, **named: [*known(*given, **named), "meta"])
         yield
 
 
