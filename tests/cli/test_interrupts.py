@@ -68,8 +68,7 @@ def test_a_trace_is_left(tmp_path, number):
     (tmp_path / "shuffles.txt").write_text("\n".join(lines) + "\n")
     (tmp_path / "trace.yaml").write_text("trace: {file: shuffles.txt}\n")
     arguments = ["simulate", str(tmp_path / "trace.yaml"), "--policy", "fair"]
-    script = STARTS.format(module="penstock.simulate.traces.fair", kernel="pairs_of", arguments=arguments)
-    script = script.replace("traces.fair as module", "traces.policies as module")
+    script = STARTS.format(module="penstock.simulate.traces.simulation", kernel="pairs_of", arguments=arguments)
     code, said = interrupted(script, number)
     assert code == 130
     assert said.strip().splitlines()[-1] == "Error: Interrupted: nothing was written."

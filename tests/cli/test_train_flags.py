@@ -24,7 +24,7 @@ def parsed():
     """What a command line with every flag and its default gives; parsed once, as most of the time goes there."""
     given = []
 
-    def stop(job, resume, cluster, plan, force, trust_module, fields, progress):
+    def stop(job, resume, cluster, gpus, plan, force, trust_module, fields, progress):
         given.append(fields)
         raise PenstockError("enough", code="unexpected-failure")
 

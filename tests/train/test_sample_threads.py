@@ -10,7 +10,7 @@ from penstock.train.build import make_session
 from penstock.train.job import make_job
 from training_graphs import community_graph
 
-SAINT = {"sampler": "saint-vertex", "batch_size": 50, "layers": 2}
+SAINT = {"sampler": "saint-vertex", "batch_size": 50, "layers": 2, "sample_on": "host"}
 
 
 def decided(monkeypatch, cores, **fields):

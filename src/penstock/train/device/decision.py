@@ -20,7 +20,6 @@ from penstock.sampling.device.program import DeviceProgram, Seeds, VertexSeeds
 from penstock.sampling.device.typed import drawn_relations, typed_program
 from penstock.sampling.sampler_table import SAMPLERS
 from penstock.sampling.typed import weighing
-from penstock.train.batch_source import settings_of
 from penstock.train.device.memory import (
     NOTHING,
     Asked,
@@ -28,6 +27,7 @@ from penstock.train.device.memory import (
     Working,
     WorkingMemory,
     drawn_for_slots,
+    drawn_options,
     fitting,
     gathers_rows,
     loaded_working,
@@ -462,7 +462,7 @@ def presampled_room(session: Placeable, schedule: BatchPlan) -> Room:
 
 def device_program(session: Placeable) -> DeviceProgram:
     """What a device does to draw a session's batches."""
-    job, graph, task, options = session.job, session.graph, session.task, settings_of(session.job).options
+    job, graph, task, options = session.job, session.graph, session.task, drawn_options(session)
     make = SAMPLERS[job.sampler].device
     assert make is not None
     seeds: Seeds = VertexSeeds(getattr(task, "node_type", ""))

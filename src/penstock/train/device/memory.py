@@ -18,11 +18,13 @@ from penstock.plan.residence import NoRoomError, Place
 from penstock.sampling.device.block import Room
 from penstock.sampling.device.hops import Weighed
 from penstock.sampling.device.streams import rest
+from penstock.sampling.entry import DrawOptions
 from penstock.store.device.copies import pinned_already
 from penstock.store.source import RowSource
 from penstock.trace.libraries import library_memory
 from penstock.train.batch_source import settings_of
 from penstock.train.compute_device import device_memory_of
+from penstock.train.dataset.inputs import sampled_job
 from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.ways import WAYS, FirstLayerWay
 from penstock.train.job import Job
@@ -308,6 +310,11 @@ class Fitted(NamedTuple):
     captured: bool
 
 
+def drawn_options(session: Placeable) -> DrawOptions:
+    """The options by which a device draws a session's batches; a user's module gets weights of edges as rows."""
+    return settings_of(sampled_job(session.job, getattr(session.model, "module", None))).options
+
+
 def fitting(session: Placeable, memory: WorkingMemory, asked: Asked) -> Fitted:
     """Choose where the graph lies beside the working memory, and whether the host gathers rows of pinned features.
 
@@ -422,7 +429,7 @@ def _decided(session: Placeable, asked: Asked, working: Working) -> Residence:
         carried = [source for each in session.inputs.edges.fields.values() for source in each.sources]
         topology += sum(math.prod(source.shape) * edge_row_type(source).itemsize for source in carried)
     bounds = sum(edges.indptr.nbytes for edges in relations)
-    options = settings_of(job).options
+    options = drawn_options(session)
     if options.list_weight is not None:
         by_weight, having = options.weight is not None, [e for e in relations if options.list_weight in e.fields]
         weighed = [Weighed.bytes_of(edges, options.list_weight, by_weight) for edges in having]

@@ -21,6 +21,7 @@ from penstock.sampling.device.hops import Topology, Weighed
 from penstock.sampling.device.sampler import DeviceSampler
 from penstock.sampling.device.streams import stream_maker
 from penstock.sampling.device.typed import TypedTopology, drawn_relations
+from penstock.sampling.entry import DrawOptions
 from penstock.store.device.copies import one_copy, to_pinned
 from penstock.store.device.divided import DividedTable
 from penstock.store.device.host_paths import Division, FastestDivision, FixedDivision, HostPaths
@@ -36,9 +37,8 @@ from penstock.store.device.tables import (
 from penstock.store.rows import by_counts
 from penstock.store.source import ArraySource, RowSource
 from penstock.traced import BATCHES, FEATURES, TOPOLOGY, is_traced, memory_for
-from penstock.train.batch_source import settings_of
 from penstock.train.device.decision import PlacementDecision
-from penstock.train.device.memory import edge_row_type, stored_type, way_of
+from penstock.train.device.memory import drawn_options, edge_row_type, stored_type, way_of
 from penstock.train.device.placed import Placed
 from penstock.train.execution.support import Placeable
 from penstock.train.first_layer.slots import FillParts, GatheredSlots, SlotFill
@@ -56,7 +56,7 @@ def place_as_decided(
     placed = Placed.of(session, decision)
     placed.learns_inputs = bool(session.inputs.tables)
     placed.tell(progress)
-    _put(placed, session.job, session.graph, session.inputs.fields, schedule, progress)
+    _put(placed, session, schedule, progress)
     if placed.topology is not None:
         with memory_for(TOPOLOGY):
             placed.edges = _put_edge_rows(placed, session.inputs.edges, progress)
@@ -79,11 +79,10 @@ def bring_batches(session: Placeable, placed: Placed) -> Placed:
     return placed
 
 
-def _put(
-    placed: Placed, job: Job, graph: Graph, fields: dict[str, str], schedule: BatchPlan, progress: Progress
-) -> None:
+def _put(placed: Placed, session: Placeable, schedule: BatchPlan, progress: Progress) -> None:
     """Copy topology and features to their places."""
-    device, residence = placed.device, placed.decision.residence
+    job, graph, fields = session.job, session.graph, session.inputs.fields
+    device, residence, options = placed.device, placed.decision.residence, drawn_options(session)
     if residence.topology != "host":
         move = one_copy if residence.topology == "device" else to_pinned
         with memory_for(TOPOLOGY):
@@ -91,7 +90,7 @@ def _put(
                 kind: Topology(
                     one_copy(graph.edges[kind].indptr, device, what="list bounds", progress=progress),
                     move(graph.edges[kind].indices, device, what="neighbour lists", progress=progress),
-                    _weighed(graph.edges[kind], job, device, move, progress),
+                    _weighed(graph.edges[kind], options, device, move, progress),
                 )
                 for kind in drawn_relations(placed.program, graph)
             }
@@ -104,9 +103,10 @@ def _put(
             placed.fill = placed.fills[job.first_layer, placed.is_divided] = _slot_fill(placed, job, graph, fields)
 
 
-def _weighed(edges: EdgeSet, job: Job, device: torch.device, move: Any, progress: Progress) -> Weighed | None:
+def _weighed(
+    edges: EdgeSet, options: DrawOptions, device: torch.device, move: Any, progress: Progress
+) -> Weighed | None:
     """The weights that draws or messages go by, beside the lists; None for a relation that has none to draw by."""
-    options = settings_of(job).options
     if options.list_weight is None or options.list_weight not in edges.fields:
         return None
 
