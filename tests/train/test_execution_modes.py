@@ -88,7 +88,7 @@ def test_reasons_come_from_the_declaration():
 
     job = make_job({"fanouts": [40, 2], "time": "t", "optimiser": "Adagrad"})
     demands = Demands(job, community_graph(), Task(), library_model=False, learned_rows=True, rows_on_host=True)
-    assert len(reasons_against(CAPTURED_SHARED, demands)) == 5
+    assert len(reasons_against(CAPTURED_SHARED, demands)) == 4
     assert "loss is a function" in ", ".join(reasons_against(CAPTURED_SHARED, demands._replace(user_loss=True)))
-    assert len(reasons_against(CAPTURED, demands._replace(user_loss=True))) == 4
+    assert len(reasons_against(CAPTURED, demands._replace(user_loss=True))) == 3
     assert reasons_against(Support(), demands) == []

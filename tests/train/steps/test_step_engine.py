@@ -11,7 +11,7 @@ import penstock
 from penstock.pipeline.schedule import START, Position, Schedule
 from penstock.train.first_layer.slots import NoFill
 from penstock.train.steps.engine import Course, Engine
-from penstock.train.steps.parts import Source, StepGradients
+from penstock.train.steps.parts import Source, StepCompute, StepGradients
 from penstock.train.steps.update import LocalUpdate
 
 BATCHES = 5
@@ -66,14 +66,11 @@ class Numbered(Source):
         self.calls.append(("close",))
 
 
-class Adding:
+class Adding(StepCompute):
     """The gradient of every step is 1; a step behind a batch that lacked room is left out."""
 
     def __init__(self, weight, source):
         self._weight, self._source = weight, source
-
-    def constants(self):
-        return None
 
     def gradients(self, slot, inputs):
         self._weight.grad = torch.ones(1)
