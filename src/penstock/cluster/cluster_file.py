@@ -53,8 +53,8 @@ def gpus_of_this_host(count: int, device: str) -> ClusterDocument:
     if device != "cpu" and count > found:
         has = f"{found} GPU" + ("" if found == 1 else "s") if found else "no GPU"
         raise PenstockError(
-            f"{count} GPUs were asked for and this host has {has}: ask for fewer, or have workers share them by"
-            " share_gpus in a cluster file (docs/cluster.md).",
+            f"{count} GPUs were asked for and this host has {has}: ask for fewer, set device to cpu, or have workers"
+            " share them by share_gpus in a cluster file (docs/cluster.md).",
             code="device-not-found",
         )
     machine = Machine(name="m0", workers=count, gpus=min(count, found))
