@@ -45,7 +45,7 @@ def reason_against_replay(session: Session, placed: Placed) -> str | None:
     """Why captured steps of a session with a placed graph would not do what launched ones do; None where they do."""
     size = session.task.batch_size
     schedule = Schedule(session.task.items[: size + size // 2], size, session.job.draw_seed, 1)
-    operations = _Operations()
+    operations = _Operations(session.inputs.device)
     try:
         with state_kept(session), operations:
             return _tried(session, placed, schedule, operations)
@@ -187,6 +187,10 @@ def _changed(before: _HostState, after: _HostState) -> str | None:
     return None
 
 
+_INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+"""Operators whose sizes depend on numbers only where an index is a mask."""
+
+
 class _Operations(TorchDispatchMode):
     """Within it, what torch's operators draw is 1, and nothing is dropped: padded tensors would draw other numbers.
 
@@ -194,10 +198,10 @@ class _Operations(TorchDispatchMode):
     values, or a size that depends on them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.waiting: str | None = None
-        self._is_watched = False
+        self._device, self._is_watched = device.type, False
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -218,7 +222,7 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if self._is_watched and self.waiting is None and _waits(func, args, made):
+        if self._is_watched and self.waiting is None and self._waits(func, args, made):
             self.waiting = str(func)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return made
@@ -228,17 +232,12 @@ class _Operations(TorchDispatchMode):
             made.fill_(1)
         return made
 
-
-_INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
-"""Operators whose sizes depend on numbers only where an index is a mask."""
-
-
-def _waits(func: Any, args: Any, made: Any) -> bool:
-    """Whether the host waits for a device in an operator."""
-    if func.name().partition(".")[0] in _INDEXING:
-        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
-    if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
-        return True
-    given = args[1] if func.name().startswith("aten::copy_") else args[0] if args else None
-    leaves = isinstance(given, Tensor) and isinstance(made, Tensor) and given.device.type == "cuda"
-    return leaves and made.device.type == "cpu"
+    def _waits(self, func: Any, args: Any, made: Any) -> bool:
+        """Whether the host waits for the device in an operator."""
+        if not any(isinstance(given, Tensor) and given.device.type == self._device for given in args):
+            return False
+        if func.name().partition(".")[0] in _INDEXING:
+            return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+        if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+            return True
+        return isinstance(made, Tensor) and made.device.type != self._device
