@@ -68,9 +68,10 @@ bench: env
 
 # Runs under the machine's own Python, which has CUDA torch, and needs neither a venv nor the network: what that Python
 # lacks of penstock's dependencies may be unpacked into .gpu/site (a wheel is a zip file). Only files with GPU tests are
-# read: others import partitioners and converters that a GPU machine need not have.
+# read: others import partitioners and converters that a GPU machine need not have. Every test is named as it ends, so that a
+# run which is cut short says what failed. With pytest-xdist there, GPU_TESTS="-n 6 --dist worksteal" runs six at a time.
 test-gpu:
-	PYTHONPATH=src:$(GPU_SITE) $(PYTHON) -m pytest -m gpu -p no:cacheprovider \
+	PYTHONUNBUFFERED=1 PYTHONPATH=src:$(GPU_SITE) $(PYTHON) -m pytest -vv -m gpu -p no:cacheprovider $(GPU_TESTS) \
 		$(shell grep -rl --include='test_*.py' 'mark\.gpu' tests)
 
 clean:
