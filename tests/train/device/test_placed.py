@@ -146,7 +146,12 @@ def test_what_is_not_captured_says_why_and_learns_the_same(device_memory, fields
     assert_close(trained(session), plain(graph, **fields))
 
 
-@pytest.mark.parametrize("fields", [{"optimiser": "RMSprop"}, {"optimiser_options": {"fused": False}}], ids=str)
+UNFUSED = ("RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop")
+
+
+@pytest.mark.parametrize(
+    "fields", [*({"optimiser": each} for each in UNFUSED), {"optimiser_options": {"fused": False}}], ids=str
+)
 def test_memory_of_optimisers_without_fused_steps_is_traced(device_memory, fields):
     facts = placed_session(community_graph(120), **fields).execution.placed.facts()
     assert facts["predicted_by"] == "traced" and facts["why"][-1] == "Steps are captured once and replayed."
