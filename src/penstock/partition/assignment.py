@@ -24,6 +24,7 @@ from penstock.partition.problem import (
     Constraints,
     Problem,
     WholeAdjacency,
+    constraints_in,
     constraints_of,
     default_names,
     induced,
@@ -86,7 +87,7 @@ def _least_cut(problem: Problem, assignment: Array, wanted: Constraints, trainer
             share = Problem(
                 WholeAdjacency(problem.whole.graph, {}, inside.indptr, inside.indices),
                 trainers,
-                Constraints(wanted.names, weights),
+                constraints_in(wanted.names, weights),
                 problem.tolerance,
             )
             labels[members] = repaired(share, found)

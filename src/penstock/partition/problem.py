@@ -1,12 +1,15 @@
 """The input of partitioners: the graph as one set of vertices, its neighbour lists, and weights to balance."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.graph.arrays import Array
+from penstock.graph.blocks import ranges
 from penstock.graph.csr import index_dtype, transpose_lists
 from penstock.graph.data import SPLITS
 from penstock.graph.graph import Graph
@@ -115,20 +118,44 @@ def _sort_lists(indptr: Array, indices: Array) -> None:
 
 # The input of a partitioning method, with the constraints to balance; and its result.
 
+_BLOCK = 1 << 18
 KNOWN = ("vertices", "edges", *SPLITS, "types")
+
+
+Weights = Callable[[int, int], Array]
+"""The weights of the vertices from one number up to another; small integers."""
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """Named weights per vertex, `weights[c, v]`."""
+    """Named weights per vertex, made block by block: one array of them all would outgrow what streaming methods hold."""
 
     names: list[str]
-    weights: Array
+    rows: list[Weights]
+    count: int
+
+    def block(self, start: int, stop: int) -> Array:
+        """int32 [constraints, vertices] of the vertices from `start` up to `stop`."""
+        return np.stack([np.asarray(row(start, stop), np.int32) for row in self.rows])
+
+    @cached_property
+    def weights(self) -> Array:
+        """`weights[c, v]` of all vertices, kept once it was asked for."""
+        return self.block(0, self.count)
+
+    @cached_property
+    def totals(self) -> Array:
+        """The sum of the weights, per constraint."""
+        found = np.zeros(len(self.rows), np.int64)
+        for start, stop in ranges(self.count, _BLOCK):
+            found += self.block(start, stop).sum(1, dtype=np.int64)
+        return found
 
     def loads(self, assignment: Array, parts: int) -> Array:
         """[constraints, parts] sums of the weights."""
-        found = np.zeros((len(self.weights), parts), np.int64)
-        _add_up(assignment, self.weights, found)
+        found = np.zeros((len(self.rows), parts), np.int64)
+        for start, stop in ranges(self.count, _BLOCK):
+            add_up(assignment[start:stop], self.block(start, stop), found)
         return found
 
     def balance(self, assignment: Array, parts: int) -> dict[str, float]:
@@ -138,24 +165,30 @@ class Constraints:
         return {name: float(load.max() / mean) for name, load, mean in zip(self.names, loads, means, strict=True)}
 
 
+def constraints_in(names: list[str], weights: Array) -> Constraints:
+    """Constraints whose weights are an array in memory, `weights[c, v]`."""
+    return Constraints(names, [_slices(row) for row in weights], weights.shape[1])
+
+
 def default_names(whole: WholeAdjacency) -> list[str]:
     """Vertices and edges, and train vertices where there are any."""
-    return ["vertices", "edges", *(["train"] if _split_mask(whole, "train").any() else [])]
+    has_train = any(len(nodes.splits.get("train", ())) for nodes in whole.graph.nodes.values())
+    return ["vertices", "edges", *(["train"] if has_train else [])]
 
 
 def constraints_of(whole: WholeAdjacency, names: list[str]) -> Constraints:
     """The weights of the named constraints; `types` stands for one constraint per node type."""
-    found: dict[str, Array] = {}
+    found: dict[str, Weights] = {}
     for name in names:
         found |= _weights(whole, name)
-    return Constraints(list(found), np.stack(list(found.values())))
+    return Constraints(list(found), list(found.values()), whole.count)
 
 
-def _weights(whole: WholeAdjacency, name: str) -> dict[str, Array]:
+def _weights(whole: WholeAdjacency, name: str) -> dict[str, Weights]:
     if name == "vertices":
-        return {name: np.ones(whole.count, np.int32)}
+        return {name: lambda start, stop: np.ones(stop - start, np.int32)}
     if name == "edges":
-        return {name: np.diff(whole.indptr).astype(np.int32)}
+        return {name: lambda start, stop: np.diff(whole.indptr[start : stop + 1])}
     if name in SPLITS:
         mask = _split_mask(whole, name)
         if not mask.any():
@@ -163,10 +196,14 @@ def _weights(whole: WholeAdjacency, name: str) -> dict[str, Array]:
                 f"Graph {whole.graph.name!r} has no {name} vertices to balance: take {name!r} off --balance.",
                 code="missing-data",
             )
-        return {name: mask.astype(np.int32)}
+        return {name: _slices(mask)}
     if name == "types":
-        return {f"type {kind}": _type_mask(whole, kind) for kind in whole.graph.node_types}
+        return {f"type {kind}": _members(whole, kind) for kind in whole.graph.node_types}
     raise PenstockError(f"--balance does not know {name!r}: use any of {', '.join(KNOWN)}.", code="unknown-name")
+
+
+def _slices(array: Array) -> Weights:
+    return lambda start, stop: array[start:stop]
 
 
 def _split_mask(whole: WholeAdjacency, name: str) -> Array:
@@ -177,14 +214,20 @@ def _split_mask(whole: WholeAdjacency, name: str) -> Array:
     return mask
 
 
-def _type_mask(whole: WholeAdjacency, kind: str) -> Array:
-    mask = np.zeros(whole.count, np.int32)
-    mask[whole.offsets[kind] : whole.offsets[kind] + whole.graph.nodes[kind].count] = 1
-    return mask
+def _members(whole: WholeAdjacency, kind: str) -> Weights:
+    first = whole.offsets[kind]
+    last = first + whole.graph.nodes[kind].count
+
+    def is_member(start: int, stop: int) -> Array:
+        numbers = np.arange(start, stop)
+        return (numbers >= first) & (numbers < last)
+
+    return is_member
 
 
-@njit(nogil=True, cache=True)
-def _add_up(assignment: Array, weights: Array, loads: Array) -> None:
+@njit(nogil=True, cache=True, writes=("loads",))
+def add_up(assignment: Array, weights: Array, loads: Array) -> None:
+    """Add the weights of vertices to the loads of the parts that they are in."""
     for c in range(weights.shape[0]):
         for v in range(weights.shape[1]):
             loads[c, assignment[v]] += weights[c, v]
@@ -209,8 +252,7 @@ class Problem:
         """The largest load of a part, per constraint. One vertex more than the mean is always allowed: shares of few
         vertices do not divide evenly.
         """
-        weights = self.constraints.weights
-        means = weights.sum(1, dtype=np.int64) / self.parts
+        means = self.constraints.totals / self.parts
         largest: Array = np.maximum(means * self.tolerance, np.ceil(means))
         return largest
 
