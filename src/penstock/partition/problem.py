@@ -284,11 +284,11 @@ def undirected(indptr: Array, indices: Array) -> Adjacency:
         # Symmetric as stored, as most training graphs are: the mapped arrays can be used directly.
         return Adjacency(indptr, indices, None)
     lengths = np.zeros(len(indptr), np.int64)
-    _union_lengths(indptr, indices, out_indptr, out_indices, lengths)
+    union_lengths(indptr, indices, out_indptr, out_indices, 0, lengths)
     union_indptr = np.cumsum(lengths)
     union = np.empty(int(union_indptr[-1]), indices.dtype)
     weights = np.empty(len(union), np.int32)
-    _fill_union(indptr, indices, out_indptr, out_indices, union_indptr, union, weights)
+    fill_union(indptr, indices, out_indptr, out_indices, 0, union_indptr, union, weights)
     uniform = len(weights) == 0 or weights.min() == weights.max()
     return Adjacency(union_indptr, union, None if uniform else weights)
 
@@ -335,23 +335,25 @@ def _next(a: int, a_end: int, a_idx: Array, b: int, b_end: int, b_idx: Array) ->
 
 
 @njit(nogil=True, cache=True, writes=("lengths",))
-def _union_lengths(a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, lengths: Array) -> None:
+def union_lengths(a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, first: int, lengths: Array) -> None:
+    """How many neighbours each row has in two lists together, apart from itself; the rows are numbered from `first`."""
     for row in range(a_ptr.shape[0] - 1):
         a, b = a_ptr[row], b_ptr[row]
         while a < a_ptr[row + 1] or b < b_ptr[row + 1]:
             vertex, _, a, b = _next(a, a_ptr[row + 1], a_idx, b, b_ptr[row + 1], b_idx)
-            lengths[row + 1] += vertex != row
+            lengths[row + 1] += vertex != first + row
 
 
 @njit(nogil=True, cache=True, writes=("out", "weights"))
-def _fill_union(
-    a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, indptr: Array, out: Array, weights: Array
+def fill_union(
+    a_ptr: Array, a_idx: Array, b_ptr: Array, b_idx: Array, first: int, indptr: Array, out: Array, weights: Array
 ) -> None:
+    """The neighbours that `union_lengths` counted, and how often the lists name each."""
     for row in range(a_ptr.shape[0] - 1):
         a, b, position = a_ptr[row], b_ptr[row], indptr[row]
         while a < a_ptr[row + 1] or b < b_ptr[row + 1]:
             vertex, times, a, b = _next(a, a_ptr[row + 1], a_idx, b, b_ptr[row + 1], b_idx)
-            if vertex != row:
+            if vertex != first + row:
                 out[position] = vertex
                 weights[position] = times
                 position += 1

@@ -20,7 +20,7 @@ METHODS: "Registry[Method]" = Registry(
         "chunk": "penstock.partition.methods.one_pass:assign_chunk",
         "metis": "penstock.partition.methods.metis:assign_metis",
         "hypergraph": "penstock.partition.methods.hypergraph:assign_hypergraph",
-        "stream": "penstock.partition.methods.one_pass:assign_stream",
+        "stream": "penstock.partition.methods.stream:assign_stream",
     },
     Callable,
 )

@@ -172,7 +172,7 @@ def _pointer(array: Array | None) -> ctypes.c_void_p | None:
 
 NO_METIS = (
     "No METIS library was found: `pip install pymetis` or install libmetis5, or set PENSTOCK_METIS to one;"
-    " --method stream needs none."
+    " --method chunk and random need none."
 )
 
 
@@ -192,6 +192,15 @@ def part_adjacency(adjacency: Adjacency, weights: Array, parts: int, tolerance: 
     """METIS on an undirected graph; with one part it is not called."""
     if parts == 1:
         return np.zeros(len(adjacency.indptr) - 1, np.int32)
+    library = require_metis()
+    # METIS's imbalance is in thousandths; a margin is kept because METIS may exceed it.
+    imbalance = max(1, round((tolerance - 1) * 1000 * 0.8))
+    options = library.options(objective=0, seed=seed % (1 << 31), imbalance=imbalance)
+    return call_interruptibly(lambda: library.part_graph(adjacency, weights, parts, options))
+
+
+def require_metis() -> MetisLibrary:
+    """The METIS library, or an error that says how to get one."""
     library = metis_library()
     if library is None:
         asked = os.environ.get("PENSTOCK_METIS")
@@ -199,7 +208,4 @@ def part_adjacency(adjacency: Adjacency, weights: Array, parts: int, tolerance: 
             f"PENSTOCK_METIS={asked} is not a METIS library that can be loaded." if asked else NO_METIS,
             code="not-installed",
         )
-    # METIS's imbalance is in thousandths; a margin is kept because METIS may exceed it.
-    imbalance = max(1, round((tolerance - 1) * 1000 * 0.8))
-    options = library.options(objective=0, seed=seed % (1 << 31), imbalance=imbalance)
-    return call_interruptibly(lambda: library.part_graph(adjacency, weights, parts, options))
+    return library

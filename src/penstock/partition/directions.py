@@ -1,0 +1,152 @@
+"""Neighbours in both directions for methods that stream a graph: the mapped lists, and their transpose on disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.graph.arrays import Array, ArrayWriter, open_array
+from penstock.graph.blocks import map_blocks, ranges
+from penstock.graph.csr import index_dtype
+from penstock.graph.hashing import mix
+from penstock.kernels import njit
+from penstock.partition.problem import Adjacency, WholeAdjacency, fill_union, union_lengths
+from penstock.progress import Progress
+
+_ROWS = 1 << 16
+_HELD_BYTES = 256 << 20
+"""The part of the transpose that is made at a time."""
+
+
+class Lists(NamedTuple):
+    """Neighbour lists as kernels read them: what a vertex reads, and where edges are directed, also who reads it."""
+
+    indptr: Array
+    indices: Array
+    weights: Array
+    """A weight for each entry; empty where all are 1."""
+    back_indptr: Array
+    """Offsets of the opposite direction; empty where the lists hold both directions."""
+    back_indices: Array
+
+    @property
+    def count(self) -> int:
+        """The number of vertices."""
+        return len(self.indptr) - 1
+
+
+def lists_of(whole: WholeAdjacency, folder: Path, threads: int, progress: Progress) -> Lists:
+    """Both directions of a graph's edges. Where the lists are not symmetric, the transpose is written into `folder`
+    and mapped, so that it takes no memory.
+    """
+    lists = read_only_lists(whole.indptr, whole.indices)
+    with progress.step("comparing directions"):
+        symmetric = is_symmetric(lists.indptr, lists.indices, threads)
+    if symmetric:
+        return lists
+    with progress.step("turning lists round", len(lists.indices), "entries"):
+        back = _transposed(lists.indptr, lists.indices, folder, progress)
+    return read_only_lists(lists.indptr, lists.indices, None, back)
+
+
+def read_only_lists(
+    indptr: Array, indices: Array, weights: Array | None = None, back: tuple[Array, Array] | None = None
+) -> Lists:
+    """Lists for kernels, which are then compiled once for arrays in memory and for those of mapped files."""
+    none = np.empty(0, np.int64)
+    arrays = (indptr, indices, none if weights is None else weights, *(back or (none, np.empty(0, indices.dtype))))
+    views = [array.view() for array in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return Lists(*views)
+
+
+def is_symmetric(indptr: Array, indices: Array, threads: int) -> bool:
+    """Whether every edge has its reverse, as often: the sum of a hash of each edge's ends, negative for one direction,
+    is zero. Edges that differ give zero with a probability of 2^-64.
+    """
+    sums = map_blocks(lambda a, b: int(_signed_sum(indptr, indices, a, b)), len(indptr) - 1, _ROWS, threads)
+    return sum(sums) % (1 << 64) == 0
+
+
+@njit(nogil=True, cache=True, writes=())
+def _signed_sum(indptr: Array, indices: Array, start: int, stop: int) -> np.uint64:
+    total = np.uint64(0)
+    for v in range(start, stop):
+        for k in range(indptr[v], indptr[v + 1]):
+            u = np.int64(indices[k])
+            if u < v:
+                total += mix(mix(np.uint64(u) + np.uint64(1)) + np.uint64(v))
+            elif u > v:
+                total -= mix(mix(np.uint64(v) + np.uint64(1)) + np.uint64(u))
+    return total
+
+
+def _transposed(indptr: Array, indices: Array, folder: Path, progress: Progress) -> tuple[Array, Array]:
+    """The transpose as mapped files, made range by range of its rows; every range reads all lists once, in order."""
+    count = len(indptr) - 1
+    lengths = np.zeros(count, np.int32)
+    _count(indices, lengths)
+    kind = index_dtype(count)
+    with ArrayWriter(folder / "back_indptr.npy", np.int64) as offsets, ArrayWriter(folder / "back.npy", kind) as back:
+        offsets.append(np.zeros(1, np.int64))
+        for first, last, starts in _bounded_ranges(lengths, _HELD_BYTES // kind.itemsize):
+            found = np.empty(int(starts[-1]), kind)
+            _gather_readers(indptr, indices, first, last, starts[:-1].copy(), found)
+            offsets.append(back.rows + starts[1:])
+            back.append(found)
+            progress.advance(len(found))
+    return open_array(folder / "back_indptr.npy"), open_array(folder / "back.npy")
+
+
+def _bounded_ranges(lengths: Array, entries: int) -> Iterator[tuple[int, int, Array]]:
+    """Consecutive ranges of rows that have so many entries at most, or are one row; and the offsets in each."""
+    first = 0
+    while first < len(lengths):
+        starts = np.zeros(1, np.int64)
+        last = first
+        for start, stop in ranges(len(lengths) - first, _ROWS):
+            ends = starts[-1] + np.cumsum(lengths[first + start : first + stop], dtype=np.int64)
+            fit = int(np.searchsorted(ends, entries, "right"))
+            starts = np.concatenate([starts, ends[:fit]])
+            last += fit
+            if fit < stop - start:
+                break
+        if last == first:
+            starts, last = np.array([0, lengths[first]], np.int64), first + 1
+        yield first, last, starts
+        first = last
+
+
+@njit(nogil=True, cache=True, writes=("lengths",))
+def _count(indices: Array, lengths: Array) -> None:
+    for k in range(indices.shape[0]):
+        lengths[indices[k]] += 1
+
+
+@njit(nogil=True, cache=True, writes=("fill", "found"))
+def _gather_readers(indptr: Array, indices: Array, first: int, last: int, fill: Array, found: Array) -> None:
+    for v in range(indptr.shape[0] - 1):
+        for k in range(indptr[v], indptr[v + 1]):
+            u = indices[k]
+            if first <= u < last:
+                found[fill[u - first]] = v
+                fill[u - first] += 1
+
+
+def merged_blocks(lists: Lists, rows: int = _ROWS) -> Iterator[Adjacency]:
+    """Neighbours in either direction, each once, without self loops, of so many vertices at a time; weighted by how
+    many edges join the two.
+    """
+    directed = len(lists.back_indptr) > 0
+    for start, stop in ranges(lists.count, rows):
+        own = lists.indptr[start : stop + 1]
+        back = lists.back_indptr[start : stop + 1] if directed else np.zeros(stop - start + 1, np.int64)
+        lengths = np.zeros(stop - start + 1, np.int64)
+        union_lengths(own, lists.indices, back, lists.back_indices, start, lengths)
+        indptr = np.cumsum(lengths)
+        indices = np.empty(int(indptr[-1]), lists.indices.dtype)
+        weights = np.empty(len(indices), np.int32)
+        fill_union(own, lists.indices, back, lists.back_indices, start, indptr, indices, weights)
+        yield Adjacency(indptr, indices, weights)

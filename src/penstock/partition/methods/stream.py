@@ -1,0 +1,234 @@
+"""`stream`: near METIS's cut in a fraction of its memory, for graphs whose partitioner state would not fit.
+
+The graph is read in passes, in order: label propagation finds small clusters, the graph of clusters is cut by METIS
+under all constraints, and further passes move single vertices to the part where most of their neighbours are.
+"""
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.graph.arrays import Array
+from penstock.graph.csr import index_dtype
+from penstock.kernels import njit
+from penstock.partition.directions import Lists, lists_of
+from penstock.partition.methods.clusters import (
+    Level,
+    Table,
+    clear,
+    cluster,
+    contract,
+    new_table,
+    over_blocks,
+    tally,
+    waves,
+)
+from penstock.partition.methods.metis import part_adjacency, require_metis
+from penstock.partition.problem import Adjacency, Problem, WholeAdjacency, add_up, constraints_in
+from penstock.partition.refine import repaired
+
+_SMALL = 1 << 16
+_SHARE, _LARGEST = 12, 6 << 20
+"""METIS gets a graph of at most a twelfth of the entries, and of 6 Mi entries in all, at some 80 bytes each."""
+_ROOM = 1 / 48
+"""The share of a part that a cluster may have, of any constraint."""
+_LEVELS = 8
+_LEVEL_PASSES = 3
+_LARGEST_SUM = 1 << 30
+_FENNEL = 0.75
+
+
+def assign_stream(problem: Problem) -> Array:
+    """Parts by clusters, METIS and as many passes over single vertices as the problem asks for."""
+    require_metis()
+    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+        try:
+            return _assign(problem, Path(scratch))
+        except OSError as error:
+            raise PenstockError(
+                f"Could not write to {scratch}: {error.strerror}; free space or set TMPDIR.", code="write-failed"
+            ) from error
+
+
+def _assign(problem: Problem, folder: Path) -> Array:
+    constraints, threads, progress = problem.constraints, problem.threads, problem.progress
+    lists = lists_of(problem.whole, folder, threads, progress)
+    levels = [Level(lists, lambda a, b: constraints.block(a, b).astype(np.int64), constraints.totals)]
+    labels: list[Array] = []
+    most, room = max(_SMALL, min(levels[0].entries // _SHARE, _LARGEST)), _ROOM
+    while not labels or (levels[-1].entries > most and len(labels) < _LEVELS and room < 0.5):
+        count = levels[-1].lists.count
+        label, clusters = np.arange(count, dtype=index_dtype(count)), count
+        if levels[-1].entries > most:
+            label, clusters = cluster(levels[-1], room, problem.parts, problem.seed, threads, progress)
+        inside = folder / f"level{len(levels)}"
+        inside.mkdir()
+        levels.append(contract(levels[-1], label, clusters, inside, threads, progress))
+        labels.append(label)
+        if clusters > 0.7 * count:
+            # Only larger clusters can merge further.
+            room *= 2
+    part = _coarse_parts(problem, levels[-1]).astype(_part_dtype(problem.parts))
+    while labels:
+        part = _improved(problem, levels.pop(), part, _LEVEL_PASSES, 0.0)[labels.pop()]
+    return _improved(problem, levels[0], part, problem.passes, _FENNEL).astype(np.int32)
+
+
+def _part_dtype(parts: int) -> np.dtype[np.generic]:
+    return np.dtype(np.uint8 if parts <= 1 << 8 else np.uint16 if parts <= 1 << 16 else np.int32)
+
+
+def _coarse_parts(problem: Problem, level: Level) -> Array:
+    """Parts of the graph of clusters by METIS, moved into the tolerance where METIS missed it."""
+    lists, parts = level.lists, problem.parts
+    weights = level.weights(0, lists.count)
+    # METIS's integers may have 32 bits.
+    weights = -(-weights // np.maximum(1, -(-weights.sum(1) // _LARGEST_SUM))[:, None])
+    edges = -(-lists.weights // max(1, -(-int(lists.weights.sum()) // _LARGEST_SUM)))
+    adjacency = Adjacency(lists.indptr, lists.indices, edges)
+    with problem.progress.step(f"METIS, {lists.count:,} clusters with {len(lists.indices):,} entries"):
+        found = part_adjacency(adjacency, weights, parts, problem.tolerance, problem.seed)
+    coarse = WholeAdjacency(problem.whole.graph, {}, lists.indptr, lists.indices)
+    names = problem.constraints.names
+    return repaired(Problem(coarse, parts, constraints_in(names, weights), problem.tolerance), found)
+
+
+# Passes over vertices that have a part: each goes where it has most neighbours, less Fennel's price of the part's load,
+# if it fits every constraint there. Threads find who would go; the moves are then decided one after the other from
+# what holds at that moment.
+
+
+def _improved(problem: Problem, level: Level, part: Array, passes: int, price: float) -> Array:
+    """The parts after so many passes; changed in place."""
+    parts, lists = problem.parts, level.lists
+    loads = np.zeros((len(level.totals), parts), np.int64)
+    for start, stop in waves(lists.count):
+        add_up(part[start:stop], level.weights(start, stop), loads)
+    capacities = problem.capacities()
+    means = np.maximum(level.totals / parts, 1e-30)
+    price *= level.entries / max(1, lists.count)
+    table = new_table()
+    with ThreadPoolExecutor(problem.threads) as pool:
+        for turn in range(passes):
+            moved = 0
+            with problem.progress.step(f"moving vertices, pass {turn + 1}", lists.count, "vertices"):
+                for start, stop in waves(lists.count):
+                    weights, wanted = level.weights(start, stop), np.zeros(stop - start, np.bool_)
+
+                    def find(a: int, b: int, s: int = start, w: Array = weights, out: Array = wanted) -> None:
+                        _find_movers(lists, a, b, part, w[:, a - s : b - s], loads, capacities, means, price, out[a - s : b - s])
+
+                    over_blocks(pool, problem.threads, start, stop, find)
+                    movers = np.flatnonzero(wanted)
+                    moved += _move(lists, start, movers, part, weights, loads, capacities, means, price, table)
+                    problem.progress.advance(stop - start)
+            if not moved:
+                break
+    return part
+
+
+@njit(nogil=True, cache=True, writes=("wanted",))
+def _find_movers(
+    lists: Lists,
+    start: int,
+    stop: int,
+    part: Array,
+    weights: Array,
+    loads: Array,
+    capacities: Array,
+    means: Array,
+    price: float,
+    wanted: Array,
+) -> None:
+    table = new_table()
+    for v in range(start, stop):
+        best = _best_part(lists, v, part, weights, v - start, loads, capacities, means, price, table)
+        wanted[v - start] = best != part[v]
+
+
+@njit(nogil=True, cache=True, writes=("part", "loads", "table"))
+def _move(
+    lists: Lists,
+    first: int,
+    movers: Array,
+    part: Array,
+    weights: Array,
+    loads: Array,
+    capacities: Array,
+    means: Array,
+    price: float,
+    table: Table,
+) -> int:
+    moved = 0
+    for i in movers:
+        v = first + i
+        best, old = _best_part(lists, v, part, weights, i, loads, capacities, means, price, table), part[v]
+        if best != old:
+            for c in range(loads.shape[0]):
+                loads[c, old] -= weights[c, i]
+                loads[c, best] += weights[c, i]
+            part[v] = best
+            moved += 1
+    return moved
+
+
+@njit(nogil=True, cache=True)
+def _best_part(
+    lists: Lists,
+    v: int,
+    part: Array,
+    weights: Array,
+    i: int,
+    loads: Array,
+    capacities: Array,
+    means: Array,
+    price: float,
+    table: Table,
+) -> int:
+    """The part where v gains most, or its own where none gains anything. From a part that is too full v goes wherever
+    it fits.
+    """
+    home = np.int64(part[v])
+    found = tally(lists, v, part, table)
+    near_home = 0
+    for k in range(found):
+        if table.slots[table.used[k]] == home:
+            near_home = table.counts[table.used[k]]
+    home_load, home_fits = _fullness(weights, i, loads, capacities, means, home, False)
+    home_price = price * np.sqrt(home_load)
+    best, best_gain = home, 1e-9 if home_fits else -np.inf
+    for k in range(found):
+        q = table.slots[table.used[k]]
+        gain = float(table.counts[table.used[k]] - near_home)
+        if q != home and gain >= best_gain - price:
+            load, fits = _fullness(weights, i, loads, capacities, means, q, True)
+            gain -= price * np.sqrt(load) - home_price
+            if fits and (gain > best_gain or (gain == best_gain and q < best)):
+                best, best_gain = q, gain
+    if best == home and not home_fits:
+        least = np.inf
+        for q in range(loads.shape[1]):
+            load, fits = _fullness(weights, i, loads, capacities, means, q, True)
+            if q != home and fits and load < least:
+                best, least = np.int64(q), load
+    clear(table, found)
+    return best
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _fullness(
+    weights: Array, i: int, loads: Array, capacities: Array, means: Array, p: int, joins: bool
+) -> tuple[float, bool]:
+    """The largest load of a part, relative to the mean, over the constraints that a vertex adds to; and whether it
+    fits.
+    """
+    load, fits = 0.0, True
+    for c in range(loads.shape[0]):
+        if weights[c, i] > 0:
+            after = loads[c, p] + (weights[c, i] if joins else 0)
+            load = max(load, after / means[c])
+            fits &= after <= capacities[c]
+    return load, fits
