@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from penstock.graph.generate import make_graph, recipe_named
 from penstock.partition import Cut, assign
 from penstock.partition.methods import METHODS, metis
 from penstock.partition.methods.metis import metis_library
-from random_graphs import mesh_graph, power_law_graph
+from random_graphs import directed_graph, mesh_graph, power_law_graph
 from refusals import refused
 
 
@@ -28,13 +29,17 @@ def few_communities(tmp_path_factory):
     return make_graph(recipe_named("synthetic-products").scaled(0.001), tmp_path_factory.mktemp("g") / "graph")
 
 
-@pytest.mark.parametrize("method", METHODS)
+KAMINPAR = pytest.mark.skipif(find_spec("kaminpar") is None, reason="kaminpar is not installed")
+INSTALLED = [pytest.param(name, marks=KAMINPAR if name == "kaminpar" else ()) for name in METHODS]
+
+
+@pytest.mark.parametrize("method", INSTALLED)
 def test_every_vertex_gets_a_part_and_the_answer_repeats(few_communities, method):
     first = assign(few_communities, Cut(4, method=method), threads=1)
     assert first.assignment.dtype == np.int32
     assert set(np.unique(first.assignment)) == {0, 1, 2, 3}
-    # In several threads Mt-KaHyPar's fast preset may differ from run to run.
-    again = assign(few_communities, Cut(4, method=method), threads=1 if method == "hypergraph" else 2)
+    # In several threads Mt-KaHyPar and KaMinPar may differ from run to run.
+    again = assign(few_communities, Cut(4, method=method), threads=1 if method in ("hypergraph", "kaminpar") else 2)
     np.testing.assert_array_equal(first.assignment, again.assignment)
 
 
@@ -54,6 +59,7 @@ def test_cuts_in_several_threads_are_those_of_one(few_communities):
     "method, parts",
     [
         *((method, parts) for method in ("metis", "stream") for parts in (2, 4, 8)),
+        *(pytest.param("kaminpar", parts, marks=KAMINPAR) for parts in (2, 4, 8)),
         *(pytest.param("hypergraph", parts, marks=pytest.mark.long) for parts in (2, 4, 8)),
     ],
 )
@@ -64,7 +70,9 @@ def test_all_requested_constraints_hold(communities, method, parts):
 
 def test_quality_is_in_the_expected_order(communities):
     # By one thread: in several Mt-KaHyPar's answers differ, and now and then one is bad.
-    volume = {name: assign(communities, Cut(4, method=name), threads=1).metrics for name in METHODS}
+    volume = {
+        name: assign(communities, Cut(4, method=name), threads=1).metrics for name in METHODS if name != "kaminpar"
+    }
     assert volume["metis"].edge_cut < 0.3 * volume["random"].edge_cut
     assert volume["stream"].edge_cut < 0.8 * volume["random"].edge_cut
     assert volume["hypergraph"].comm_volume <= volume["metis"].comm_volume
@@ -106,7 +114,9 @@ def test_without_metis_there_is_a_sentence_and_another_way(monkeypatch, tmp_path
     monkeypatch.setattr(metis, "metis_library", lambda: None)
     with refused("not-installed --method"):
         assign(mesh_graph(), Cut(2))
-    assert assign(mesh_graph(), Cut(2, method="stream")).metrics.edge_cut > 0
+    with refused("not-installed --method"):
+        assign(mesh_graph(), Cut(2, method="stream"))
+    assert assign(mesh_graph(), Cut(2, method="chunk")).metrics.edge_cut > 0
 
 
 def test_without_mtkahypar_there_is_a_sentence(monkeypatch):
@@ -117,10 +127,29 @@ def test_without_mtkahypar_there_is_a_sentence(monkeypatch):
         assign(mesh_graph(), Cut(2, method="hypergraph"))
 
 
+def test_without_kaminpar_there_is_a_sentence(monkeypatch):
+    from penstock.partition.methods import kaminpar
+
+    monkeypatch.setattr(kaminpar, "find_spec", lambda name: None)
+    with refused("not-installed penstock[kaminpar] --method"):
+        assign(mesh_graph(), Cut(2, method="kaminpar"))
+
+
+@KAMINPAR
+@pytest.mark.parametrize("make", [directed_graph, power_law_graph, mesh_graph])
+def test_kaminpar_reads_any_graph_and_cuts_less_than_lots(make):
+    graph = make()
+    found = assign(graph, Cut(4, method="kaminpar"), threads=1).metrics
+    assert found.edge_cut < assign(graph, Cut(4, method="random")).metrics.edge_cut
+    assert max(found.balance.values()) <= 1.05
+
+
 def test_a_graph_without_edges_can_be_cut():
     nothing = EdgeSet(np.zeros(11, np.int64), np.empty(0, np.int32))
     graph = Graph({"v": NodeSet(10)}, {("v", "e", "v"): nothing})
     for method in METHODS:
+        if method == "kaminpar" and find_spec("kaminpar") is None:
+            continue
         found = assign(graph, Cut(3, method=method))
         assert found.metrics.edge_cut == 0, method
         assert np.bincount(found.assignment, minlength=3).max() == 4, method

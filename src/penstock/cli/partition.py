@@ -26,7 +26,7 @@ from penstock.terminal_progress import shown_progress
 
 if TYPE_CHECKING:
     from penstock.graph import Graph
-    from penstock.partition import Cut, Metrics
+    from penstock.partition import Assigned, Cut, Metrics
 
 
 def partition_command(
@@ -34,14 +34,15 @@ def partition_command(
     parts: Annotated[int, typer.Option("--parts", help="Parts, one a machine.")],
     out: Annotated[Path | None, typer.Option("--out", help="The partition folder to write.")] = None,
     trainers: Annotated[int, typer.Option(help="Sub-parts of every part, one a trainer.")] = 1,
-    method: Annotated[str, typer.Option(help=f"{METHODS.words()}.")] = "metis",
+    method: Annotated[str, typer.Option(help=f"{METHODS.words('auto')}.")] = "metis",
     refine: Annotated[str | None, typer.Option(help="balanced: lower what the busiest part sends or reads.")] = None,
     balance: Annotated[str, typer.Option(help="Constraints: vertices, edges, train, val, test, types.")] = "",
     tolerance: Annotated[float, typer.Option(help="Largest load of a part over the mean.")] = 1.05,
-    passes: Annotated[int, typer.Option(help="How often `stream` reads the graph; more passes, less cut.")] = 1,
+    passes: Annotated[int, typer.Option(help="How often `stream` moves vertices; more passes, less cut.")] = 1,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     compare: Annotated[bool, typer.Option("--compare", help="Measure several methods and write nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Predict seconds, memory and cut, and write nothing.")] = False,
     methods: Annotated[str, typer.Option(help="With --compare: which, METHOD or METHOD+balanced.")] = "",
     unchecked: UncheckedOption = False,
     force: ForceOption = False,
@@ -52,6 +53,8 @@ def partition_command(
     Example: penstock partition data/arxiv --parts 4 --trainers 2 --out data/arxiv-4
 
     Example: penstock partition data/arxiv --parts 4 --compare
+
+    Example: penstock partition data/arxiv --parts 4 --plan
     """
     from penstock.partition import Cut, Metrics, cut
 
@@ -62,11 +65,17 @@ def partition_command(
             code="value-out-of-range",
         )
     how = Cut(parts, trainers, method, refine, names, tolerance, seed, passes)
-    if compare:
-        if out is not None:
+    if compare or plan:
+        other = "--compare" if compare else "--plan"
+        if out is not None or (compare and plan):
             raise PenstockError(
-                "--compare writes nothing: leave out --out, or leave out --compare.", code="conflicting-options"
+                f"{other} writes nothing: leave out {'--plan' if out is None else '--out'}, or leave out {other}.",
+                code="conflicting-options",
             )
+    if plan:
+        _plan(graph, how, threads, unchecked, as_json)
+        return
+    if compare:
         _compare(graph, how, methods, threads, unchecked, as_json)
         return
     if out is None:
@@ -79,6 +88,8 @@ def partition_command(
     fields = {
         "path": str(out),
         **_fields(how, metrics, cost),
+        "method": result.document.method,
+        "chosen": result.document.chosen,
         "trainer_balance": result.document.trainer_balance,
         "notes": progress.notes,
     }
@@ -87,6 +98,40 @@ def partition_command(
     else:
         _print_table([fields])
         print(f"Written to {out}")
+
+
+def _plan(graph: str, how: "Cut", threads: int | None, unchecked: bool, as_json: bool) -> None:
+    """Print what each method will probably take, and which one `auto` would take."""
+    from penstock.graph.blocks import default_threads
+    from penstock.memory import available_mb
+    from penstock.partition.assignment import check_cut
+    from penstock.partition.forecast import AUTO, chosen, forecasts
+
+    if how.method != AUTO:
+        METHODS[how.method]
+    opened = _load(graph, unchecked)
+    check_cut(opened, how)
+    given = opened, how.parts, how.passes, threads or default_threads()
+    found = forecasts(*given)
+    method, why = chosen(*given)
+    if as_json:
+        rows = [each.document() for each in found]
+        print_json({"graph": graph, "parts": how.parts, "auto": method, "why": why, "plan": rows})
+        return
+    table = Table("", "seconds", "MB", "edges cut", "", box=None)
+    for each in found:
+        low, high = each.cut
+        cut = f"{low:.0%}" if low == high else f"{low:.0%} to {high:.0%}"
+        remark = "" if each.fits else "does not fit"
+        table.add_row(
+            each.method,
+            f"{each.seconds:,.2g}" if each.seconds < 10 else f"{each.seconds:,.0f}",
+            f"{each.memory_mb:,.0f}",
+            cut,
+            remark if each.installed else "is not installed",
+        )
+    Console().print(table)
+    print(f"Estimates for this class of machine; {available_mb():,} MB are free. {why}")
 
 
 def _compare(graph: str, base: "Cut", methods: str, threads: int | None, unchecked: bool, as_json: bool) -> None:
@@ -102,13 +147,13 @@ def _compare(graph: str, base: "Cut", methods: str, threads: int | None, uncheck
         for how in ways:
             try:
                 with measured() as cost:
-                    metrics = _assign(opened, how, threads, progress)
+                    assigned = _assign(opened, how, threads, progress)
             except PenstockError as error:
                 if len(ways) == 1:
                     raise
                 progress.note(f"{how.method}: {error}")
                 continue
-            rows.append(_fields(how, metrics, cost))
+            rows.append({**_fields(assigned.how, assigned.metrics, cost), "chosen": assigned.chosen})
     if as_json:
         print_json({"graph": graph, "compare": rows, "notes": progress.notes})
     elif rows:
@@ -117,9 +162,11 @@ def _compare(graph: str, base: "Cut", methods: str, threads: int | None, uncheck
 
 def _named_cut(base: "Cut", name: str) -> "Cut":
     from penstock.partition.assignment import REFINEMENTS
+    from penstock.partition.forecast import AUTO
 
     method, _, refine = name.partition("+")
-    METHODS[method]
+    if method != AUTO:
+        METHODS[method]
     if refine and refine not in REFINEMENTS:
         raise PenstockError(
             f"There is no refinement {refine!r}: use one of {', '.join(REFINEMENTS)}.", code="unknown-name"
@@ -127,11 +174,11 @@ def _named_cut(base: "Cut", name: str) -> "Cut":
     return replace(base, method=method, refine=refine or base.refine)
 
 
-def _assign(graph: "Graph", how: "Cut", threads: int | None, progress: Progress) -> "Metrics":
+def _assign(graph: "Graph", how: "Cut", threads: int | None, progress: Progress) -> "Assigned":
     from penstock.partition import assign
 
     progress.note(f"{how.method}{'+' + how.refine if how.refine else ''}:")
-    return assign(graph, how, threads, progress).metrics
+    return assign(graph, how, threads, progress)
 
 
 def _load(graph: str, unchecked: bool) -> "Graph":

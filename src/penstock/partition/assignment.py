@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from penstock.graph.integrity import check_graph
 from penstock.graph.schema import EdgeType, edge_key
 from penstock.kernels import njit
 from penstock.partition.folder import DOCUMENT, Partition, PartitionDocument, TypeRanges, open_partition, part_folder
+from penstock.partition.forecast import AUTO, chosen
 from penstock.partition.methods import METHODS
 from penstock.partition.methods.metis import metis_library, part_adjacency
 from penstock.partition.problem import (
@@ -193,19 +194,24 @@ class Cut:
     parts: int
     trainers: int = 1
     method: str = "metis"
+    """The name of a method, or `auto`."""
     refine: str | None = None
     balance: tuple[str, ...] = ()
     """Constraints by name; empty: vertices, edges, and train where there is one."""
     tolerance: float = 1.05
     seed: int = 0
     passes: int = 1
-    """How often `stream` reads the graph."""
+    """How often `stream` moves single vertices."""
 
 
 @dataclass(frozen=True)
 class Assigned:
     """An assignment with its metrics, not yet written."""
 
+    how: Cut
+    """How it was cut: `auto` is replaced by the method that it took."""
+    chosen: str | None
+    """Why `auto` took that method."""
     problem: Problem
     assignment: Array
     metrics: Metrics
@@ -232,7 +238,7 @@ def cut(
         )
     assigned = assign(graph, how, threads, progress)
     trainer = assign_trainers(assigned.problem, assigned.assignment, how.trainers)
-    return write_partition(assigned, how, trainer, folder, force)
+    return write_partition(assigned, trainer, folder, force)
 
 
 def uncut(graph: Graph, folder: Path) -> Partition:
@@ -269,9 +275,15 @@ def uncut(graph: Graph, folder: Path) -> Partition:
 
 def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progress = SILENT) -> Assigned:
     """The part of every vertex by the chosen method and refinement, and how good that is."""
-    method = METHODS[how.method]
-    _check(graph, how)
+    if how.method != AUTO:
+        METHODS[how.method]
+    check_cut(graph, how)
     whole = whole_of(graph)
+    threads, why = threads or default_threads(), None
+    if how.method == AUTO:
+        method, why = chosen(graph, how.parts, how.passes, threads)
+        how = replace(how, method=method)
+        progress.note(why)
     names = list(how.balance) or default_names(whole)
     problem = Problem(
         whole,
@@ -280,12 +292,12 @@ def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progres
         how.tolerance,
         how.seed,
         how.passes,
-        threads or default_threads(),
+        threads,
         progress,
     )
     if how.refine:
         check_table(problem)
-    assignment = filled(problem, method(problem)) if how.parts > 1 else np.zeros(whole.count, np.int32)
+    assignment = filled(problem, METHODS[how.method](problem)) if how.parts > 1 else np.zeros(whole.count, np.int32)
     if how.refine == "balanced" and how.parts > 1:
         with progress.step("balancing what parts send and receive"):
             assignment = balanced(problem, assignment)
@@ -298,12 +310,12 @@ def assign(graph: Graph, how: Cut, threads: int | None = None, progress: Progres
     for name, ratio in metrics.balance.items():
         if name in problem.constraints.names and ratio > how.tolerance + 1e-9:
             progress.note(f"Parts differ in {name}: the largest is {ratio:.3f} of the mean, above {how.tolerance:g}.")
-    return Assigned(problem, assignment, metrics)
+    return Assigned(how, why, problem, assignment, metrics)
 
 
-def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, force: bool = False) -> Partition:
+def write_partition(assigned: Assigned, trainer: Array, folder: Path, force: bool = False) -> Partition:
     """The partition folder of an assignment, streamed part by part."""
-    problem = assigned.problem
+    problem, how = assigned.problem, assigned.how
     graph = problem.whole.graph
     maps = relabel(problem.whole, assigned.assignment, trainer, how.parts, how.trainers)
     with new_folder(folder, force) as temporary:
@@ -314,7 +326,7 @@ def write_partition(assigned: Assigned, how: Cut, trainer: Array, folder: Path, 
             writer = PartWriter(graph, maps, how.trainers, problem.threads, problem.progress)
             written = [writer.write(part, part_folder(temporary, part)) for part in range(how.parts)]
         shares = trainer_balance(problem, assigned.assignment, trainer, how.trainers)
-        document = _document(assigned, how, maps, written, shares)
+        document = _document(assigned, maps, written, shares)
         write_new(temporary / DOCUMENT, json.dumps(document.model_dump(), indent=1) + "\n")
     for _, array in graph.arrays():
         # Drop pages of the whole graph, which would count beside those of the parts that are read now.
@@ -332,7 +344,8 @@ def _checked(partition: Partition, progress: Progress) -> Partition:
     return partition
 
 
-def _check(graph: Graph, how: Cut) -> None:
+def check_cut(graph: Graph, how: Cut) -> None:
+    """Refuse choices that no method can carry out on this graph."""
     if how.parts < 1 or how.trainers < 1:
         raise PenstockError("--parts and --trainers must be at least 1.", code="value-out-of-range")
     if how.parts * how.trainers > graph.num_nodes:
@@ -356,12 +369,11 @@ def _check(graph: Graph, how: Cut) -> None:
 
 def _document(
     assigned: Assigned,
-    how: Cut,
     maps: dict[str, Relabelling],
     written: list[dict[EdgeType, int]],
     shares: dict[str, float],
 ) -> PartitionDocument:
-    graph = assigned.problem.whole.graph
+    graph, how = assigned.problem.whole.graph, assigned.how
     types, offset = {}, 0
     for name, relabelling in maps.items():
         count = graph.nodes[name].count
@@ -374,6 +386,7 @@ def _document(
         graph=graph.name,
         origin=graph.origin,
         method=how.method,
+        chosen=assigned.chosen,
         refine=how.refine,
         parts=how.parts,
         trainers=how.trainers,

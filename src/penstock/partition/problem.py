@@ -119,6 +119,7 @@ def _sort_lists(indptr: Array, indices: Array) -> None:
 # The input of a partitioning method, with the constraints to balance; and its result.
 
 _BLOCK = 1 << 18
+_WEIGHT_UNIT, _LARGEST_TOTAL = 100, 1 << 30
 KNOWN = ("vertices", "edges", *SPLITS, "types")
 
 
@@ -128,7 +129,7 @@ Weights = Callable[[int, int], Array]
 
 @dataclass(frozen=True)
 class Constraints:
-    """Named weights per vertex, made block by block: one array of them all would outgrow what streaming methods hold."""
+    """Named weights per vertex, made block by block: an array of them all would outgrow what streaming methods hold."""
 
     names: list[str]
     rows: list[Weights]
@@ -163,6 +164,18 @@ class Constraints:
         loads = self.loads(assignment, parts)
         means = np.maximum(loads.sum(1) / parts, 1e-30)
         return {name: float(load.max() / mean) for name, load, mean in zip(self.names, loads, means, strict=True)}
+
+    def summed(self) -> Array:
+        """One weight for each vertex, for partitioners that balance one: every constraint's relative to its mean,
+        averaged, in hundredths if their sum allows.
+        """
+        # Mt-KaHyPar sums weights in 32 bits.
+        unit = min(_WEIGHT_UNIT, _LARGEST_TOTAL // max(1, self.count))
+        scale = (self.count / np.maximum(self.totals, 1) * unit / len(self.names))[:, None]
+        found = np.empty(self.count, np.int64)
+        for start, stop in ranges(self.count, _BLOCK):
+            found[start:stop] = np.maximum(1, np.rint((self.block(start, stop) * scale).sum(0)))
+        return found
 
 
 def constraints_in(names: list[str], weights: Array) -> Constraints:

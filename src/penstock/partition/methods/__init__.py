@@ -1,7 +1,7 @@
 """Partitioning methods by name. To add one, write a function that is a `Method` and add a line to `METHODS`.
 
-`metis` and `hypergraph` call partitioners (Mt-KaHyPar runs in a process of its own); `one_pass` has the methods that
-need none.
+`metis`, `hypergraph` and `kaminpar` call partitioners (the last two in processes of their own); `stream` calls METIS
+on a graph of clusters, which `clusters` finds; `one_pass` has the methods that need none.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ METHODS: "Registry[Method]" = Registry(
         "chunk": "penstock.partition.methods.one_pass:assign_chunk",
         "metis": "penstock.partition.methods.metis:assign_metis",
         "hypergraph": "penstock.partition.methods.hypergraph:assign_hypergraph",
+        "kaminpar": "penstock.partition.methods.kaminpar:assign_kaminpar",
         "stream": "penstock.partition.methods.stream:assign_stream",
     },
     Callable,

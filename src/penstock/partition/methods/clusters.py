@@ -49,7 +49,9 @@ def waves(count: int) -> list[tuple[int, int]]:
     return list(ranges(count, min(max(count // _WAVES, _LEAST_WAVE), _MOST_WAVE)))
 
 
-def over_blocks(pool: ThreadPoolExecutor, threads: int, start: int, stop: int, work: Callable[[int, int], None]) -> None:
+def over_blocks(
+    pool: ThreadPoolExecutor, threads: int, start: int, stop: int, work: Callable[[int, int], None]
+) -> None:
     """Call `work` on blocks of a wave, in parallel."""
     size = max(_LEAST_WAVE, -(-(stop - start) // (4 * threads)))
     for _ in pool.map(lambda block: work(start + block[0], start + block[1]), ranges(stop - start, size)):
@@ -240,9 +242,7 @@ _HELD_PAIRS = 4 << 20
 """Pairs that are merged in memory, at some 50 bytes each."""
 
 
-def contract(
-    level: Level, label: Array, clusters: int, folder: Path, threads: int, progress: Progress
-) -> Level:
+def contract(level: Level, label: Array, clusters: int, folder: Path, threads: int, progress: Progress) -> Level:
     """The graph of clusters, its edges weighted by how many join two clusters, written into `folder` and mapped."""
     lists = level.lists
     totals = np.zeros((len(level.totals), clusters), np.int64)
@@ -346,8 +346,10 @@ class _Runs:
         places = [[0, *np.searchsorted(pairs, bounds), len(pairs)] for pairs, _ in self._stored]
         for i in range(pieces):
             yield _merged(
-                [(pairs[at[i] : at[i + 1]], counts[at[i] : at[i + 1]])
-                 for (pairs, counts), at in zip(self._stored, places, strict=True)]
+                [
+                    (pairs[at[i] : at[i + 1]], counts[at[i] : at[i + 1]])
+                    for (pairs, counts), at in zip(self._stored, places, strict=True)
+                ]
             )
 
 
@@ -373,6 +375,4 @@ def _lists_on_disk(runs: _Runs, clusters: int, folder: Path) -> Lists:
             lengths[1:] += np.bincount(rows, minlength=clusters)
             indices.append(pairs - rows * clusters)
             weights.append(counts)
-    return read_only_lists(
-        np.cumsum(lengths), open_array(folder / "indices.npy"), open_array(folder / "weights.npy")
-    )
+    return read_only_lists(np.cumsum(lengths), open_array(folder / "indices.npy"), open_array(folder / "weights.npy"))

@@ -23,14 +23,17 @@ from penstock.partition.problem import Problem
 from penstock.partition.refine import less_volume, repaired
 from penstock.processes import start_python
 
-_WEIGHT_UNIT = 100
-_LARGEST_TOTAL = 1 << 30
 NO_MTKAHYPAR = "Method 'hypergraph' needs Mt-KaHyPar: `pip install mtkahypar`, or use --method metis."
+
+
+def is_installed() -> bool:
+    """Whether the package is there; it is not imported."""
+    return find_spec("mtkahypar") is not None
 
 
 def assign_hypergraph(problem: Problem) -> Array:
     """Parts by Mt-KaHyPar, moved into every constraint's tolerance, then greedy moves that still reduce volume."""
-    if find_spec("mtkahypar") is None:
+    if not is_installed():
         raise PenstockError(NO_MTKAHYPAR, code="not-installed")
     with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
         assignment = _by_mtkahypar(problem, Path(scratch))
@@ -59,17 +62,7 @@ def _write_problem(problem: Problem, folder: Path) -> None:
     used = _fill_nets(out_indptr, readers, offsets, pins)
     write_array(folder / "offsets.npy", offsets)
     write_array(folder / "pins.npy", pins[:used])
-    write_array(folder / "weights.npy", _summed_weights(problem))
-
-
-def _summed_weights(problem: Problem) -> Array:
-    """Every constraint's weights relative to their mean, averaged, in hundredths if their sum allows."""
-    total = np.zeros(problem.whole.count)
-    for row in problem.constraints.weights:
-        total += row * (problem.whole.count / max(1, row.sum(dtype=np.int64)))
-    # Mt-KaHyPar sums weights in 32 bits.
-    unit = min(_WEIGHT_UNIT, _LARGEST_TOTAL // problem.whole.count)
-    return np.maximum(1, np.rint(total * unit / len(problem.constraints.names))).astype(np.int64)
+    write_array(folder / "weights.npy", problem.constraints.summed())
 
 
 def _run(problem: Problem, folder: Path) -> None:

@@ -31,14 +31,15 @@ from penstock.partition.problem import Adjacency, Problem, WholeAdjacency, add_u
 from penstock.partition.refine import repaired
 
 _SMALL = 1 << 16
-_SHARE, _LARGEST = 12, 6 << 20
-"""METIS gets a graph of at most a twelfth of the entries, and of 6 Mi entries in all, at some 80 bytes each."""
-_ROOM = 1 / 48
+_SHARE, _LARGEST = 6, 6 << 20
+"""METIS gets a graph of at most a sixth of the entries, and of 6 Mi entries in all, at some 80 bytes each."""
+_ROOM = 1 / 200
 """The share of a part that a cluster may have, of any constraint."""
 _LEVELS = 8
 _LEVEL_PASSES = 3
 _LARGEST_SUM = 1 << 30
-_FENNEL = 0.75
+_FENNEL = 2.0
+"""The price of a part's load, in shares of the mean degree. Fennel's 0.75 left the parts too full to move into."""
 
 
 def assign_stream(problem: Problem) -> Array:
@@ -119,7 +120,9 @@ def _improved(problem: Problem, level: Level, part: Array, passes: int, price: f
                     weights, wanted = level.weights(start, stop), np.zeros(stop - start, np.bool_)
 
                     def find(a: int, b: int, s: int = start, w: Array = weights, out: Array = wanted) -> None:
-                        _find_movers(lists, a, b, part, w[:, a - s : b - s], loads, capacities, means, price, out[a - s : b - s])
+                        _find_movers(
+                            lists, a, b, part, w[:, a - s : b - s], loads, capacities, means, price, out[a - s : b - s]
+                        )
 
                     over_blocks(pool, problem.threads, start, stop, find)
                     movers = np.flatnonzero(wanted)
