@@ -33,7 +33,7 @@ def always_clusters(monkeypatch):
 def graph_of(sources, targets, count):
     from penstock.graph.csr import build_lists
 
-    indptr, indices, _ = build_lists(np.asarray(sources), np.asarray(targets), count, count)
+    indptr, indices, _ = build_lists(np.array(sources, np.int64), np.array(targets, np.int64), count, count)
     return Graph({"v": NodeSet(count)}, {("v", "e", "v"): EdgeSet(indptr, indices)}, "made")
 
 
