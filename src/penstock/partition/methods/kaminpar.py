@@ -5,11 +5,13 @@ ParHIP's binary format and read by a process of its own. It balances one weight;
 local search restores each one afterwards.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -84,11 +86,9 @@ def _write_parhip(problem: Problem, lists: Lists, folder: Path) -> None:
     (folder / "edge_weights").unlink(missing_ok=True)
 
 
-def _append(out: object, path: Path) -> None:
-    import shutil
-
+def _append(out: BinaryIO, path: Path) -> None:
     with path.open("rb") as file:
-        shutil.copyfileobj(file, out, 1 << 20)  # type: ignore[misc]
+        shutil.copyfileobj(file, out, 1 << 20)
     path.unlink()
 
 
