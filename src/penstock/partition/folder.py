@@ -48,7 +48,7 @@ class PartitionDocument(StrictDocument):
     graph: str
     origin: dict[str, Any] = Field(default_factory=dict)
     method: str
-    chosen: str | None = Field(None, description="why `auto` took the method")
+    chosen: str | None = Field(default=None, description="why `auto` took the method")
     refine: str | None = None
     parts: int = Field(ge=1)
     trainers: int = Field(ge=1)

@@ -124,7 +124,7 @@ def chosen(graph: Graph, parts: int, passes: int, threads: int) -> tuple[str, st
     installed and fits memory.
     """
     known = {each.method: each for each in forecasts(graph, parts, passes, threads)}
-    against = []
+    against: list[str] = []
     for method in _IN_TURN:
         each = known[method]
         if each.installed and (each.fits or method == _IN_TURN[-1]):

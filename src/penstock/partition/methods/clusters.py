@@ -136,7 +136,7 @@ def cluster(level: Level, room: float, parts: int, seed: int, threads: int, prog
     scale = np.where(level.totals > 0, (1 << 24) * parts / np.maximum(level.totals, 1), 0.0)[:, None]
 
     def sizes_of(start: int, stop: int) -> Array:
-        shares = np.ceil(level.weights(start, stop) * scale).max(0)
+        shares: Array = np.ceil(level.weights(start, stop) * scale).max(0)
         return np.clip(shares, 1, _LARGEST_SHARE).astype(np.int32)
 
     most = min(int(room * (1 << 24)), _LARGEST_SHARE)
