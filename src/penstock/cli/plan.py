@@ -64,7 +64,9 @@ def plan_command(
     simulations: Annotated[
         int, typer.Option(min=0, help="Placements that a search may simulate; 0: by the size of the cluster.")
     ] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The plan to write.")] = Path("plan.json"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The plan to write.  [default: plan.json; of one machine: none]")
+    ] = None,
     timeline: Annotated[
         list[Path] | None, typer.Option(help="Write the plan's run as a page (.html) or a trace (.json); repeatable.")
     ] = None,
@@ -81,7 +83,7 @@ def plan_command(
 
     Example: penstock plan job.yaml --cluster cluster.yaml --profile profile.json --sweep nic_gbps=1,10,25
 
-    Example: penstock plan job.yaml --execution
+    Example: penstock plan job.yaml --execution -o plan.json
 
     Example: penstock plan job.yaml --machine this,h200,a100,l4
     """
@@ -101,7 +103,6 @@ def plan_command(
             timeline=timeline,
             sweep=sweep,
             chart=chart,
-            force=force,
         )
         if profile is not None:
             raise PenstockError(
@@ -110,12 +111,15 @@ def plan_command(
                 code="unsupported-combination",
             )
         chosen = make_job(fields, "The command") if job is None else read_job(job, fields)
-        show_execution_plan(chosen, "this" if machine is None else machine, device_memory, as_json)
+        if out is not None:
+            check_new_file(out, force)
+        show_execution_plan(chosen, "this" if machine is None else machine, device_memory, out, as_json)
         return
     if device_memory is not None:
         raise PenstockError("--device-memory is for --execution: leave it out.", code="unsupported-combination")
     check_chart(chart, sweep)
     cluster = "2x1" if cluster is None else cluster
+    out = Path("plan.json") if out is None else out
     if sweep:
         refuse_options(NOT_WITH_SWEEP, timeline=timeline)
     else:
@@ -214,6 +218,10 @@ def _print_plan(plan: "Plan", out: Path) -> None:
             f"In a simulated iteration a batch reads from one in {search.reads_in_turns} of the far parts,"
             f" {search.reads_in_turns} times as much from each."
         )
+    _print_written(out)
+
+
+def _print_written(out: Path) -> None:
     print(f"Plan: {out} (carry it out with: penstock train --plan {out})")
 
 
@@ -227,14 +235,23 @@ _SAID = 3
 """The most sizes outside of the measured range that are printed."""
 
 
-def show_execution_plan(job: "Job", machines: str, device_memory: str | None, as_json: bool) -> None:
-    """Plan a job's execution and print it: all alternatives on one machine, or the best one on each of several."""
+def show_execution_plan(job: "Job", machines: str, device_memory: str | None, out: Path | None, as_json: bool) -> None:
+    """Plan a job's execution and print it: all alternatives on one machine, or the best one on each of several.
+
+    The plan of one machine is written to `out`.
+    """
     size = None if device_memory is None else parsed_bytes(device_memory, "--device-memory")
     with shown_progress(as_json, "Planning the execution on one machine.") as progress:
         with importing(progress, "torch"):
             from penstock.cost.model import known_machines
-            from penstock.train.execution_plan import plan_executions
+            from penstock.plan.document import write_plan
+            from penstock.train.execution_plan import plan_document, plan_executions
         known = known_machines(machines)
+        if out is not None and len(known) > 1:
+            raise PenstockError(
+                "A plan is carried out on one machine: name one with --machine, or leave out -o to compare several.",
+                code="conflicting-options",
+            )
         if size is not None and not any(each.model.machine.gpu for each in known):
             raise PenstockError(
                 "--device-memory is the memory of a GPU, and no machine of this plan has one: name a machine that has"
@@ -247,14 +264,19 @@ def show_execution_plan(job: "Job", machines: str, device_memory: str | None, as
     if len(refused) == len(found):
         raise refused[0]
     alone = found[0] if len(found) == 1 and not isinstance(found[0], PenstockError) else None
+    if alone is not None and out is not None:
+        write_plan(plan_document(job, alone, known[0].name), out)
     if as_json:
         several = [_machine_fields(*each) for each in zip(known, found, strict=True)]
         shown = {"machines": several} if alone is None else execution_fields(known[0], alone)
-        print_json({"notes": progress.notes, **shown})
+        written = {} if out is None else {"path": str(out)}
+        print_json({"notes": progress.notes, **shown, **written})
     elif alone is None:
         _compare(known, found)
     else:
         _print_execution(known[0], alone)
+        if out is not None:
+            _print_written(out)
 
 
 def execution_fields(known: "KnownMachine", found: "PlannedExecution") -> dict[str, Any]:
@@ -311,6 +333,8 @@ def _row(each: "Alternative", batches: int) -> dict[str, Any]:
 
 def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
     """One line for each machine."""
+    from penstock.train.execution_plan import words_of
+
     columns = ("machine", "processor", "epoch s", "batch ms", "limit", "GPU memory", "best execution", "figures")
     table = Table(*columns, box=None)
     epochs = [each.epoch_s for each in found if not isinstance(each, PenstockError)]
@@ -325,7 +349,9 @@ def _compare(known: list["KnownMachine"], found: list["Planned"]) -> None:
         limit = f"{predicted.limit} {percent(share)}" if share >= _MOSTLY else "between operators"
         style = "bold" if each.epoch_s == min(epochs) else None
         batch = f"{predicted.seconds * 1e3:.3g}"
-        table.add_row(name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), _way(choice), basis, style=style)
+        table.add_row(
+            name, title, f"{each.epoch_s:.3g}", batch, limit, _memory(each), words_of(choice), basis, style=style
+        )
     wide_console(160).print(table)
     batches = next(each.kind.batches for each in found if not isinstance(each, PenstockError))
     print(f"An epoch has {counted(batches, 'batches')}.")
@@ -361,15 +387,6 @@ def _memory(found: "PlannedExecution") -> str:
     of = "" if room.memory is None else f" of {room.memory / 1e9:.3g}"
     where = "" if room.features == "device" else f", features {room.features}"
     return f"{room.taken / 1e9:.2g}{of} GB{where}"
-
-
-def _way(choice: Any) -> str:
-    """The execution of batches in a few words."""
-    drawn = "GPU" if choice.sampled_by == "cuda" else "CPU"
-    if choice.device == "cpu":
-        groups = "" if choice.groups == 1 else f", groups of {choice.groups}"
-        return f"CPU, {choice.first_layer}{groups}"
-    return f"GPU, drawn by {drawn}, features {choice.features}"
 
 
 def outside_sentence(outside: "tuple[Extrapolation, ...]") -> str:
@@ -428,10 +445,7 @@ def _print_execution(known: "KnownMachine", found: "PlannedExecution") -> None:
         print(f"GPU memory: {_memory(found)}")
     if found.outside:
         print(outside_sentence(found.outside))
-    print(
-        f"Predicted for {machine.processor}, {counted(machine.cores, 'cores')}; GPU: {machine.gpu or 'none'}"
-        f" ({known.basis}), in {found.seconds:.1f} s"
-    )
+    print(f"Predicted for {machine.words} ({known.basis}), in {found.seconds:.1f} s")
 
 
 def _said(value: Any) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from pydantic import Field
 
+from penstock.formatting import counted
 from penstock.graph.blocks import default_threads
 from penstock.graph.documents import StrictDocument
 from penstock.nn.operator_costs import Processor
@@ -60,6 +61,11 @@ class MeasuredMachine(StrictDocument):
     def processor_of(self, device: str) -> Processor:
         """The properties of a kind of device that the work of operators depends on."""
         return Processor(*self.processors[device])
+
+    @property
+    def words(self) -> str:
+        """Its processor, cores and GPU."""
+        return f"{self.processor}, {counted(self.cores, 'cores')}; GPU: {self.gpu or 'none'}"
 
     @property
     def digest(self) -> str:

@@ -107,8 +107,10 @@ class Plan(StrictDocument):
     format: Literal["penstock-plan"] = "penstock-plan"
     version: Literal[2] = 2
     job: dict[str, Any]
-    cluster: dict[str, Any]
-    execution: dict[str, Any] = Field(description="`mode`, and how a run in that mode is set up")
+    cluster: dict[str, Any] = Field(default={}, description="the cluster's document; empty: one machine")
+    execution: dict[str, Any] = Field(
+        description="`mode`, and how a run in that mode is set up; of one machine, what was decided by name"
+    )
     placement: str
     flows: str = Field(description="the policy by which flows share links")
     tasks: list[PlannedTask]
@@ -120,13 +122,20 @@ class Plan(StrictDocument):
     advice: str = Field(default="", description="which ways to send fewer bytes would help; empty: links do not limit")
     search: Effort
     profile: dict[str, Any] = Field(
-        description="what an iteration costs: with it `penstock simulate` can replay the plan"
+        description="what an iteration costs: with it `penstock simulate` can replay the plan; of one machine, the"
+        " machine whose operators were measured"
     )
     seed: int = Field(default=0, description="of the amounts that vary between iterations")
     scaled_from: dict[str, int] | None = Field(
         default=None, description="parts and workers that the profile was measured with, if it was scaled from there"
     )
     notes: list[str] = Field(default=[], description="what to know of the prediction")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The prediction as a run's result reports it, beside what happened."""
+        seconds = self.predicted.model_dump(include={"iteration_s", "epoch_s", "lower_bound_s"})
+        return {"placement": self.placement, "flows": self.flows, **seconds}
 
     def machine_of(self) -> dict[str, str]:
         """The machine of every task, by its name."""
@@ -157,7 +166,8 @@ def read_plan(path: Path) -> Plan:
         )
     if not path.is_file():
         raise PenstockError(
-            f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`.",
+            f"{path} does not exist: make a plan with `penstock plan JOB --cluster FILE -o {path}`, or of one machine"
+            f" with `penstock plan JOB --execution -o {path}`.",
             code="file-not-found",
         )
     return read_checked(path, Plan, FORMAT, VERSION, "plan again with `penstock plan JOB --cluster FILE`")

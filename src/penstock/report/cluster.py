@@ -3,10 +3,10 @@
 from html import escape
 from typing import Any
 
-from penstock.formatting import counted, percent, signed_percent
+from penstock.formatting import counted, percent
 from penstock.report.markup import card, cut, pairs, table
 from penstock.report.run_folder import RunRecord
-from penstock.report.run_logs import mapping, number, whole
+from penstock.report.run_logs import listed, mapping, number, whole
 from penstock.report.words import byte_size, mebibytes, seconds
 
 _MOST_FLOWS = 12
@@ -26,28 +26,8 @@ _USES = {
 
 def cluster_cards(run: RunRecord) -> list[str]:
     """The cards about a cluster; none for a run on one machine."""
-    tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
-    return [_plan_card(run), _tasks_card(run, tasks), _traffic_card(run)] if tasks else []
-
-
-def _plan_card(run: RunRecord) -> str:
-    """The plan's predictions beside what was measured, as HTML; empty for a run without a plan."""
-    said = mapping(run.result.get("predicted"))
-    predicted = number(said.get("epoch_s"))
-    # The first epoch compiles kernels and fills the pipeline.
-    epochs = sorted(each for each in map(number, _list(run.result.get("epoch_seconds"))) if each is not None)
-    if predicted is None or not epochs:
-        return ""
-    real = epochs[len(epochs) // 2]
-    off = f" ({signed_percent(real / predicted - 1, 1)})" if predicted else ""
-    rows = [
-        ("an epoch, as planned", seconds(predicted)),
-        ("an epoch, as it was (median)", seconds(real) + off),
-        ("an iteration, as planned", seconds(number(said.get("iteration_s")) or 0.0)),
-        ("the least in the long run", seconds(number(said.get("lower_bound_s")) or 0.0)),
-    ]
-    about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
-    return card("Plan", pairs(rows), escape(about))
+    tasks = [mapping(task) for task in listed(run.result.get("tasks"))]
+    return [_tasks_card(run, tasks), _traffic_card(run)] if tasks else []
 
 
 def _tasks_card(run: RunRecord, tasks: list[dict[str, Any]]) -> str:
@@ -60,7 +40,7 @@ def _tasks_card(run: RunRecord, tasks: list[dict[str, Any]]) -> str:
         ]
         for task in tasks[:_MOST_TASKS]
     ]
-    lost = [mapping(each) for each in _list(run.result.get("recoveries"))]
+    lost = [mapping(each) for each in listed(run.result.get("recoveries"))]
     machines = len({_text(task.get("machine")) for task in tasks})
     about = f"{counted(len(tasks), 'tasks')} on {counted(machines, 'machines')}, {_times(len(lost))}"
     foot = " ".join(_recovery(each) for each in lost[:_MOST_FLOWS])
@@ -78,7 +58,7 @@ def _traffic_card(run: RunRecord) -> str:
     uses = mapping(run.result.get("batch_bytes"))
     rows += [(shown, byte_size(size)) for use, shown in _USES.items() if (size := number(uses.get(use)))]
     flows = {
-        name: [number(each) or 0.0 for each in _list(size)] for name, size in mapping(run.result.get("flows")).items()
+        name: [number(each) or 0.0 for each in listed(size)] for name, size in mapping(run.result.get("flows")).items()
     }
     flows = {name: sizes for name, sizes in flows.items() if any(sizes)}
     largest = sorted(flows.items(), key=lambda item: -sum(item[1]))[:_MOST_FLOWS]
@@ -100,7 +80,7 @@ def _over(received: float, least: float) -> str:
 def _paths(run: RunRecord) -> str:
     """The bytes of features that each worker read along each path, as HTML."""
     shown = []
-    for task in [mapping(task) for task in _list(run.result.get("tasks"))][:_MOST_TASKS]:
+    for task in [mapping(task) for task in listed(run.result.get("tasks"))][:_MOST_TASKS]:
         for path, use in mapping(task.get("feature_paths")).items():
             rows, size = number(mapping(use).get("rows")) or 0.0, number(mapping(use).get("bytes")) or 0.0
             took = seconds(number(mapping(use).get("seconds")) or 0.0)
@@ -110,7 +90,7 @@ def _paths(run: RunRecord) -> str:
 
 def _caches(run: RunRecord) -> str:
     """What each worker's cache of remote rows saved."""
-    tasks = [mapping(task) for task in _list(run.result.get("tasks"))]
+    tasks = [mapping(task) for task in listed(run.result.get("tasks"))]
     found = {_text(task.get("id")): mapping(task.get("remote_cache")) for task in tasks if task.get("remote_cache")}
     shown = []
     for name, cache in list(found.items())[:_MOST_TASKS]:
@@ -123,7 +103,7 @@ def _caches(run: RunRecord) -> str:
 
 def _coflows(run: RunRecord) -> str:
     """The coflows by kind, and the time of each from its first request to its last answer, as HTML."""
-    found = [mapping(each) for each in _list(run.result.get("coflows"))]
+    found = [mapping(each) for each in listed(run.result.get("coflows"))]
     shown = [
         [
             _text(each.get("kind")),
@@ -150,10 +130,6 @@ def _memory(peak: float | None) -> str:
 
 def _times(lost: int) -> str:
     return "none lost" if not lost else f"{lost:,} lost and brought back"
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

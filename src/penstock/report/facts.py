@@ -10,7 +10,7 @@ from penstock.formatting import counted, signed_percent
 from penstock.hardware.cluster import ClusterDocument, Machine
 from penstock.report.markup import breakable, card, cut, pairs, table
 from penstock.report.run_folder import RunRecord, graph_name, of_triples
-from penstock.report.run_logs import mapping, number, numbers, whole
+from penstock.report.run_logs import listed, mapping, number, numbers, whole
 from penstock.report.words import byte_size, mebibytes, seconds
 from penstock.sampling.sampler_table import SAMPLERS, sampler_facts
 
@@ -147,6 +147,29 @@ def _paths(used: Mapping[str, Any]) -> str:
         rows, size, took = (number(mapping(use).get(name)) or 0.0 for name in ("rows", "bytes", "seconds"))
         shown.append([_text(path), f"{rows:,.0f}", byte_size(size), seconds(took)])
     return table(["features from", "rows", "bytes", "in"], shown, len(used)) if shown else ""
+
+
+def plan_card(run: RunRecord) -> str:
+    """What a plan predicted and decided, beside what was measured and done; empty for a run without a plan."""
+    said = mapping(run.result.get("predicted"))
+    predicted = number(said.get("epoch_s"))
+    # The first epoch compiles kernels and fills the pipeline.
+    epochs = sorted(each for each in map(number, listed(run.result.get("epoch_seconds"))) if each is not None)
+    if predicted is None or not epochs:
+        return ""
+    real = epochs[len(epochs) // 2]
+    off = f" ({signed_percent(real / predicted - 1, 1)})" if predicted else ""
+    rows = [
+        ("an epoch, as planned", seconds(predicted)),
+        ("an epoch, as it was (median)", seconds(real) + off),
+        ("an iteration, as planned", seconds(number(said.get("iteration_s")) or 0.0)),
+        ("the least in the long run", seconds(number(said.get("lower_bound_s")) or 0.0)),
+    ]
+    about = f"placement {_text(said.get('placement'))}, flows {_text(said.get('flows'))}"
+    decisions = {name: mapping(each) for name, each in mapping(run.result.get("decisions")).items()}
+    head = ["decision", "planned", "carried out"]
+    done = [[name, _text(each.get("planned")), _text(each.get("carried_out"))] for name, each in decisions.items()]
+    return card("Plan", pairs(rows) + (table(head, done, len(done)) if done else ""), escape(about))
 
 
 def settled_card(run: RunRecord) -> str:

@@ -17,7 +17,15 @@ from penstock.report.charts import time_unit
 from penstock.report.cluster import cluster_cards, whole_graph_card
 from penstock.report.curves import epoch_seconds_card, loss_card, memory_card, validation_card
 from penstock.report.explanations import explanations_card
-from penstock.report.facts import device_card, graph_card, machine_card, notes_card, settings_card, settled_card
+from penstock.report.facts import (
+    device_card,
+    graph_card,
+    machine_card,
+    notes_card,
+    plan_card,
+    settings_card,
+    settled_card,
+)
 from penstock.report.markup import (
     breakable,
     card,
@@ -215,6 +223,7 @@ def render(run: RunRecord, defaults: Mapping[str, Any] | None = None) -> str:
         timeline_card(run),
         notes_card(run),
         settings_card(run, defaults),
+        plan_card(run),
         *cluster_cards(run),
         memory_card(run),
         whole_graph_card(run),

@@ -38,6 +38,11 @@ def mapping(value: Any) -> dict[str, Any]:
     return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}
 
 
+def listed(value: Any) -> list[Any]:
+    """The value as a list; empty where it is none."""
+    return value if isinstance(value, list) else []
+
+
 def numbers(value: Any) -> dict[str, float]:
     """The finite numbers of a mapping."""
     found = {key: number(each) for key, each in mapping(value).items()}

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,12 @@ from penstock.cost.machine import MeasuredMachine
 from penstock.cost.model import BATCH, LAUNCHED_BATCH, CostModel, Extrapolation, batch_work, machine_model
 from penstock.cost.profile import FittedOperator
 from penstock.errors import PenstockError
+from penstock.formatting import percent
 from penstock.graph.generate import make_graph, recipe_named
 from penstock.graph.graph import Graph
 from penstock.pipeline.grouped_batches import PER_PROCESSOR
 from penstock.pipeline.schedule import START, Schedule
+from penstock.plan.document import Compared, Effort, Plan, PlannedTask, Predicted
 from penstock.plan.execution import (
     Alternative,
     BatchKind,
@@ -45,6 +47,7 @@ from penstock.train.execution.support import reasons_against as reasons_against_
 from penstock.train.first_layer.ways import WAYS, reasons_against
 from penstock.train.job import Job, make_job
 from penstock.train.job_batches import kind_of_batches
+from penstock.train.run import found_anywhere
 from penstock.train.run_context import run_context
 from penstock.train.session import Session
 
@@ -223,6 +226,70 @@ def fields_of(choice: ExecutionChoice) -> dict[str, Any]:
     if choice.features == "pinned":
         placement["cache_rows"] = choice.cache_rows
     return {**found, "sample_on": "device" if choice.sampled_by == "cuda" else "host", "placement": placement}
+
+
+def plan_document(job: Job, found: PlannedExecution, machine: str) -> Plan:
+    """The plan as the document that `penstock train --plan` carries out; `machine` is the machine's name.
+
+    What it decides are fields of its job, so that nothing is left to decide when it is carried out.
+    """
+    chosen = found.plan.chosen
+    choice, predicted, gpu = chosen.choice, chosen.predicted, chosen.choice.device == "cuda"
+    fields = fields_of(choice)
+    if isinstance(job.placement, dict):
+        fields["placement"] = {**job.placement, **fields.get("placement", {})}
+    threads = job.threads or found.machine.cores
+    planned = job.model_copy(update={**fields, **found_anywhere(job), "threads": threads, "timed_choices": []})
+    compared = [_compared(each, found.kind.batches) for each in found.plan.alternatives]
+    taken = None if found.room is None or not gpu else found.room.taken
+    worker = PlannedTask(id="worker-0", kind="worker", machine=machine, cores=found.machine.cores, gpus=float(gpu))
+    return Plan(
+        job=planned.model_dump(mode="json"),
+        execution={"mode": "one-machine", **asdict(choice), "order": list(choice.order)},
+        placement=compared[0].placement,
+        flows="fair",
+        tasks=[worker],
+        predicted=Predicted(
+            iteration_s=predicted.seconds,
+            epoch_s=found.epoch_s,
+            lower_bound_s=min(each.lower_bound_s for each in compared),
+            placement_bound_s=compared[0].lower_bound_s,
+            link_bytes={},
+            link_utilisation=predicted.use,
+            memory_gb={},
+            device_memory_gb={} if taken is None else {"gpu": {machine: taken / 1e9}},
+        ),
+        bottleneck=f"{predicted.limit} is busy {percent(predicted.use[predicted.limit])} of the time.",
+        compared=compared,
+        search=Effort(steps=len(compared), seconds=found.seconds, simulated=len(compared)),
+        profile=found.machine.model_dump(mode="json"),
+        notes=found.plan.unknown,
+    )
+
+
+def _compared(each: Alternative, batches: int) -> Compared:
+    """An execution as a plan lists it: what is busy most limits it, as a link does in a cluster."""
+    choice, predicted = each.choice, each.predicted
+    busy = predicted.use[predicted.limit]
+    return Compared(
+        placement=words_of(choice),
+        flows="fair",
+        iteration_s=predicted.seconds,
+        epoch_s=predicted.seconds * batches,
+        lower_bound_s=predicted.seconds * busy,
+        gap=1 / busy - 1 if busy else 0.0,
+        slowest_link=predicted.limit,
+        slowest_link_bytes=0.0,
+    )
+
+
+def words_of(choice: ExecutionChoice) -> str:
+    """The execution of batches in a few words."""
+    if choice.device == "cpu":
+        groups = "" if choice.groups == 1 else f", groups of {choice.groups}"
+        return f"CPU, {choice.first_layer}{groups}"
+    drawn = "GPU" if choice.sampled_by == "cuda" else "CPU"
+    return f"GPU, drawn by {drawn}, features {choice.features}"
 
 
 # The time of a batch that no operator accounts for, fitted to runs of small jobs. Operators are measured alone; in a

@@ -155,6 +155,30 @@ class Session:
         """The folder for rows that do not fit memory."""
         return Path(tempfile.gettempdir()) if self.folder is None else self.folder
 
+    def executed(self) -> dict[str, Any]:
+        """How batches are executed, under the names by which a plan of one machine decides it."""
+        job = self.job
+        found = {
+            "device": self.inputs.device.type,
+            "sampled_by": "cpu",
+            "features": "host",
+            "cache_rows": 0,
+            "first_layer": job.first_layer,
+            "order": job.order,
+            "sample_threads": job.drawing_threads,
+            "groups": job.groups,
+        }
+        if self.placed is None:
+            return found
+        residence = self.placed.decision.residence
+        drawn = residence.topology != "host" and job.sample_on != "host"
+        cached = self.placed.cached_rows or residence.cache_rows
+        return found | {
+            "sampled_by": found["device"] if drawn else "cpu",
+            "features": residence.features,
+            "cache_rows": cached,
+        }
+
     def drawing(self, key: np.uint64) -> AbstractContextManager[None]:
         """A context for what the model computes on a batch in training: torch's generators are seeded by the batch's
         key.
