@@ -70,6 +70,13 @@ def plan_command(
     timeline: Annotated[
         list[Path] | None, typer.Option(help="Write the plan's run as a page (.html) or a trace (.json); repeatable.")
     ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also with slow machines: m1=0.5 for one at half of its speed, any=0.5:0.1 for each with a probability"
+            " of 0.1; repeatable."
+        ),
+    ] = None,
     sweep: SweepOption = None,
     chart: ChartOption = None,
     plan_seed: SeedOption = 0,
@@ -101,6 +108,7 @@ def plan_command(
             flows=flows,
             budget=budget,
             timeline=timeline,
+            slow=slow,
             sweep=sweep,
             chart=chart,
         )
@@ -121,7 +129,7 @@ def plan_command(
     cluster = "2x1" if cluster is None else cluster
     out = Path("plan.json") if out is None else out
     if sweep:
-        refuse_options(NOT_WITH_SWEEP, timeline=timeline)
+        refuse_options(NOT_WITH_SWEEP, timeline=timeline, slow=slow)
     else:
         check_new_file(out, force)
         for path in timeline or []:
@@ -138,7 +146,7 @@ def plan_command(
         if sweep:
             rows = plan_sweep(chosen, read_cluster(cluster), profile, sweep, *how, progress, like)
         else:
-            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress, like)
+            plan = plan_run(chosen, read_cluster(cluster), profile, *how, progress, like, slow or ())
     if sweep:
         show_sweep(rows, PLANNED_COLUMNS, "plan", as_json, chart)
         return
@@ -154,8 +162,8 @@ def plan_command(
 
 
 def _fields(plan: "Plan") -> dict[str, Any]:
-    whole = ("placement", "flows", "compared", "bottleneck", "changes", "advice", "search", "scaled_from")
-    predicted = {"iteration_s", "epoch_s", "lower_bound_s", "placement_bound_s"}
+    whole = ("placement", "flows", "compared", "bottleneck", "changes", "slow", "advice", "search", "scaled_from")
+    predicted = {"iteration_s", "epoch_s", "epoch_p95_s", "lower_bound_s", "placement_bound_s"}
     return plan.model_dump(include={**dict.fromkeys(whole, True), "predicted": predicted})
 
 
@@ -200,8 +208,12 @@ def _print_plan(plan: "Plan", out: Path) -> None:
             f"No placement takes less than {predicted.lower_bound_s * 1e3:.4g} ms for each iteration; this plan takes"
             f" {predicted.iteration_s * 1e3:.4g} ms, {above:.0%} more."
         )
+    if predicted.epoch_p95_s is not None:
+        print(f"An epoch takes {predicted.epoch_s:.4g} s; 95 of 100 take less than {predicted.epoch_p95_s:.4g} s.")
     print(f"{plan.bottleneck}")
     _print_changes(plan.changes)
+    for each in plan.slow:
+        print(f"  {each.what}: {each.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-each.gain)})")
     if plan.advice:
         print(plan.advice)
     print(

@@ -3,6 +3,7 @@
 A profile is fitted to a cluster of another size without training: the graph is partitioned and some batches are drawn.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,7 @@ from penstock.plan.execution.first_layer import rows_gathered
 from penstock.plan.execution.search import cheapest_orders
 from penstock.plan.placement import Budget
 from penstock.plan.planner import PlanChoices, make_plan
+from penstock.plan.stragglers import parsed_slow
 from penstock.plan.workloads import WORKLOADS, PlannedRun
 from penstock.progress import Progress
 from penstock.sampling import MiniBatch
@@ -59,12 +61,14 @@ def plan_run(
     seed: int,
     progress: Progress,
     machine: KnownMachine | None = None,
+    slow: Sequence[str] = (),
 ) -> Plan:
     """The best plan among all placements and flow policies that a run can carry out, or those named.
 
-    With a `machine`, the cluster's machines are like that one: the profile's operators are predicted for it.
+    With a `machine`, the cluster's machines are like that one: the profile's operators are predicted for it. `slow`
+    names slow machines (`plan.stragglers.parsed_slow`), with which the plan is simulated as well.
     """
-    choices = PlanChoices(placement, flows, budget, seed)
+    choices = PlanChoices(placement, flows, budget, seed, tuple(map(parsed_slow, slow)))
     # A run uses what its plan was made for: the threads that were measured, and a graph by absolute path.
     device = chosen_for_plan(job.device, cluster)
     fixed = {"threads": job.threads or 1, "device": device[0], **found_anywhere(job)}

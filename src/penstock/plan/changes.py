@@ -108,7 +108,7 @@ def changes_of(
     with progress.step("what if", len(wanted), "changes"):
 
         def planned(machines: Machines) -> float:
-            seconds = _planned(run.on(machines), best, budget, seed)
+            seconds = planned_seconds(run, best, budget, seed, machines)
             progress.advance(1)
             return seconds
 
@@ -120,8 +120,11 @@ def changes_of(
     return sorted(changes, key=lambda change: -change.gain)
 
 
-def _planned(run: Comparison, best: Trial, budget: Budget, seed: int) -> float:
-    """Seconds per iteration, placed by the same policy; the present placement is one of the candidates."""
+def planned_seconds(run: Comparison, best: Trial, budget: Budget, seed: int, machines: Machines) -> float:
+    """Seconds per iteration on other machines, placed by the same policy; the present placement is one of the
+    candidates.
+    """
+    run = run.on(machines)
     evaluator = Evaluator(run.problem, best.flows, run.iterations.searched)
     placed = place(evaluator, best.placed.policy, budget, seed)
     return min(

@@ -49,6 +49,9 @@ class Predicted(StrictDocument):
 
     iteration_s: float
     epoch_s: float
+    epoch_p95_s: float | None = Field(
+        default=None, description="95 of 100 epochs take less, by how much steps and flows vary; none: not known"
+    )
     lower_bound_s: float = Field(
         description="no placement and no flow policy takes less in the long run: what links must carry, a store's work,"
         " or the slowest cycle of tasks"
@@ -120,6 +123,7 @@ class Plan(StrictDocument):
     compared: list[Compared]
     changes: list[Change] = Field(default=[], description="what could be bought or set, and what it would bring")
     advice: str = Field(default="", description="which ways to send fewer bytes would help; empty: links do not limit")
+    slow: list[Change] = Field(default=[], description="what the plan takes with slow machines, as they were asked for")
     search: Effort
     profile: dict[str, Any] = Field(
         description="what an iteration costs: with it `penstock simulate` can replay the plan; of one machine, the"
