@@ -212,8 +212,8 @@ def _print_plan(plan: "Plan", out: Path) -> None:
         print(f"An epoch takes {predicted.epoch_s:.4g} s; 95 of 100 take less than {predicted.epoch_p95_s:.4g} s.")
     print(f"{plan.bottleneck}")
     _print_changes(plan.changes)
-    for each in plan.slow:
-        print(f"  {each.what}: {each.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-each.gain)})")
+    for slow in plan.slow:
+        print(f"  {slow.what}: {slow.iteration_s * 1e3:.4g} ms an iteration ({signed_percent(-slow.gain)})")
     if plan.advice:
         print(plan.advice)
     print(

@@ -39,8 +39,8 @@ def epoch_p95(timeline: Timeline, ahead: int, period: int, mean: float, iteratio
     length = max(1, len(took) // _BLOCKS)
     sums = np.array([np.roll(took, -start)[:length].sum() for start in range(len(took))])
     # Amounts have exactly their means within a period, so sums of its parts vary less than those of a longer run.
-    variance = sums.var() / length / (1 - length / len(took))
-    deviation = sqrt(variance * iterations) * mean / took.mean()
+    variance = float(sums.var()) / length / (1 - length / len(took))
+    deviation = sqrt(variance * iterations) * mean / float(took.mean())
     return mean * iterations + NormalDist().inv_cdf(P95) * deviation
 
 
