@@ -19,13 +19,18 @@ from penstock.sampling.lists import (
     DrawnNeighbours,
     Lists,
     ListSource,
+    PerThread,
     Readable,
     Readers,
+    Rows,
+    TreeRows,
     check_seeds,
+    check_way,
     numbered,
+    rows_for,
+    trees_of,
 )
-from penstock.sampling.relabel import PerThread, Rows, check_way, rows_for
-from penstock.sampling.temporal import Clock, TreeRows, clocks_of, trees_of
+from penstock.sampling.temporal import Clock, clocks_of
 
 ALL = -1
 """The fan-out that means every neighbour."""

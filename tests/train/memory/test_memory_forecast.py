@@ -216,7 +216,7 @@ def test_a_step_on_the_host_takes_what_torch_allocates():
     from penstock.trace.allocations import peak_of
     from penstock.train.memory.device_forecast import _Noted
     from penstock.train.memory.host_forecast import _carried
-    from penstock.train.steps.loaded import LearnAlone, StaleWeights
+    from penstock.train.steps.one_by_one import LearnAlone, StaleWeights
     from penstock.train.trace.batches import LargestBatch
     from penstock.train.trace.fake_session import traced_session
 

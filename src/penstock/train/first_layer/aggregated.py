@@ -13,8 +13,7 @@ from torch import Tensor
 from penstock.cost.model import machine_model
 from penstock.cost.step_prediction import BlockSizes
 from penstock.graph.arrays import Array
-from penstock.nn.aggregation import aggregate, normalised_sum
-from penstock.nn.input_rows import AggregatedRows, Aggregation
+from penstock.nn.aggregation import AggregatedRows, Aggregation, aggregate, normalised_sum
 from penstock.nn.layer_table import LAYERS
 from penstock.nn.table_aggregation import READ_IN_PLACE, aggregate_table, widened_rows
 from penstock.pipeline.batch_rows import Move, PlainReading, RowReader, RowReading

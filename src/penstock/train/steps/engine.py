@@ -27,11 +27,10 @@ from penstock.sampling.device.streams import rest
 from penstock.store.device.moments import Moment
 from penstock.traced import BATCHES, memory_for
 from penstock.train.first_layer.slots import Filling, SlotFill
-from penstock.train.optimisers import constants_of
 from penstock.train.session import Pause, Session, Step
-from penstock.train.steps.parts import Source, StepCompute, Update
+from penstock.train.steps.parts import Source, StepCompute
 from penstock.train.steps.runner import Launch, LaunchStream, Stopwatch, runner_for
-from penstock.train.steps.update import LaunchedFirst
+from penstock.train.steps.update import LaunchedFirst, Update, constants_of
 
 _WARM_UPS = 3
 """Steps that are run before recording: they compile kernels and let libraries allocate their workspaces."""

@@ -14,7 +14,7 @@ from penstock.pipeline.schedule import BatchPlan, Planned
 from penstock.sampling.block import Block, MiniBatch
 from penstock.traced import BATCHES, memory_for
 from penstock.train.session import Session
-from penstock.train.steps.loaded import loss_of
+from penstock.train.steps.one_by_one import loss_of
 
 # The largest batch that a run is expected to draw, estimated from a few that are drawn before it. Sizes of batches are
 # sums over many vertices and so nearly normal. Of n batches the largest is expected at sqrt(2 ln n) standard deviations
