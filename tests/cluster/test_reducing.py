@@ -317,6 +317,6 @@ def test_gpus_of_their_own_are_summed_by_nccl_and_shared_ones_by_hosts(two, nccl
     session = session_of(device=torch.device("cuda"))
     for count in (2, 1):
         two.members[0].setup.cluster.machines[0].gpus = count
-        gradients.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
-    gradients.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
+        worker_group.AllReduce(two.members[0], session, two.generation, two.mailboxes[0])
+    worker_group.AllReduce(two.members[0], session_of(), two.generation, two.mailboxes[0])
     assert chosen == ["nccl", "gloo", "gloo"]

@@ -416,7 +416,8 @@ class Lists:
         """One hop's draws for the readers."""
         most = self.most(readers.vertices, fanout)
         indptr, drawn = np.empty(len(readers.vertices) + 1, np.int64), np.empty(most, self._indices.dtype)
-        free, weights = self._plain and not readers.exclusion and not len(readers.trees), None
+        unbound = readers.exclusion is NOTHING or not readers.exclusion
+        free, weights = self._plain and unbound and not len(readers.trees), None
         positions = np.empty(most, np.int64) if edges else _scratch.get().holding(most)
         if free:
             self._draw_freely(readers, key, fanout, indptr, positions)

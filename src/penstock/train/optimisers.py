@@ -42,7 +42,7 @@ def make_optimiser(
     if not learned:
         raise PenstockError("The model has no parameters: give one that has weights to learn.", code="invalid-value")
     try:
-        optimiser: torch.optim.Optimizer = eager(chosen)(learned, **options)
+        optimiser: torch.optim.Optimizer = eager(chosen, bool(options.get("differentiable")))(learned, **options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise PenstockError(
             f"Optimiser {job.optimiser} does not take {options}: {error}.", code="invalid-value"

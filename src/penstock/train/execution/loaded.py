@@ -3,23 +3,26 @@ workers.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from penstock.graph.blocks import default_threads
 from penstock.pipeline.grouped_batches import DrawingProcessor, GroupedBatches, ReusedBatches
-from penstock.pipeline.loader import AheadLoader, Batch, Loaded, Loader
+from penstock.pipeline.loader import AheadLoader, Batch, Loaded, Loader, OfBatch, no_context
 from penstock.pipeline.schedule import Planned, Position, Schedule
 from penstock.pipeline.stages import Recorder
 from penstock.train.layerwise.inference import Inference
 from penstock.train.session import Execution, Pause, Session, Steps
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.one_by_one import LearnAlone, LearnTogether, LoadedStep, OneByOne, StaleWeights
+from penstock.wire.coflows import batch_order, within_batch
 
 
 class LoadedExecution:
     """The execution by one process on the host."""
 
     name = "loaded"
+    of_batch: OfBatch = staticmethod(no_context)
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -40,7 +43,7 @@ class LoadedExecution:
     ) -> Loader | AheadLoader:
         """The pipeline that makes planned batches ready."""
         session = self._session
-        return Loader(planned, sample, session.inputs.carrier, session.task.label, session.job, recorder)
+        return Loader(planned, sample, session.inputs.carrier, session.task.label, session.job, recorder, self.of_batch)
 
     def processors(self) -> list[DrawingProcessor]:
         """All that can draw batches at the same time: the threads of the host."""
@@ -94,10 +97,16 @@ class LoadedExecution:
 # Steps that several workers share: each computes its part of every batch, and all make the same update.
 
 
+def requests_of_batch(planned: Planned) -> AbstractContextManager[None]:
+    """A context in which this thread's requests belong to the batch."""
+    return within_batch(batch_order(*planned.position))
+
+
 class SharedExecution(LoadedExecution):
     """The execution among workers. Drawing and placement are those of the execution of one worker alone."""
 
     name = "shared"
+    of_batch = staticmethod(requests_of_batch)
 
     def __init__(self, session: Session, alone: Execution, group: WorkerGroup) -> None:
         super().__init__(session)
@@ -109,7 +118,7 @@ class SharedExecution(LoadedExecution):
     def steps(self, schedule: Schedule, start: Position, pause: Pause, recorder: Recorder) -> Steps:
         """Steps one at a time: the workers sum their gradients in each."""
         learn = LearnTogether(self._session, self.group)
-        return OneByOne(self.shares(schedule, start, recorder), LoadedStep(learn))
+        return OneByOne(self.shares(schedule, start, recorder), LoadedStep(learn, self.of_batch))
 
     def shares(self, schedule: Schedule, start: Position, recorder: Recorder) -> Loader | AheadLoader:
         """The pipeline of this worker's shares of the batches."""
@@ -184,7 +193,7 @@ class ExplainedExecution(SharedExecution):
         shares = self.shares(schedule, start, recorder)
         explanations.start(start.epoch * schedule.batches + start.batch)
         # Explanations are stopped first: a batch that waits for one would keep its thread from ending.
-        return OneByOne(shares, LoadedStep(learn), explanations.stop)
+        return OneByOne(shares, LoadedStep(learn, self.of_batch), explanations.stop)
 
     def state(self) -> Any:
         """The workers' state and that of the explanations."""

@@ -43,7 +43,8 @@ class AggregatedReading:
         self.shapes = [((matrices, block.num_dst, *source.row_shape()), np.dtype(np.float32))]
 
     def fill(self, arrays: Sequence[Array]) -> None:
-        block, ids = host_block(self._block), host_ids(self._ids)
+        block = host_block(self._block) if self._block.on_device else self._block
+        ids = host_ids(self._ids)
         table = table_of(self._source)
         if table is None:
             table, ids = self._source.read(ids).astype(np.float32, copy=False), np.arange(len(ids))

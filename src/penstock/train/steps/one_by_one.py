@@ -8,7 +8,7 @@ loop reads the weights after each step.
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from penstock.errors import PenstockError
 from penstock.nn.drop import dropping
-from penstock.pipeline.loader import Batch, Loaded
+from penstock.nn.norm import has_batch_norm
+from penstock.pipeline.loader import Batch, Loaded, OfBatch, no_context
 from penstock.pipeline.stages import StageTime
 from penstock.traced import number_of
 from penstock.train.dataset.inputs import Inputs
 from penstock.train.session import Session, Step
 from penstock.train.steps.group import WorkerGroup
 from penstock.train.steps.update import make_step
-from penstock.wire.coflows import batch_order, within_batch
 
 T = TypeVar("T")
 Coming = TypeVar("Coming", covariant=True)
@@ -81,14 +81,14 @@ class OneByOne(Generic[T]):
 
 
 class LoadedStep:
-    """Does the step of a loaded batch; `learn` makes the update and returns the batch's loss."""
+    """Does the step of a loaded batch: `learn`, in the context of `of_batch`, makes the update and returns the loss."""
 
-    def __init__(self, learn: Callable[[Loaded], float]) -> None:
-        self._learn = learn
+    def __init__(self, learn: Callable[[Loaded], float], of_batch: OfBatch = no_context) -> None:
+        self._learn, self._of_batch = learn, of_batch
 
     def __call__(self, loaded: Loaded) -> Step:
         """Do the step and release the batch."""
-        with within_batch(batch_order(*loaded.position)):
+        with self._of_batch(loaded.planned):
             loss = self._learn(loaded)
         examples = loaded.examples if loaded.whole is None else loaded.whole
         step = Step(loaded.position, examples, loss, loaded.planned.last)
@@ -121,7 +121,7 @@ class LearnTogether:
     """Computes the gradients of this worker's share of a batch; all workers make the step together."""
 
     def __init__(self, session: Session, group: WorkerGroup) -> None:
-        self._session, self._group = session, group
+        self._session, self._group, self._normalises = session, group, has_batch_norm(session.learned)
 
     def __call__(self, loaded: Loaded) -> float:
         """The whole batch's loss. The mean over its seeds is the sum of the workers' parts."""
@@ -129,7 +129,7 @@ class LearnTogether:
         assert loaded.whole is not None
         rows = BatchRows.of(session, batch)
         with running_figures_kept(session):
-            with group.normalising(session, batch) as shared:
+            with group.normalising(session, batch) if self._normalises else nullcontext() as shared:
                 loss = loss_of(session, loaded, rows.x)
             # Weighted losses are a sum over the seeds. A subgraph may have no training vertex at all.
             share = 1.0 if batch.seed_weights is not None else loaded.examples / max(1, loaded.whole)
@@ -150,7 +150,7 @@ class BatchRows(NamedTuple):
     @classmethod
     def of(cls, session: Session, batch: Batch) -> "BatchRows":
         """The input rows of a loaded batch; clears all gradients, as a step begins."""
-        x = session.inputs.complete(batch)
+        x = session.inputs.complete(batch) if session.inputs.tables else dict(batch.features)
         session.optimiser.zero_grad(set_to_none=True)
         return cls(session.inputs, batch, x)
 
@@ -158,7 +158,8 @@ class BatchRows(NamedTuple):
         return self.inputs.learned_rows(self.batch, self.x)
 
     def learn(self) -> None:
-        self.inputs.learn(self.batch, self.x)
+        if self.inputs.tables:
+            self.inputs.learn(self.batch, self.x)
 
 
 def loss_of(session: Session, loaded: Loaded, x: dict[str, Tensor]) -> Tensor:
