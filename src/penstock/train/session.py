@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from penstock.cost.machine import processor_name
+from penstock.cost.profile import processor_name
 from penstock.errors import NotFinite, PenstockError
 from penstock.graph.blocks import default_threads
 from penstock.graph.graph import Graph
